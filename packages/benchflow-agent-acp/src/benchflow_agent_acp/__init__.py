@@ -1,0 +1,1 @@
+"""ACP agents for BenchFlow: the client, the session and the agent declarations."""

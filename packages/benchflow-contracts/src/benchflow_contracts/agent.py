@@ -1,0 +1,161 @@
+"""The Agent plane: who acts, and the live session."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Literal, Protocol
+
+from pydantic import Field
+
+from ._model import Model
+from .ask import Answer, Ask
+from .sandbox import ModelEndpoint, Mount, Sandbox
+from .step import Step, StopReason
+
+AskUserHandler = Callable[[Ask], Awaitable[Answer]]
+StepHandler = Callable[[Step], None]
+
+
+class McpServer(Model):
+    """A tool server that the agent is told about in its session."""
+
+    name: str
+    transport: Literal["stdio", "http", "sse"] = "stdio"
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+    url: str | None = None
+    headers: Mapping[str, str] = {}
+
+
+class Role(Model):
+    """How an agent takes part in a rollout."""
+
+    name: str = "agent"
+    agent: str = "scripted"
+    """A registry name, or `module:attr` from the operator's own command line."""
+    model: str | None = None
+    reasoning_effort: str | None = None
+    env: Mapping[str, str] = {}
+    skills: tuple[str, ...] = ()
+    """Names of the skills this role was given."""
+    skills_dir: str | None = None
+    """Where they lie inside the sandbox."""
+    mcp_servers: tuple[McpServer, ...] = ()
+    timeout_sec: float = Field(default=3600, gt=0)
+    """For one prompt turn."""
+    idle_timeout_sec: float = Field(default=600, gt=0)
+    """Without any update from the agent."""
+
+
+class AgentCapabilities(Model):
+    """What this agent can do, as proven by a probe and not as announced."""
+
+    protocol: str
+    version: str | None = None
+    nudges: bool = True
+    """Whether a session takes a second prompt."""
+    ask_user: bool = False
+    session_snapshot: Literal["none", "files", "same_path_files"] = "none"
+    token_logprobs: bool = False
+
+
+class AgentNeeds(Model):
+    """What the agent must find in the sandbox before it can start."""
+
+    mounts: tuple[Mount, ...] = ()
+    model: ModelEndpoint | None = None
+    env: Mapping[str, str] = {}
+    solution: bool = False
+    """Whether the task's `solution/` is shown at `/solution`: only the oracle's need."""
+
+
+class SessionSnapshot(Model):
+    """A session at a turn boundary: what a new process needs to go on from it."""
+
+    agent: str
+    session_id: str
+    cwd: str
+    files: tuple[str, ...] = ()
+    """Absolute paths inside the sandbox that carry the session."""
+    config: Mapping[str, str | bool] = {}
+    """Mode, model and options to apply again after loading."""
+
+
+class Session(Protocol):
+    """A live agent session.
+
+    Every call ends: with a result, or with an `AgentError` when the agent breaks
+    its protocol, dies, or is silent for longer than the role allows.
+    """
+
+    @property
+    def id(self) -> str:
+        """The agent's own id of the session."""
+        ...
+
+    @property
+    def steps(self) -> list[Step]:
+        """The finished steps so far, in order."""
+        ...
+
+    async def prompt(self, text: str) -> StopReason:
+        """Run one prompt turn: the instruction, or a nudge. All its steps are out."""
+        ...
+
+    async def cancel(self) -> None:
+        """End the running turn with stop reason `cancelled`. No-op when idle."""
+        ...
+
+    def on_ask_user(self, handler: AskUserHandler) -> None:
+        """Let `handler` answer every Ask. The agent waits meanwhile."""
+        ...
+
+    def on_step(self, handler: StepHandler) -> None:
+        """Call `handler` with each step as it finishes; it must not block."""
+        ...
+
+    async def snapshot(self) -> SessionSnapshot:
+        """Describe the session at a turn boundary.
+
+        Raises:
+            SnapshotError: A turn is running, or the agent's sessions cannot be carried.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """End the agent process and everything that it started. Idempotent."""
+        ...
+
+
+class Agent(Protocol):
+    """An agent under test, or the policy under training.
+
+    An entry point of the group `benchflow.agents` is a zero-argument callable that
+    returns an Agent, or the Agent class itself.
+    """
+
+    @property
+    def name(self) -> str:
+        """The registry name."""
+        ...
+
+    def capabilities(self) -> AgentCapabilities:
+        """Return what the agent's declaration proves."""
+        ...
+
+    async def needs(self, role: Role) -> AgentNeeds:
+        """Say what the sandbox must offer; may install the agent on the host first.
+
+        Raises:
+            AgentError: The agent cannot be made available on this machine.
+        """
+        ...
+
+    async def connect(
+        self, sandbox: Sandbox, role: Role, *, resume: SessionSnapshot | None = None
+    ) -> Session:
+        """Start the agent inside `sandbox` and open (or load) a session.
+
+        Raises:
+            AgentError: It did not start, or refused the session. No process is left.
+        """
+        ...

@@ -1,0 +1,90 @@
+"""RolloutConfig: everything that shapes a rollout and is not the task."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ._model import Model
+from .agent import Role
+from .sandbox import ModelEndpoint, ResourceLimits
+from .tree import Fidelity
+
+SkillMode = Literal["no-skill", "with-skill"]
+
+
+class Turn(Model):
+    """One prompt to one role. `prompt=None` is the task's instruction."""
+
+    role: str = "agent"
+    prompt: str | None = None
+
+
+class Scene(Model):
+    """A declared span with its own roles and skills: authoring sugar.
+
+    It lowers to per-turn configuration and has no object at run time.
+    """
+
+    name: str = "main"
+    roles: tuple[Role, ...] = Field(min_length=1)
+    turns: tuple[Turn, ...] = (Turn(),)
+    skills: tuple[str, ...] | None = None
+    """Overrides the roles' skills within this scene."""
+
+
+class BranchBudget(Model):
+    """Bounds on one rollout's branching."""
+
+    max_children: int = Field(default=8, ge=2)
+    """Per fork; an Ask with more options is not forked."""
+    max_depth: int = Field(default=1, ge=1)
+    """Forks on one path from the root."""
+    concurrency: int = Field(default=2, ge=1)
+    """Children that run at once."""
+
+
+class AskUserBranch(Model):
+    """Fork at each branchable question: one child per option."""
+
+    kind: Literal["ask-user"] = "ask-user"
+    budget: BranchBudget = BranchBudget()
+    require: Fidelity | None = None
+    """Refuse to fork below this fidelity."""
+
+
+BranchPolicy = Annotated[AskUserBranch, Field(discriminator="kind")]
+
+
+class Deadlines(Model):
+    """How long each phase of the lifecycle may take, in seconds."""
+
+    start: float = Field(default=120, gt=0)
+    provision: float = Field(default=300, gt=0)
+    connect: float = Field(default=120, gt=0)
+    execute: float = Field(default=7200, gt=0)
+    verify: float = Field(default=900, gt=0)
+    teardown: float = Field(default=60, gt=0)
+
+
+class RolloutConfig(Model):
+    """What one rollout is run with."""
+
+    scenes: tuple[Scene, ...] = (Scene(roles=(Role(),)),)
+    branch: BranchPolicy | None = None
+    skill_mode: SkillMode = "no-skill"
+    model: ModelEndpoint | None = None
+    """The endpoint behind the relay, for agents that act through a model."""
+    limits: ResourceLimits | None = None
+    """Overrides the task's."""
+    deadlines: Deadlines = Deadlines()
+    isolation: Literal["hermetic", "twin", "shared"] | None = None
+    """Overrides the verifier's."""
+    capture_state: bool = True
+    """Whether the environment's state is read at every leaf, for graders and diffs."""
+    labels: Mapping[str, str] = {}
+
+    @classmethod
+    def single(cls, agent: str, *, model: str | None = None) -> "RolloutConfig":
+        """Return the usual case: one agent, one turn, the task's instruction."""
+        return cls(scenes=(Scene(roles=(Role(agent=agent, model=model),)),))

@@ -1,0 +1,128 @@
+"""The Environment plane: the stateful world that the agent acts in."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pydantic import Field
+
+from ._model import Model
+from .sandbox import Endpoint, Sandbox, SandboxSpec
+
+
+class StateSnapshot(Model):
+    """The world's state at one instant. Its files lie inside the sandbox."""
+
+    id: str
+    path: str
+    """The directory inside the sandbox, readable by root only."""
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProvisionContext:
+    """What an environment is provisioned with."""
+
+    sandbox: Sandbox
+    task_id: str
+    resumed: bool = False
+    """The sandbox was made from a checkpoint: its state stands, seed nothing."""
+
+
+class EnvHandle(Model):
+    """A provisioned environment."""
+
+    name: str
+    services: tuple[str, ...] = ()
+    """Names of the services that run."""
+    endpoints: Mapping[str, Endpoint] = {}
+    """By service name, as seen from inside the sandbox."""
+
+
+class ReadinessProbe(Model):
+    """The outcome of the readiness gate."""
+
+    ready: bool
+    checked: Mapping[str, bool] = {}
+    """Each probe by its URL or `tcp:port`."""
+    error: str | None = None
+    waited_sec: float = Field(default=0, ge=0)
+
+
+class TableState(Model):
+    """One table: its rows, or only its size and digest when it is big."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...] | None = None
+    """In primary-key order; `None` beyond the row cap. Blobs are `sha256:` digests."""
+    row_count: int = Field(ge=0)
+    digest: str
+
+
+class EnvState(Model):
+    """The world's real state, so that two of them can be compared.
+
+    `databases` maps a state path to its tables.
+    """
+
+    databases: Mapping[str, Mapping[str, TableState]] = {}
+    files: Mapping[str, str] = {}
+    """Digests of state files that are not databases, by path."""
+
+
+class Environment(Protocol):
+    """One world, in one sandbox. Made anew for every rollout and every fork.
+
+    The order of calls is `prepare`, `provision`, `readiness`, then any of `query`,
+    `snapshot`, `restore` and `reset`, and `teardown` always.
+    """
+
+    @property
+    def name(self) -> str:
+        """The manifest's name."""
+        ...
+
+    def prepare(self, spec: SandboxSpec, *, task_id: str) -> SandboxSpec:
+        """Return the spec of the sandbox that this world needs."""
+        ...
+
+    async def provision(self, ctx: ProvisionContext) -> EnvHandle:
+        """Start the world. Raises `EnvironmentError_`; what started is stopped again."""
+        ...
+
+    async def readiness(self) -> ReadinessProbe:
+        """Wait until every probe answers, at most the manifest's timeout."""
+        ...
+
+    async def query(self) -> EnvState:
+        """Read the state, consistent at one instant, without changing it."""
+        ...
+
+    async def snapshot(self) -> StateSnapshot:
+        """Capture the state; right also while services hold it open and write.
+
+        Raises:
+            RuntimeError: The environment declares no state.
+            EnvironmentError_: It failed; no half snapshot is left.
+        """
+        ...
+
+    async def restore(self, snap: StateSnapshot) -> None:
+        """Roll the world back. Services see it at once, also in WAL mode."""
+        ...
+
+    async def reset(self) -> None:
+        """Go back to the baseline taken at `provision`."""
+        ...
+
+    async def teardown(self) -> None:
+        """Stop the services that this object started, and only those. Idempotent."""
+        ...
+
+
+class EnvironmentFactory(Protocol):
+    """Makes one Environment per sandbox."""
+
+    def __call__(self) -> Environment:
+        """Return a fresh environment. Starts nothing."""
+        ...

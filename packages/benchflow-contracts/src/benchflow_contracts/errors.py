@@ -1,0 +1,184 @@
+"""Every error that BenchFlow raises on purpose.
+
+BenchFlowError
+├── UsageError               the operator asked for something impossible
+│   └── UnknownProviderError   a name that no registry group knows
+├── TaskError                a task directory is malformed
+├── ManifestError            an environment.toml is malformed
+├── SandboxError             the substrate failed
+│   ├── SandboxUnsupportedError  the machine or provider lacks a capability
+│   ├── SandboxTimeoutError      a call ran out of time; what it ran was killed
+│   ├── SandboxLimitError        a resource cap was hit (memory, pids, disk, output)
+│   └── TransferError            an upload or download was refused or broke
+├── AgentError               the agent or its protocol failed
+│   ├── AgentTimeoutError        no reply in time, or idle for too long
+│   └── AgentProtocolError       the agent sent something that the protocol forbids
+├── EnvironmentError_        the stateful world failed
+│   └── ReadinessError           the world did not become healthy in time
+├── RewardError              scoring failed; there is no reward
+│   └── RewardFormatError        a reward file breaks the grammar
+├── SnapshotError            a checkpoint, restore or fork failed
+│   └── FidelityError            the demanded fidelity is not available
+└── StoreError               a record could not be written or read
+
+A failed rollout is data: the kernel attributes each failure to exactly one
+boundary (`BenchFlowError.boundary`) and records it. Extensions may raise plain
+errors; the kernel wraps them at the boundary where they surface.
+"""
+
+from typing import ClassVar, Literal
+
+Boundary = Literal[
+    "usage",
+    "task",
+    "manifest",
+    "sandbox",
+    "agent",
+    "environment",
+    "reward",
+    "snapshot",
+    "store",
+    "internal",
+]
+"""Where a failure belongs. `internal` is a defect of ours."""
+
+
+class BenchFlowError(Exception):
+    """The root. `str(error)` says what happened and to which identifier.
+
+    Attributes:
+        hint: One line that tells the reader what to do about it.
+        retryable: Whether the same call may succeed when repeated unchanged.
+        where: `file:line` or `file:key` of the offending input, when there is one.
+    """
+
+    boundary: ClassVar[Boundary] = "internal"
+    default_hint: ClassVar[str] = "run again with --debug and report the traceback"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        retryable: bool = False,
+        where: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.hint = hint or self.default_hint
+        self.retryable = retryable
+        self.where = where
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return f"{self.where}: {message}" if self.where else message
+
+
+class UsageError(BenchFlowError):
+    """The operator asked for something that cannot be done."""
+
+    boundary = "usage"
+    default_hint = "see `bench --help`"
+
+
+class UnknownProviderError(UsageError):
+    """No entry point of that name exists. The message lists the known ones."""
+
+    default_hint = "install the package that provides it, or check the spelling"
+
+
+class TaskError(BenchFlowError):
+    """A task directory is malformed."""
+
+    boundary = "task"
+    default_hint = "run `bench tasks check DIR`"
+
+
+class ManifestError(BenchFlowError):
+    """An environment manifest is malformed."""
+
+    boundary = "manifest"
+    default_hint = "run `bench env check FILE`"
+
+
+class SandboxError(BenchFlowError):
+    """The sandbox failed."""
+
+    boundary = "sandbox"
+    default_hint = "run `bench doctor`"
+
+
+class SandboxUnsupportedError(SandboxError):
+    """This machine or provider cannot do what was asked, found by trying."""
+
+
+class SandboxTimeoutError(SandboxError):
+    """A call ran out of time. Its whole process group is dead when this is raised."""
+
+    default_hint = "raise the timeout"
+
+
+class SandboxLimitError(SandboxError):
+    """A resource cap was hit."""
+
+    default_hint = "raise the limit in the task's [environment] table"
+
+
+class TransferError(SandboxError):
+    """An upload or download was refused or broke. Nothing partial is left behind."""
+
+    default_hint = "only regular files and directories below the named path can be moved"
+
+
+class AgentError(BenchFlowError):
+    """The agent failed."""
+
+    boundary = "agent"
+    default_hint = "read agent/stderr.txt of the rollout, or run `bench agent probe`"
+
+
+class AgentTimeoutError(AgentError):
+    """The agent did not answer in time, or was idle for too long."""
+
+
+class AgentProtocolError(AgentError):
+    """The agent sent bytes that its protocol forbids. The session is over."""
+
+
+class EnvironmentError_(BenchFlowError):  # noqa: N801, N818 - a builtin has the plain name
+    """The stateful world failed."""
+
+    boundary = "environment"
+    default_hint = "run `bench env check FILE`"
+
+
+class ReadinessError(EnvironmentError_):
+    """The world did not become healthy in time. The agent was never started."""
+
+
+class RewardError(BenchFlowError):
+    """Scoring failed. The node stays unscored; no fault yields a reward."""
+
+    boundary = "reward"
+    default_hint = "read verifier/test-stdout.txt of the rollout"
+
+
+class RewardFormatError(RewardError):
+    """A reward file breaks the grammar of `reward.txt` or `reward.json`."""
+
+
+class SnapshotError(BenchFlowError):
+    """A checkpoint, restore or fork failed. Nothing half-made is visible."""
+
+    boundary = "snapshot"
+    default_hint = "run `bench doctor` to see which snapshot levels work here"
+
+
+class FidelityError(SnapshotError):
+    """The demanded fidelity is not available. The message names what is missing."""
+
+
+class StoreError(BenchFlowError):
+    """A record could not be written or read."""
+
+    boundary = "store"
+    default_hint = "check the free space and the permissions of the jobs directory"

@@ -1,0 +1,140 @@
+"""The event log: what happened in a rollout, in order, append-only.
+
+One event is one JSON line of `events.jsonl`. The tree is a pure fold over them.
+`seq` counts from 0 without gaps; a torn last line is cut and counted by readers.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
+
+from ._model import Model
+from .environment import EnvState
+from .reward import VerifyResult
+from .step import Step
+from .tree import BranchRecord, NodeError, Value
+
+Phase = Literal[
+    "setup",
+    "start",
+    "provision",
+    "readiness",
+    "connect",
+    "execute",
+    "verify",
+    "teardown",
+]
+
+
+class _Event(Model):
+    seq: int = Field(ge=0)
+    ts: float
+    """Seconds since the epoch."""
+
+
+class RolloutStarted(_Event):
+    """The first event. Makes the root node."""
+
+    kind: Literal["rollout_started"] = "rollout_started"
+    rollout_id: str
+    task_id: str
+    root: str
+    meta: Mapping[str, Any] = {}
+    """The config, the task digest and the versions, for the record."""
+
+
+class PhaseEntered(_Event):
+    """A world (the root's or a child's) entered a phase of its lifecycle."""
+
+    kind: Literal["phase_entered"] = "phase_entered"
+    node: str
+    phase: Phase
+
+
+class StepFinished(_Event):
+    """An edge: makes `node` below `parent`."""
+
+    kind: Literal["step_finished"] = "step_finished"
+    node: str
+    parent: str
+    step: Step
+    label: str | None = None
+
+
+class Checkpointed(_Event):
+    """A checkpoint of `node` exists under `ref`."""
+
+    kind: Literal["checkpointed"] = "checkpointed"
+    node: str
+    ref: str
+    layers: Mapping[str, str]
+    """The digest of each layer: sandbox, environment, session."""
+
+
+class Branched(_Event):
+    """`node` was forked."""
+
+    kind: Literal["branched"] = "branched"
+    node: str
+    record: BranchRecord
+
+
+class StateCaptured(_Event):
+    """The environment's state at `node`."""
+
+    kind: Literal["state_captured"] = "state_captured"
+    node: str
+    state: EnvState
+
+
+class NodeScored(_Event):
+    """A verdict on `node` by the reward called `name`."""
+
+    kind: Literal["node_scored"] = "node_scored"
+    node: str
+    name: str
+    result: VerifyResult
+
+
+class NodeValued(_Event):
+    """V(s) of `node`, from its scored leaves."""
+
+    kind: Literal["node_valued"] = "node_valued"
+    node: str
+    value: Value
+
+
+class NodeFailed(_Event):
+    """The branch at `node` ended early. `label` names a child that made no step."""
+
+    kind: Literal["node_failed"] = "node_failed"
+    node: str
+    error: NodeError
+    label: str | None = None
+
+
+class RolloutFinished(_Event):
+    """The last event."""
+
+    kind: Literal["rollout_finished"] = "rollout_finished"
+    status: Literal["completed", "failed", "cancelled"]
+    error: NodeError | None = None
+
+
+Event = Annotated[
+    RolloutStarted
+    | PhaseEntered
+    | StepFinished
+    | Checkpointed
+    | Branched
+    | StateCaptured
+    | NodeScored
+    | NodeValued
+    | NodeFailed
+    | RolloutFinished,
+    Field(discriminator="kind"),
+]
+
+event_adapter: TypeAdapter[Event] = TypeAdapter(Event)
+"""Parses and prints one event."""

@@ -1,0 +1,29 @@
+"""The live world behind a node while it is scored."""
+
+from dataclasses import dataclass
+
+from .environment import Environment, EnvState
+from .sandbox import Sandbox, SandboxProvider, SandboxSpec
+from .task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """What a Reward may look at and grade in.
+
+    Guarantees, when `score` is called: the agent's process group is dead, and
+    nothing but the environment's services still runs in `sandbox`. `sandbox` is
+    `None` for a rollout that is scored after the fact.
+
+    A hermetic grader copies what it needs under `sandbox.freeze()`, calls
+    `sandbox.teardown()` and only then grades in a box of its own from `provider`.
+    """
+
+    task: Task
+    provider: SandboxProvider | None = None
+    sandbox: Sandbox | None = None
+    grading_spec: SandboxSpec | None = None
+    """What a fresh grading box is made of: the task's image, no model, no network."""
+    environment: Environment | None = None
+    env_state: EnvState | None = None
+    """The final state, read by the kernel before scoring."""

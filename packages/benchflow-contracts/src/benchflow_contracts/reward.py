@@ -1,0 +1,68 @@
+"""The Reward plane: how a node is scored."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
+
+from pydantic import Field, model_validator
+
+from ._model import Model
+from .tree import RolloutNode
+
+Space = Literal["output", "action", "reasoning", "memory", "latent"]
+Granularity = Literal["terminal", "step"]
+Grading = Literal["hermetic", "twin", "shared", "host"]
+"""Where the verdict was made. `host` is code of ours outside of any sandbox."""
+
+
+class RewardEvent(Model):
+    """One signal: what was measured, where, and of which step."""
+
+    source: str
+    value: float = Field(allow_inf_nan=False)
+    space: Space = "output"
+    granularity: Granularity = "terminal"
+    step_id: str | None = None
+    tag: str | None = None
+    meta: Mapping[str, Any] = {}
+
+
+class VerifyResult(Model):
+    """A verdict. No score is `reward=None` with an `error`, never a silent 0."""
+
+    reward: float | None = Field(allow_inf_nan=False)
+    items: Mapping[str, float] = {}
+    """Named parts of the reward, as the verifier reported them."""
+    events: tuple[RewardEvent, ...] = ()
+    space: Space = "output"
+    granularity: Granularity = "terminal"
+    grading: Grading = "host"
+    error: str | None = None
+    meta: Mapping[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _unscored_names_its_cause(self) -> "VerifyResult":
+        if self.reward is None and not self.error:
+            raise ValueError("a result without a reward needs an error")
+        return self
+
+    @classmethod
+    def unscored(cls, error: str, *, grading: Grading = "host") -> "VerifyResult":
+        """Return a result that says why there is no reward."""
+        return cls(reward=None, error=error, grading=grading)
+
+
+class Reward(Protocol):
+    """Scores a node of the tree; `node.path` and `node.state` are its evidence."""
+
+    @property
+    def name(self) -> str:
+        """The key of its verdict in `RolloutNode.results`."""
+        ...
+
+    async def score(self, node: RolloutNode) -> VerifyResult:
+        """Return the verdict.
+
+        A failure to score is raised as `RewardError` or returned as
+        `VerifyResult.unscored`; either way the node has no reward.
+        """
+        ...

@@ -1,0 +1,345 @@
+"""The Sandbox plane: where a rollout runs."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
+
+from pydantic import Field
+
+from ._model import Model
+
+SnapshotLevel = Literal["filesystem", "live"]
+"""`filesystem` carries files; `live` carries files, processes and sockets."""
+
+Isolation = Literal["none", "namespaces", "container", "vm"]
+NetworkMode = Literal["none", "model-only", "allowlist", "public"]
+ResourceKind = Literal["memory", "pids", "cpu", "disk", "output"]
+
+
+class Mount(Model):
+    """A host path shown read-only inside the sandbox. Never writable."""
+
+    source: str
+    target: str
+
+
+class ResourceLimits(Model):
+    """Caps on one sandbox. `None` means that the provider's default holds."""
+
+    memory_mb: int | None = Field(default=None, gt=0)
+    pids: int | None = Field(default=512, gt=0)
+    cpus: float | None = Field(default=None, gt=0)
+    disk_mb: int | None = Field(default=2048, gt=0)
+    output_bytes: int = Field(default=10 * 1024 * 1024, gt=0)
+    """Bytes kept of each of stdout and stderr per `exec`; the rest is counted."""
+
+
+class ModelEndpoint(Model):
+    """The one outside address that the inside may reach.
+
+    Inside, it listens at `http://127.0.0.1:{port}`. `headers` are added on the
+    host, so that a credential never enters the sandbox.
+    """
+
+    upstream: str
+    """An `http://` or `https://` base URL; its path is kept as a prefix."""
+    port: int = Field(default=8721, gt=0, lt=65536)
+    headers: Mapping[str, str] = {}
+
+
+class SandboxSpec(Model):
+    """What a sandbox is made of."""
+
+    image: str | None = None
+    """A provider-specific reference. `None` or `host` is the provider's default."""
+    image_search: tuple[str, ...] = ()
+    """Host directories in which `image` is looked up by name before any registry."""
+    workdir: str = "/workspace"
+    """Created when missing, owned by `user`; the default cwd of `exec` and `spawn`."""
+    user: str = "agent"
+    """The unprivileged default user of `exec` and `spawn`; made when missing."""
+    env: Mapping[str, str] = {}
+    """Set for every process, including the image's entrypoint."""
+    entrypoint: tuple[str, ...] | None = None
+    """Run once as root after start, when the image has services of its own."""
+    mounts: tuple[Mount, ...] = ()
+    network: NetworkMode = "none"
+    model: ModelEndpoint | None = None
+    """Needs `network="model-only"`."""
+    ports: tuple[int, ...] = ()
+    limits: ResourceLimits = ResourceLimits()
+
+
+class SandboxCapabilities(Model):
+    """What this provider can do on this machine: probed, never assumed."""
+
+    isolation: Isolation
+    snapshot_levels: frozenset[SnapshotLevel] = frozenset()
+    network_modes: frozenset[NetworkMode] = frozenset()
+    resource_limits: frozenset[ResourceKind] = frozenset()
+    users: bool = False
+    """Whether a process can run as another user than the default one."""
+    freeze: bool = False
+    notes: Mapping[str, str] = {}
+    """What is missing, by capability, each with its remedy."""
+
+
+class SandboxImage(Model):
+    """A sealed snapshot. Any number of sandboxes may be created from it."""
+
+    provider: str
+    level: SnapshotLevel
+    ref: str
+    digest: str
+    bytes: int = Field(ge=0)
+
+
+class ExecResult(Model):
+    """One finished command. Output is decoded as UTF-8 with replacement."""
+
+    exit_code: int
+    """As the shell reports it: 128 + n for a process that signal n ended."""
+    stdout: str
+    stderr: str
+    stdout_dropped: int = Field(default=0, ge=0)
+    """Bytes beyond `ResourceLimits.output_bytes` that were counted, not kept."""
+    stderr_dropped: int = Field(default=0, ge=0)
+    duration_sec: float = Field(ge=0)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the command ended with exit code 0."""
+        return self.exit_code == 0
+
+
+class Endpoint(Model):
+    """Where the host reaches a port of the sandbox. Valid until teardown."""
+
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        """The endpoint as an HTTP base URL."""
+        return f"http://{self.host}:{self.port}"
+
+
+class ReapPolicy(Model):
+    """Which left-over sandboxes `reap` removes. Foreign ones are never touched."""
+
+    dead_owners: bool = True
+    """Those whose owner process is gone."""
+    labels: Mapping[str, str] = {}
+    """Only those that carry all of these labels."""
+    dry_run: bool = False
+
+
+class SandboxRecord(Model):
+    """One sandbox known to the provider, alive or left over."""
+
+    id: str
+    provider: str
+    owner_alive: bool
+    created_at: float
+    """Seconds since the epoch."""
+    labels: Mapping[str, str] = {}
+
+
+class ByteReader(Protocol):
+    """The reading end of a pipe."""
+
+    async def read(self, max_bytes: int = 65536) -> bytes:
+        """Return at least one byte, or `b""` at the end of the stream."""
+        ...
+
+
+class ByteWriter(Protocol):
+    """The writing end of a pipe."""
+
+    async def write(self, data: bytes) -> None:
+        """Write all of `data`; raise `SandboxError` when the reader is gone."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close this end, so that the reader sees the end. Idempotent."""
+        ...
+
+
+class Process(Protocol):
+    """A running process with live pipes, the leader of its own process group."""
+
+    @property
+    def stdin(self) -> ByteWriter:
+        """The pipe that the process reads."""
+        ...
+
+    @property
+    def stdout(self) -> ByteReader:
+        """The pipe that the process writes."""
+        ...
+
+    @property
+    def stderr(self) -> ByteReader:
+        """The pipe of its error output. Somebody must drain it."""
+        ...
+
+    async def wait(self) -> int:
+        """Return the exit code, as `ExecResult.exit_code` states it."""
+        ...
+
+    async def kill(self) -> None:
+        """Kill the whole process group. Returns when the leader is dead. Idempotent."""
+        ...
+
+    async def aclose(self) -> None:
+        """Kill when still running and release the pipes. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class Sandbox(Protocol):
+    """One isolated machine.
+
+    `cmd` is an argument vector, or a string that the sandbox's shell runs with
+    `-c`. `user=None` means `spec.user`; `cwd=None` means `spec.workdir`. `env` is
+    added to the spec's. All paths inside are absolute.
+    """
+
+    @property
+    def id(self) -> str:
+        """Unique on the machine, kept over `restore`."""
+        ...
+
+    @property
+    def spec(self) -> SandboxSpec:
+        """What it was created from."""
+        ...
+
+    async def exec(
+        self,
+        cmd: str | Sequence[str],
+        *,
+        user: str | None = None,
+        timeout: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+    ) -> ExecResult:
+        """Run a command to its end.
+
+        A non-zero exit is a result, not an error. On `timeout` (seconds) or on
+        cancellation the process group is killed before this returns.
+
+        Raises:
+            SandboxTimeoutError: The time ran out.
+            SandboxError: The sandbox is gone, or the command cannot be started.
+        """
+        ...
+
+    async def spawn(
+        self,
+        cmd: str | Sequence[str],
+        *,
+        user: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Process:
+        """Start a command with live pipes in a process group of its own."""
+        ...
+
+    async def upload(self, local: Path, remote: str, *, user: str = "root") -> None:
+        """Copy a regular file or a directory tree in, owned by `user`.
+
+        A directory's contents are merged into `remote`; parents are made. A link,
+        device, socket or pipe in `local` is refused. Links on the way to `remote`
+        are never followed out of the sandbox.
+
+        Raises:
+            TransferError: Something was refused or broke.
+        """
+        ...
+
+    async def download(self, remote: str, local: Path, *, max_bytes: int = 1 << 30) -> None:
+        """Copy a regular file or a directory tree out to `local`, a new path.
+
+        Nothing inside is trusted or run: links are not followed and are refused,
+        as are devices, sockets and pipes; entry count and total size are capped.
+
+        Raises:
+            TransferError: Refused, missing, or over `max_bytes`.
+        """
+        ...
+
+    async def expose_port(self, port: int) -> Endpoint:
+        """Make a port inside reachable from the host's loopback."""
+        ...
+
+    def freeze(self) -> AbstractAsyncContextManager[None]:
+        """Hold everything inside still.
+
+        While it is held, no process inside runs an instruction; `download` and
+        `snapshot` work. Re-entrant. Thaws on exit, also on error.
+        """
+        ...
+
+    async def snapshot(self, level: SnapshotLevel = "filesystem") -> SandboxImage:
+        """Seal the current state, from one instant. The sandbox goes on unharmed.
+
+        Raises:
+            SandboxUnsupportedError: The level is not in `capabilities()`.
+            SnapshotError: It failed; nothing is left behind.
+        """
+        ...
+
+    async def restore(self, image: SandboxImage) -> None:
+        """Go back to `image`. All processes end; `id`, spec and endpoints stay."""
+        ...
+
+    async def teardown(self) -> None:
+        """End every process and remove everything. Idempotent, never raises late."""
+        ...
+
+
+class SandboxProvider(Protocol):
+    """Creates sandboxes. An entry point of the group `benchflow.sandboxes`."""
+
+    @property
+    def name(self) -> str:
+        """The registry name."""
+        ...
+
+    async def capabilities(self) -> SandboxCapabilities:
+        """Probe by doing. Cached for the life of the provider."""
+        ...
+
+    async def create(
+        self,
+        spec: SandboxSpec,
+        *,
+        image: SandboxImage | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> Sandbox:
+        """Start a sandbox, from the spec or from a snapshot; it is ready on return.
+
+        Raises:
+            SandboxUnsupportedError: The spec asks for what the machine cannot do.
+            SandboxError: It did not start; nothing is left behind.
+        """
+        ...
+
+    def sandboxes(self) -> AsyncIterator[SandboxRecord]:
+        """Every sandbox of this provider on this machine, also of dead owners."""
+        ...
+
+    async def discard(self, image: SandboxImage) -> None:
+        """Forget a snapshot. Sandboxes made from it go on. Idempotent."""
+        ...
+
+    async def reap(self, policy: ReapPolicy) -> list[SandboxRecord]:
+        """Remove left-overs; return what was (or would be) removed."""
+        ...
+
+    async def aclose(self) -> None:
+        """Tear down every sandbox and snapshot of this instance. Idempotent."""
+        ...

@@ -1,0 +1,147 @@
+"""The rollout tree: nodes are states, edges are steps."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from ._model import Model
+from .step import Step
+
+if TYPE_CHECKING:
+    from .environment import EnvState
+    from .node_state import NodeState
+    from .reward import VerifyResult
+
+Fidelity = Literal["live", "state", "replay"]
+"""How faithfully a fork carries the parent's world; see the design, section 6."""
+
+
+class Value(Model):
+    """V(s): the mean return of a node's scored leaves. Unscored ones do not count."""
+
+    mean: float
+    n: int = Field(gt=0)
+    variance: float = Field(ge=0)
+    """Of the sample, with n - 1; 0 when n is 1."""
+    stderr: float = Field(ge=0)
+
+
+class NodeError(Model):
+    """Why a branch of the tree ended early: one boundary, one cause."""
+
+    boundary: str
+    type: str
+    message: str
+    hint: str | None = None
+    retryable: bool = False
+
+
+class BranchRecord(Model):
+    """How a node was forked."""
+
+    policy: str
+    fidelity: Fidelity
+    reason: str
+    """Why no better fidelity was used, or how this one was reached."""
+    children: int = Field(ge=0)
+    """How many were asked for; fewer nodes may exist."""
+
+
+@dataclass(slots=True)
+class RolloutNode:
+    """A state of the rollout, with its place in the tree.
+
+    `path`, `subtree` and `leaves` are views, computed from the tree.
+    """
+
+    id: str
+    parent: "RolloutNode | None" = None
+    step: Step | None = None
+    """The edge that led here; `None` at the root."""
+    children: "list[RolloutNode]" = field(default_factory=list["RolloutNode"])
+    label: str | None = None
+    """What tells this child from its siblings, such as the option chosen."""
+    checkpoint_ref: str | None = None
+    branch: BranchRecord | None = None
+    results: "dict[str, VerifyResult]" = field(default_factory=dict[str, "VerifyResult"])
+    """By the name of the Reward."""
+    value: Value | None = None
+    error: NodeError | None = None
+    env_state: "EnvState | None" = None
+    state: "NodeState | None" = None
+    """The live world behind this node while it is being scored; else `None`."""
+
+    @property
+    def path(self) -> list["RolloutNode"]:
+        """The nodes from the root to this one, both included."""
+        nodes: list[RolloutNode] = []
+        node: RolloutNode | None = self
+        while node is not None:
+            nodes.append(node)
+            node = node.parent
+        nodes.reverse()
+        return nodes
+
+    @property
+    def steps(self) -> list[Step]:
+        """The edges from the root to this node."""
+        return [node.step for node in self.path if node.step is not None]
+
+    @property
+    def subtree(self) -> Iterator["RolloutNode"]:
+        """This node and all below it, parents first, siblings in order."""
+        stack: list[RolloutNode] = [self]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(reversed(node.children))
+
+    @property
+    def leaves(self) -> list["RolloutNode"]:
+        """The nodes without children at or below this one."""
+        return [node for node in self.subtree if not node.children]
+
+    @property
+    def reward(self) -> float | None:
+        """The return of a leaf: the result named `reward`, or `None` when unscored."""
+        result = self.results.get("reward")
+        return None if result is None else result.reward
+
+
+@dataclass(slots=True)
+class RolloutTree:
+    """One rollout. A linear rollout is a tree of degree 1."""
+
+    rollout_id: str
+    task_id: str
+    root: RolloutNode
+    index: Mapping[str, RolloutNode]
+    """Every node by id."""
+    status: Literal["running", "completed", "failed", "cancelled"] = "running"
+    error: NodeError | None = None
+    """A failure of the whole rollout, attributed to one boundary."""
+    meta: Mapping[str, object] = field(default_factory=dict[str, object])
+
+    @property
+    def nodes(self) -> Iterator[RolloutNode]:
+        """All nodes, parents first."""
+        return self.root.subtree
+
+    @property
+    def leaves(self) -> list[RolloutNode]:
+        """The end of every trajectory."""
+        return self.root.leaves
+
+
+class Trajectory(Model):
+    """One root-to-leaf path: a pure view of the tree."""
+
+    rollout_id: str
+    task_id: str
+    leaf: str
+    branch: tuple[str, ...] = ()
+    """The labels of the branches taken, from the root."""
+    steps: tuple[Step, ...]
+    reward: float | None

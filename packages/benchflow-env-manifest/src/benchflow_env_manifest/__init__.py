@@ -1,0 +1,1 @@
+"""Stateful environments for BenchFlow, from one environment.toml manifest."""

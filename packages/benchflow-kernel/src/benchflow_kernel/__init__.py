@@ -1,0 +1,1 @@
+"""The rollout lifecycle, the tree, branch, scoring and the registry of BenchFlow."""

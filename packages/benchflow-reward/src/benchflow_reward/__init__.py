@@ -1,0 +1,1 @@
+"""Verifiers, reward functions, rubrics and judges for BenchFlow."""

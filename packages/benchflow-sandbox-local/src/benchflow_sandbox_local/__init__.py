@@ -1,0 +1,1 @@
+"""A raw-Linux sandbox for BenchFlow: namespaces, overlay, seccomp and cgroups."""

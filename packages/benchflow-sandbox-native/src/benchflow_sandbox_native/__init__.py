@@ -1,0 +1,1 @@
+"""The in-box init of the local sandbox."""

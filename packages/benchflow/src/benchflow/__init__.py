@@ -1,0 +1,1 @@
+"""The environment-and-rollout engine for agentic RL."""
