@@ -74,6 +74,12 @@ from .events import (
     StepFinished,
     event_adapter,
 )
+from .factories import (
+    AgentFactory,
+    EnvironmentLoader,
+    RewardFactory,
+    SandboxProviderFactory,
+)
 from .node_state import NodeState
 from .reward import (
     Grading,
@@ -130,6 +136,7 @@ __all__ = [
     "Agent",
     "AgentCapabilities",
     "AgentError",
+    "AgentFactory",
     "AgentNeeds",
     "AgentProtocolError",
     "AgentTimeoutError",
@@ -156,6 +163,7 @@ __all__ = [
     "Environment",
     "EnvironmentError_",
     "EnvironmentFactory",
+    "EnvironmentLoader",
     "Event",
     "ExecResult",
     "Fidelity",
@@ -188,6 +196,7 @@ __all__ = [
     "Reward",
     "RewardError",
     "RewardEvent",
+    "RewardFactory",
     "RewardFormatError",
     "Role",
     "RolloutConfig",
@@ -201,6 +210,7 @@ __all__ = [
     "SandboxImage",
     "SandboxLimitError",
     "SandboxProvider",
+    "SandboxProviderFactory",
     "SandboxRecord",
     "SandboxSpec",
     "SandboxTimeoutError",

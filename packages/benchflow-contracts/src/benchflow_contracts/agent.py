@@ -1,6 +1,7 @@
 """The Agent plane: who acts, and the live session."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Literal, Protocol
 
 from pydantic import Field
@@ -151,9 +152,16 @@ class Agent(Protocol):
         ...
 
     async def connect(
-        self, sandbox: Sandbox, role: Role, *, resume: SessionSnapshot | None = None
+        self,
+        sandbox: Sandbox,
+        role: Role,
+        *,
+        resume: SessionSnapshot | None = None,
+        log_dir: Path | None = None,
     ) -> Session:
         """Start the agent inside `sandbox` and open (or load) a session.
+
+        `log_dir` is a host directory for the wire log and the agent's stderr.
 
         Raises:
             AgentError: It did not start, or refused the session. No process is left.

@@ -121,7 +121,11 @@ class Environment(Protocol):
 
 
 class EnvironmentFactory(Protocol):
-    """Makes one Environment per sandbox."""
+    """Makes one Environment per sandbox.
+
+    An entry point of the group `benchflow.environments` takes the manifest's
+    `pathlib.Path` and returns an EnvironmentFactory; it raises `ManifestError`.
+    """
 
     def __call__(self) -> Environment:
         """Return a fresh environment. Starts nothing."""

@@ -1,6 +1,7 @@
 """The live world behind a node while it is scored."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from .environment import Environment, EnvState
 from .sandbox import Sandbox, SandboxProvider, SandboxSpec
@@ -27,3 +28,5 @@ class NodeState:
     environment: Environment | None = None
     env_state: EnvState | None = None
     """The final state, read by the kernel before scoring."""
+    log_dir: Path | None = None
+    """A host directory for the verifier's output and reward files."""
