@@ -1,0 +1,148 @@
+"""The one parser of what a verifier leaves in `/logs/verifier`."""
+
+import errno
+import math
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchflow_contracts import RewardFormatError
+
+from .strict_json import StrictJsonError, parse_strict_json
+
+MAX_TXT_BYTES = 64
+MAX_JSON_BYTES = 64 * 1024
+MAX_DEPTH = 16
+MAX_ITEMS = 256
+MAX_KEY_CHARS = 128
+
+_DECIMAL = re.compile(rb"[ \t\r\n]*(-?(?:(?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,30})?|\.[0-9]{1,30}))[ \t\r\n]*")
+_HINT = "test.sh writes exactly one of reward.txt (one decimal) or reward.json ({'reward': number})"
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedReward:
+    """A verifier's verdict, in the declared range."""
+
+    reward: float
+    items: Mapping[str, float]
+    metadata: Mapping[str, Any]
+
+
+def parse_reward(directory: Path, *, reward_range: tuple[float, float]) -> ParsedReward:
+    r"""Read the verdict below `directory`, whose contents nobody trusts.
+
+    Exactly one of `reward.txt` and `reward.json` exists, as a regular file that
+    is not a link. The accepted grammar:
+
+    - `reward.txt`: at most 64 bytes of ASCII. Optional blanks around one decimal
+      `-?(0|[1-9]\d{0,8})(\.\d{1,30})?` or `-?\.\d{1,30}`; `\d` is `[0-9]`. So no
+      exponent, plus sign, underscore, leading zero, `nan` or `inf`.
+    - `reward.json`: at most 64 KiB of strict JSON (see `parse_strict_json`), depth
+      at most 16: an object with the number `reward`, optionally an object
+      `metadata`, and any other keys (at most 256, of at most 128 characters) with
+      numbers: the items. `true` and `false` are not numbers.
+
+    The reward lies within `reward_range`, both ends included. Items are finite;
+    the range does not bind them. `-0` is 0.
+
+    Raises:
+        RewardFormatError: Anything else. No other error leaves this function.
+    """
+    try:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise RewardFormatError(f"there is no reward directory: {error.strerror}") from error
+    try:
+        txt = _read(fd, "reward.txt", MAX_TXT_BYTES)
+        document = _read(fd, "reward.json", MAX_JSON_BYTES)
+    finally:
+        os.close(fd)
+    if txt is not None and document is not None:
+        raise RewardFormatError("both reward.txt and reward.json exist", hint=_HINT)
+    if document is not None:
+        parsed = _from_json(document)
+    elif txt is not None:
+        parsed = ParsedReward(_from_txt(txt), {}, {})
+    else:
+        raise RewardFormatError("neither reward.txt nor reward.json exists", hint=_HINT)
+    low, high = reward_range
+    if not low <= parsed.reward <= high:
+        raise RewardFormatError(
+            f"the reward {parsed.reward!r} is outside of [{low}, {high}]",
+            hint="declare [verifier] reward_range in task.toml",
+        )
+    return parsed
+
+
+def _read(directory: int, name: str, limit: int) -> bytes | None:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        fd = os.open(name, flags, dir_fd=directory)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        what = "a link" if error.errno == errno.ELOOP else error.strerror
+        raise RewardFormatError(f"{name} cannot be opened: {what}", hint=_HINT) from error
+    try:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            raise RewardFormatError(f"{name} is not a regular file", hint=_HINT)
+        data = _read_all(fd, limit + 1)
+    except OSError as error:
+        raise RewardFormatError(f"{name} cannot be read: {error.strerror}") from error
+    finally:
+        os.close(fd)
+    if len(data) > limit:
+        raise RewardFormatError(f"{name} is longer than {limit} bytes", hint=_HINT)
+    return data
+
+
+def _read_all(fd: int, limit: int) -> bytes:
+    chunks: list[bytes] = []
+    left = limit
+    while left > 0 and (chunk := os.read(fd, left)):
+        chunks.append(chunk)
+        left -= len(chunk)
+    return b"".join(chunks)
+
+
+def _from_txt(data: bytes) -> float:
+    match = _DECIMAL.fullmatch(data)
+    if match is None:
+        raise RewardFormatError(f"reward.txt is not a plain decimal: {data!r}", hint=_HINT)
+    return float(match.group(1)) + 0.0  # turns -0.0 into 0.0
+
+
+def _from_json(data: bytes) -> ParsedReward:
+    try:
+        document = parse_strict_json(data, max_depth=MAX_DEPTH)
+    except StrictJsonError as error:
+        raise RewardFormatError(f"reward.json: {error}", hint=_HINT) from error
+    if not isinstance(document, dict):
+        raise RewardFormatError("reward.json is not an object", hint=_HINT)
+    if "reward" not in document:
+        raise RewardFormatError("reward.json has no key 'reward'", hint=_HINT)
+    metadata = document.pop("metadata", {})
+    if not isinstance(metadata, dict):
+        raise RewardFormatError("reward.json: 'metadata' is not an object", hint=_HINT)
+    if len(document) > MAX_ITEMS:
+        raise RewardFormatError(f"reward.json has more than {MAX_ITEMS} items", hint=_HINT)
+    numbers = {key: _number(key, value) for key, value in document.items()}
+    reward = numbers.pop("reward")
+    return ParsedReward(reward, numbers, metadata)
+
+
+def _number(key: str, value: object) -> float:
+    if len(key) > MAX_KEY_CHARS:
+        raise RewardFormatError(f"reward.json: the key {key[:40]!r}... is too long", hint=_HINT)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RewardFormatError(f"reward.json: {key!r} is not a number", hint=_HINT)
+    number = float(value)  # at most 64 digits, so no OverflowError
+    if not math.isfinite(number):
+        raise RewardFormatError(f"reward.json: {key!r} is not finite", hint=_HINT)
+    return number + 0.0
