@@ -1,1 +1,67 @@
-"""The environment-and-rollout engine for agentic RL."""
+"""BenchFlow: the environment-and-rollout engine for agentic RL.
+
+    import benchflow as bf
+
+    result = await bf.run("benchmarks/clawsbench/tasks/archive-newsletters", agent="oracle")
+    print(result.reward)
+
+The names below are loaded on first use, so that the command line starts quickly.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from benchflow_contracts import (
+        AskUserBranch,
+        BenchFlowError,
+        BranchBudget,
+        ModelEndpoint,
+        Role,
+        RolloutConfig,
+        RolloutTree,
+        Scene,
+        Task,
+        Trajectory,
+        Turn,
+    )
+    from benchflow_kernel import find_tasks, load_task
+
+    from .job import JobOptions, JobReport, run_job
+    from .options import RunOptions
+    from .run import RunResult, run
+
+__all__ = [
+    "AskUserBranch",
+    "BenchFlowError",
+    "BranchBudget",
+    "JobOptions",
+    "JobReport",
+    "ModelEndpoint",
+    "Role",
+    "RolloutConfig",
+    "RolloutTree",
+    "RunOptions",
+    "RunResult",
+    "Scene",
+    "Task",
+    "Trajectory",
+    "Turn",
+    "find_tasks",
+    "load_task",
+    "run",
+    "run_job",
+]
+
+_HOMES = {
+    **dict.fromkeys(("find_tasks", "load_task"), "benchflow_kernel"),
+    **dict.fromkeys(("JobOptions", "JobReport", "run_job"), "benchflow.job"),
+    "RunOptions": "benchflow.options",
+    **dict.fromkeys(("RunResult", "run"), "benchflow.run"),
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'benchflow' has no attribute {name!r}")
+    return getattr(import_module(_HOMES.get(name, "benchflow_contracts")), name)

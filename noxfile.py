@@ -1,0 +1,146 @@
+"""Every check of the project, as sessions: `nox -l` lists them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).parent
+PACKAGES = sorted(p.parent.name for p in ROOT.glob("packages/*/pyproject.toml"))
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+DIST = ROOT / "dist"
+
+nox.options.default_venv_backend = "uv"
+nox.options.error_on_missing_interpreters = True
+nox.options.sessions = ["lint", "types", "unit", "wheel", "docs", "e2e"]
+
+
+def _interpreters() -> list[str]:
+    """Return one interpreter for each CPython from 3.11 that works on this machine."""
+    found = []
+    for minor in range(11, 16):
+        name = f"python3.{minor}"
+        homes = sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/{name}"))
+        for candidate in [shutil.which(name), *map(str, homes)]:
+            # A version manager's shim exists also when its Python does not run.
+            if candidate and not subprocess.run(
+                [candidate, "-c", "import venv"], capture_output=True, check=False
+            ).returncode:
+                found.append(candidate)
+                break
+    return found
+
+
+PYTHONS = _interpreters()
+
+
+def _sync(session: nox.Session, *args: str) -> None:
+    session.run_install(
+        "uv",
+        "sync",
+        "--quiet",
+        "--exact",
+        *args,
+        f"--python={session.virtualenv.location}",
+        env={"UV_PROJECT_ENVIRONMENT": session.virtualenv.location},
+    )
+
+
+@nox.session(python=PYTHONS)
+@nox.parametrize("package", PACKAGES)
+def unit(session: nox.Session, package: str) -> None:
+    """Test one package alone, with only what it declares."""
+    _sync(session, f"--package={package}", "--no-default-groups", "--group=test")
+    session.run("python", "-m", "pytest", f"packages/{package}/tests", *session.posargs)
+
+
+@nox.session(python=PYTHONS[:1])
+@nox.parametrize("package", PACKAGES)
+def wheel(session: nox.Session, package: str) -> None:
+    """Install a built wheel into an empty environment and import all of it."""
+    _build(session)
+    session.install("--refresh", "--find-links", str(DIST), f"{package}=={VERSION}")
+    module = package.replace("-", "_")
+    session.run("python", "-I", "-W", "error", "tests/import_all.py", module)
+
+
+def _build(session: nox.Session) -> None:
+    built = {path.name.split("-")[0] for path in DIST.glob(f"*-{VERSION}-*.whl")}
+    newest = max(p.stat().st_mtime for p in ROOT.glob("packages/*/src/**/*") if p.is_file())
+    stale = any(path.stat().st_mtime < newest for path in DIST.glob("*.whl"))
+    if stale or built != {package.replace("-", "_") for package in PACKAGES}:
+        shutil.rmtree(DIST, ignore_errors=True)
+        session.run_install(
+            "uv", "build", "--quiet", "--all-packages", "--wheel", "-o", str(DIST), external=True
+        )
+
+
+@nox.session(python=PYTHONS[:1])
+def lint(session: nox.Session) -> None:
+    """Check style, import directions and the lock file."""
+    _sync(session, "--all-packages")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("lint-imports")
+    session.run("python", "-m", "pytest", "tests/architecture", *session.posargs)
+    exported = session.run_install(
+        "uv", "export", *LOCK_ARGS, external=True, silent=True, stderr=None
+    )
+    if exported != (ROOT / "requirements.lock").read_text():
+        session.error("requirements.lock is stale: run `nox -s lock`")
+
+
+LOCK_ARGS = (
+    "--quiet",
+    "--all-packages",
+    "--no-emit-workspace",
+    "--no-header",
+    "--no-annotate",
+    "--format=requirements-txt",
+)
+
+
+@nox.session(python=False)
+def lock(session: nox.Session) -> None:
+    """Write requirements.lock: every dependency with its hashes, and no host."""
+    text = session.run("uv", "export", *LOCK_ARGS, external=True, silent=True, stderr=None)
+    (ROOT / "requirements.lock").write_text(str(text))
+
+
+@nox.session(python=PYTHONS[:1])
+def types(session: nox.Session) -> None:
+    """Check types with mypy and pyright, both strict."""
+    _sync(session, "--all-packages")
+    session.run("mypy", *(f"packages/{package}/src" for package in PACKAGES))
+    session.run("pyright", *(f"packages/{package}/src" for package in PACKAGES))
+
+
+@nox.session(python=PYTHONS[:1])
+def docs(session: nox.Session) -> None:
+    """Build the documentation strictly and run every code block in it."""
+    _sync(session, "--all-packages", "--group=docs")
+    env = {"NO_MKDOCS_2_WARNING": "1"}
+    session.run("mkdocs", "build", "--strict", "--quiet", env=env)
+    session.run("python", "-m", "pytest", "tests/docs", *session.posargs)
+
+
+@nox.session(python=PYTHONS[:1])
+def e2e(session: nox.Session) -> None:
+    """Run the real thing: sandboxes, services, agents, attacks."""
+    _sync(session, "--all-packages")
+    targets = session.posargs or ["tests/integration", "tests/e2e", "benchmarks/clawsbench/tests"]
+    session.run("python", "-m", "pytest", "--timeout=300", *targets)
+
+
+@nox.session(python=PYTHONS[:1])
+def perf(session: nox.Session) -> None:
+    """Measure: JSON lines, each with the machine, n, median, p95 and a bound."""
+    _sync(session, "--all-packages")
+    chosen = session.posargs or sorted(map(str, (ROOT / "benchmarks/perf").glob("[a-z]*.py")))
+    for script in chosen:
+        session.run("python", script, env={"PYTHONPATH": os.fspath(ROOT / "benchmarks/perf")})

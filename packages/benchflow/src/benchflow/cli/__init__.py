@@ -1,0 +1,5 @@
+"""The `bench` command."""
+
+from .main import main
+
+__all__ = ["main"]

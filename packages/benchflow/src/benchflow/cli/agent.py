@@ -1,0 +1,96 @@
+"""`bench agent`: who can act."""
+
+from benchflow_agent_acp import AcpAgent
+from benchflow_agent_acp import probe as run_probe
+from benchflow_contracts import UsageError
+from benchflow_kernel import Registry
+
+from benchflow.options import RunOptions
+from benchflow.planes import load_agent, open_provider
+
+from .flags import Json, Run
+from .output import print_json, print_table
+
+
+def list_agents(*, json: Json = False) -> None:
+    """List the agents that are installed, by registry name.
+
+    Examples:
+        bench agent list
+    """
+    names = sorted(Registry().names("benchflow.agents"))
+    rows = [_row(name) for name in names]
+    if json:
+        print_json(rows)
+    else:
+        columns = ("agent", "version", "protocol", "asks", "session snapshot")
+        shown = [[row[c.replace(" ", "_")] for c in columns] for row in rows]
+        print_table(columns, shown, empty="no agents")
+
+
+def show(agent: str, *, json: Json = False) -> None:
+    """Show what an agent's declaration says, and what of it is proven.
+
+    Examples:
+        bench agent show mistral-vibe
+
+    Args:
+        agent: A registry name or the path of a declaration.
+    """
+    loaded = load_agent(RunOptions(agent=agent))
+    data: dict[str, object] = {"capabilities": loaded.capabilities().model_dump(mode="json")}
+    if isinstance(loaded, AcpAgent):
+        data["declaration"] = loaded.decl.model_dump(mode="json", exclude_defaults=True)
+    if json:
+        print_json(data)
+    else:
+        print_table(("key", "value"), _flat(data), empty="nothing declared")
+
+
+async def probe(
+    agent: str,
+    *,
+    options: Run = RunOptions(),
+    json: Json = False,
+) -> int:
+    """Start an agent in a sandbox and report what it really can do.
+
+    Examples:
+        bench agent probe scripted
+        bench agent probe mistral-vibe --base-url http://127.0.0.1:8000/v1 --model m
+
+    Args:
+        agent: A registry name or the path of a declaration.
+        options: Where to run it and the model endpoint that it acts through.
+    """
+    loaded = load_agent(options.model_copy(update={"agent": agent}))
+    if not isinstance(loaded, AcpAgent):
+        raise UsageError(f"agent {agent!r} does not speak ACP", hint="probe an ACP agent")
+    async with open_provider(options) as provider:
+        report = await run_probe(loaded, provider, endpoint=options.endpoint(), model=options.model)
+    data = report.model_dump(mode="json")
+    if json:
+        print_json(data)
+    else:
+        print_table(("fact", "value"), _flat(data), empty="nothing")
+    return 0 if report.ok else 1
+
+
+def _row(name: str) -> dict[str, object]:
+    can = load_agent(RunOptions(agent=name)).capabilities()
+    return {
+        "agent": name,
+        "version": can.version or "-",
+        "protocol": can.protocol,
+        "asks": "yes" if can.ask_user else "no",
+        "session_snapshot": can.session_snapshot,
+    }
+
+
+def _flat(data: object, prefix: str = "") -> list[tuple[str, object]]:
+    if isinstance(data, dict):
+        rows: list[tuple[str, object]] = []
+        for key, value in data.items():  # pyright: ignore[reportUnknownVariableType]
+            rows += _flat(value, f"{prefix}.{key}" if prefix else str(key))  # pyright: ignore[reportUnknownArgumentType]
+        return rows
+    return [(prefix, data)]

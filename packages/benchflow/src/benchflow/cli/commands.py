@@ -1,0 +1,111 @@
+"""Every command: where it lives and what its help line says.
+
+One table serves the fast overview of `bench --help`, which imports no command
+and no parser, and the parser itself, which imports only the command it runs.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command's implementation, as `module:function`, and its help line."""
+
+    target: str
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Commands that share a noun."""
+
+    summary: str
+    commands: dict[str, Command]
+
+
+ROOT: dict[str, Command] = {
+    "demo": Command(
+        "benchflow.cli.demo:demo", "Watch one rollout: act, fork at a question, score, export."
+    ),
+    "run": Command("benchflow.cli.run:run", "Run one rollout of one task."),
+    "doctor": Command("benchflow.cli.doctor:doctor", "Check what this machine can do."),
+}
+
+GROUPS: dict[str, Group] = {
+    "eval": Group(
+        "Run jobs and read their results.",
+        {
+            "create": Command("benchflow.cli.eval:create", "Run tasks as a job, or resume one."),
+            "list": Command("benchflow.cli.eval:list_jobs", "List jobs."),
+            "show": Command("benchflow.cli.eval:show", "Show a job's rollouts and rewards."),
+        },
+    ),
+    "rollout": Group(
+        "Read a rollout.",
+        {
+            "show": Command("benchflow.cli.rollout:show", "Show a rollout step by step."),
+            "tree": Command("benchflow.cli.rollout:tree", "Show a rollout as a tree."),
+            "export": Command("benchflow.cli.rollout:export", "Export trajectories for a trainer."),
+        },
+    ),
+    "tasks": Group(
+        "Write and check tasks.",
+        {
+            "check": Command(
+                "benchflow.cli.tasks:check", "Check tasks: well-formed, nop = 0, oracle = 1."
+            ),
+            "init": Command("benchflow.cli.tasks:init", "Make a new task directory."),
+            "list": Command("benchflow.cli.tasks:list_tasks", "List the tasks of a directory."),
+        },
+    ),
+    "env": Group(
+        "Check environment manifests.",
+        {
+            "check": Command(
+                "benchflow.cli.env:check", "Check a manifest, and start its world when asked."
+            ),
+        },
+    ),
+    "agent": Group(
+        "Look at agents.",
+        {
+            "list": Command("benchflow.cli.agent:list_agents", "List the known agents."),
+            "show": Command("benchflow.cli.agent:show", "Show an agent's declaration."),
+            "probe": Command(
+                "benchflow.cli.agent:probe", "Run an agent and report what it can do."
+            ),
+        },
+    ),
+    "sandbox": Group(
+        "Look at sandboxes and remove left-over ones.",
+        {
+            "list": Command("benchflow.cli.sandbox:list_sandboxes", "List sandboxes."),
+            "prune": Command("benchflow.cli.sandbox:prune", "Remove what dead runs left behind."),
+            "check": Command(
+                "benchflow.cli.sandbox:check", "Run the conformance checks on a provider."
+            ),
+        },
+    ),
+}
+
+EPILOGUE = """\
+Options for every command:
+  --json       Print data as JSON on standard output.
+  --no-color   Print no colours (also NO_COLOR=1).
+  --debug      Show tracebacks.
+  --help       Describe a command, with examples.
+
+Exit codes: 0 fine, 1 ran but failed, 2 wrong usage, 3 wrong task or manifest,
+4 the machine, sandbox or agent failed, 130 interrupted.
+"""
+
+
+def overview() -> str:
+    """Return the text of `bench --help`."""
+    rows = [(name, command.summary) for name, command in ROOT.items()]
+    for name, group in GROUPS.items():
+        rows.append((f"{name} {'|'.join(group.commands)}", group.summary))
+    width = max(len(name) for name, _ in rows)
+    lines = [f"  {name:<{width}}  {summary}" for name, summary in rows]
+    head = "Usage: bench COMMAND\n\nThe environment-and-rollout engine for agentic RL.\n"
+    return "\n".join([head, "Commands:", *lines, "", EPILOGUE])

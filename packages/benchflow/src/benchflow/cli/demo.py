@@ -1,0 +1,69 @@
+"""`bench demo`: the whole product in one minute."""
+
+from pathlib import Path
+
+from benchflow_contracts import UsageError
+
+import benchflow
+from benchflow.options import RunOptions
+from benchflow.run import run as run_rollout
+
+from . import format as fmt
+from .flags import DEFAULT_JOBS, JobsDir, Json, Run
+from .narrate import narrator
+from .output import note, print_json
+from .run import exit_code
+from .treeview import print_tree
+
+TASK = "book-the-review-room"
+
+
+async def demo(
+    *,
+    options: Run = RunOptions(agent="oracle", branch="ask-user"),
+    jobs_dir: JobsDir = DEFAULT_JOBS,
+    json: Json = False,
+) -> int:
+    """Watch an agent act over ACP in a stateful world, fork at its question, and be graded.
+
+    The agent is the task's own scripted solution: a real ACP process in the sandbox,
+    which needs no model. The rollout forks at its question, one child per option;
+    every child is graded in a box of its own, and the tree is exported for a trainer.
+
+    Examples:
+        bench demo
+        bench demo --agent mistral-vibe --model M --base-url http://127.0.0.1:8000/v1
+    """
+    task = find_demo_task()
+    if not json:
+        note(f"task {task.name}, agent {options.agent_name}, fork at each question\n")
+    subscribers = () if json else (narrator(),)
+    result = await run_rollout(task, options=options, jobs_dir=jobs_dir, subscribers=subscribers)
+    home = result.directory
+    if json:
+        print_json({**result.record.model_dump(mode="json"), "directory": str(home)})
+        return exit_code(result)
+    note("")
+    print_tree(result.tree)
+    note(f"V(root) = {fmt.value(result.record.value)}")
+    if home is not None:
+        note(f"trainer records: {home / 'trainer' / 'verifiers.jsonl'}")
+        note(f"next: bench rollout show {home.name}")
+    return exit_code(result)
+
+
+def find_demo_task() -> Path:
+    """Return the demo's task from the benchmark in this checkout.
+
+    Raises:
+        UsageError: BenchFlow was installed without its repository.
+    """
+    checkout = Path(benchflow.__file__).resolve().parents[4]
+    for root in (Path.cwd(), checkout):
+        task = root / "benchmarks" / "clawsbench" / "tasks" / TASK
+        if (task / "task.toml").is_file():
+            return task
+    raise UsageError(
+        "the demo needs benchmarks/clawsbench, which is not in the installed package",
+        hint="run it from a clone of the repository",
+    )

@@ -1,0 +1,164 @@
+"""`bench doctor`: what this machine can do, found by trying."""
+
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from typing import Literal
+
+from benchflow_contracts import BenchFlowError, Model, SandboxProvider
+from benchflow_kernel import Registry
+
+from benchflow.options import RunOptions
+from benchflow.planes import open_provider
+
+from .flags import DEFAULT_JOBS, JobsDir, Json, Run
+from .output import print_json, print_table
+
+_KEYS = ("BENCHFLOW_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "MISTRAL_API_KEY")
+_GROUPS = ("sandboxes", "agents", "environments", "rewards")
+_LOW_DISK_GB = 2.0
+
+
+class Finding(Model):
+    """One named check and its outcome."""
+
+    check: str
+    status: Literal["ok", "warn", "fail"]
+    detail: str
+    fix: str = ""
+
+
+async def doctor(
+    *,
+    options: Run = RunOptions(),
+    jobs_dir: JobsDir = DEFAULT_JOBS,
+    json: Json = False,
+) -> int:
+    """Check Python, plugins, the sandbox, disk, left-over sandboxes and keys.
+
+    Exits 1 when a check fails; a warning is no failure.
+
+    Examples:
+        bench doctor
+        bench doctor --sandbox local --json
+
+    Args:
+        options: --sandbox names the provider to look at.
+    """
+    findings = [_python(), *_plugins(), *_programs(), _disk(jobs_dir), _keys()]
+    findings += [finding async for finding in _sandbox(options)]
+    if json:
+        print_json([finding.model_dump(mode="json") for finding in findings])
+    else:
+        rows = [(f.status, f.check, f.detail, f.fix) for f in findings]
+        print_table(("", "check", "found", "remedy"), rows, empty="nothing to check")
+    return int(any(finding.status == "fail" for finding in findings))
+
+
+def _python() -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    good = sys.version_info >= (3, 11)
+    return Finding(
+        check="python",
+        status="ok" if good else "fail",
+        detail=version,
+        fix="" if good else "install Python 3.11 or newer",
+    )
+
+
+def _plugins() -> list[Finding]:
+    registry = Registry()
+    findings: list[Finding] = []
+    for group in _GROUPS:
+        loaded: list[str] = []
+        for name in registry.names(f"benchflow.{group}"):
+            try:
+                registry.resolve(f"benchflow.{group}", name)
+            except BenchFlowError as error:
+                findings.append(
+                    Finding(
+                        check=f"plugin {group}:{name}",
+                        status="fail",
+                        detail=str(error),
+                        fix=error.hint,
+                    )
+                )
+            else:
+                loaded.append(name)
+        findings.append(Finding(check=group, status="ok", detail=", ".join(sorted(loaded)) or "-"))
+    return findings
+
+
+def _programs() -> list[Finding]:
+    needed = {
+        "uv": "mistral-vibe and other Python agents",
+        "node": "Node agents",
+        "git": "datasets",
+    }
+    findings: list[Finding] = []
+    for name, purpose in needed.items():
+        path = shutil.which(name)
+        findings.append(
+            Finding(
+                check=f"program {name}",
+                status="ok" if path else "warn",
+                detail=path or "not found",
+                fix="" if path else f"install it for {purpose}",
+            )
+        )
+    return findings
+
+
+def _disk(jobs_dir: os.PathLike[str]) -> Finding:
+    place = os.fspath(jobs_dir) if os.path.isdir(jobs_dir) else "."  # noqa: PTH112 - any PathLike
+    free = shutil.disk_usage(place).free / 1e9
+    low = free < _LOW_DISK_GB
+    return Finding(
+        check="disk",
+        status="warn" if low else "ok",
+        detail=f"{free:.1f} GB free",
+        fix="free some space" if low else "",
+    )
+
+
+def _keys() -> Finding:
+    present = [name for name in _KEYS if os.environ.get(name)]
+    return Finding(check="keys", status="ok", detail=", ".join(present) or "none set")
+
+
+async def _sandbox(options: RunOptions) -> AsyncIterator[Finding]:
+    name = f"sandbox {options.sandbox}"
+    try:
+        async with open_provider(options) as provider:
+            yield await _isolation(name, provider)
+            yield await _orphans(name, provider)
+    except BenchFlowError as error:
+        yield Finding(check=name, status="fail", detail=str(error), fix=error.hint)
+
+
+async def _isolation(name: str, provider: SandboxProvider) -> Finding:
+    can = await provider.capabilities()
+    parts = [
+        f"isolation {can.isolation}",
+        f"snapshots {', '.join(sorted(can.snapshot_levels)) or 'none'}",
+        f"network {', '.join(sorted(can.network_modes)) or 'none'}",
+        f"limits {', '.join(sorted(can.resource_limits)) or 'none'}",
+        f"freeze {'yes' if can.freeze else 'no'}",
+    ]
+    return Finding(
+        check=name,
+        status="warn" if can.notes else "ok",
+        detail="; ".join(parts),
+        fix="; ".join(f"{key}: {note}" for key, note in sorted(can.notes.items())),
+    )
+
+
+async def _orphans(name: str, provider: SandboxProvider) -> Finding:
+    dead = [record.id async for record in provider.sandboxes() if not record.owner_alive]
+    return Finding(
+        check=f"{name} left-overs",
+        status="warn" if dead else "ok",
+        detail=f"{len(dead)} of dead runs",
+        fix="bench sandbox prune" if dead else "",
+    )

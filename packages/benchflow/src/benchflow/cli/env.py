@@ -1,0 +1,64 @@
+"""`bench env`: environment manifests."""
+
+from pathlib import Path
+
+from benchflow_contracts import ProvisionContext, SandboxSpec
+from benchflow_env_manifest import load_manifest, manifest_environment
+
+from benchflow.options import RunOptions
+from benchflow.planes import open_provider
+
+from .flags import Json, Run
+from .output import note, print_json
+
+
+async def check(
+    manifest: Path,
+    *,
+    options: Run = RunOptions(),
+    start: bool = False,
+    json: Json = False,
+) -> int:
+    """Check a manifest; with --start, also start its world and take a snapshot.
+
+    Examples:
+        bench env check benchmarks/clawsbench/environment.toml
+        bench env check benchmarks/clawsbench/environment.toml --start
+
+    Args:
+        manifest: The environment.toml.
+        options: Where to start it.
+        start: Start the services in a sandbox and wait until they are ready.
+    """
+    checked = load_manifest(manifest)
+    report: dict[str, object] = {"manifest": str(manifest), "valid": True}
+    if start:
+        report |= await _start(manifest, options)
+    if json:
+        print_json({**report, "environment": checked.model_dump(mode="json")})
+    else:
+        note("\n".join(f"{key}: {value}" for key, value in report.items()))
+    return 0 if report.get("ready", True) else 1
+
+
+async def _start(manifest: Path, options: RunOptions) -> dict[str, object]:
+    environment = manifest_environment(manifest)()
+    task_id = "bench-env-check"
+    async with open_provider(options) as provider:
+        sandbox = await provider.create(environment.prepare(SandboxSpec(), task_id=task_id))
+        try:
+            handle = await environment.provision(ProvisionContext(sandbox=sandbox, task_id=task_id))
+            probe = await environment.readiness()
+            state = await environment.query() if probe.ready else None
+        finally:
+            await environment.teardown()
+            await sandbox.teardown()
+    tables = sum(len(tables) for tables in state.databases.values()) if state else 0
+    return {
+        "services": ", ".join(handle.services) or "-",
+        "ready": probe.ready,
+        "probes": dict(probe.checked),
+        "error": probe.error,
+        "waited_sec": round(probe.waited_sec, 3),
+        "state_tables": tables,
+    }

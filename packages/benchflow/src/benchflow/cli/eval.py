@@ -1,0 +1,120 @@
+"""`bench eval`: jobs."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from benchflow.job import JobOptions, JobReport, read_job, run_job
+from benchflow.options import RunOptions
+
+from . import format as fmt
+from .flags import DEFAULT_JOBS, JobsDir, Json, Run
+from .live import LiveJob
+from .output import note, print_json, print_table
+from .rollouts import find_job
+
+
+async def create(
+    *,
+    tasks_dir: Path,
+    options: Run = RunOptions(),
+    jobs_dir: JobsDir = DEFAULT_JOBS,
+    job_name: str | None = None,
+    n: Annotated[int, Parameter(name=["--repeats", "-n"])] = 1,
+    concurrency: int = 4,
+    include: tuple[str, ...] = (),
+    exclude: tuple[str, ...] = (),
+    fail_under: float | None = None,
+    quiet: bool = False,
+    json: Json = False,
+) -> int:
+    """Run every task of a directory, each `--repeats` times, as a job.
+
+    A job that was interrupted goes on when its --job-name is given again: what was
+    scored is kept.
+
+    Examples:
+        bench eval create --tasks-dir benchmarks/clawsbench/tasks --agent oracle
+        bench eval create --tasks-dir TASKS --agent mistral-vibe --base-url URL --model M -n 4
+        bench eval create --tasks-dir TASKS --agent oracle --fail-under 1.0 --json
+
+    Args:
+        tasks_dir: A task directory, or a directory of them.
+        options: What each rollout is run with.
+        job_name: The directory below --jobs-dir; a time stamp by default.
+        n: Rollouts per task.
+        concurrency: Rollouts that run at once.
+        include: Only tasks whose id matches one of these globs.
+        exclude: No task whose id matches one of these globs.
+        fail_under: Exit 1 when the mean reward is below this.
+        quiet: Print no progress.
+    """
+    plan = JobOptions(
+        tasks_dir=tasks_dir,
+        run=options,
+        jobs_dir=jobs_dir,
+        job_name=job_name,
+        repeats=n,
+        concurrency=concurrency,
+        include=include,
+        exclude=exclude,
+    )
+    with LiveJob(quiet=quiet or json) as live:
+        report = await run_job(plan, listener=live)
+    _print_report(report, json=json)
+    return _exit_code(report, fail_under)
+
+
+def list_jobs(*, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False) -> None:
+    """List the jobs below --jobs-dir, newest last.
+
+    Examples:
+        bench eval list
+    """
+    reports = [read_job(path.parent) for path in sorted(jobs_dir.glob("*/summary.json"))]
+    if json:
+        print_json([report.model_dump(mode="json", exclude={"records"}) for report in reports])
+        return
+    rows = [
+        (r.job, r.agent, f"{r.finished}/{r.planned}", r.scored, fmt.reward(r.mean_reward))
+        for r in reports
+    ]
+    columns = ("job", "agent", "finished", "scored", "mean reward")
+    print_table(columns, rows, empty=f"no jobs below {jobs_dir}")
+
+
+def show(job: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False) -> None:
+    """Show the rollouts of one job.
+
+    Examples:
+        bench eval show 2026-11-21
+
+    Args:
+        job: A job's directory, name, or unique start of its name.
+    """
+    _print_report(read_job(find_job(job, jobs_dir)), json=json)
+
+
+def _print_report(report: JobReport, *, json: bool) -> None:
+    if json:
+        print_json(report.model_dump(mode="json"))
+        return
+    rows = [
+        (r.rollout_id, fmt.reward(r.reward), r.steps, r.leaves, r.grading or "-", fmt.outcome(r))
+        for r in report.records
+    ]
+    columns = ("rollout", "reward", "steps", "leaves", "grading", "outcome")
+    print_table(columns, rows, empty="no rollouts")
+    spread = "" if report.stderr is None else f" ± {fmt.reward(report.stderr)}"
+    note(
+        f"{report.scored} of {report.planned} scored, "
+        f"mean reward {fmt.reward(report.mean_reward)}{spread}  {report.directory}"
+    )
+
+
+def _exit_code(report: JobReport, fail_under: float | None) -> int:
+    if not report.complete:
+        return 1
+    mean = report.mean_reward
+    return int(fail_under is not None and (mean is None or mean < fail_under))

@@ -1,0 +1,22 @@
+"""How numbers and outcomes are shown."""
+
+from benchflow_contracts import Value
+
+from benchflow.records import RolloutRecord
+
+
+def reward(value: float | None) -> str:
+    """Return a reward with up to three decimals, or a dash for none."""
+    return "-" if value is None else f"{value:.3f}".rstrip("0").rstrip(".")
+
+
+def value(v: Value | None) -> str:
+    """Return V with its sample size and standard error."""
+    return "-" if v is None else f"{reward(v.mean)} (n={v.n}, se={reward(v.stderr)})"
+
+
+def outcome(record: RolloutRecord) -> str:
+    """Return one word, or the boundary and cause of a failure."""
+    if record.error is not None:
+        return f"{record.error.boundary}: {record.error.message.splitlines()[0]}"
+    return record.status

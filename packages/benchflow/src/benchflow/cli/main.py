@@ -1,0 +1,115 @@
+"""The entry point: global options, one command, one exit code."""
+
+import asyncio
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from .commands import GROUPS, ROOT, overview
+
+if TYPE_CHECKING:
+    from cyclopts import App
+
+USAGE, CONFIG, INFRASTRUCTURE, INTERRUPTED = 2, 3, 4, 130
+
+_EXIT_CODES = {
+    "usage": USAGE,
+    "task": CONFIG,
+    "manifest": CONFIG,
+    "reward": 1,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run `bench` and exit."""
+    sys.exit(run(sys.argv[1:] if argv is None else argv))
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command and return its exit code. Errors are printed, not raised."""
+    words = [word for word in argv if word not in {"--debug", "--no-color"}]
+    if "--no-color" in argv:
+        os.environ["NO_COLOR"] = "1"
+    if not words or words[0] in {"--help", "-h", "help"}:
+        sys.stdout.write(overview())
+        return 0 if words else USAGE
+    if words[0] == "--version":
+        sys.stdout.write(metadata.version("benchflow") + "\n")
+        return 0
+    try:
+        return _dispatch(words)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return _fail("interrupted", None, INTERRUPTED)
+    except BrokenPipeError:
+        return _closed_pipe()
+    except Exception as error:  # noqa: BLE001 - the last boundary: every error is reported
+        if "--debug" in argv:
+            traceback.print_exc()
+        return _report(error)
+
+
+def _dispatch(words: list[str]) -> int:
+    result = _app(words[0])(words, exit_on_error=False, print_error=False)
+    return result if isinstance(result, int) else 0
+
+
+def _app(first: str) -> "App":
+    from cyclopts import App
+
+    app = App(
+        name="bench",
+        result_action="return_value",
+        help_format="plaintext",
+        default_parameter=_no_negatives(),
+    )
+    for name, command in ROOT.items():
+        app.command(command.target, name=name, help=command.summary)
+    for name, group in GROUPS.items():
+        sub = App(name=name, help=group.summary)
+        if name == first:
+            for verb, command in group.commands.items():
+                sub.command(command.target, name=verb, help=command.summary)
+        app.command(sub)
+    return app
+
+
+def _no_negatives() -> object:
+    from cyclopts import Parameter
+
+    return Parameter(negative=())
+
+
+def _report(error: Exception) -> int:
+    from benchflow_contracts import BenchFlowError
+    from cyclopts import CycloptsError
+
+    if isinstance(error, BenchFlowError):
+        code = _EXIT_CODES.get(error.boundary, INFRASTRUCTURE)
+        return _fail(str(error), error.hint, code)
+    if isinstance(error, CycloptsError):
+        return _fail(str(error).strip(), "see `bench --help`", USAGE)
+    if isinstance(error, BaseExceptionGroup):
+        inner: BaseException = error
+        while isinstance(inner, BaseExceptionGroup):
+            inner = inner.exceptions[0]
+        return _report(inner) if isinstance(inner, Exception) else INTERRUPTED
+    what = f"{type(error).__name__}: {error}"
+    return _fail(what, "run again with --debug and report the traceback", INFRASTRUCTURE)
+
+
+def _fail(message: str, hint: str | None, code: int) -> int:
+    sys.stderr.write(f"error: {message}\n")
+    if hint:
+        sys.stderr.write(f"hint: {hint}\n")
+    return code
+
+
+def _closed_pipe() -> int:
+    # The reader of our output went away (`bench … | head`): end as a filter does.
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    return 128 + signal.SIGPIPE

@@ -1,0 +1,69 @@
+"""What a command prints: data on standard output, everything else on standard error."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def print_json(data: object) -> None:
+    """Print `data` as one indented JSON document."""
+    sys.stdout.write(json.dumps(data, ensure_ascii=False, indent=2) + "\n")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
+    """Print rows under a header, or `empty` on standard error when there are none."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
+    for row in rows:
+        # Text, not markup: what an agent or a task wrote must not style our terminal.
+        table.add_row(*(cell if isinstance(cell, Text) else visible(str(cell)) for cell in row))
+    if table.row_count:
+        stdout().print(table)
+    else:
+        note(empty)
+
+
+def note(message: str) -> None:
+    """Print a line for the person who watches."""
+    sys.stderr.write(message + "\n")
+
+
+def stdout() -> "Console":
+    """Return the console for data."""
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=True)
+
+
+def stderr() -> "Console":
+    """Return the console for progress."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def visible(text: str) -> str:
+    """Return `text` without what would move the cursor or speak to the terminal.
+
+    Agents write this text: control characters and bidirectional overrides are shown
+    as escape sequences, newlines and tabs stay; `[` is escaped for rich's markup.
+    """
+    shown = "".join(
+        char if char in "\n\t" or (char.isprintable() and char not in _BIDI) else _escape(char)
+        for char in text
+    )
+    return shown.replace("[", "\\[")
+
+
+_BIDI = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def _escape(char: str) -> str:
+    return char.encode("unicode_escape").decode()

@@ -1,0 +1,117 @@
+"""`bench rollout`: read what a rollout left."""
+
+import json as jsonlib
+from pathlib import Path
+from typing import Any, Literal
+
+from benchflow_contracts import RolloutTree, StoreError
+from benchflow_kernel import fold, load_task, read_events, tree_to_json
+
+from benchflow.options import RunOptions
+from benchflow.records.trainer import leaf_record
+from benchflow.trajectories import export_trajectories_to_jsonl
+
+from . import format as fmt
+from .flags import DEFAULT_JOBS, JobsDir, Json
+from .narrate import step_lines
+from .output import note, print_json, stdout, visible
+from .rollouts import find_rollout
+from .treeview import print_tree
+
+
+def show(
+    rollout: str, *, leaf: str | None = None, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False
+) -> None:
+    """Show a trajectory step by step.
+
+    Examples:
+        bench rollout show book-the-room__1f
+        bench rollout show book-the-room__1f --leaf n4
+
+    Args:
+        rollout: A rollout's directory, id, or unique start of its id.
+        leaf: The end of the trajectory; the first leaf by default.
+    """
+    tree = _load(find_rollout(rollout, jobs_dir))
+    ends = {node.id: node for node in tree.leaves}
+    if leaf is not None and leaf not in ends:
+        raise StoreError(f"{leaf!r} is no leaf", hint=f"leaves: {', '.join(ends)}")
+    end = ends[leaf] if leaf is not None else tree.leaves[0]
+    if json:
+        print_json([step.model_dump(mode="json") for step in end.steps])
+        return
+    console = stdout()
+    for node in end.path:
+        if node.step is None:
+            continue
+        console.print(f"[cyan]{node.id}[/cyan]")
+        for marker, text in step_lines(node.step, full=True):
+            console.print(f"  [dim]{marker:>9}[/dim]  {visible(text.strip())}")
+    note(f"reward {fmt.reward(end.reward)}  leaf {end.id} of {len(ends)}")
+
+
+def tree(rollout: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False) -> None:
+    """Show a rollout as a tree, with rewards and V(s).
+
+    Examples:
+        bench rollout tree book-the-room__1f
+
+    Args:
+        rollout: A rollout's directory, id, or unique start of its id.
+    """
+    loaded = _load(find_rollout(rollout, jobs_dir))
+    if json:
+        print_json(tree_to_json(loaded))
+    else:
+        print_tree(loaded)
+
+
+def export(
+    rollout: str,
+    *,
+    output: Path,
+    format: Literal["verifiers", "sft"] = "verifiers",  # noqa: A002 - the flag's name
+    jobs_dir: JobsDir = DEFAULT_JOBS,
+    json: Json = False,
+) -> None:
+    """Write the scored trajectories of a rollout for a trainer, one JSON line each.
+
+    Examples:
+        bench rollout export book-the-room__1f --output dataset.jsonl
+        bench rollout export book-the-room__1f --output sft.jsonl --format sft
+
+    Args:
+        rollout: A rollout's directory, id, or unique start of its id.
+        output: The file to write; it is replaced at once.
+        format: `verifiers` rows, or the same with OpenAI tool calls for SFT.
+    """
+    directory = find_rollout(rollout, jobs_dir)
+    loaded = _load(directory)
+    config = _config(directory)
+    options = RunOptions.model_validate(config["options"])
+    task = load_task(Path(config["task_path"]))
+    calls: Literal["verifiers", "openai"] = "openai" if format == "sft" else "verifiers"
+    records = (leaf_record(loaded, leaf, task, options, tool_calls=calls) for leaf in loaded.leaves)
+    report = export_trajectories_to_jsonl(records, output)
+    if json:
+        print_json({"path": str(output), "written": report.written, "unscored": report.unscored})
+    else:
+        note(
+            f"wrote {report.written} trajectories to {output}, left out {report.unscored} unscored"
+        )
+
+
+def _load(directory: Path) -> RolloutTree:
+    read = read_events(directory / "events.jsonl")
+    if read.torn_bytes:
+        note(f"the log of {directory.name} ends in {read.torn_bytes} torn bytes; they are left out")
+    return fold(read.events)
+
+
+def _config(directory: Path) -> dict[str, Any]:
+    path = directory / "config.json"
+    try:
+        loaded: dict[str, Any] = jsonlib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StoreError(f"cannot read the rollout's config: {error}", where=str(path)) from error
+    return loaded

@@ -1,0 +1,55 @@
+"""`bench run`: one rollout."""
+
+from pathlib import Path
+
+from benchflow.options import RunOptions
+from benchflow.run import RunResult
+from benchflow.run import run as run_rollout
+
+from . import format as fmt
+from .flags import DEFAULT_JOBS, JobsDir, Json, Run
+from .narrate import narrator
+from .output import note, print_json
+from .treeview import print_tree
+
+
+async def run(
+    task: Path,
+    *,
+    options: Run = RunOptions(),
+    jobs_dir: JobsDir = DEFAULT_JOBS,
+    json: Json = False,
+) -> int:
+    """Run one rollout of one task and show it as it happens.
+
+    Examples:
+        bench run benchmarks/clawsbench/tasks/archive-newsletters --agent oracle
+        bench run TASK --agent mistral-vibe --model m --base-url http://127.0.0.1:8000/v1
+        bench run TASK --agent oracle --branch ask-user --json
+
+    Args:
+        task: A task directory.
+        options: What the rollout is run with.
+    """
+    subscribers = () if json else (narrator(),)
+    result = await run_rollout(task, options=options, jobs_dir=jobs_dir, subscribers=subscribers)
+    if json:
+        print_json({**result.record.model_dump(mode="json"), "directory": str(result.directory)})
+    else:
+        print_summary(result)
+    return exit_code(result)
+
+
+def print_summary(result: RunResult) -> None:
+    """Print the tree of a finished rollout, its value and where its files are."""
+    record = result.record
+    if record.leaves > 1:
+        print_tree(result.tree)
+    note(f"reward {fmt.reward(record.reward)}  {fmt.outcome(record)}  {result.directory}")
+    if record.error is not None and record.error.hint:
+        note(f"hint: {record.error.hint}")
+
+
+def exit_code(result: RunResult) -> int:
+    """Return 0 for a scored rollout, 1 for one without a reward."""
+    return 0 if result.reward is not None else 1

@@ -1,0 +1,107 @@
+"""`bench tasks`: write and check tasks."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchflow_contracts import SandboxProvider, Task
+from benchflow_kernel import find_tasks
+
+from benchflow.options import RunOptions
+from benchflow.planes import open_provider
+from benchflow.run import run_in
+from benchflow.scaffold import write_task
+
+from . import format as fmt
+from .flags import Json, Run
+from .output import note, print_json, print_table
+
+_EXPECTED = {"nop": 0.0, "oracle": 1.0}
+
+
+async def check(
+    path: Path,
+    *,
+    options: Run = RunOptions(),
+    no_run: bool = False,
+    json: Json = False,
+) -> int:
+    """Check tasks: well-formed, doing nothing earns 0, the solution earns 1.
+
+    Examples:
+        bench tasks check benchmarks/clawsbench/tasks
+        bench tasks check my-task --no-run
+
+    Args:
+        path: A task directory, or a directory of them.
+        options: Where to run; the agent is chosen by the check.
+        no_run: Only read the files.
+    """
+    tasks = find_tasks(path)
+    rows: list[dict[str, object]] = []
+    if no_run:
+        rows = [{"task": task.id, "agent": None, "reward": None, "ok": True} for task in tasks]
+    else:
+        async with open_provider(options) as provider:
+            for task in tasks:
+                rows += [await _check(provider, task, options, agent) for agent in _EXPECTED]
+    if json:
+        print_json(rows)
+    else:
+        shown = [
+            (r["task"], r["agent"] or "-", r.get("shown", "-"), "ok" if r["ok"] else r["why"])
+            for r in rows
+        ]
+        print_table(("task", "agent", "reward", "verdict"), shown, empty="no tasks")
+    return 0 if all(row["ok"] for row in rows) else 1
+
+
+async def _check(
+    provider: SandboxProvider, task: Task, options: RunOptions, agent: str
+) -> dict[str, object]:
+    chosen = options.model_copy(update={"agent": agent, "agent_import_path": None, "branch": None})
+    with TemporaryDirectory(prefix="bench-check-") as scratch:
+        result = await run_in(provider, task, chosen, directory=Path(scratch) / agent)
+    expected = _EXPECTED[agent]
+    ok = result.reward == expected
+    why = f"expected {fmt.reward(expected)}; {fmt.outcome(result.record)}"
+    return {
+        "task": task.id,
+        "agent": agent,
+        "reward": result.reward,
+        "shown": fmt.reward(result.reward),
+        "ok": ok,
+        "why": None if ok else why,
+    }
+
+
+def init(path: Path, *, json: Json = False) -> None:
+    """Make a small task that works: edit it into yours.
+
+    Examples:
+        bench tasks init my-task && bench tasks check my-task
+
+    Args:
+        path: The directory to make; it must not exist.
+    """
+    files = write_task(path)
+    if json:
+        print_json({"path": str(path), "files": files})
+    else:
+        note("\n".join([f"made {path}:", *(f"  {name}" for name in files)]))
+
+
+def list_tasks(path: Path, *, json: Json = False) -> None:
+    """List tasks.
+
+    Examples:
+        bench tasks list benchmarks/clawsbench/tasks
+
+    Args:
+        path: A task directory, or a directory of them.
+    """
+    tasks = find_tasks(path)
+    if json:
+        print_json([{"id": t.id, "path": str(t.path), "digest": t.digest} for t in tasks])
+    else:
+        rows = [(t.id, t.config.verifier.type, t.config.verifier.isolation, t.path) for t in tasks]
+        print_table(("task", "verifier", "isolation", "path"), rows, empty=f"no tasks below {path}")

@@ -1,0 +1,7 @@
+"""A Job: many rollouts, run together and summed up."""
+
+from .options import JobOptions
+from .report import JobReport, read_job, summarise
+from .runner import run_job
+
+__all__ = ["JobOptions", "JobReport", "read_job", "run_job", "summarise"]

@@ -1,0 +1,118 @@
+"""The summary of a job, always recomputed from its rollouts' `result.json`."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, Literal
+
+from benchflow_contracts import Model, StoreError
+from pydantic import ValidationError
+
+from benchflow.records import RolloutRecord, write_text
+from benchflow.trajectories import export_trajectories_to_jsonl
+
+
+class JobReport(Model):
+    """`summary.json`."""
+
+    schema_version: Literal["1.0"] = "1.0"
+    job: str
+    directory: Path
+    agent: str
+    model: str | None
+    planned: int
+    finished: int
+    scored: int
+    mean_reward: float | None
+    """Over scored rollouts; `null` when there are none."""
+    stderr: float | None
+    """Of that mean; `null` below two scored rollouts."""
+    errors: dict[str, int]
+    """Failed rollouts by boundary."""
+    records: tuple[RolloutRecord, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every planned rollout ran and was scored."""
+        return self.scored == self.planned
+
+
+def summarise(
+    directory: Path, records: Sequence[RolloutRecord], *, planned: int | None = None
+) -> JobReport:
+    """Sum up the rollouts of a job."""
+    rewards = [record.reward for record in records if record.reward is not None]
+    errors: dict[str, int] = {}
+    for record in records:
+        if record.error is not None:
+            errors[record.error.boundary] = errors.get(record.error.boundary, 0) + 1
+    several = len(rewards) > 1
+    return JobReport(
+        job=directory.name,
+        directory=directory,
+        agent=records[0].agent if records else "",
+        model=records[0].model if records else None,
+        planned=len(records) if planned is None else planned,
+        finished=len(records),
+        scored=len(rewards),
+        mean_reward=fmean(rewards) if rewards else None,
+        stderr=stdev(rewards) / math.sqrt(len(rewards)) if several else None,
+        errors=errors,
+        records=tuple(records),
+    )
+
+
+def latest_records(directory: Path) -> dict[str, RolloutRecord]:
+    """Return the newest record of every slot; a half-written rollout has none."""
+    latest: dict[str, RolloutRecord] = {}
+    for path in sorted(directory.glob("*/result.json")):
+        record = _read(path)
+        earlier = latest.get(record.slot or record.rollout_id)
+        if earlier is None or earlier.finished_at < record.finished_at:
+            latest[record.slot or record.rollout_id] = record
+    return latest
+
+
+def read_job(directory: Path) -> JobReport:
+    """Return the summary of a job on disk.
+
+    Raises:
+        StoreError: There is no job, or a record in it is damaged.
+    """
+    path = directory / "summary.json"
+    try:
+        planned = int(json.loads(path.read_text(encoding="utf-8"))["planned"])
+    except FileNotFoundError as error:
+        raise StoreError(f"{str(directory)!r} is no job directory: no summary.json") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"damaged summary: {error}", where=str(path)) from error
+    return summarise(directory, list(latest_records(directory).values()), planned=planned)
+
+
+def write_report(directory: Path, slots: Sequence[str]) -> JobReport:
+    """Write `summary.json`, `results.jsonl` and `verifiers.jsonl` in schedule order."""
+    latest = latest_records(directory)
+    records = [latest[slot] for slot in slots if slot in latest]
+    report = summarise(directory, records, planned=len(slots))
+    write_text(directory / "results.jsonl", "".join(r.model_dump_json() + "\n" for r in records))
+    rows = (row for record in records for row in _trainer_rows(directory / record.rollout_id))
+    export_trajectories_to_jsonl(rows, directory / "verifiers.jsonl")
+    summary = report.model_dump_json(indent=2, exclude={"records"})
+    write_text(directory / "summary.json", summary + "\n")
+    return report
+
+
+def _read(path: Path) -> RolloutRecord:
+    try:
+        return RolloutRecord.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise StoreError(f"damaged record: {error.errors()[0]['msg']}", where=str(path)) from error
+
+
+def _trainer_rows(directory: Path) -> Iterator[dict[str, Any]]:
+    path = directory / "trainer" / "verifiers.jsonl"
+    if path.is_file():
+        with path.open(encoding="utf-8") as file:
+            yield from map(json.loads, file)

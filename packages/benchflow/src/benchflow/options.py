@@ -1,0 +1,96 @@
+"""RunOptions: what an operator chooses for a rollout, and its RolloutConfig."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from benchflow_contracts import (
+    AskUserBranch,
+    BranchBudget,
+    Model,
+    ModelEndpoint,
+    Role,
+    RolloutConfig,
+    Scene,
+    UsageError,
+)
+from pydantic import Field
+
+
+class RunOptions(Model):
+    """Everything that shapes a rollout and is not the task itself."""
+
+    agent: str = "oracle"
+    """A registry name, or the path of an agent's TOML declaration."""
+    agent_import_path: str | None = None
+    """`module:attr` of an Agent; only ever from the operator."""
+    agent_env: Mapping[str, str] = {}
+    agent_idle_timeout: float = Field(default=600, gt=0)
+    """Seconds without any update from the agent before its turn is ended."""
+    model: str | None = None
+    reasoning_effort: str | None = None
+    base_url: str | None = None
+    """The model endpoint behind the relay. `None`: the sandbox reaches nothing."""
+    api_key_env: str = "BENCHFLOW_API_KEY"
+    """The host's variable with the endpoint's key. It never enters the sandbox."""
+    sandbox: str = "local"
+    allow_unisolated: bool = False
+    environment_manifest: Path | None = None
+    """`None` looks for `environment.toml` in the task and in its benchmark."""
+    skill_mode: Literal["no-skill", "with-skill"] = "no-skill"
+    isolation: Literal["hermetic", "twin", "shared"] | None = None
+    user: Literal["scripted", "simulated", "auto", "human"] | None = None
+    """Overrides the task's User Model."""
+    user_model: str | None = None
+    """The model behind a simulated user or a judge."""
+    branch: Literal["ask-user"] | None = None
+    branch_children: int = Field(default=8, ge=2)
+    branch_depth: int = Field(default=1, ge=1)
+    branch_concurrency: int = Field(default=2, ge=1)
+
+    @property
+    def agent_name(self) -> str:
+        """The name under which the agent is registered for this run."""
+        return self.agent_import_path or self.agent
+
+    def endpoint(self) -> ModelEndpoint | None:
+        """Return the model endpoint with its credential from the host's environment."""
+        if self.base_url is None:
+            return None
+        if not self.base_url.startswith(("http://", "https://")):
+            raise UsageError(
+                f"--base-url {self.base_url!r} is no http(s) URL",
+                hint="for example http://127.0.0.1:8000/v1",
+            )
+        key = os.environ.get(self.api_key_env)
+        headers = {"Authorization": f"Bearer {key}", "x-api-key": key} if key else {}
+        return ModelEndpoint(upstream=self.base_url, headers=headers)
+
+    def rollout_config(self, labels: Mapping[str, str] | None = None) -> RolloutConfig:
+        """Return the kernel's configuration of one rollout."""
+        role = Role(
+            agent=self.agent_name,
+            model=self.model,
+            reasoning_effort=self.reasoning_effort,
+            env=self.agent_env,
+            idle_timeout_sec=self.agent_idle_timeout,
+        )
+        return RolloutConfig(
+            scenes=(Scene(roles=(role,)),),
+            branch=self._branch(),
+            skill_mode=self.skill_mode,
+            model=self.endpoint(),
+            isolation=self.isolation,
+            labels=labels or {},
+        )
+
+    def _branch(self) -> AskUserBranch | None:
+        if self.branch is None:
+            return None
+        budget = BranchBudget(
+            max_children=self.branch_children,
+            max_depth=self.branch_depth,
+            concurrency=self.branch_concurrency,
+        )
+        return AskUserBranch(budget=budget)

@@ -1,0 +1,84 @@
+"""The planes of a run, by name from the registry: the only wiring there is."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from benchflow_agent_acp import agent_from_file
+from benchflow_contracts import Agent, EnvironmentFactory, Reward, SandboxProvider, Task, UserModel
+from benchflow_kernel import Planes, Registry, make_user
+
+from .options import RunOptions
+
+
+@asynccontextmanager
+async def open_provider(options: RunOptions) -> AsyncIterator[SandboxProvider]:
+    """Yield the sandbox provider; everything that it made is gone afterwards."""
+    factory = Registry().resolve("benchflow.sandboxes", options.sandbox)
+    provider: SandboxProvider = factory(allow_unisolated=options.allow_unisolated)
+    try:
+        yield provider
+    finally:
+        await provider.aclose()
+
+
+def load_agent(options: RunOptions) -> Agent:
+    """Return the agent by import path, declaration file or registry name."""
+    registry = Registry()
+    if options.agent_import_path is not None:
+        agent = registry.load_path(options.agent_import_path)
+        made: Agent = agent() if callable(agent) else agent
+        return made
+    if options.agent.endswith(".toml"):
+        return agent_from_file(Path(options.agent))
+    named: Agent = registry.resolve("benchflow.agents", options.agent)()
+    return named
+
+
+def find_manifest(task: Task) -> Path | None:
+    """Return the manifest of a task: its own, or that of the benchmark around it."""
+    places = (task.path / "environment", task.path.parent, task.path.parent.parent)
+    return next((p for d in places if (p := d / "environment.toml").is_file()), None)
+
+
+def load_environment(options: RunOptions, task: Task) -> EnvironmentFactory | None:
+    """Return the world that `task` is set in, or `None` for a bare sandbox."""
+    manifest = options.environment_manifest or find_manifest(task)
+    if manifest is None:
+        return None
+    factory: EnvironmentFactory = Registry().resolve("benchflow.environments", "manifest")(manifest)
+    return factory
+
+
+def load_rewards(options: RunOptions, task: Task) -> list[Reward]:
+    """Return the rewards that the task's `[verifier]` table names."""
+    factory = Registry().resolve("benchflow.rewards", task.config.verifier.type)
+    rewards: list[Reward] = list(
+        factory(
+            task,
+            isolation=options.isolation,
+            judge=options.endpoint(),
+            judge_model=options.user_model or options.model,
+        )
+    )
+    return rewards
+
+
+def assemble(options: RunOptions, task: Task, provider: SandboxProvider) -> Planes:
+    """Return the planes of one rollout of `task`."""
+
+    def user() -> UserModel:
+        return make_user(
+            task.config.user,
+            endpoint=options.endpoint(),
+            model=options.user_model or options.model,
+            mode=options.user,
+        )
+
+    return Planes(
+        provider=provider,
+        agents={options.agent_name: load_agent(options)},
+        rewards=load_rewards(options, task),
+        environment=load_environment(options, task),
+        user=user,
+    )

@@ -1,0 +1,86 @@
+"""The files of one rollout, besides the event log and the tree that the kernel writes."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchflow_contracts import RolloutNode, RolloutTree, StoreError, Task
+from benchflow_kernel import read_events
+from benchflow_reward import rewards_jsonl
+
+from benchflow.options import RunOptions
+from benchflow.trajectories import export_trajectories_to_jsonl
+
+from .acp_events import acp_events
+from .record import RolloutRecord
+from .timing import phase_times
+from .trainer import leaf_record
+
+
+def write_rollout(
+    directory: Path, tree: RolloutTree, task: Task, options: RunOptions, record: RolloutRecord
+) -> None:
+    """Write what a reader of `directory` expects.
+
+    A linear rollout has `trajectory/acp_trajectory.jsonl`; a tree has one
+    `acp_trajectory.<leaf>.jsonl` per leaf. `result.json` is written last, so that
+    its presence means that the rollout is complete.
+
+    Raises:
+        StoreError: Something could not be written.
+    """
+    try:
+        _write_inputs(directory, task, options)
+        _write_lines(directory / "rewards.jsonl", _reward_lines(tree))
+        _write_trajectories(directory / "trajectory", tree)
+        trainer = (leaf_record(tree, leaf, task, options) for leaf in tree.leaves)
+        export_trajectories_to_jsonl(trainer, directory / "trainer" / "verifiers.jsonl")
+        events = read_events(directory / "events.jsonl").events
+        _write_json(directory / "timing.json", phase_times(events))
+        _write_json(directory / "result.json", record.model_dump(mode="json"))
+    except OSError as error:
+        raise StoreError(f"cannot write rollout {directory.name!r}: {error}") from error
+
+
+def _write_inputs(directory: Path, task: Task, options: RunOptions) -> None:
+    config: Mapping[str, Any] = {
+        "task_path": str(task.path),
+        "task_id": task.id,
+        "task_digest": task.digest,
+        "options": options.model_dump(mode="json"),
+    }
+    _write_json(directory / "config.json", config)
+    _write_json(directory / "prompts.json", [task.instruction, *task.config.user.nudges])
+
+
+def _write_trajectories(directory: Path, tree: RolloutTree) -> None:
+    leaves = tree.leaves
+    for leaf in leaves:
+        name = "acp_trajectory" if len(leaves) == 1 else f"acp_trajectory.{leaf.id}"
+        _write_lines(directory / f"{name}.jsonl", acp_events(leaf.steps))
+
+
+def _reward_lines(tree: RolloutTree) -> Iterable[Mapping[str, Any]]:
+    scored: list[RolloutNode] = [node for node in tree.nodes if node.results]
+    for node in scored:
+        yield from rewards_jsonl(node)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace the file at `path` at once; a reader sees the old text or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.tmp")
+    scratch.write_text(text, encoding="utf-8")
+    scratch.replace(path)
+
+
+def _write_json(path: Path, data: object) -> None:
+    write_text(path, json.dumps(data, ensure_ascii=False, indent=2) + "\n")
+
+
+def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")

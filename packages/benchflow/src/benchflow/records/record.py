@@ -1,0 +1,130 @@
+"""RolloutRecord: the summary of a rollout, one line of `results.jsonl`."""
+
+import time
+from collections.abc import Mapping
+from typing import Literal
+
+from benchflow_contracts import (
+    BenchFlowError,
+    Grading,
+    Model,
+    NodeError,
+    RolloutNode,
+    RolloutTree,
+    Task,
+    Value,
+)
+from benchflow_kernel import value_of
+
+from benchflow.options import RunOptions
+
+
+class RolloutRecord(Model):
+    """`result.json`. An unscored rollout has `reward: null` and says why."""
+
+    schema_version: Literal["1.0"] = "1.0"
+    rollout_id: str
+    task_id: str
+    task_digest: str
+    agent: str
+    model: str | None
+    sandbox: str
+    status: Literal["running", "completed", "failed", "cancelled"]
+    reward: float | None = None
+    """V of the root: for a linear rollout, its reward."""
+    value: Value | None = None
+    rewards: Mapping[str, float] | None = None
+    """The items of the only leaf's verdict; `null` for a tree or without a score."""
+    grading: Grading | None = None
+    steps: int = 0
+    asks: int = 0
+    leaves: int = 0
+    scored: int = 0
+    branches: int = 0
+    error: NodeError | None = None
+    """The first failure, attributed to one boundary."""
+    slot: str | None = None
+    """Which planned rollout of a job this is: `task#repeat`."""
+    finished_at: float
+    """Seconds since the epoch."""
+
+    @property
+    def final(self) -> bool:
+        """Whether resuming its job leaves it alone: it ran to its end and was scored."""
+        return self.status == "completed" and self.reward is not None
+
+    @classmethod
+    def of(
+        cls, tree: RolloutTree, task: Task, options: RunOptions, *, slot: str | None = None
+    ) -> "RolloutRecord":
+        """Summarise a finished tree."""
+        leaves = tree.leaves
+        value = value_of(tree.root)
+        steps = [node.step for node in tree.nodes if node.step is not None]
+        only = leaves[0].results.get("reward") if len(leaves) == 1 else None
+        return cls(
+            rollout_id=tree.rollout_id,
+            task_id=task.id,
+            task_digest=task.digest,
+            agent=options.agent_name,
+            model=options.model,
+            sandbox=options.sandbox,
+            status=tree.status,
+            reward=None if value is None else value.mean,
+            value=value,
+            rewards=None if only is None or only.reward is None else dict(only.items),
+            grading=_grading(leaves),
+            steps=len(steps),
+            asks=sum(step.ask is not None for step in steps),
+            leaves=len(leaves),
+            scored=sum(leaf.reward is not None for leaf in leaves),
+            branches=sum(node.branch is not None for node in tree.nodes),
+            error=_first_error(tree),
+            slot=slot,
+            finished_at=time.time(),
+        )
+
+    @classmethod
+    def refused(
+        cls,
+        rollout_id: str,
+        task: Task,
+        options: RunOptions,
+        error: BenchFlowError,
+        *,
+        slot: str | None = None,
+    ) -> "RolloutRecord":
+        """Describe a rollout that could not begin."""
+        return cls(
+            rollout_id=rollout_id,
+            task_id=task.id,
+            task_digest=task.digest,
+            agent=options.agent_name,
+            model=options.model,
+            sandbox=options.sandbox,
+            status="failed",
+            error=NodeError(
+                boundary=error.boundary,
+                type=type(error).__name__,
+                message=str(error),
+                hint=error.hint,
+                retryable=error.retryable,
+            ),
+            slot=slot,
+            finished_at=time.time(),
+        )
+
+
+def _grading(leaves: list[RolloutNode]) -> Grading | None:
+    verdicts = (leaf.results.get("reward") for leaf in leaves)
+    modes = {verdict.grading for verdict in verdicts if verdict is not None}
+    return modes.pop() if len(modes) == 1 else None
+
+
+def _first_error(tree: RolloutTree) -> NodeError | None:
+    failed = tree.error or next((node.error for node in tree.nodes if node.error), None)
+    if failed is not None:
+        return failed
+    verdicts = (leaf.results.get("reward") for leaf in tree.leaves)
+    cause = next((v.error for v in verdicts if v is not None and v.error), None)
+    return cause and NodeError(boundary="reward", type="RewardError", message=cause)

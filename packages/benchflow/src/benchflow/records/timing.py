@@ -1,0 +1,33 @@
+"""`timing.json`: how long each phase of each world took."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from benchflow_contracts import Event, PhaseEntered
+
+
+def phase_times(events: Sequence[Event]) -> dict[str, Any]:
+    """Return seconds per phase of every world (by node), and of the whole rollout.
+
+    A phase ends where the same world's next phase begins, the last one with the log.
+    """
+    if not events:
+        return {"total_sec": 0.0, "worlds": {}}
+    worlds: dict[str, dict[str, float]] = {}
+    running: dict[str, PhaseEntered] = {}
+    end = events[-1].ts
+    for event in events:
+        if not isinstance(event, PhaseEntered):
+            continue
+        previous = running.get(event.node)
+        if previous is not None:
+            _add(worlds, previous, event.ts)
+        running[event.node] = event
+    for last in running.values():
+        _add(worlds, last, end)
+    return {"total_sec": end - events[0].ts, "worlds": worlds}
+
+
+def _add(worlds: dict[str, dict[str, float]], phase: PhaseEntered, until: float) -> None:
+    times = worlds.setdefault(phase.node, {})
+    times[phase.phase] = times.get(phase.phase, 0.0) + until - phase.ts

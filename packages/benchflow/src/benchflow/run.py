@@ -1,0 +1,90 @@
+"""`benchflow.run`: one rollout of one task."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchflow_contracts import Event, RolloutTree, SandboxProvider, Task, Trajectory
+from benchflow_kernel import load_task, run_rollout, trajectories
+
+from .options import RunOptions
+from .planes import assemble, open_provider
+from .records import RolloutRecord, new_rollout_id, write_rollout
+
+Subscriber = Callable[[Event], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """A finished rollout."""
+
+    tree: RolloutTree
+    record: RolloutRecord
+    directory: Path | None
+    """Where its files are, when a directory was asked for."""
+
+    @property
+    def reward(self) -> float | None:
+        """V of the root: the return of a linear rollout; `None` when nothing was scored."""
+        return self.record.reward
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        """One per leaf."""
+        return trajectories(self.tree)
+
+
+async def run(
+    task: str | Path | Task,
+    *,
+    options: RunOptions | None = None,
+    jobs_dir: str | Path | None = None,
+    subscribers: Sequence[Subscriber] = (),
+    **overrides: Any,  # noqa: ANN401 - the fields of RunOptions, checked by it
+) -> RunResult:
+    """Run one rollout and return its scored tree.
+
+    `overrides` are fields of `RunOptions`, such as `agent="oracle"` or
+    `branch="ask-user"`. With `jobs_dir`, the rollout's files are written below it.
+    A rollout that fails is a result whose tree says why; only bad input raises.
+
+    Raises:
+        BenchFlowError: The task, an option or the manifest is wrong.
+    """
+    chosen = RunOptions.model_validate({**(options or RunOptions()).model_dump(), **overrides})
+    loaded = task if isinstance(task, Task) else load_task(Path(task))
+    async with open_provider(chosen) as provider:
+        return await run_in(
+            provider,
+            loaded,
+            chosen,
+            directory=None if jobs_dir is None else Path(jobs_dir) / new_rollout_id(loaded.id),
+            subscribers=subscribers,
+        )
+
+
+async def run_in(
+    provider: SandboxProvider,
+    task: Task,
+    options: RunOptions,
+    *,
+    directory: Path | None = None,
+    subscribers: Sequence[Subscriber] = (),
+    slot: str | None = None,
+) -> RunResult:
+    """Run one rollout on a provider that the caller owns."""
+    rollout_id = new_rollout_id(task.id) if directory is None else directory.name
+    planes = assemble(options, task, provider)
+    tree = await run_rollout(
+        task,
+        options.rollout_config(labels={"rollout": rollout_id}),
+        planes,
+        rollout_id=rollout_id,
+        directory=directory,
+        subscribers=subscribers,
+    )
+    record = RolloutRecord.of(tree, task, options, slot=slot)
+    if directory is not None:
+        write_rollout(directory, tree, task, options, record)
+    return RunResult(tree=tree, record=record, directory=directory)

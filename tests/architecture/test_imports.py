@@ -1,0 +1,49 @@
+"""Which package may import what: an allow-list, read from the syntax trees."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+ALLOWED = {
+    "benchflow_contracts": {"pydantic"},
+    "benchflow_kernel": {"pydantic", "benchflow_contracts"},
+    "benchflow_sandbox_native": set(),
+    "benchflow_sandbox_local": {"pydantic", "benchflow_contracts", "benchflow_sandbox_native"},
+    "benchflow_agent_acp": {"pydantic", "benchflow_contracts", "acp"},
+    "benchflow_env_manifest": {"pydantic", "benchflow_contracts"},
+    "benchflow_reward": {"pydantic", "benchflow_contracts", "httpx"},
+}
+
+
+def imports_of(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+@pytest.mark.parametrize("package", sorted(ALLOWED))
+def test_a_package_imports_only_what_it_may(package: str) -> None:
+    source = ROOT / "packages" / package.replace("_", "-") / "src" / package
+    files = sorted(source.rglob("*.py"))
+    assert files
+    allowed = ALLOWED[package] | {package} | sys.stdlib_module_names
+    wrong = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in files
+        for name in imports_of(path)
+        if name not in allowed
+    }
+    assert not wrong
+
+
+def test_every_package_has_a_rule() -> None:
+    present = {p.parent.name.replace("-", "_") for p in ROOT.glob("packages/*/pyproject.toml")}
+    assert present == set(ALLOWED) | {"benchflow"}

@@ -1,0 +1,63 @@
+"""The shape of the code: sizes, names, versions."""
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted([*ROOT.glob("packages/*/src/**/*.py"), *ROOT.glob("benchmarks/**/*.py")])
+MEMBERS = sorted(ROOT.glob("packages/*/pyproject.toml"))
+
+
+def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    tree = ast.parse(path.read_text())
+    return [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_and_functions_stay_small(path: Path) -> None:
+    assert path.read_text().count("\n") <= 500
+    long = {f.name: (f.end_lineno or 0) - f.lineno + 1 for f in functions(path)}
+    assert not {name: size for name, size in long.items() if size > 60}
+
+
+def test_no_module_is_a_drawer_for_odds_and_ends() -> None:
+    names = {"utils", "helpers", "common", "misc", "util"}
+    assert not [path for path in SOURCES if path.stem in names or path.parent.name in names]
+
+
+def test_packages_hold_only_re_exports_in_their_init() -> None:
+    wrong = []
+    for path in ROOT.glob("packages/*/src/**/__init__.py"):
+        tree = ast.parse(path.read_text())
+        wrong += [
+            f"{path.relative_to(ROOT)}: {node.name}"
+            for node in tree.body
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            and node.name != "__getattr__"
+        ]
+    assert not wrong
+
+
+def test_versions_move_in_lockstep() -> None:
+    root = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    minor = int(root.split(".")[1])
+    for member in MEMBERS:
+        project = tomllib.loads(member.read_text())["project"]
+        assert project["version"] == root, member
+        for dependency in project["dependencies"]:
+            if dependency.startswith("benchflow"):
+                pinned = dependency.endswith(f"=={root}")
+                ranged = dependency.endswith(f">=0.{minor},<0.{minor + 1}")
+                assert pinned or ranged, f"{member}: {dependency}"
+
+
+def test_no_registry_host_or_machine_path_is_committed() -> None:
+    hosts = ["py" + "pi.org", "python" + "hosted.org", "registry.npm" + "js", "deb.debian" + ".org"]
+    pattern = re.compile("|".join(map(re.escape, hosts)))
+    text = (ROOT / "requirements.lock").read_text()
+    assert not pattern.search(text)
+    assert "--hash=sha256:" in text
