@@ -1,0 +1,86 @@
+"""Reads the code blocks of a Markdown page and runs them in order."""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+FENCE = re.compile(
+    r"(?P<skip><!-- not run: [^>]+ -->\n)?^```(?P<language>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n"
+    r"(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+RUN_PYTHON = """
+import ast, asyncio, inspect, sys
+code = compile(sys.stdin.read(), sys.argv[1], "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+async def main():
+    result = eval(code, {"__name__": "__main__"})
+    if inspect.iscoroutine(result):
+        await result
+asyncio.run(main())
+"""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block; `title` is the file that it is the content of."""
+
+    language: str
+    title: str | None
+    code: str
+    line: int
+    skip: bool
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text()
+    return [
+        Block(
+            language=match["language"],
+            title=match["title"],
+            code=match["code"],
+            line=text.count("\n", 0, match.start()) + 1,
+            skip=match["skip"] is not None,
+        )
+        for match in FENCE.finditer(text)
+    ]
+
+
+def run_page(page: Path, cwd: Path) -> int:
+    """Run every block of `page` in `cwd`; return how many were run."""
+    ran = 0
+    for block in blocks(page):
+        if block.title is not None:
+            file = cwd / block.title
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.code)
+            if block.code.startswith("#!"):
+                file.chmod(0o755)
+        elif block.language in {"bash", "python"} and not block.skip:
+            _run(block, page, cwd)
+            ran += 1
+    return ran
+
+
+def _run(block: Block, page: Path, cwd: Path) -> None:
+    where = f"{page.name}:{block.line}"
+    command = (
+        ["bash", "-euo", "pipefail", "-c", block.code]
+        if block.language == "bash"
+        else [sys.executable, "-W", "error", "-c", RUN_PYTHON, where]
+    )
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        input=block.code,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "PATH": path, "NO_COLOR": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, f"{where}\n{block.code}\n{done.stdout}\n{done.stderr}"
