@@ -1,0 +1,97 @@
+"""Rules that tie several keys of a manifest together.
+
+They work on the plain table, so that one report lists them beside the errors of
+single keys: a value of the wrong type is passed over here.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+Problem = tuple[str, str]
+"""A dotted key, and what is wrong with it."""
+
+
+def cross_problems(document: Mapping[str, Any]) -> list[Problem]:
+    """Return every broken rule that no single key shows."""
+    environment = _table(document.get("environment"))
+    if environment is None:
+        return []
+    return [
+        *_image_problems(environment),
+        *_lifecycle_problems(environment),
+        *_service_problems(environment),
+        *_repeated("environment.ports", environment.get("ports")),
+        *_nested_repeats(document, environment),
+    ]
+
+
+def _image_problems(environment: Mapping[str, Any]) -> Iterable[Problem]:
+    given = [key for key in ("image", "base_image") if environment.get(key) is not None]
+    if len(given) == 2:
+        yield "environment.base_image", "set `image` or `base_image`, not both"
+    elif not given:
+        yield "environment.image", "set one of `image` and `base_image`"
+
+
+def _lifecycle_problems(environment: Mapping[str, Any]) -> Iterable[Problem]:
+    services = environment.get("services", ())
+    owns = environment.get("owns_lifecycle", True)
+    if owns is True and services:
+        yield (
+            "environment.services",
+            "the image starts its own services: remove these, or set owns_lifecycle = false",
+        )
+    if owns is False and not services:
+        yield (
+            "environment.services",
+            "owns_lifecycle = false needs at least one [[environment.services]]",
+        )
+
+
+def _service_problems(environment: Mapping[str, Any]) -> Iterable[Problem]:
+    services = environment.get("services")
+    if not isinstance(services, (list, tuple)):
+        return
+    for field in ("name", "port"):
+        seen: set[object] = set()
+        for index, item in enumerate(cast("Sequence[object]", services)):
+            service = _table(item)
+            value = service.get(field) if service is not None else None
+            if not isinstance(value, (str, int)):
+                continue
+            if value in seen:
+                key = f"environment.services[{index}].{field}"
+                yield key, "is taken by another service"
+            seen.add(value)
+
+
+def _nested_repeats(
+    document: Mapping[str, Any], environment: Mapping[str, Any]
+) -> Iterable[Problem]:
+    places = (
+        ("environment.readiness", "http", environment.get("readiness")),
+        ("environment.readiness", "tcp", environment.get("readiness")),
+        ("environment.forward_env", "keys", environment.get("forward_env")),
+        ("environment.state", "paths", environment.get("state")),
+        ("verifier", "hidden_from_agent", document.get("verifier")),
+    )
+    for prefix, key, value in places:
+        table = _table(value)
+        if table is not None:
+            yield from _repeated(f"{prefix}.{key}", table.get(key))
+
+
+def _repeated(key: str, value: object) -> Iterable[Problem]:
+    if not isinstance(value, (list, tuple)):
+        return
+    seen: set[object] = set()
+    for index, item in enumerate(cast("Sequence[object]", value)):
+        if not isinstance(item, (str, int)):
+            continue
+        if item in seen:
+            yield f"{key}[{index}]", "is listed twice"
+        seen.add(item)
+
+
+def _table(value: object) -> Mapping[str, Any] | None:
+    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else None

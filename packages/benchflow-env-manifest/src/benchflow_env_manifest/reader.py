@@ -1,0 +1,143 @@
+"""Read a manifest from a file. Every problem is listed, each with its key."""
+
+import re
+import stat
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchflow_contracts import ManifestError
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from .caps import MAX_BYTES, over_cap
+from .coherence import Problem, cross_problems
+from .manifest import Manifest
+
+_HINT = "the keys and their types are listed in the reference of environment.toml"
+_LINE = re.compile(r"line (\d+)")
+
+
+def load_manifest(path: Path) -> Manifest:
+    """Read and check an `environment.toml`.
+
+    The file is capped at 64 KiB, 32 dots per key and 32 levels of nesting before it is
+    parsed, so a hostile manifest costs a fraction of a second.
+
+    Raises:
+        ManifestError: The file cannot be read, is not TOML, or breaks a rule. The
+            message has one `file:key: problem` line for each problem.
+    """
+    return parse_manifest(_read(path), source=str(path))
+
+
+def parse_manifest(data: bytes, *, source: str = "environment.toml") -> Manifest:
+    """Check a manifest's bytes; `source` names it in errors.
+
+    Raises:
+        ManifestError: As `load_manifest` does.
+    """
+    document = _parse(_decode(data, source), source)
+    problems = cross_problems(document)
+    try:
+        return Manifest.model_validate(document)
+    except ValidationError as exc:
+        raise _error(source, [*_key_problems(exc), *problems]) from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        # A pipe or device would block the open or never end.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ManifestError("not a regular file", where=str(path), hint="check the path")
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else str(exc)
+        raise ManifestError(
+            f"cannot read the manifest: {reason}", where=str(path), hint="check the path"
+        ) from None
+
+
+def _decode(data: bytes, source: str) -> str:
+    if len(data) > MAX_BYTES:
+        raise ManifestError(
+            f"larger than {MAX_BYTES} bytes",
+            where=source,
+            hint="a manifest describes a world; keep data in its image",
+        )
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as exc:
+        line = data.count(b"\n", 0, exc.start) + 1
+        raise ManifestError(
+            "not UTF-8 text", where=f"{source}:{line}", hint="save the file as UTF-8"
+        ) from None
+
+
+def _parse(text: str, source: str) -> dict[str, Any]:
+    broken = over_cap(text)
+    if broken is not None:
+        line, reason = broken
+        raise ManifestError(reason, where=f"{source}:{line}", hint=_HINT)
+    try:
+        return tomllib.loads(text)
+    except ValueError as exc:
+        raise ManifestError(
+            f"not TOML: {exc}", where=_place(source, text, str(exc)), hint="fix the syntax"
+        ) from None
+
+
+def _place(source: str, text: str, message: str) -> str:
+    found = _LINE.search(message)
+    if found is not None:
+        return f"{source}:{found.group(1)}"
+    at_end = "end of document" in message
+    return f"{source}:{len(text.splitlines()) or 1}" if at_end else source
+
+
+def _error(source: str, problems: Iterable[Problem]) -> ManifestError:
+    """One error for all problems; the first line's place is also `where`."""
+    (key, text), *rest = dict.fromkeys(problems)
+    lines = [text, *(f"{source}:{other}: {what}" for other, what in rest)]
+    return ManifestError("\n".join(lines), where=f"{source}:{key}", hint=_HINT)
+
+
+def _key_problems(exc: ValidationError) -> Iterable[Problem]:
+    for error in exc.errors(include_url=False, include_context=False):
+        # The empty place is the rules across keys, which are reported by key already.
+        if error["loc"]:
+            yield _dotted(error["loc"]), _describe(error)
+
+
+def _dotted(loc: tuple[int | str, ...]) -> str:
+    key = ""
+    for part in loc:
+        if isinstance(part, int):
+            key += f"[{part}]"
+        else:
+            name = part if re.fullmatch(r"[A-Za-z0-9_-]{1,80}", part) else ascii(part[:80])
+            key += f".{name}" if key else name
+    return key
+
+
+def _describe(error: ErrorDetails) -> str:
+    if error["type"] == "missing":
+        return "missing"
+    if error["type"] == "extra_forbidden":
+        return "unknown key"
+    message = error["msg"].removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    return f"{message} (got {_shown(error['input'])})"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "a table"
+    if isinstance(value, (list, tuple)):
+        return "an array"
+    if isinstance(value, int) and value.bit_length() > 64:
+        return "a huge integer"
+    shown = ascii(value)
+    return shown if len(shown) <= 60 else f"{shown[:60]}…"
