@@ -1,5 +1,5 @@
 """The `bench` command."""
 
-from .main import main
+from .entry import main
 
 __all__ = ["main"]

@@ -1,0 +1,89 @@
+"""A runner that is killed leaves nothing behind after `bench sandbox prune`."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from conftest import BENCH
+
+MARK = "31415926"
+DEADLINE = 60.0
+
+
+def until(what: str, condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end, f"never saw: {what}"
+        time.sleep(0.05)
+
+
+def marked_processes() -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                argv = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if argv[:2] == [b"sleep", MARK.encode()]:
+                found.append(int(entry.name))
+    return found
+
+
+def our_mounts() -> list[str]:
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [line for line in lines if "benchflow" in line]
+
+
+def test_prune_removes_every_process_mount_and_sandbox_of_a_killed_runner(
+    bench: Any, tmp_path: Path
+) -> None:
+    before = our_mounts()
+    bench("tasks", "init", "sleeper")
+    (tmp_path / "sleeper/solution/solve.sh").write_text(f"#!/bin/sh\nsleep {MARK}\n")
+    runner = subprocess.Popen(
+        [str(BENCH), "run", "sleeper", "--agent", "oracle"],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        until("the agent's process", lambda: len(marked_processes()) == 1)
+    finally:
+        os.kill(runner.pid, signal.SIGKILL)
+        runner.wait()
+    until("a sandbox without an owner", lambda: any(not r["owner_alive"] for r in boxes(bench)))
+    assert [r for r in bench("sandbox", "prune", "--json") if not r["owner_alive"]]
+    until("the end of its processes", lambda: not marked_processes())
+    assert not [record for record in boxes(bench) if not record["owner_alive"]]
+    assert our_mounts() == before
+
+
+def test_an_interrupted_runner_tears_down_by_itself(bench: Any, tmp_path: Path) -> None:
+    bench("tasks", "init", "sleeper")
+    (tmp_path / "sleeper/solution/solve.sh").write_text(f"#!/bin/sh\nsleep {MARK}\n")
+    runner = subprocess.Popen(
+        [str(BENCH), "run", "sleeper", "--agent", "oracle"],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until("the agent's process", lambda: len(marked_processes()) == 1)
+    runner.send_signal(signal.SIGINT)
+    _, error = runner.communicate(timeout=DEADLINE)
+    assert runner.returncode == 130, error
+    assert not marked_processes()
+    [log] = tmp_path.glob("jobs/*/events.jsonl")
+    last = json.loads(log.read_text().splitlines()[-1])
+    assert (last["kind"], last["status"]) == ("rollout_finished", "cancelled")
+
+
+def boxes(bench: Any) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = bench("sandbox", "list", "--json")
+    return records
