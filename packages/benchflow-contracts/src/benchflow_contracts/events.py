@@ -106,11 +106,16 @@ class NodeValued(_Event):
 
 
 class NodeFailed(_Event):
-    """The branch at `node` ended early. `label` names a child that made no step."""
+    """The branch at `node` ended early.
+
+    With `parent`, `node` is a child that was lost before its first step: it is made
+    here, without an edge, so that the tree shows the loss.
+    """
 
     kind: Literal["node_failed"] = "node_failed"
     node: str
     error: NodeError
+    parent: str | None = None
     label: str | None = None
 
 
