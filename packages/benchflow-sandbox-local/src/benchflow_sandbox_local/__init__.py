@@ -1,1 +1,6 @@
-"""A raw-Linux sandbox for BenchFlow: namespaces, overlay, seccomp and cgroups."""
+"""BenchFlow sandboxes made of this host's own kernel: namespaces, overlay, seccomp, cgroups."""
+
+from .provider import LocalProvider
+from .sandbox import LocalSandbox
+
+__all__ = ["LocalProvider", "LocalSandbox"]

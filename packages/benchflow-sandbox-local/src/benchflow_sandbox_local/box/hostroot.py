@@ -1,0 +1,133 @@
+"""The host's root as the lowest layer: an allow-list of programs, and none of its secrets."""
+
+import os
+import stat
+
+VISIBLE = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix", "gnu")
+"""The only names at the host's top that a box sees. Programs live there."""
+
+EMPTY = ("boot", "home", "media", "mnt", "opt", "root", "run", "srv", "tmp", "var")
+_VAR = ("cache", "lib", "local", "log", "mail", "opt", "spool")
+
+# Readable for everyone on a careless host, and still nobody's business inside.
+_WITHHELD = {
+    "apt/auth.conf",
+    "apt/auth.conf.d",
+    "apt/sources.list",
+    "apt/sources.list.d",
+    "containers",
+    "crypttab",
+    "docker",
+    "environment",
+    "environment.d",
+    "exports",
+    "fstab",
+    "git",
+    "gitconfig",
+    "hostname",
+    "hosts",
+    "kubernetes",
+    "machine-id",
+    "netplan",
+    "netrc",
+    "NetworkManager",
+    "npmrc",
+    "openvpn",
+    "pip.conf",
+    "postgresql",
+    "profile.d",
+    "rancher",
+    "resolv.conf",
+    "ssh",
+    "ssl/private",
+    "uv",
+    "wireguard",
+    "xdg/pip",
+}
+_MAX_FILE, _MAX_ENTRIES = 4 << 20, 20_000
+
+
+def separate_mounts() -> list[str]:
+    """Return the visible directories that are file systems of their own."""
+    device = os.stat("/").st_dev
+    found: list[str] = []
+    for name in VISIBLE:
+        path = f"/{name}"
+        if os.path.isdir(path) and not os.path.islink(path) and os.stat(path).st_dev != device:
+            found.append(path)
+    return found
+
+
+def visible_directories() -> list[str]:
+    """Return the allow-listed names that are directories here, not links."""
+    paths = [f"/{name}" for name in VISIBLE]
+    return [path for path in paths if os.path.isdir(path) and not os.path.islink(path)]
+
+
+def build_mask(target: str, opaque: str, *, over_host: bool) -> None:
+    """Fill the layer that lies over the host's root, or stands in for it.
+
+    With `over_host` the names of the host are hidden one by one; without, the
+    layer holds only what a box may see, and the programs are bound in later.
+    """
+    os.mkdir(target, 0o755)
+    for name in os.listdir("/"):
+        path = f"{target}/{name}"
+        if name in VISIBLE:
+            if not over_host and os.path.islink(f"/{name}"):
+                os.symlink(os.readlink(f"/{name}"), path)
+        elif over_host and name not in {*EMPTY, "etc", "dev", "proc", "sys"}:
+            os.mknod(path, stat.S_IFCHR, os.makedev(0, 0))
+    for name in (*EMPTY, "etc", "dev", "proc", "sys"):
+        os.mkdir(f"{target}/{name}", 0o755)
+        os.setxattr(f"{target}/{name}", opaque, b"y")
+    os.chmod(f"{target}/root", 0o700)
+    os.chmod(f"{target}/tmp", 0o1777)
+    _fill_var(f"{target}/var")
+    _Etc(f"{target}/etc").copy("")
+
+
+def _fill_var(var: str) -> None:
+    for name in _VAR:
+        os.mkdir(f"{var}/{name}", 0o755)
+    os.mkdir(f"{var}/tmp")
+    os.chmod(f"{var}/tmp", 0o1777)
+    os.symlink("/run", f"{var}/run")
+
+
+class _Etc:
+    """A copy of /etc without what others cannot read or should not see."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._count = 0
+
+    def copy(self, below: str) -> None:
+        with os.scandir(f"/etc/{below}") as entries:
+            for entry in entries:
+                path = f"{below}{entry.name}"
+                self._count += 1
+                if path not in _WITHHELD and self._count < _MAX_ENTRIES:
+                    self._entry(entry, path)
+
+    def _entry(self, entry: os.DirEntry[str], path: str) -> None:
+        try:
+            info = entry.stat(follow_symlinks=False)
+            target = f"{self._target}/{path}"
+            if stat.S_ISLNK(info.st_mode):
+                os.symlink(os.readlink(entry.path), target)
+            elif stat.S_ISDIR(info.st_mode) and info.st_mode & 0o005 == 0o005:
+                os.mkdir(target, stat.S_IMODE(info.st_mode))
+                self.copy(f"{path}/")
+            elif stat.S_ISREG(info.st_mode) and info.st_mode & 0o004:
+                self._file(entry.path, target, info)
+        except (FileNotFoundError, PermissionError):
+            return  # it went away, or is not for us: not in the box either
+
+    def _file(self, source: str, target: str, info: os.stat_result) -> None:
+        if info.st_size > _MAX_FILE:
+            return
+        with open(source, "rb") as reader, open(target, "wb") as writer:
+            writer.write(reader.read(_MAX_FILE))
+        os.chmod(target, stat.S_IMODE(info.st_mode) & 0o755)
+        os.utime(target, ns=(info.st_atime_ns, info.st_mtime_ns))

@@ -1,0 +1,236 @@
+"""The launcher: a lean process that starts boxes, one fork each, and dies with its runner."""
+
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from . import network, skeleton, syscalls, userns, wire
+from .boot import Plan, boot
+from .workspace import Workspace
+
+_PR_SET_PDEATHSIG = 1
+_NAMESPACES = (
+    syscalls.CLONE_NEWNS
+    | syscalls.CLONE_NEWPID
+    | syscalls.CLONE_NEWIPC
+    | syscalls.CLONE_NEWUTS
+    | syscalls.CLONE_NEWNET
+)
+Reply = Callable[..., None]
+
+
+@dataclass(slots=True)
+class _Live:
+    pid: int
+    family: str
+    drop_family: bool = False
+    waiting: socket.socket | None = None
+    """Where to tell that the box is gone."""
+
+
+class Launcher:
+    """Serves requests until the runner's end of the control socket closes.
+
+    Each request brings a reply socket of its own. Quick ones are served in line;
+    those that copy or delete files are served by a forked child.
+    """
+
+    def __init__(self, control: socket.socket, workspace: Workspace) -> None:
+        self._control = control
+        self._space = workspace
+        self._boxes: dict[str, _Live] = {}
+        self._self = os.pidfd_open(os.getpid())
+
+    def run(self) -> None:
+        """Serve until the runner is gone. The boxes die with this process."""
+        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        poller = select.poll()
+        poller.register(self._control, select.POLLIN)
+        poller.register(wake_read, select.POLLIN)
+        while True:
+            for fd, _ in poller.poll():
+                if fd == wake_read:
+                    os.read(wake_read, 4096)
+                    self._reap()
+                elif not self._serve():
+                    return
+
+    def _serve(self) -> bool:
+        received = wire.receive(self._control)
+        if received is None:
+            return False
+        request, fds = received
+        reply = socket.socket(fileno=fds[0])
+        try:
+            self._dispatch(request, reply, fds[1:])
+        except Exception as error:  # noqa: BLE001 - one bad request must not end the others
+            _fail(reply, error)
+        finally:
+            for fd in fds[1:]:
+                os.close(fd)
+            reply.close()
+        return True
+
+    def _dispatch(self, request: dict[str, Any], reply: socket.socket, fds: list[int]) -> None:
+        operation = request["op"]
+        if operation == "start":
+            self._start(request, reply)
+        elif operation == "stop":
+            self._stop(request, reply)
+        elif operation == "socket":
+            with network.socket_in(fds[0]) as made:
+                wire.send(reply, {"ok": True}, (made.fileno(),))
+        elif operation == "drop_family":
+            self._space.drop_family(request["family"])
+            wire.send(reply, {"ok": True})
+        else:
+            if operation == "seal":
+                self._space.family(request["family"], request["size"])
+            self._in_child(request, reply)
+
+    def _start(self, request: dict[str, Any], reply: socket.socket) -> None:
+        family, box = request["family"], request["box"]
+        self._space.family(family, request["size"])
+        merged = self._space.mount_root(family, box, request["lowers"])
+        plan = Plan(
+            merged=merged,
+            hostname=skeleton.HOSTNAME,
+            join=tuple(request["join"]),
+            relay_port=request["relay_port"],
+            mounts=request["mounts"],
+            binds=request["binds"],
+            directories=request["directories"],
+            device_nodes=self._space.rooted,
+            notes=self._space.notes,
+        )
+        group = request["group"]
+        group_fd = None if group is None else os.open(group, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            pid = syscalls.clone(_NAMESPACES, group_fd)
+        except OSError:
+            self._space.unmount_root(family, box)
+            raise
+        if pid == 0:
+            boot(plan, reply, self._self)
+        if group_fd is not None:
+            os.close(group_fd)
+        self._boxes[box] = _Live(pid, family)
+
+    def _stop(self, request: dict[str, Any], reply: socket.socket) -> None:
+        live = self._boxes.get(request["box"])
+        if live is None:
+            wire.send(reply, {"ok": True})
+            return
+        live.drop_family = request["drop_family"]
+        live.waiting = reply.dup()
+        if live.pid:
+            os.kill(live.pid, signal.SIGKILL)
+        else:
+            self._finish(request["box"], live)
+
+    def _reap(self) -> None:
+        by_pid = {live.pid: box for box, live in self._boxes.items()}
+        while True:
+            try:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            box = by_pid.get(pid)
+            if box is not None:
+                live = self._boxes[box]
+                live.pid = 0
+                if live.waiting is not None:
+                    self._finish(box, live)
+
+    def _finish(self, box: str, live: _Live) -> None:
+        """Remove what a dead box leaves, and tell the runner."""
+        del self._boxes[box]
+        assert live.waiting is not None
+        with live.waiting as reply:
+            try:
+                self._space.unmount_root(live.family, box)
+                if live.drop_family:
+                    self._space.drop_family(live.family)
+                    wire.send(reply, {"ok": True})
+                else:
+                    self._in_child({"op": "remove", "family": live.family, "box": box}, reply)
+            except OSError as error:
+                _fail(reply, error)
+
+    def _in_child(self, request: dict[str, Any], reply: socket.socket) -> None:
+        work = {
+            "base": self._base,
+            "seal": self._seal,
+            "remove": self._remove,
+            "drop": self._drop,
+        }[request["op"]]
+        if os.fork():
+            return
+        try:
+            self._control.close()
+            work(request, lambda **message: wire.send(reply, message))
+        except BaseException as error:
+            _fail(reply, error)
+        finally:
+            os._exit(0)
+
+    def _base(self, request: dict[str, Any], reply: Reply) -> None:
+        space = self._space
+        directory = f"{space.root}/base/{request['name']}"
+        reply(**skeleton.build(directory, request, space.opaque, rooted=space.rooted))
+
+    def _seal(self, request: dict[str, Any], reply: Reply) -> None:
+        size = self._space.seal(request)
+        reply(ok=True, bytes=size)
+        digest = self._space.digest(request["family"], request["layer"], request["parent"])
+        reply(ok=True, digest=digest)
+
+    def _remove(self, request: dict[str, Any], reply: Reply) -> None:
+        self._space.remove_box(request["family"], request["box"])
+        reply(ok=True)
+
+    def _drop(self, request: dict[str, Any], reply: Reply) -> None:
+        self._space.remove_layer(request["family"], request["layer"])
+        reply(ok=True)
+
+
+def _fail(reply: socket.socket, error: BaseException) -> None:
+    message = {"error": str(error) or repr(error), "errno": getattr(error, "errno", None)}
+    try:
+        wire.send(reply, message)
+    except OSError:
+        return  # the runner no longer waits for this answer
+
+
+def main() -> None:
+    """Run a launcher: `argv[1]` is JSON with `control` (a descriptor) and `root` (a path)."""
+    options = json.loads(sys.argv[1])
+    control = socket.socket(fileno=options["control"])
+    control.set_inheritable(False)
+    syscalls.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    os.umask(0o022)
+    rooted = not options["userns"]
+    try:
+        if rooted:
+            syscalls.unshare(syscalls.CLONE_NEWNS)
+        else:
+            userns.enter()
+        space = Workspace(options["root"], rooted)
+        space.prepare()
+    except OSError as error:
+        wire.send(control, {"error": str(error), "errno": error.errno})
+        return
+    wire.send(control, {"ok": True})
+    Launcher(control, space).run()

@@ -1,0 +1,117 @@
+"""The layer on top of every root: devices, users, init, and the names the kernel mounts on."""
+
+import os
+import shutil
+import stat
+from typing import Any
+
+from .accounts import Accounts
+from .boot import INIT
+from .hostroot import build_mask, separate_mounts, visible_directories
+from .mounts import LINKS, NODES
+from .paths import open_strict
+from .tree import LayerCopy
+
+HOSTNAME = "sandbox"
+_MAX_ACCOUNTS = 1 << 20
+_OPAQUE = ("dev", "proc", "sys", ".bf")
+
+
+def build(directory: str, request: dict[str, Any], opaque: str, *, rooted: bool) -> dict[str, Any]:
+    """Build the synthetic layers of one base; return its lower layers, top first.
+
+    `request` has `image` (a root file system or a layer on the host, or null),
+    `complete`, `user` and `init`.
+    """
+    os.makedirs(directory)
+    image, complete = request["image"], request["complete"]
+    lowers: list[str] = []
+    binds: list[str] = []
+    if image is None or not complete:
+        lowers, binds = _host_layers(directory, opaque, rooted=rooted)
+    if image is not None:
+        lowers.insert(0, image if complete else _copy_image(directory, image, opaque))
+    accounts = Accounts.parse(_read(lowers, "etc/passwd"), _read(lowers, "etc/group"))
+    uid, gid, home = accounts.ensure(request["user"])
+    _fill(f"{directory}/skel", opaque, request["init"], accounts, rooted=rooted)
+    if uid and home.startswith("/home/") and ".." not in home.split("/"):
+        _make_home(f"{directory}/skel{home}", uid, gid, owned=rooted)
+    return {
+        "ok": True,
+        "lowers": [f"{directory}/skel", *lowers],
+        "binds": binds,
+        "uid": uid,
+        "gid": gid,
+    }
+
+
+def _host_layers(directory: str, opaque: str, *, rooted: bool) -> tuple[list[str], list[str]]:
+    mask = f"{directory}/mask"
+    build_mask(mask, opaque, over_host=rooted)
+    if rooted:
+        return [mask, "/"], separate_mounts()
+    return [mask], visible_directories()
+
+
+def _copy_image(directory: str, image: str, opaque: str) -> str:
+    # Overlay refuses two lower layers of which one contains the other.
+    target = f"{directory}/image"
+    os.mkdir(target, 0o755)
+    LayerCopy(target, opaque, f"{directory}/trash").apply(image)
+    return target
+
+
+def _read(lowers: list[str], path: str) -> str:
+    for lower in lowers:
+        if lower == "/":
+            continue
+        root = os.open(lower, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fd = open_strict(root, path, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError:
+            continue
+        finally:
+            os.close(root)
+        with open(fd, "rb") as file:
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                return file.read(_MAX_ACCOUNTS).decode("utf-8", "replace")
+    return ""
+
+
+def _fill(skel: str, opaque: str, init: str, accounts: Accounts, *, rooted: bool) -> None:
+    for name in ("", "dev", "dev/pts", "dev/shm", "proc", "sys", ".bf", "etc", "tmp", "run", "var"):
+        os.mkdir(f"{skel}/{name}", 0o755)
+    for name in _OPAQUE:
+        os.setxattr(f"{skel}/{name}", opaque, b"y")
+    os.chmod(f"{skel}/.bf", 0o700)
+    os.mkdir(f"{skel}/var/tmp")
+    for name in ("tmp", "dev/shm", "var/tmp"):
+        os.chmod(f"{skel}/{name}", 0o1777)
+    for name, (major, minor) in NODES.items():
+        path = f"{skel}/dev/{name}"
+        if rooted:
+            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(major, minor))
+            os.chmod(path, 0o666)
+        else:
+            _write(path, "")
+    for name, link in LINKS.items():
+        os.symlink(link, f"{skel}/dev/{name}")
+    shutil.copyfile(init, f"{skel}{INIT}")
+    os.chmod(f"{skel}{INIT}", 0o755)
+    _write(f"{skel}/etc/passwd", "\n".join(accounts.passwd) + "\n")
+    _write(f"{skel}/etc/group", "\n".join(accounts.group) + "\n")
+    _write(f"{skel}/etc/hostname", f"{HOSTNAME}\n")
+    _write(f"{skel}/etc/hosts", f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n")
+    _write(f"{skel}/etc/resolv.conf", "")
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.chmod(path, 0o644)
+
+
+def _make_home(path: str, uid: int, gid: int, *, owned: bool) -> None:
+    os.makedirs(path, mode=0o755, exist_ok=True)
+    if owned:
+        os.chown(path, uid, gid)

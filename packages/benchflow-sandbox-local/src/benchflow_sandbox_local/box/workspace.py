@@ -1,0 +1,135 @@
+"""The launcher's private file systems: one tmpfs per family of boxes, and the base layers."""
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import syscalls, tree
+from .digest import tree_digest
+from .tree import LayerCopy
+
+_OPTION_SETS = ("index=on,nfs_export=on", "index=on", "")
+
+
+@dataclass(slots=True)
+class Workspace:
+    """Paths below `root`, which only the launcher's mount namespace can see."""
+
+    root: str
+    rooted: bool
+    """Whether the launcher is real root; otherwise a user namespace's."""
+    notes: dict[str, str] = field(default_factory=dict[str, str])
+    _families: dict[str, int] = field(default_factory=dict[str, int])
+    _options: str | None = None
+
+    @property
+    def opaque(self) -> str:
+        """The attribute that marks an opaque directory, for this kind of mount."""
+        return "trusted.overlay.opaque" if self.rooted else "user.overlay.opaque"
+
+    def prepare(self) -> None:
+        """Hide the launcher's mounts from the host and mount the base tmpfs."""
+        syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
+        syscalls.mount("benchflow", self.root, "tmpfs", syscalls.MS_NOSUID, "mode=0700")
+        os.mkdir(f"{self.root}/base")
+
+    def family(self, name: str, size: int) -> str:
+        """Return the directory of a family, its tmpfs capped at `size` bytes."""
+        path = f"{self.root}/{name}"
+        if self._families.get(name) == size:
+            return path
+        options = f"size={size},nr_inodes={max(4096, size // 4096)},mode=0700"
+        if name in self._families:
+            flags = syscalls.MS_REMOUNT | syscalls.MS_NOSUID
+            try:
+                syscalls.mount("benchflow", path, "tmpfs", flags, options)
+            except OSError:
+                if size > self._families[name]:
+                    raise
+                return path  # more is in use than the smaller cap: the old one stays
+        else:
+            os.mkdir(path)
+            syscalls.mount("benchflow", path, "tmpfs", syscalls.MS_NOSUID, options)
+        self._families[name] = size
+        return path
+
+    def drop_family(self, name: str) -> None:
+        """Free everything of a family at once."""
+        if self._families.pop(name, None) is not None:
+            syscalls.umount(f"{self.root}/{name}")
+            os.rmdir(f"{self.root}/{name}")
+
+    def mount_root(self, family: str, box: str, lowers: list[str]) -> str:
+        """Mount a new overlay for `box`; return where it is."""
+        base = f"{self.root}/{family}"
+        for name in ("u", "w", "m"):
+            os.mkdir(f"{base}/{name}-{box}", 0o755)
+        # Short names relative to the family keep many layers below the option limit.
+        os.chdir(base)
+        where = f"upperdir=u-{box},workdir=w-{box}"
+        stack = ":".join(_relative(lower, base) for lower in lowers)
+        self._mount_overlay(f"m-{box}", f"lowerdir={stack},{where}")
+        os.chdir("/")
+        return f"{base}/m-{box}"
+
+    def _mount_overlay(self, target: str, data: str) -> None:
+        extra = () if self.rooted else ("userxattr",)
+        candidates = _OPTION_SETS if self._options is None else (self._options,)
+        for options in candidates:
+            joined = ",".join(part for part in (data, options, *extra) if part)
+            try:
+                syscalls.mount("overlay", target, "overlay", syscalls.MS_NOSUID, joined)
+            except OSError as error:
+                if options == candidates[-1]:
+                    raise
+                self.notes["overlay"] = f"the kernel refused {options!r}: {error}"
+            else:
+                self._options = options
+                return
+
+    def unmount_root(self, family: str, box: str) -> None:
+        """Unmount a box's root. Its upper directory stays."""
+        syscalls.umount(f"{self.root}/{family}/m-{box}")
+
+    def remove_box(self, family: str, box: str) -> None:
+        """Delete the directories of an unmounted box."""
+        base = f"{self.root}/{family}"
+        for name in ("u", "w", "m"):
+            if os.path.isdir(f"{base}/{name}-{box}"):
+                tree.remove(f"{base}/{name}-{box}", f"{base}/trash")
+
+    def remove_layer(self, family: str, layer: str) -> None:
+        """Delete a sealed layer that nothing is mounted on."""
+        base = f"{self.root}/{family}"
+        tree.remove(f"{base}/{layer}", f"{base}/trash")
+
+    def seal(self, request: dict[str, Any]) -> int:
+        """Copy a box's upper into a new layer; return the bytes it takes.
+
+        With `under`, those older layers (top first) are merged below it, so that a
+        long chain of forks stays one layer deep.
+        """
+        base = f"{self.root}/{request['family']}"
+        target = f"{base}/{request['layer']}"
+        os.mkdir(target, 0o755)
+        copy = LayerCopy(target, self.opaque, f"{base}/trash", frozenset({".bf"}))
+        try:
+            for lower in reversed(request["under"]):
+                copy.apply(lower)
+            copy.apply(f"{base}/u-{request['box']}")
+        except BaseException:
+            tree.remove(target, f"{base}/trash")
+            raise
+        return copy.bytes
+
+    def digest(self, family: str, layer: str, parent: str) -> str:
+        """Return the identity of a sealed layer on top of `parent`."""
+        return tree_digest(f"{self.root}/{family}/{layer}", parent)
+
+
+def _relative(path: str, base: str) -> str:
+    if path == "/":
+        return path
+    relative = os.path.relpath(path, base)
+    chosen = relative if len(relative) < len(path) else path
+    return chosen.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")

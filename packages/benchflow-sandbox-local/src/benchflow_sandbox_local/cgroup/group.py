@@ -1,0 +1,269 @@
+"""The control group of one box."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from benchflow_contracts.errors import SandboxError
+from benchflow_contracts.sandbox import ResourceKind, ResourceLimits
+
+from .hierarchy import Hierarchies
+
+_CPU_PERIOD_US = 100_000
+_FREEZE_SECONDS = 10.0
+
+
+class Group(Protocol):
+    """One box's share of the machine, and the switch that holds it still."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Every directory that belongs to the group, for its label."""
+        ...
+
+    @property
+    def join(self) -> tuple[str, ...]:
+        """Files that a first process writes `0` to."""
+        ...
+
+    @property
+    def clone_into(self) -> str | None:
+        """The v2 directory that a first process is born in."""
+        ...
+
+    @property
+    def enforced(self) -> frozenset[ResourceKind]:
+        """The limits that the kernel holds for the group as a whole."""
+        ...
+
+    @property
+    def can_freeze(self) -> bool:
+        """Whether `freeze` works."""
+        ...
+
+    def create(self, limits: ResourceLimits) -> None:
+        """Make the directories and set the limits."""
+        ...
+
+    async def freeze(self) -> None:
+        """Return when no process of the group runs."""
+        ...
+
+    def thaw(self) -> None:
+        """Let the group run on. Idempotent."""
+        ...
+
+    def hits(self) -> Mapping[str, int]:
+        """How often `memory` and `pids` were refused so far."""
+        ...
+
+    def remove(self) -> None:
+        """Kill what is left and remove the directories. Idempotent."""
+        ...
+
+
+class NoGroup:
+    """Stands in where no group can be made: nothing is limited or frozen."""
+
+    paths: tuple[str, ...] = ()
+    join: tuple[str, ...] = ()
+    clone_into: str | None = None
+    enforced: frozenset[ResourceKind] = frozenset()
+    can_freeze = False
+
+    def create(self, limits: ResourceLimits) -> None:
+        """Do nothing."""
+
+    async def freeze(self) -> None:
+        """Refuse."""
+        raise SandboxError("no control group can hold this sandbox still")
+
+    def thaw(self) -> None:
+        """Do nothing."""
+
+    def hits(self) -> Mapping[str, int]:
+        """Return nothing."""
+        return {}
+
+    def remove(self) -> None:
+        """Do nothing."""
+
+
+class V1Group:
+    """A group in each v1 hierarchy that is there."""
+
+    clone_into: str | None = None
+
+    def __init__(self, bases: Mapping[str, Path], name: str) -> None:
+        self._dirs = {kind: base / name for kind, base in bases.items()}
+        self.paths = tuple(sorted({str(path) for path in self._dirs.values()}))
+        self.join = tuple(f"{path}/tasks" for path in self.paths)
+        self.can_freeze = "freezer" in self._dirs
+        kinds: tuple[ResourceKind, ...] = ("memory", "pids", "cpu")
+        self.enforced: frozenset[ResourceKind] = frozenset(k for k in kinds if k in self._dirs)
+
+    def create(self, limits: ResourceLimits) -> None:
+        """Make the directories and set the limits."""
+        for path in self.paths:
+            os.mkdir(path)
+        if limits.memory_mb is not None and "memory" in self._dirs:
+            limit = str(limits.memory_mb << 20)
+            _write(self._dirs["memory"] / "memory.limit_in_bytes", limit)
+            # Without swap accounting there is no such file, and mostly no swap either.
+            with suppress(FileNotFoundError):
+                _write(self._dirs["memory"] / "memory.memsw.limit_in_bytes", limit)
+        if limits.pids is not None and "pids" in self._dirs:
+            _write(self._dirs["pids"] / "pids.max", str(limits.pids))
+        if limits.cpus is not None and "cpu" in self._dirs:
+            _write(self._dirs["cpu"] / "cpu.cfs_period_us", str(_CPU_PERIOD_US))
+            quota = max(1000, int(limits.cpus * _CPU_PERIOD_US))
+            _write(self._dirs["cpu"] / "cpu.cfs_quota_us", str(quota))
+
+    async def freeze(self) -> None:
+        """Return when no process of the group runs."""
+        state = self._dirs["freezer"] / "freezer.state"
+        _write(state, "FROZEN")
+        # Reading is what makes the kernel look again.
+        await _until(lambda: state.read_text().strip() == "FROZEN", str(state))
+
+    def thaw(self) -> None:
+        """Let the group run on. Idempotent."""
+        with suppress(FileNotFoundError):
+            _write(self._dirs["freezer"] / "freezer.state", "THAWED")
+
+    def hits(self) -> Mapping[str, int]:
+        """How often `memory` and `pids` were refused so far."""
+        found: dict[str, int] = {}
+        if "memory" in self._dirs:
+            found["memory"] = _counter(self._dirs["memory"] / "memory.oom_control", "oom_kill")
+        if "pids" in self._dirs:
+            found["pids"] = _counter(self._dirs["pids"] / "pids.events", "max")
+        return found
+
+    def remove(self) -> None:
+        """Kill what is left and remove the directories. Idempotent."""
+        if "freezer" in self._dirs:
+            self.thaw()
+        remove_directories(self.paths)
+
+
+class V2Group:
+    """A group in the unified hierarchy."""
+
+    join: tuple[str, ...] = ()
+    can_freeze = True
+
+    def __init__(self, base: Path, name: str) -> None:
+        self._dir = base / name
+        self.paths = (str(self._dir),)
+        self.clone_into: str | None = str(self._dir)
+        handed_down = set((base / "cgroup.subtree_control").read_text().split())
+        kinds: tuple[ResourceKind, ...] = ("memory", "pids", "cpu")
+        self.enforced: frozenset[ResourceKind] = frozenset(k for k in kinds if k in handed_down)
+
+    def create(self, limits: ResourceLimits) -> None:
+        """Make the directory and set the limits."""
+        self._dir.mkdir()
+        if limits.memory_mb is not None and "memory" in self.enforced:
+            _write(self._dir / "memory.max", str(limits.memory_mb << 20))
+            with suppress(FileNotFoundError):
+                _write(self._dir / "memory.swap.max", "0")
+        if limits.pids is not None and "pids" in self.enforced:
+            _write(self._dir / "pids.max", str(limits.pids))
+        if limits.cpus is not None and "cpu" in self.enforced:
+            quota = max(1000, int(limits.cpus * _CPU_PERIOD_US))
+            _write(self._dir / "cpu.max", f"{quota} {_CPU_PERIOD_US}")
+
+    async def freeze(self) -> None:
+        """Return when no process of the group runs."""
+        _write(self._dir / "cgroup.freeze", "1")
+        events = self._dir / "cgroup.events"
+        await _until(lambda: _counter(events, "frozen") == 1, str(events))
+
+    def thaw(self) -> None:
+        """Let the group run on. Idempotent."""
+        with suppress(FileNotFoundError):
+            _write(self._dir / "cgroup.freeze", "0")
+
+    def hits(self) -> Mapping[str, int]:
+        """How often `memory` and `pids` were refused so far."""
+        found: dict[str, int] = {}
+        if "memory" in self.enforced:
+            found["memory"] = _counter(self._dir / "memory.events", "oom_kill")
+        if "pids" in self.enforced:
+            found["pids"] = _counter(self._dir / "pids.events", "max")
+        return found
+
+    def remove(self) -> None:
+        """Kill what is left and remove the directory. Idempotent."""
+        with suppress(FileNotFoundError):
+            _write(self._dir / "cgroup.kill", "1")
+        remove_directories(self.paths)
+
+
+def new_group(where: Hierarchies, name: str) -> Group:
+    """Return the kind of group that this machine has."""
+    if "freezer" in where.v1:
+        return V1Group(where.v1, name)
+    if where.v2 is not None:
+        return V2Group(where.v2, name)
+    return V1Group(where.v1, name) if where.v1 else NoGroup()
+
+
+def remove_directories(paths: tuple[str, ...]) -> None:
+    """Remove group directories; kill the processes that keep one busy.
+
+    Raises:
+        SandboxError: A process did not die, so a directory stays.
+    """
+    for path in paths:
+        for _ in range(1000):
+            try:
+                os.rmdir(path)
+            except FileNotFoundError:
+                break
+            except OSError:
+                _kill_members(path)
+            else:
+                break
+        else:
+            raise SandboxError(f"control group {path!r} still holds processes")
+
+
+def _kill_members(path: str) -> None:
+    with suppress(FileNotFoundError):
+        for pid in Path(path, "cgroup.procs").read_text().split():
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+    # An ending process leaves its group a moment after it was killed.
+    time.sleep(0.001)
+
+
+def _write(path: Path, value: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, value.encode())
+    finally:
+        os.close(fd)
+
+
+def _counter(path: Path, name: str) -> int:
+    with suppress(FileNotFoundError):
+        for line in path.read_text().splitlines():
+            key, _, value = line.partition(" ")
+            if key == name:
+                return int(value)
+    return 0
+
+
+async def _until(done: Callable[[], bool], what: str) -> None:
+    deadline = asyncio.get_running_loop().time() + _FREEZE_SECONDS
+    while not done():
+        if asyncio.get_running_loop().time() > deadline:
+            raise SandboxError(f"{what!r} did not settle in {_FREEZE_SECONDS} s", retryable=True)
+        await asyncio.sleep(0.0005)

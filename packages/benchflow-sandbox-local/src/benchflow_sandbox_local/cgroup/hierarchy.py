@@ -1,0 +1,82 @@
+"""Where control groups may be made on this machine."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+V1_CONTROLLERS = ("freezer", "memory", "pids", "cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchies:
+    """Directories below which this process may make groups."""
+
+    v1: dict[str, Path]
+    """By controller; empty on a machine with v2 only."""
+    v2: Path | None
+
+
+def find(*, prefer_v2: bool = False) -> Hierarchies:
+    """Find the groups of this process and keep those it may make children of.
+
+    Limits of the group that this process is in go on to hold for the children.
+    """
+    own = _own_groups()
+    v1: dict[str, Path] = {}
+    v2: Path | None = None
+    for point, kind, options in _mounts():
+        if kind == "cgroup2" and v2 is None:
+            v2 = _writable_v2(point, own.get("", "/"))
+        if kind == "cgroup" and not prefer_v2:
+            for controller in set(options.split(",")) & set(V1_CONTROLLERS):
+                base = Path(point + own.get(controller, "/"))
+                if controller not in v1 and os.access(base, os.W_OK):
+                    v1[controller] = base
+    return Hierarchies(v1, None if "freezer" in v1 else v2)
+
+
+def _own_groups() -> dict[str, str]:
+    groups: dict[str, str] = {}
+    for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            groups[controller] = path
+    return groups
+
+
+def _mounts() -> list[tuple[str, str, str]]:
+    found: list[tuple[str, str, str]] = []
+    for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():
+        _, point, kind, options = line.split(" ")[:4]
+        if kind in {"cgroup", "cgroup2"}:
+            found.append((point.replace("\\040", " "), kind, options))
+    return found
+
+
+def _writable_v2(point: str, own: str) -> Path | None:
+    """Walk up from the own group to one that can have children with controllers.
+
+    A group that holds processes cannot pass controllers on, except for the root.
+    """
+    top = Path(point)
+    base = Path(point + own)
+    best: Path | None = None
+    while True:
+        if os.access(base, os.W_OK) and os.access(base / "cgroup.procs", os.W_OK):
+            best = best or base
+            if _enabled(base) & {"memory", "pids"}:
+                return base
+        if base == top:
+            return best
+        base = base.parent
+
+
+def _enabled(group: Path) -> set[str]:
+    control = group / "cgroup.subtree_control"
+    wanted = {"memory", "pids", "cpu"} & set((group / "cgroup.controllers").read_text().split())
+    for controller in sorted(wanted - set(control.read_text().split())):
+        try:
+            control.write_text(f"+{controller}")
+        except OSError:
+            continue
+    return set(control.read_text().split())

@@ -1,0 +1,162 @@
+"""Running one command of a box to its end."""
+
+import asyncio
+import errno
+import os
+import resource
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from benchflow_contracts.errors import SandboxError, SandboxLimitError, SandboxTimeoutError
+from benchflow_contracts.sandbox import ExecResult, SandboxSpec
+from benchflow_sandbox_native import InitClient, InitError
+
+from .accounts import Account
+from .capture import Capture
+from .cgroup.group import Group
+from .pipes import PipeWriter, Streams
+from .shield import finish
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_KILLED = 128 + signal.SIGKILL
+_RLIMITS = {int(resource.RLIMIT_CORE): (0, 0)}
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to run, as whom, and where."""
+
+    argv: tuple[str, ...]
+    account: Account
+    cwd: str
+    env: Mapping[str, str]
+
+    @classmethod
+    def of(
+        cls,
+        cmd: str | Sequence[str],
+        account: Account,
+        cwd: str,
+        spec: SandboxSpec,
+        env: Mapping[str, str] | None,
+        shell: str,
+    ) -> "Command":
+        """Complete what a caller gave with what the spec says."""
+        argv = (shell, "-c", cmd) if isinstance(cmd, str) else tuple(cmd)
+        if not argv:
+            raise SandboxError("an empty command cannot be started")
+        base = {"PATH": _PATH, "LANG": "C.UTF-8", **account.environment}
+        return cls(argv, account, cwd, {**base, **spec.env, **(env or {})})
+
+    @property
+    def shown(self) -> str:
+        """The command for a message."""
+        return " ".join(self.argv)[:200]
+
+    async def start(self, init: InitClient, group: Group, fds: tuple[int, int, int]) -> int:
+        """Start it; return its pid inside.
+
+        Raises:
+            SandboxLimitError: The box is full of processes.
+            SandboxError: It cannot be started, or the box is gone.
+        """
+        before = group.hits()
+        try:
+            return await init.spawn(
+                self.argv,
+                env=self.env,
+                cwd=self.cwd,
+                uid=self.account.uid,
+                gid=self.account.gid,
+                groups=self.account.groups if self.account.uid else (),
+                rlimits=_RLIMITS,
+                fds=fds,
+            )
+        except InitError as error:
+            raise self._refused(error, group, before) from error
+        except ValueError as error:
+            raise SandboxError(f"{self.shown!r} cannot be passed on: {error}") from error
+
+    def _refused(self, error: InitError, group: Group, before: Mapping[str, int]) -> SandboxError:
+        full = group.hits().get("pids", 0) > before.get("pids", 0)
+        if full or (error.errno == errno.EAGAIN and error.stage == "fork"):
+            return SandboxLimitError(f"{self.shown!r}: no process is left (pids limit)")
+        if error.stage == "connection":
+            return SandboxError(f"{self.shown!r}: the sandbox is gone ({error})")
+        if error.stage == "cwd":
+            return SandboxError(f"{self.shown!r}: no directory {self.cwd!r} for {self.account.name!r}")
+        return SandboxError(f"{self.shown!r} cannot be started: {error}")
+
+    async def run(
+        self, init: InitClient, group: Group, stdin: bytes, timeout: float | None, limit: int
+    ) -> ExecResult:
+        """Run it and collect its output; the whole group is dead when this fails."""
+        began, before = time.monotonic(), group.hits()
+        with Streams() as streams:
+            pid = await self.start(init, group, streams.child)
+            streams.close_child()
+            out = Capture(streams.stdout.detach(), limit)
+            err = Capture(streams.stderr.detach(), limit)
+            try:
+                code = await self._finish(init, pid, streams.stdin, stdin, timeout)
+                out.finish()
+                err.finish()
+            finally:
+                out.close()
+                err.close()
+        if code == _KILLED and group.hits().get("memory", 0) > before.get("memory", 0):
+            raise SandboxLimitError(f"{self.shown!r} was killed: the memory limit was hit")
+        return ExecResult(
+            exit_code=code,
+            stdout=out.text,
+            stderr=err.text,
+            stdout_dropped=out.dropped,
+            stderr_dropped=err.dropped,
+            duration_sec=time.monotonic() - began,
+        )
+
+    async def _finish(
+        self, init: InitClient, pid: int, pipe: PipeWriter, stdin: bytes, timeout: float | None
+    ) -> int:
+        try:
+            async with asyncio.timeout(timeout):
+                if not stdin:
+                    pipe.close()
+                    return await init.wait(pid)
+                async with asyncio.TaskGroup() as group:
+                    feeding = group.create_task(_feed(pipe, stdin))
+                    code = await init.wait(pid)
+                    feeding.cancel()
+                return code
+        except BaseException as error:
+            await finish(_end(init, pid))
+            if isinstance(error, TimeoutError):
+                raise SandboxTimeoutError(f"{self.shown!r} did not end in {timeout} s") from error
+            if isinstance(error, InitError):
+                raise SandboxError(f"{self.shown!r}: the sandbox is gone ({error})") from error
+            raise
+
+
+async def _feed(pipe: PipeWriter, data: bytes) -> None:
+    # A command that does not read all of its input is not an error.
+    with suppress(SandboxError):
+        await pipe.write(data)
+    pipe.close()
+
+
+async def _end(init: InitClient, pid: int) -> None:
+    with suppress(InitError):
+        await init.kill(pid, signal.SIGKILL, group=True)
+        await init.wait(pid)
+
+
+def shell_of(root: int) -> str:
+    """Return the shell that runs strings in the box whose root directory is `root`."""
+    for path in ("bin/bash", "usr/bin/bash"):
+        # Links are the image's own business here: only the name is used, inside.
+        if os.path.lexists(f"/proc/self/fd/{root}/{path}"):
+            return f"/{path}"
+    return "/bin/sh"

@@ -1,0 +1,69 @@
+"""The re-entrant hold on a box's processes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError
+
+from .cgroup.group import Group
+
+
+class Freezer:
+    """Counts the holders; the box runs when there is none."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._holders: list[asyncio.Task[object] | None] = []
+        self._switching = asyncio.Lock()
+
+    @property
+    def held(self) -> bool:
+        """Whether anyone holds the box still."""
+        return bool(self._holders)
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[None]:
+        """Keep the box still for the length of the block.
+
+        Raises:
+            SandboxUnsupportedError: No control group can do it on this machine.
+        """
+        if not self._group.can_freeze:
+            raise SandboxUnsupportedError(
+                "nothing on this machine can hold a sandbox still",
+                hint="run where a cgroup v1 freezer or a writable cgroup v2 is mounted",
+            )
+        holder = asyncio.current_task()
+        async with self._switching:
+            self._holders.append(holder)
+            if len(self._holders) == 1:
+                try:
+                    await self._group.freeze()
+                except BaseException:
+                    self._drop(holder)
+                    raise
+        try:
+            yield
+        finally:
+            self._drop(holder)
+
+    def _drop(self, holder: "asyncio.Task[object] | None") -> None:
+        if holder in self._holders:
+            self._holders.remove(holder)
+        if not self._holders:
+            self._group.thaw()
+
+    def refuse_own_task(self) -> None:
+        """Raise when the caller would wait for what it holds still itself."""
+        if self._holders and asyncio.current_task() in self._holders:
+            raise SandboxError(
+                "the sandbox is frozen by this task: nothing inside can run",
+                hint="leave the freeze() block first",
+            )
+
+    def release(self) -> None:
+        """Let the box run whoever holds it. Idempotent."""
+        if self._holders:
+            self._holders.clear()
+            self._group.thaw()

@@ -1,0 +1,238 @@
+"""The provider's workshop: bases, families, layers, and the lives of boxes."""
+
+import asyncio
+import os
+import secrets
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchflow_contracts.errors import SandboxError, SnapshotError
+from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
+from benchflow_sandbox_native import init_path
+
+from .cgroup.group import Group, new_group
+from .cgroup.hierarchy import Hierarchies
+from .launcher import Launcher, LauncherError
+from .machine import Machine, Place, stop
+from .rootfs.base import Base
+from .rootfs.reference import RootSource, resolve
+from .sandbox import LocalSandbox
+from .shield import finish
+from .store.labels import PROVIDER, Label, LabelStore
+from .store.layers import MAX_CHAIN, Family, Images, Layer, Sealed, hold, release
+from .store.owner import ProcessIdentity
+from .store.reap import GROUP_PREFIX
+
+_DEFAULT_DISK_MB = 2048
+
+
+class _Body:
+    """What the keeper knows about one sandbox."""
+
+    def __init__(self, base: Base, family: Family, layers: tuple[Layer, ...]) -> None:
+        self.base = base
+        self.family = family
+        self.layers = layers
+        self.box = ""
+
+
+class Keeper:
+    """Makes, seals, restarts and removes boxes through one launcher."""
+
+    def __init__(
+        self, launcher: Launcher, root: Path, cache: Path, store: LabelStore, where: Hierarchies
+    ) -> None:
+        self._launcher = launcher
+        self._root = str(root)
+        self._cache = cache
+        self._store = store
+        self._where = where
+        self._owner = ProcessIdentity.of(os.getpid())
+        self._launched = ProcessIdentity.of(launcher.pid)
+        self._bases: dict[tuple[str, str], Base] = {}
+        self._building = asyncio.Lock()
+        self._bodies: dict[str, _Body] = {}
+        self.images = Images()
+        self.notes: dict[str, str] = {}
+        self.sandboxes: dict[str, LocalSandbox] = {}
+
+    async def create(
+        self,
+        spec: SandboxSpec,
+        image: SandboxImage | None,
+        labels: Mapping[str, str],
+        *,
+        rooted: bool,
+    ) -> LocalSandbox:
+        """Start a sandbox; leave nothing behind when it does not start."""
+        sealed = None if image is None else self.images.get(image)
+        base = await self._base(spec) if sealed is None else sealed.base
+        name = f"bf-{secrets.token_hex(6)}"
+        group = new_group(self._where, f"{GROUP_PREFIX}{name}")
+        self._store.write(self._label(name, labels, group))
+        layers = () if sealed is None else sealed.layers
+        family = layers[0].family if layers else Family(f"f-{name}")
+        self._bodies[name] = _Body(base, family, layers)
+        hold(layers)
+        sandbox = LocalSandbox(name, spec, group, self, rooted=rooted)
+        self.sandboxes[name] = sandbox
+        try:
+            group.create(spec.limits)
+            await sandbox.adopt(await self._start(sandbox))
+            await sandbox.start_entrypoint()
+        except OSError as error:
+            await finish(sandbox.teardown())
+            raise SandboxError(f"sandbox {name!r} did not start: {error}") from error
+        except BaseException:
+            await finish(sandbox.teardown())
+            raise
+        return sandbox
+
+    def _label(self, name: str, labels: Mapping[str, str], group: Group) -> Label:
+        return Label(
+            id=name,
+            owner=self._owner,
+            launcher=self._launched,
+            created_at=time.time(),
+            labels=dict(labels),
+            groups=group.paths,
+        )
+
+    async def _base(self, spec: SandboxSpec) -> Base:
+        source = await asyncio.to_thread(resolve, spec.image, spec.image_search, self._cache)
+        key = (source.key, spec.user)
+        async with self._building:
+            if key not in self._bases:
+                self._bases[key] = await self._build_base(source, spec.user)
+        return self._bases[key]
+
+    async def _build_base(self, source: RootSource, user: str) -> Base:
+        answer = await self._launcher.ask(
+            "base",
+            name=secrets.token_hex(4),
+            image=None if source.path is None else str(source.path),
+            complete=source.complete,
+            user=user,
+            init=str(init_path()),
+        )
+        message = answer.message
+        ids = (message["uid"], message["gid"])
+        return Base(source.key, tuple(message["lowers"]), tuple(message["binds"]), *ids)
+
+    async def _start(self, sandbox: LocalSandbox) -> Machine:
+        body = self._bodies[sandbox.id]
+        # Each life has directories of its own: a restored box never sees the old upper.
+        body.box = secrets.token_hex(4)
+        limit = sandbox.spec.limits.disk_mb or _DEFAULT_DISK_MB
+        body.family.boxes[body.box] = limit << 20
+        layers = tuple(layer.path(self._root) for layer in body.layers)
+        lowers = (*layers, *body.base.lowers)
+        place = Place(body.family.name, body.box, body.family.size, lowers)
+        spec, group = sandbox.spec, sandbox.group
+        machine = await Machine.start(self._launcher, place, spec, body.base, group)
+        self.notes.update(machine.notes)
+        return machine
+
+    async def _stop(self, body: _Body) -> None:
+        if not body.box:
+            return
+        box, body.box = body.box, ""
+        body.family.boxes.pop(box, None)
+        await stop(self._launcher, box, drop_family=body.family.empty)
+
+    async def socket_in(self, netns: int) -> socket.socket:
+        """Return a socket made in a network namespace."""
+        answer = await self._launcher.ask("socket", (netns,))
+        return socket.socket(fileno=answer.fds[0])
+
+    async def seal(self, sandbox: LocalSandbox) -> SandboxImage:
+        """Copy the sandbox's upper layer away while it is frozen.
+
+        Raises:
+            SnapshotError: It failed; nothing of it is left.
+        """
+        made: list[SandboxImage] = []
+        try:
+            return await finish(self._seal(sandbox, made))
+        except asyncio.CancelledError:
+            for image in made:
+                await finish(self.discard(image))
+            raise
+        except LauncherError as error:
+            raise SnapshotError(f"cannot snapshot {sandbox.id!r}: {error}") from error
+
+    async def _seal(self, sandbox: LocalSandbox, made: list[SandboxImage]) -> SandboxImage:
+        body = self._bodies[sandbox.id]
+        name = f"l{secrets.token_hex(3)}"
+        merged = len(body.layers) >= MAX_CHAIN
+        # Until it is sealed, the copy may take as much as the box itself.
+        body.family.boxes[name] = body.family.boxes[body.box]
+        try:
+            async with self._launcher.call(
+                "seal",
+                family=body.family.name,
+                size=body.family.size,
+                box=body.box,
+                layer=name,
+                under=[layer.path(self._root) for layer in body.layers] if merged else [],
+                parent=body.base.key if merged or not body.layers else body.layers[0].digest,
+            ) as call:
+                async with sandbox.hold_if_possible():
+                    size = (await call.answer()).message["bytes"]
+                digest = (await call.answer()).message["digest"]
+        finally:
+            del body.family.boxes[name]
+        layer = Layer(name, body.family, size, digest)
+        layers = (layer,) if merged else (layer, *body.layers)
+        body.family.layers[name] = layer
+        ref = f"{self._owner.pid}-{body.family.name}/{name}"
+        image = SandboxImage(
+            provider=PROVIDER, level="filesystem", ref=ref, digest=digest, bytes=size
+        )
+        self.images.add(Sealed(image, body.base, layers))
+        made.append(image)
+        return image
+
+    async def restart(self, sandbox: LocalSandbox, image: SandboxImage) -> Machine:
+        """Kill the box and start it again from `image`."""
+        sealed = self.images.get(image)
+        body = self._bodies[sandbox.id]
+        await self._stop(body)
+        before, body.layers, body.base = body.layers, sealed.layers, sealed.base
+        hold(body.layers)
+        await self._free(release(before))
+        try:
+            return await self._start(sandbox)
+        except SandboxError as error:
+            raise SnapshotError(f"cannot restore {image.ref!r}: {error}") from error
+
+    async def discard(self, image: SandboxImage) -> None:
+        """Forget a snapshot; free what nothing needs any more."""
+        await self._free(self.images.remove(image))
+
+    async def remove(self, sandbox: LocalSandbox) -> None:
+        """Kill the box and remove everything of it. Idempotent."""
+        body = self._bodies.pop(sandbox.id, None)
+        if body is None:
+            return
+        await self._stop(body)
+        await self._free(release(body.layers))
+        sandbox.group.remove()
+        self._store.remove(sandbox.id)
+        self.sandboxes.pop(sandbox.id, None)
+
+    async def _free(self, layers: list[Layer]) -> None:
+        for layer in layers:
+            family = layer.family
+            family.layers.pop(layer.name, None)
+            if family.empty:
+                await self._launcher.ask("drop_family", family=family.name)
+            else:
+                await self._launcher.ask("drop", family=family.name, layer=layer.name)
+
+    async def aclose(self) -> None:
+        """Tear down every sandbox. Idempotent."""
+        for sandbox in list(self.sandboxes.values()):
+            await sandbox.teardown()

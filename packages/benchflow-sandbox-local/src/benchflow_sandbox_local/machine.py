@@ -1,0 +1,138 @@
+"""One life of a sandbox: a started box, from its first process to its last."""
+
+import asyncio
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchflow_contracts.errors import SandboxError, SandboxLimitError
+from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_sandbox_native import InitClient, InitError
+
+from .box.paths import open_strict
+from .cgroup.group import Group
+from .launcher import Call, Launcher
+from .readiness import readable
+from .rootfs.base import Base
+
+_ENOSPC, _EDQUOT = 28, 122
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the launcher builds a box."""
+
+    family: str
+    box: str
+    size: int
+    """Bytes that the family's tmpfs may hold."""
+    lowers: tuple[str, ...]
+
+
+class Machine:
+    """The descriptors that lead into a running box. They keep it reachable when frozen."""
+
+    def __init__(self, name: str, notes: dict[str, str], fds: list[int]) -> None:
+        self.name = name
+        self.notes = notes
+        self.pidfd, self.root, self.netns = fds[:3]
+        self.listener = socket.socket(fileno=fds[3]) if len(fds) > 3 else None
+        self._control = -1
+        self._pid = 0
+
+    @classmethod
+    async def start(
+        cls, launcher: Launcher, place: Place, spec: SandboxSpec, base: Base, group: Group
+    ) -> "Machine":
+        """Start a box; its init listens on return.
+
+        Raises:
+            SandboxError: It did not start. The launcher still has to `stop` it.
+        """
+        request = _request(place, spec, base, group)
+        async with launcher.call("start", **request) as call:
+            try:
+                answer = await call.answer()
+            except SandboxError as error:
+                raise _explain(error, spec) from error
+            machine = cls(place.box, answer.message["notes"], answer.fds)
+            try:
+                await machine._meet_init(call)
+            except BaseException:
+                machine.close()
+                raise
+        return machine
+
+    async def _meet_init(self, call: Call) -> None:
+        # The end of this channel means that init listens; an error means it never ran.
+        await call.last()
+        try:
+            self._control = open_strict(self.root, ".bf")
+            self._pid = _pid_of(self.pidfd)
+            await self.init.ping()
+        except (OSError, InitError) as error:
+            raise SandboxError(f"the init of {self.name!r} did not start: {error}") from error
+
+    @property
+    def init(self) -> InitClient:
+        """The client of the box's init."""
+        # Through a descriptor of the directory: no name inside can lead this elsewhere.
+        return InitClient(Path(f"/proc/self/fd/{self._control}/init.sock"))
+
+    @property
+    def pid(self) -> int:
+        """The first process's number on the host."""
+        return self._pid
+
+    async def ended(self) -> None:
+        """Return when the first process, and so the whole box, is dead."""
+        await readable(self.pidfd)
+
+    def close(self) -> None:
+        """Let go of the box. Idempotent."""
+        fds = [self.pidfd, self.root, self.netns, self._control]
+        self.pidfd = self.root = self.netns = self._control = -1
+        for fd in fds:
+            if fd >= 0:
+                os.close(fd)
+        if self.listener is not None:
+            self.listener.close()
+            self.listener = None
+
+
+async def stop(launcher: Launcher, box: str, *, drop_family: bool) -> None:
+    """Kill a box and remove what it wrote. Also right when it never started."""
+    async with asyncio.timeout(30):
+        await launcher.ask("stop", box=box, drop_family=drop_family)
+
+
+def _request(place: Place, spec: SandboxSpec, base: Base, group: Group) -> dict[str, object]:
+    model = spec.model if spec.network == "model-only" else None
+    directory = {"path": spec.workdir, "uid": base.uid, "gid": base.gid}
+    return {
+        "family": place.family,
+        "box": place.box,
+        "size": place.size,
+        "lowers": place.lowers,
+        "binds": base.binds,
+        "mounts": [{"source": m.source, "target": m.target} for m in spec.mounts],
+        "directories": [directory],
+        "join": group.join,
+        "group": group.clone_into,
+        "relay_port": None if model is None else model.port,
+    }
+
+
+def _explain(error: SandboxError, spec: SandboxSpec) -> SandboxError:
+    if getattr(error, "errno", None) in {_ENOSPC, _EDQUOT}:
+        return SandboxLimitError(f"no space for the sandbox: disk_mb is {spec.limits.disk_mb}")
+    return SandboxError(f"the sandbox did not start: {error}")
+
+
+def _pid_of(pidfd: int) -> int:
+    for line in Path(f"/proc/self/fdinfo/{pidfd}").read_text(encoding="ascii").splitlines():
+        key, _, value = line.partition(":")
+        if key == "Pid":
+            return int(value)
+    raise OSError(3, "no process behind the descriptor")

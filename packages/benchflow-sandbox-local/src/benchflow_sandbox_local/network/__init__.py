@@ -1,0 +1,1 @@
+"""Sockets of the host that lead into a box."""

@@ -1,0 +1,83 @@
+"""A loopback port of the host that leads to a port inside."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from benchflow_contracts.errors import SandboxError
+from benchflow_contracts.sandbox import Endpoint
+
+_CHUNK = 65536
+
+
+class Forward:
+    """Listens on the host's loopback and connects each client to the same port inside.
+
+    The sockets that connect are made in the network namespace that the box has at
+    that moment, so the address stays valid across a restore.
+    """
+
+    def __init__(self, port: int, make_socket: Callable[[], Awaitable[socket.socket]]) -> None:
+        self._port = port
+        self._make_socket = make_socket
+        self._server: asyncio.Server | None = None
+        self._handlers: set[asyncio.Task[object]] = set()
+
+    async def start(self) -> Endpoint:
+        """Listen; return where."""
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return Endpoint(host=host, port=port)
+
+    async def aclose(self) -> None:
+        """Stop listening and end every connection. Idempotent."""
+        if self._server is not None:
+            self._server.close()
+        handlers = set(self._handlers)
+        for handler in handlers:
+            handler.cancel()
+        if handlers:
+            await asyncio.wait(handlers)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._handlers.add(task)
+        try:
+            await self._connect(reader, writer)
+        except (OSError, SandboxError, asyncio.CancelledError):
+            writer.transport.abort()  # refused inside: the client sees a reset
+        finally:
+            self._handlers.discard(task)
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inside = await self._make_socket()
+        try:
+            inside.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(inside, ("127.0.0.1", self._port))
+        except BaseException:
+            inside.close()
+            raise
+        in_reader, in_writer = await asyncio.open_connection(sock=inside)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_pump(reader, in_writer))
+                group.create_task(_pump(in_reader, writer))
+        except* OSError:
+            writer.transport.abort()
+        finally:
+            in_writer.close()
+            with suppress(OSError):
+                await in_writer.wait_closed()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(_CHUNK):
+        writer.write(data)
+        await writer.drain()
+    if writer.can_write_eof():
+        writer.write_eof()

@@ -1,0 +1,214 @@
+"""Finding out what works here, by doing each thing once in a real toy box."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from benchflow_contracts.errors import BenchFlowError, SandboxLimitError, SandboxUnsupportedError
+from benchflow_contracts.sandbox import (
+    ModelEndpoint,
+    NetworkMode,
+    ResourceKind,
+    ResourceLimits,
+    SandboxCapabilities,
+    SandboxImage,
+    SandboxSpec,
+    SnapshotLevel,
+)
+
+from .sandbox import LocalSandbox
+
+_LIMITS = ResourceLimits(memory_mb=96, pids=24, cpus=1.0, disk_mb=8)
+_REPLY = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nprobe"
+
+
+class Prober(Protocol):
+    """What the probe needs of a provider."""
+
+    async def create(
+        self, spec: SandboxSpec, *, image: SandboxImage | None = None
+    ) -> LocalSandbox:
+        """Start a sandbox."""
+        ...
+
+    async def discard(self, image: SandboxImage) -> None:
+        """Forget a snapshot."""
+        ...
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """What the launcher had to do without."""
+        ...
+
+
+@dataclass(slots=True)
+class _Findings:
+    limits: set[ResourceKind] = field(default_factory=lambda: {"output"})
+    levels: set[SnapshotLevel] = field(default_factory=set[SnapshotLevel])
+    modes: set[NetworkMode] = field(default_factory=lambda: {"none"})
+    notes: dict[str, str] = field(default_factory=dict[str, str])
+    users: bool = False
+    freeze: bool = False
+
+    async def attempt(self, what: str, action: Callable[[], Awaitable[None]]) -> bool:
+        """Do one thing; note why when it does not work."""
+        try:
+            await action()
+        except BenchFlowError as error:
+            self.notes[what] = f"{error} (hint: {error.hint})"
+            return False
+        return True
+
+
+async def probe(provider: Prober) -> SandboxCapabilities:
+    """Try every capability; leave out what fails, with a note that says why.
+
+    Raises:
+        SandboxUnsupportedError: No sandbox can be made at all.
+    """
+    found = _Findings()
+    endpoint, server = await _upstream()
+    async with server:
+        spec = SandboxSpec(limits=_LIMITS, network="model-only", model=endpoint)
+        sandbox = await provider.create(spec)
+        try:
+            await _limits(sandbox, found)
+            if await found.attempt("users", lambda: _users(sandbox)):
+                found.users = True
+            if await found.attempt("model-only", lambda: _relay(sandbox, endpoint.port)):
+                found.modes.add("model-only")
+            if await found.attempt("freeze", lambda: _freeze(sandbox)):
+                found.freeze = True
+            if await found.attempt("filesystem", lambda: _snapshot(provider, sandbox)):
+                found.levels.add("filesystem")
+        finally:
+            await sandbox.teardown()
+    found.notes["live"] = "processes are not part of a snapshot (hint: use level 'filesystem')"
+    return SandboxCapabilities(
+        isolation="namespaces",
+        snapshot_levels=frozenset(found.levels),
+        network_modes=frozenset(found.modes),
+        resource_limits=frozenset(found.limits),
+        users=found.users,
+        freeze=found.freeze,
+        notes={**provider.notes, **found.notes},
+    )
+
+
+async def _upstream() -> tuple[ModelEndpoint, asyncio.Server]:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(_REPLY)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    return ModelEndpoint(upstream=f"http://127.0.0.1:{port}"), server
+
+
+async def _limits(sandbox: LocalSandbox, found: _Findings) -> None:
+    actions: dict[ResourceKind, Callable[[LocalSandbox], Awaitable[None]]] = {
+        "disk": _disk,
+        "memory": _memory,
+        "pids": _pids,
+        "cpu": _cpu,
+    }
+    for kind, action in actions.items():
+        if await found.attempt(kind, lambda action=action: action(sandbox)):
+            found.limits.add(kind)
+
+
+async def _disk(sandbox: LocalSandbox) -> None:
+    result = await sandbox.exec("head -c 16777216 /dev/zero > fill; rm -f fill; wc -c < /dev/null")
+    if "space" not in result.stderr:
+        raise SandboxUnsupportedError("more was written than disk_mb allows")
+
+
+async def _memory(sandbox: LocalSandbox) -> None:
+    _needs(sandbox, "memory")
+    # tail keeps all of a stream without a line end in memory.
+    command = ["/bin/sh", "-c", "head -c 268435456 /dev/zero | exec tail"]
+    try:
+        result = await sandbox.exec(command, timeout=20)
+    except SandboxLimitError:
+        return
+    if result.ok:
+        raise SandboxUnsupportedError("more memory was used than memory_mb allows")
+
+
+async def _pids(sandbox: LocalSandbox) -> None:
+    _needs(sandbox, "pids")
+    script = "i=0; while [ $i -lt 40 ]; do sleep 1 & i=$((i+1)); done; kill $(jobs -p); wait"
+    before = sandbox.group.hits().get("pids", 0)
+    try:
+        await sandbox.exec(["/bin/sh", "-c", script], timeout=20)
+    except SandboxLimitError:
+        return
+    if sandbox.group.hits().get("pids", 0) == before:
+        raise SandboxUnsupportedError("more processes were started than pids allows")
+
+
+async def _cpu(sandbox: LocalSandbox) -> None:
+    # The kernel took the quota when the group was made; a refusal would have raised there.
+    _needs(sandbox, "cpu")
+
+
+def _needs(sandbox: LocalSandbox, kind: ResourceKind) -> None:
+    if kind not in sandbox.group.enforced:
+        raise SandboxUnsupportedError(
+            f"no control group of this process can limit {kind}",
+            hint="run as root, or in a session with a delegated cgroup v2 group",
+        )
+
+
+async def _users(sandbox: LocalSandbox) -> None:
+    mine = await sandbox.exec(["id", "-u"])
+    root = await sandbox.exec(["id", "-u"], user="root")
+    if mine.stdout == root.stdout:
+        raise SandboxUnsupportedError(
+            "root and the default user are the same user of the host",
+            hint="run as root to have users",
+        )
+
+
+async def _relay(sandbox: LocalSandbox, port: int) -> None:
+    inside = await sandbox.socket_inside()
+    with inside:
+        inside.setblocking(False)
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.sock_connect(inside, ("127.0.0.1", port))
+            await loop.sock_sendall(inside, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            reply = b""
+            while data := await loop.sock_recv(inside, 4096):
+                reply += data
+        except OSError as error:
+            raise SandboxUnsupportedError(f"the relay cannot be reached: {error}") from error
+    if not reply.endswith(b"probe"):
+        raise SandboxUnsupportedError("the relay does not reach its upstream")
+
+
+async def _freeze(sandbox: LocalSandbox) -> None:
+    async with sandbox.freeze(), sandbox.freeze():
+        pass
+    await sandbox.exec(["true"], timeout=10)
+
+
+async def _snapshot(provider: Prober, sandbox: LocalSandbox) -> None:
+    await sandbox.exec("echo before > state")
+    image = await sandbox.snapshot()
+    try:
+        await sandbox.exec("echo after > state")
+        child = await provider.create(sandbox.spec, image=image)
+        try:
+            carried = await child.exec(["cat", "state"])
+        finally:
+            await child.teardown()
+        await sandbox.restore(image)
+        restored = await sandbox.exec(["cat", "state"])
+    finally:
+        await provider.discard(image)
+    if (carried.stdout, restored.stdout) != ("before\n", "before\n"):
+        raise SandboxUnsupportedError("a snapshot did not carry the files")

@@ -1,0 +1,75 @@
+"""A running process of a box, with live pipes."""
+
+import asyncio
+import signal
+
+from benchflow_contracts.errors import SandboxError
+from benchflow_contracts.sandbox import ByteReader, ByteWriter
+from benchflow_sandbox_native import InitClient, InitError
+
+from .pipes import Streams
+from .shield import finish
+
+
+class LocalProcess:
+    """One process that `spawn` started. Its pipes are this process's own."""
+
+    def __init__(self, init: InitClient, pid: int, streams: Streams) -> None:
+        self._init = init
+        self._pid = pid
+        self._streams = streams
+        self._code: int | None = None
+        self._waiting = asyncio.Lock()
+
+    @property
+    def pid(self) -> int:
+        """The process id as the box sees it."""
+        return self._pid
+
+    @property
+    def stdin(self) -> ByteWriter:
+        """The process's standard input."""
+        return self._streams.stdin
+
+    @property
+    def stdout(self) -> ByteReader:
+        """The process's standard output."""
+        return self._streams.stdout
+
+    @property
+    def stderr(self) -> ByteReader:
+        """The process's standard error."""
+        return self._streams.stderr
+
+    async def wait(self) -> int:
+        """Return the exit code: 128 + n for a process that signal n ended."""
+        async with self._waiting:
+            if self._code is None:
+                self._code = await self._exit_code()
+            return self._code
+
+    async def _exit_code(self) -> int:
+        try:
+            return await self._init.wait(self._pid)
+        except InitError as error:
+            # With its init gone, nothing of the box can still run.
+            if error.stage == "connection":
+                return 128 + signal.SIGKILL
+            raise SandboxError(f"process {self._pid} is lost: {error}") from error
+
+    async def kill(self) -> None:
+        """Kill the whole process group. Returns when the leader is dead. Idempotent."""
+        if self._code is not None:
+            return
+        try:
+            await self._init.kill(self._pid, signal.SIGKILL, group=True)
+        except InitError:
+            return  # it is dead already, or the whole box is
+        await self.wait()
+
+    async def aclose(self) -> None:
+        """Kill when still running and release the pipes. Idempotent."""
+        try:
+            await finish(self.kill())
+        finally:
+            self._streams.close()

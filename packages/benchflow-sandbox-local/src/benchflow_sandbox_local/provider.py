@@ -1,0 +1,166 @@
+"""The provider `local`: sandboxes made of this host's own kernel."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError
+from benchflow_contracts.sandbox import (
+    ReapPolicy,
+    SandboxCapabilities,
+    SandboxImage,
+    SandboxRecord,
+    SandboxSpec,
+)
+
+from .cgroup import hierarchy
+from .keeper import Keeper
+from .launcher import Launcher, LauncherError
+from .probe import probe
+from .relay.upstream import Upstream
+from .sandbox import LocalSandbox
+from .shield import finish
+from .store.labels import PROVIDER, LabelStore
+from .store.reap import reap
+
+
+class LocalProvider:
+    """Makes isolated sandboxes with namespaces, an overlay root, seccomp and cgroups.
+
+    Needs nothing but Linux: no daemon, no image registry. As root everything works;
+    without root a user namespace takes its place and `capabilities()` says what is
+    missing then. Where no namespace can be made, every call is refused, unless
+    `allow_unisolated` accepts plain processes.
+
+    `store` is the directory of labels and unpacked images; by default one per user.
+    """
+
+    def __init__(
+        self,
+        *,
+        allow_unisolated: bool = False,
+        store: Path | None = None,
+        prefer_cgroup_v2: bool = False,
+    ) -> None:
+        self._allow_unisolated = allow_unisolated
+        self._directory = store or default_store()
+        self._prefer_v2 = prefer_cgroup_v2
+        self._rooted = os.geteuid() == 0
+        self._launcher: Launcher | None = None
+        self._keeper: Keeper | None = None
+        self._capabilities: SandboxCapabilities | None = None
+        self._starting = asyncio.Lock()
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        """The provider's name in the registry."""
+        return PROVIDER
+
+    async def create(
+        self,
+        spec: SandboxSpec,
+        *,
+        image: SandboxImage | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> LocalSandbox:
+        """Start a sandbox, from the spec or from a snapshot; it is ready on return."""
+        _check(spec)
+        keeper = await self._ready()
+        return await keeper.create(spec, image, labels or {}, rooted=self._rooted)
+
+    async def capabilities(self) -> SandboxCapabilities:
+        """Probe by doing, once."""
+        if self._capabilities is None:
+            self._capabilities = await probe(self)
+        return self._capabilities
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """What this machine made the provider do without, by capability."""
+        return {} if self._keeper is None else self._keeper.notes
+
+    async def sandboxes(self) -> AsyncIterator[SandboxRecord]:
+        """Every sandbox of this provider in its store, also of dead owners."""
+        for label in LabelStore(self._directory / "boxes").all():
+            yield label.record()
+
+    async def discard(self, image: SandboxImage) -> None:
+        """Forget a snapshot. Sandboxes made from it go on. Idempotent."""
+        if self._keeper is not None:
+            await self._keeper.discard(image)
+
+    async def reap(self, policy: ReapPolicy) -> list[SandboxRecord]:
+        """Remove what dead owners left; return what was (or would be) removed."""
+        return await asyncio.to_thread(reap, LabelStore(self._directory / "boxes"), policy)
+
+    async def aclose(self) -> None:
+        """Tear down every sandbox and snapshot of this instance. Idempotent."""
+        self._closed = True
+        await finish(self._aclose())
+
+    async def _aclose(self) -> None:
+        if self._keeper is not None:
+            await self._keeper.aclose()
+        if self._launcher is not None:
+            await self._launcher.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def _ready(self) -> Keeper:
+        async with self._starting:
+            if self._closed:
+                raise SandboxError("the provider is closed", hint="make a new one")
+            if self._keeper is None:
+                self._keeper = await self._start()
+            return self._keeper
+
+    async def _start(self) -> Keeper:
+        root = self._directory / "mnt"
+        try:
+            for path in (self._directory, root):
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            launcher = await Launcher.start(root, userns=not self._rooted)
+        except (OSError, LauncherError) as error:
+            raise SandboxUnsupportedError(
+                f"this machine lets this user make no namespaces: {error}",
+                hint="run as root, enable user namespaces, or accept --allow-unisolated",
+            ) from error
+        self._launcher = launcher
+        where = hierarchy.find(prefer_v2=self._prefer_v2)
+        store = LabelStore(self._directory / "boxes")
+        return Keeper(launcher, root, self._directory / "images", store, where)
+
+
+def default_store() -> Path:
+    """Return the directory that this user's boxes share."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/benchflow")
+    state = os.environ.get("XDG_STATE_HOME")
+    return Path(state or Path.home() / ".local" / "state") / "benchflow"
+
+
+def _check(spec: SandboxSpec) -> None:
+    if spec.network not in {"none", "model-only"}:
+        raise SandboxUnsupportedError(
+            f"the local provider has no network {spec.network!r}",
+            hint="use 'none' or 'model-only'",
+        )
+    if spec.model is not None and spec.network != "model-only":
+        raise SandboxUnsupportedError(
+            f"a model endpoint needs network 'model-only', not {spec.network!r}"
+        )
+    if spec.model is not None:
+        Upstream.of(spec.model)

@@ -1,0 +1,1 @@
+"""The one outside address of a box."""

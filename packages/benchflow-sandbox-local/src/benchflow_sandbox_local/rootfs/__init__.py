@@ -1,0 +1,1 @@
+"""From an image reference to the layers of a root file system."""

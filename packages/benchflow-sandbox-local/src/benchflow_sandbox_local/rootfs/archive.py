@@ -1,0 +1,143 @@
+"""Unpacking a tar archive of a root file system that may be hostile."""
+
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+import stat
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchflow_contracts.errors import SandboxError
+
+from ..box.paths import make_directory, open_strict
+
+_MAX_ENTRIES, _MAX_BYTES, _CHUNK = 1_000_000, 32 << 30, 1 << 20
+
+
+def unpack(archive: Path, cache: Path) -> Path:
+    """Return the directory that holds the archive's content, unpacking it once.
+
+    Raises:
+        SandboxError: A member is neither file, directory nor link, leaves the root,
+            or the archive is too big. Nothing is kept then.
+    """
+    digest = _digest(archive)
+    cache.mkdir(parents=True, exist_ok=True)
+    target = cache / digest
+    with _locked(cache / f".{digest}.lock"):
+        if not target.is_dir():
+            temporary = cache / f".{digest}.{secrets.token_hex(4)}"
+            try:
+                temporary.mkdir(mode=0o755)
+                _extract(archive, temporary)
+                temporary.rename(target)
+            except (OSError, tarfile.TarError, ValueError) as error:
+                raise SandboxError(f"cannot unpack {str(archive)!r}: {error}") from error
+            finally:
+                if temporary.exists():
+                    shutil.rmtree(temporary)
+    return target
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _extract(archive: Path, target: Path) -> None:
+    root = os.open(target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    directories: list[tuple[str, int]] = []
+    total = 0
+    try:
+        with tarfile.open(archive) as tar:
+            for count, member in enumerate(tar):
+                total += member.size
+                if count >= _MAX_ENTRIES or total > _MAX_BYTES:
+                    raise SandboxError(f"{str(archive)!r} holds too much to be an image")
+                parts = _parts(member.name)
+                if parts:
+                    _member(tar, member, root, parts)
+                if parts and member.isdir():
+                    directories.append(("/".join(parts), member.mode))
+        # Last, so that a read-only directory does not keep its own members out.
+        for path, mode in reversed(directories):
+            place = open_strict(root, path, os.O_RDONLY | os.O_DIRECTORY)
+            os.fchmod(place, mode & 0o1777)
+            os.close(place)
+    finally:
+        os.close(root)
+
+
+def _parts(name: str) -> list[str]:
+    parts = [part for part in name.split("/") if part not in {"", "."}]
+    if ".." in parts or name.startswith("/"):
+        raise SandboxError(f"member {name!r} leaves the root")
+    return parts
+
+
+def _member(tar: tarfile.TarFile, member: tarfile.TarInfo, root: int, parts: list[str]) -> None:
+    if parts[0] == "dev" and (member.ischr() or member.isblk() or member.isfifo()):
+        return  # a box has its own /dev
+    parent = make_directory(root, "/".join(parts[:-1]))
+    name = parts[-1]
+    try:
+        if member.isdir():
+            os.close(make_directory(parent, name))
+        elif member.isreg():
+            _vacate(parent, name)
+            _file(tar, member, parent, name)
+        elif member.issym():
+            _vacate(parent, name)
+            os.symlink(member.linkname, name, dir_fd=parent)
+        elif member.islnk():
+            _vacate(parent, name)
+            _hard_link(root, _parts(member.linkname), parent, name)
+        else:
+            raise SandboxError(f"member {member.name!r} is not a file, directory or link")
+        if os.geteuid() == 0:
+            ids = (member.uid, member.gid)
+            os.chown(name, *ids, dir_fd=parent, follow_symlinks=False)
+    finally:
+        os.close(parent)
+
+
+def _vacate(parent: int, name: str) -> None:
+    try:
+        info = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(info.st_mode):
+        raise SandboxError(f"member {name!r} would replace a directory")
+    os.unlink(name, dir_fd=parent)
+
+
+def _file(tar: tarfile.TarFile, member: tarfile.TarInfo, parent: int, name: str) -> None:
+    source = tar.extractfile(member)
+    if source is None:
+        raise SandboxError(f"member {member.name!r} has no content")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with source, os.fdopen(os.open(name, flags, 0o600, dir_fd=parent), "wb") as writer:
+        shutil.copyfileobj(source, writer, _CHUNK)
+        os.fchmod(writer.fileno(), member.mode & 0o777)
+    os.utime(name, (member.mtime, member.mtime), dir_fd=parent)
+
+
+def _hard_link(root: int, target: list[str], parent: int, name: str) -> None:
+    place = open_strict(root, "/".join(target[:-1]))
+    try:
+        if not stat.S_ISREG(os.stat(target[-1], dir_fd=place, follow_symlinks=False).st_mode):
+            raise SandboxError(f"member {name!r} links to something that is not a file")
+        os.link(target[-1], name, src_dir_fd=place, dst_dir_fd=parent, follow_symlinks=False)
+    finally:
+        os.close(place)

@@ -1,0 +1,272 @@
+"""One sandbox: the public object over the life of a box."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Protocol
+
+from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
+from benchflow_contracts.sandbox import (
+    Endpoint,
+    ExecResult,
+    SandboxImage,
+    SandboxSpec,
+    SnapshotLevel,
+)
+
+from .accounts import Account, look_up
+from .box.paths import open_strict
+from .cgroup.group import Group
+from .command import Command, shell_of
+from .freezing import Freezer
+from .machine import Machine
+from .network.forward import Forward
+from .pipes import Streams
+from .process import LocalProcess
+from .relay.server import Relay
+from .relay.upstream import Upstream
+from .shield import finish
+from .transfer.download import Download
+from .transfer.thread import run
+from .transfer.upload import Owner, Upload
+
+
+class Keeper(Protocol):
+    """What a sandbox asks of the provider that made it."""
+
+    async def socket_in(self, netns: int) -> socket.socket:
+        """Return a socket made in a network namespace."""
+        ...
+
+    async def seal(self, sandbox: "LocalSandbox") -> SandboxImage:
+        """Copy the sandbox's upper layer away while it is frozen."""
+        ...
+
+    async def restart(self, sandbox: "LocalSandbox", image: SandboxImage) -> Machine:
+        """Kill the box and start it again from `image`."""
+        ...
+
+    async def remove(self, sandbox: "LocalSandbox") -> None:
+        """Kill the box and remove everything of it."""
+        ...
+
+
+class LocalSandbox:
+    """One isolated machine on this host."""
+
+    def __init__(
+        self, name: str, spec: SandboxSpec, group: Group, keeper: Keeper, *, rooted: bool
+    ) -> None:
+        self._name = name
+        self._spec = spec
+        self._group = group
+        self._keeper = keeper
+        self._rooted = rooted
+        self._machine: Machine | None = None
+        self._relay: Relay | None = None
+        self._forwards: dict[int, tuple[Forward, Endpoint]] = {}
+        self._freezer = Freezer(group)
+        self._changing = asyncio.Lock()
+
+    @property
+    def id(self) -> str:
+        """The sandbox's name, unique on this machine."""
+        return self._name
+
+    @property
+    def spec(self) -> SandboxSpec:
+        """What it was made from."""
+        return self._spec
+
+    @property
+    def machine(self) -> Machine:
+        """The running box; raise `SandboxError` once it is torn down."""
+        if self._machine is None:
+            raise SandboxError(f"sandbox {self._name!r} is gone", hint="create a new one")
+        return self._machine
+
+    @property
+    def group(self) -> Group:
+        """The control group."""
+        return self._group
+
+    @property
+    def relay(self) -> Relay | None:
+        """The relay to the model endpoint, when the spec has one."""
+        return self._relay
+
+    async def adopt(self, machine: Machine) -> None:
+        """Take a started box as this sandbox's body and serve its relay."""
+        self._machine = machine
+        if machine.listener is not None and self._spec.model is not None:
+            upstream = Upstream.of(self._spec.model)
+            listener, machine.listener = machine.listener, None
+            self._relay = await Relay.start(listener, upstream)
+
+    async def start_entrypoint(self) -> None:
+        """Start the spec's entrypoint as root, without any stream of the host."""
+        if self._spec.entrypoint is None:
+            return
+        command = self._command(self._spec.entrypoint, "root", "/", None)
+        null = open_strict(self.machine.root, "dev/null", os.O_RDWR)
+        try:
+            await command.start(self.machine.init, self._group, (null, null, null))
+        finally:
+            os.close(null)
+
+    async def exec(
+        self,
+        cmd: str | Sequence[str],
+        *,
+        user: str | None = None,
+        timeout: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+    ) -> ExecResult:
+        """Run a command to its end. See `benchflow_contracts.sandbox.Sandbox.exec`."""
+        self._freezer.refuse_own_task()
+        command = self._command(cmd, user, cwd, env)
+        limit = self._spec.limits.output_bytes
+        return await command.run(self.machine.init, self._group, stdin, timeout, limit)
+
+    async def spawn(
+        self,
+        cmd: str | Sequence[str],
+        *,
+        user: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> LocalProcess:
+        """Start a command with live pipes in a process group of its own."""
+        self._freezer.refuse_own_task()
+        command = self._command(cmd, user, cwd, env)
+        streams = Streams()
+        try:
+            init = self.machine.init
+            pid = await command.start(init, self._group, streams.child)
+        except BaseException:
+            streams.close()
+            raise
+        streams.close_child()
+        return LocalProcess(init, pid, streams)
+
+    def _command(
+        self,
+        cmd: str | Sequence[str],
+        user: str | None,
+        cwd: str | None,
+        env: Mapping[str, str] | None,
+    ) -> Command:
+        root = self.machine.root
+        shell = shell_of(root) if isinstance(cmd, str) else ""
+        account = self._account(user or self._spec.user)
+        return Command.of(cmd, account, cwd or self._spec.workdir, self._spec, env, shell)
+
+    def _account(self, name: str) -> Account:
+        if self._rooted:
+            return look_up(self.machine.root, name)
+        if name in {self._spec.user, "root", "0"}:
+            # Only one user is mapped: it is called root inside, and is the caller outside.
+            return Account(name, 0, 0, (), "/root" if name == "root" else f"/home/{name}")
+        raise SandboxUnsupportedError(
+            f"user {name!r} is not mapped: a rootless sandbox has one user",
+            hint="run as root to have users, or leave `user` out",
+        )
+
+    async def upload(self, local: Path, remote: str, *, user: str = "root") -> None:
+        """Copy a regular file or a directory tree in, owned by `user`."""
+        owner = self._owner(user)
+        root = os.dup(self.machine.root)
+        try:
+            await run(lambda stop: Upload(root, owner, stop).run(local, remote))
+        finally:
+            os.close(root)
+
+    def _owner(self, user: str) -> Owner:
+        account = self._account(user)
+        if self._rooted:
+            return Owner(account.uid, account.gid)
+        return Owner(os.getuid(), os.getgid())
+
+    async def download(self, remote: str, local: Path, *, max_bytes: int = 1 << 30) -> None:
+        """Copy a regular file or a directory tree out to `local`, a new path."""
+        root = os.dup(self.machine.root)
+        try:
+            await run(lambda stop: Download(root, max_bytes, stop).run(remote, local))
+        finally:
+            os.close(root)
+
+    async def socket_inside(self) -> socket.socket:
+        """Return an unconnected TCP socket in the sandbox's network namespace."""
+        return await self._keeper.socket_in(self.machine.netns)
+
+    async def expose_port(self, port: int) -> Endpoint:
+        """Make a port inside reachable from the host's loopback. The same port twice is one."""
+        if not 0 < port < 65536:
+            raise SandboxError(f"{port!r} is not a port")
+        if port not in self._forwards:
+            forward = Forward(port, self.socket_inside)
+            self._forwards[port] = (forward, await forward.start())
+        return self._forwards[port][1]
+
+    def freeze(self) -> AbstractAsyncContextManager[None]:
+        """Hold everything inside still. Re-entrant; thaws on exit."""
+        return self._freeze()
+
+    @asynccontextmanager
+    async def _freeze(self) -> AsyncIterator[None]:
+        _ = self.machine  # a sandbox that is gone cannot be held
+        async with self._freezer.hold():
+            yield
+
+    async def snapshot(self, level: SnapshotLevel = "filesystem") -> SandboxImage:
+        """Seal the current files, from one instant. The sandbox goes on unharmed."""
+        if level != "filesystem":
+            raise SandboxUnsupportedError(
+                f"the local provider takes no {level!r} snapshot here",
+                hint="use level 'filesystem'",
+            )
+        async with self._changing:
+            _ = self.machine
+            return await self._keeper.seal(self)
+
+    def hold_if_possible(self) -> AbstractAsyncContextManager[None]:
+        """Freeze for a snapshot where the machine can; refuse where it cannot."""
+        return self._freezer.hold()
+
+    async def restore(self, image: SandboxImage) -> None:
+        """Go back to `image`. All processes end; `id`, spec and endpoints stay."""
+        async with self._changing:
+            old = self.machine
+            if self._freezer.held:
+                raise SnapshotError(f"sandbox {self._name!r} is frozen: thaw it before a restore")
+            await self._end_relay()
+            self._machine = None
+            old.close()
+            await self.adopt(await self._keeper.restart(self, image))
+
+    async def teardown(self) -> None:
+        """End every process and remove everything. Idempotent."""
+        await finish(self._teardown())
+
+    async def _teardown(self) -> None:
+        async with self._changing:
+            self._freezer.release()
+            forwards, self._forwards = self._forwards, {}
+            for forward, _ in forwards.values():
+                await forward.aclose()
+            await self._end_relay()
+            machine, self._machine = self._machine, None
+            if machine is not None:
+                machine.close()
+            await self._keeper.remove(self)
+
+    async def _end_relay(self) -> None:
+        relay, self._relay = self._relay, None
+        if relay is not None:
+            await relay.aclose()
+

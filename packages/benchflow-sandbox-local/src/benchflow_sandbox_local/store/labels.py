@@ -1,0 +1,84 @@
+"""The label file of each box: written before anything else is made, removed after all is gone."""
+
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from benchflow_contracts.errors import SandboxError
+from benchflow_contracts.sandbox import SandboxRecord
+
+from .owner import ProcessIdentity
+
+PROVIDER = "local"
+_MAX_LABEL = 1 << 20
+
+
+class Label(BaseModel):
+    """What is known on disk about one box."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    owner: ProcessIdentity
+    launcher: ProcessIdentity
+    created_at: float
+    labels: dict[str, str]
+    groups: tuple[str, ...]
+    """Control group directories."""
+
+    def record(self) -> SandboxRecord:
+        """Return the public view."""
+        return SandboxRecord(
+            id=self.id,
+            provider=PROVIDER,
+            owner_alive=self.owner.alive,
+            created_at=self.created_at,
+            labels=self.labels,
+        )
+
+
+class LabelStore:
+    """The label files of one user on this machine."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def write(self, label: Label) -> None:
+        """Write one label, whole or not at all."""
+        path = self._path(label.id)
+        temporary = path.with_name(f".{label.id}.{secrets.token_hex(4)}")
+        try:
+            temporary.write_text(label.model_dump_json(), encoding="utf-8")
+            temporary.replace(path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise SandboxError(f"cannot label sandbox {label.id!r}: {error}") from error
+
+    def remove(self, box: str) -> None:
+        """Forget a box. Idempotent."""
+        self._path(box).unlink(missing_ok=True)
+
+    def all(self) -> Iterator[Label]:
+        """Yield every label that can be read, by id."""
+        for name in sorted(os.listdir(self._directory)):
+            if name.startswith(".") or not name.endswith(".json"):
+                continue
+            label = self._read(self._directory / name)
+            if label is not None and f"{label.id}.json" == name:
+                yield label
+
+    def _path(self, box: str) -> Path:
+        return self._directory / f"{box}.json"
+
+    @staticmethod
+    def _read(path: Path) -> Label | None:
+        try:
+            with path.open("rb") as file:
+                return Label.model_validate(json.loads(file.read(_MAX_LABEL)))
+        except (FileNotFoundError, ValueError, ValidationError):
+            return None  # removed meanwhile, or not one of ours

@@ -1,0 +1,103 @@
+"""Sealed layers, and who still needs each of them."""
+
+from dataclasses import dataclass, field
+
+from benchflow_contracts.errors import SnapshotError
+from benchflow_contracts.sandbox import SandboxImage
+
+from ..rootfs.base import Base
+
+MAX_CHAIN = 24
+"""A longer chain is merged into one layer when it is sealed."""
+
+
+@dataclass(slots=True)
+class Family:
+    """A root box and all that was forked from it: they share one tmpfs."""
+
+    name: str
+    boxes: dict[str, int] = field(default_factory=dict[str, int])
+    """Disk allowance in bytes of each box that lives or is being sealed."""
+    layers: "dict[str, Layer]" = field(default_factory=dict[str, "Layer"])
+
+    @property
+    def size(self) -> int:
+        """What the tmpfs may hold."""
+        return sum(self.boxes.values()) + sum(layer.allowance for layer in self.layers.values())
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing needs the tmpfs any more."""
+        return not self.boxes and not self.layers
+
+
+@dataclass(slots=True)
+class Layer:
+    """One sealed upper directory."""
+
+    name: str
+    family: Family
+    allowance: int
+    """What it holds, in bytes."""
+    digest: str
+    users: int = 0
+
+    def path(self, root: str) -> str:
+        """Return where the launcher sees it."""
+        return f"{root}/{self.family.name}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What an image reference stands for."""
+
+    image: SandboxImage
+    base: Base
+    layers: tuple[Layer, ...]
+    """Top first."""
+
+
+class Images:
+    """The snapshots of one provider."""
+
+    def __init__(self) -> None:
+        self._sealed: dict[str, Sealed] = {}
+
+    def add(self, sealed: Sealed) -> None:
+        """Keep a snapshot and the layers it needs."""
+        self._sealed[sealed.image.ref] = sealed
+        hold(sealed.layers)
+
+    def get(self, image: SandboxImage) -> Sealed:
+        """Return what `image` stands for.
+
+        Raises:
+            SnapshotError: It is unknown here, or its digest is not the recorded one.
+        """
+        sealed = self._sealed.get(image.ref)
+        if sealed is None:
+            raise SnapshotError(
+                f"snapshot {image.ref!r} is not one of this provider instance",
+                hint="a local snapshot lives as long as the provider that took it",
+            )
+        if sealed.image.digest != image.digest:
+            raise SnapshotError(f"snapshot {image.ref!r} does not have digest {image.digest!r}")
+        return sealed
+
+    def remove(self, image: SandboxImage) -> list[Layer]:
+        """Forget a snapshot; return the layers that nobody needs any more. Idempotent."""
+        sealed = self._sealed.pop(image.ref, None)
+        return [] if sealed is None else release(sealed.layers)
+
+
+def hold(layers: tuple[Layer, ...]) -> None:
+    """Count one more user of each layer."""
+    for layer in layers:
+        layer.users += 1
+
+
+def release(layers: tuple[Layer, ...]) -> list[Layer]:
+    """Count one user less; return the layers that are free now."""
+    for layer in layers:
+        layer.users -= 1
+    return [layer for layer in layers if layer.users == 0]

@@ -1,0 +1,123 @@
+"""From a box to the host. Everything inside is hostile: names, kinds, sizes, depth."""
+
+import os
+import secrets
+import shutil
+import stat
+from pathlib import Path
+
+from benchflow_contracts.errors import TransferError
+
+from ..box.syscalls import (
+    RESOLVE_IN_ROOT,
+    RESOLVE_NO_MAGICLINKS,
+    RESOLVE_NO_SYMLINKS,
+    RESOLVE_NO_XDEV,
+    openat2,
+)
+from .location import absolute, locate
+from .thread import Stop
+
+_CHUNK = 1 << 20
+_MAX_ENTRIES, _MAX_DEPTH = 100_000, 64
+_RULES = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV
+
+
+class Download:
+    """Copies one file or tree to a new local path, all of it or nothing."""
+
+    def __init__(self, root: int, max_bytes: int, stop: Stop) -> None:
+        self._root = root
+        self._left = max_bytes
+        self._max_bytes = max_bytes
+        self._entries = 0
+        self._stop = stop
+
+    def run(self, remote: str, local: Path) -> None:
+        """Copy `remote` to `local`, which must not exist.
+
+        Raises:
+            TransferError: Refused, missing, or too big. `local` is not there then.
+        """
+        if os.path.lexists(local):
+            raise TransferError(f"{str(local)!r} exists; name a new path")
+        temporary = local.with_name(f".{local.name}.{secrets.token_hex(6)}")
+        try:
+            local.parent.mkdir(parents=True, exist_ok=True)
+            self._entry(self._root, locate(self._root, absolute(remote)), temporary, remote, 0)
+            temporary.rename(local)
+        except BaseException as error:
+            _discard(temporary)
+            if isinstance(error, OSError):
+                raise TransferError(f"cannot download {remote!r}: {error.strerror}") from error
+            raise
+
+    def _entry(self, parent: int, name: str, target: Path, shown: str, depth: int) -> None:
+        self._stop.check()
+        self._entries += 1
+        if self._entries > _MAX_ENTRIES or depth > _MAX_DEPTH:
+            limit = f"{_MAX_ENTRIES} entries or {_MAX_DEPTH} levels"
+            raise TransferError(f"{shown[:200]!r}: the tree has more than {limit}")
+        # O_PATH looks without touching: a pipe or device is never opened.
+        flags = os.O_PATH | os.O_NOFOLLOW
+        place = openat2(parent, name.strip("/") or ".", flags, resolve=_RULES)
+        try:
+            info = os.fstat(place)
+            if stat.S_ISDIR(info.st_mode):
+                self._directory(place, target, shown, depth)
+            elif stat.S_ISREG(info.st_mode):
+                self._file(place, info, target, shown)
+            else:
+                raise TransferError(f"{shown!r} is neither a regular file nor a directory")
+        finally:
+            os.close(place)
+
+    def _directory(self, place: int, target: Path, shown: str, depth: int) -> None:
+        target.mkdir(mode=0o755)
+        opened = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for name in sorted(_names(opened, _MAX_ENTRIES - self._entries, shown)):
+                self._entry(place, name, target / name, f"{shown}/{name}", depth + 1)
+        finally:
+            os.close(opened)
+
+    def _file(self, place: int, info: os.stat_result, target: Path, shown: str) -> None:
+        if info.st_size > self._left:
+            raise self._too_big(shown)
+        reader = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        writer = os.open(target, flags, 0o600)
+        try:
+            # It may grow while it is read, so the bytes are what counts.
+            while chunk := os.read(reader, _CHUNK):
+                self._stop.check()
+                self._left -= len(chunk)
+                if self._left < 0:
+                    raise self._too_big(shown)
+                view = memoryview(chunk)
+                while view:
+                    view = view[os.write(writer, view) :]
+            os.fchmod(writer, 0o755 if info.st_mode & 0o111 else 0o644)
+        finally:
+            os.close(reader)
+            os.close(writer)
+
+    def _too_big(self, shown: str) -> TransferError:
+        return TransferError(f"{shown!r} goes over the cap of {self._max_bytes} bytes")
+
+
+def _names(directory: int, most: int, shown: str) -> list[str]:
+    names: list[str] = []
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            names.append(entry.name)
+            if len(names) > most:
+                raise TransferError(f"{shown[:200]!r} holds more than {_MAX_ENTRIES} entries")
+    return names
+
+
+def _discard(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

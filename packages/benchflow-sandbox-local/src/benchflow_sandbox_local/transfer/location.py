@@ -1,0 +1,62 @@
+"""Finding a path inside a box without trusting a link that the agent could have made."""
+
+import os
+import posixpath
+import stat
+
+from benchflow_contracts.errors import TransferError
+
+from ..box.paths import open_strict
+
+_MAX_LINKS = 40
+
+
+def absolute(path: str) -> str:
+    """Return the normal form of a path inside; raise `TransferError` when it is not absolute."""
+    if not path.startswith("/") or ".." in path.split("/") or "\0" in path:
+        raise TransferError(f"{path!r} is not an absolute path without '..'")
+    return "/" + posixpath.normpath(path).strip("/")
+
+
+def locate(root: int, path: str) -> str:
+    """Return `path` with the links of its parents resolved inside `root`.
+
+    Only links that root of the box owns are followed: those came with the image
+    (`/bin`, `/var/run`). One that the agent made could turn a copy as root into a
+    write to a place of the agent's choice.
+    """
+    for _ in range(_MAX_LINKS):
+        resolved = _first_link(root, path)
+        if resolved is None:
+            return path
+        path = resolved
+    raise TransferError(f"{path!r} goes through more than {_MAX_LINKS} links")
+
+
+def _first_link(root: int, path: str) -> str | None:
+    parts = path.strip("/").split("/")
+    for count in range(1, len(parts)):
+        current = "/".join(parts[:count])
+        try:
+            fd = open_strict(root, current, os.O_PATH)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise TransferError(f"{path!r}: {error.strerror}") from error
+        try:
+            info = os.fstat(fd)
+            if stat.S_ISLNK(info.st_mode):
+                if info.st_uid != _root_uid(root):
+                    raise TransferError(f"{path!r} goes through a link at {'/' + current!r}")
+                target = os.readlink("", dir_fd=fd)
+                base = posixpath.join("/", *parts[: count - 1], target)
+                return posixpath.normpath(posixpath.join(base, *parts[count:]))
+            if not stat.S_ISDIR(info.st_mode):
+                raise TransferError(f"{path!r} goes through {'/' + current!r}, not a directory")
+        finally:
+            os.close(fd)
+    return None
+
+
+def _root_uid(root: int) -> int:
+    return os.fstat(root).st_uid

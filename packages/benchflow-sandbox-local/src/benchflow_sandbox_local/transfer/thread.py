@@ -1,0 +1,45 @@
+"""Blocking work in a thread that ends when its caller is cancelled."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Stopped(Exception):  # noqa: N818 - a request, not an error
+    """Raised inside the work when nobody waits for it any more."""
+
+
+class Stop:
+    """Asked by the work between two steps."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def check(self) -> None:
+        """Raise `Stopped` once the caller is gone."""
+        if self._event.is_set():
+            raise Stopped
+
+    def set(self) -> None:
+        """End the work at its next check."""
+        self._event.set()
+
+
+async def run(work: Callable[[Stop], T]) -> T:
+    """Run `work` in a thread.
+
+    On cancellation the work is told to stop and has ended before this returns, so
+    that it never uses a descriptor which its caller has closed.
+    """
+    stop = Stop()
+    running = asyncio.get_running_loop().run_in_executor(None, work, stop)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        stop.set()
+        await asyncio.wait([running])
+        running.exception()
+        raise

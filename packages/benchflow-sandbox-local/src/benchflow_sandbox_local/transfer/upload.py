@@ -1,0 +1,199 @@
+"""From the host into a box. Nothing inside runs; no link inside is followed on trust."""
+
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from benchflow_contracts.errors import TransferError
+
+from ..box.paths import open_strict, split
+from .location import absolute, locate
+from .thread import Stop
+
+_CHUNK = 1 << 20
+_MAX_ENTRIES = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who the uploaded entries belong to, in the host's numbers."""
+
+    uid: int
+    gid: int
+
+
+class Upload:
+    """Copies one local file or tree; undoes what it made when it fails."""
+
+    def __init__(self, root: int, owner: Owner, stop: Stop) -> None:
+        self._root = root
+        self._owner = owner
+        self._stop = stop
+        self._made: list[tuple[str, bool]] = []
+
+    def run(self, local: Path, remote: str) -> None:
+        """Copy `local` to the path `remote`.
+
+        Raises:
+            TransferError: Something was refused or broke; new entries are gone again.
+        """
+        entries = list(_scan(local))
+        try:
+            target = locate(self._root, absolute(remote))
+            self._parents(target, inclusive=entries[0].is_directory)
+            for entry in entries:
+                self._stop.check()
+                path = f"{target}/{entry.relative}".rstrip("/") if entry.relative else target
+                if entry.is_directory:
+                    self._directory(path, entry)
+                else:
+                    self._file(path, entry)
+        except BaseException as error:
+            self._undo()
+            if isinstance(error, OSError | ValueError):
+                raise TransferError(f"cannot upload to {remote!r}: {error}") from error
+            raise
+
+    def _parents(self, target: str, *, inclusive: bool) -> None:
+        parts = [part for part in target.split("/") if part]
+        for count in range(1, len(parts) + (1 if inclusive else 0)):
+            path = "/" + "/".join(parts[:count])
+            if not self._is_directory(path):
+                self._make(path)
+
+    def _is_directory(self, path: str) -> bool:
+        """Whether it is there; anything else of that name is refused, never replaced."""
+        try:
+            fd = open_strict(self._root, path, os.O_PATH)
+        except FileNotFoundError:
+            return False
+        try:
+            if not stat.S_ISDIR(os.fstat(fd).st_mode):
+                raise TransferError(f"{path!r} is there and is not a directory")
+        finally:
+            os.close(fd)
+        return True
+
+    def _make(self, path: str, mode: int = 0o755) -> None:
+        parent_path, name = split(path)
+        parent = open_strict(self._root, parent_path)
+        try:
+            os.mkdir(name, mode, dir_fd=parent)
+            self._made.append((path, True))
+            os.chmod(name, mode, dir_fd=parent)
+            os.chown(name, self._owner.uid, self._owner.gid, dir_fd=parent, follow_symlinks=False)
+        finally:
+            os.close(parent)
+
+    def _directory(self, path: str, entry: "_Entry") -> None:
+        if path != "/" and not self._is_directory(path):
+            self._make(path, entry.mode)
+
+    def _file(self, path: str, entry: "_Entry") -> None:
+        parent_path, name = split(path)
+        parent = open_strict(self._root, parent_path)
+        temporary = f".bf-{secrets.token_hex(8)}"
+        try:
+            existed = self._replaceable(parent, name, path)
+            try:
+                self._write(parent, temporary, entry)
+                # A rename replaces a link of that name; it cannot be led elsewhere by it.
+                os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+            except BaseException:
+                _unlink(parent, temporary)
+                raise
+            if not existed:
+                self._made.append((path, False))
+        finally:
+            os.close(parent)
+
+    def _replaceable(self, parent: int, name: str, path: str) -> bool:
+        try:
+            info = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        if not stat.S_ISREG(info.st_mode):
+            raise TransferError(f"{path!r} is there and is not a regular file")
+        return True
+
+    def _write(self, parent: int, name: str, entry: "_Entry") -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        writer = os.open(name, flags, 0o600, dir_fd=parent)
+        try:
+            with entry.open() as reader:
+                while chunk := reader.read(_CHUNK):
+                    self._stop.check()
+                    view = memoryview(chunk)
+                    while view:
+                        view = view[os.write(writer, view) :]
+            os.fchown(writer, self._owner.uid, self._owner.gid)
+            os.fchmod(writer, entry.mode)
+        finally:
+            os.close(writer)
+
+    def _undo(self) -> None:
+        for path, is_directory in reversed(self._made):
+            try:
+                parent_path, name = split(path)
+                parent = open_strict(self._root, parent_path)
+            except OSError:
+                continue  # the inside moved it: it is not ours to find any more
+            try:
+                if is_directory:
+                    os.rmdir(name, dir_fd=parent)
+                else:
+                    os.unlink(name, dir_fd=parent)
+            except OSError:
+                continue
+            finally:
+                os.close(parent)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    path: Path
+    relative: str
+    mode: int
+    is_directory: bool
+
+    def open(self) -> BinaryIO:
+        fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise TransferError(f"{str(self.path)!r} is no longer a regular file")
+        return os.fdopen(fd, "rb")
+
+
+def _scan(local: Path) -> Iterator[_Entry]:
+    """List the tree, parents first; refuse everything that is not a file or directory."""
+    pending = [(local, "")]
+    count = 0
+    while pending:
+        path, relative = pending.pop()
+        count += 1
+        if count > _MAX_ENTRIES:
+            raise TransferError(f"{str(local)!r} holds more than {_MAX_ENTRIES} entries")
+        try:
+            info = path.lstat()
+        except OSError as error:
+            raise TransferError(f"cannot read {str(path)!r}: {error.strerror}") from error
+        mode = stat.S_IMODE(info.st_mode) & 0o777
+        if stat.S_ISDIR(info.st_mode):
+            yield _Entry(path, relative, mode, is_directory=True)
+            children = sorted(os.listdir(path), reverse=True)
+            pending += [(path / name, f"{relative}/{name}".lstrip("/")) for name in children]
+        elif stat.S_ISREG(info.st_mode):
+            yield _Entry(path, relative, mode, is_directory=False)
+        else:
+            raise TransferError(f"{str(path)!r} is neither a regular file nor a directory")
+
+
+def _unlink(parent: int, name: str) -> None:
+    try:
+        os.unlink(name, dir_fd=parent)
+    except FileNotFoundError:
+        return
