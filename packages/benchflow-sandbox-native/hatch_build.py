@@ -1,0 +1,89 @@
+"""Build hook: compile the static init program into the package.
+
+Uses the machine's C compiler when it can link statically, and otherwise asks the build frontend
+for the `ziglang` package, a C compiler that is installed like any other build dependency.
+"""
+
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+ZIG_REQUIREMENT = "ziglang>=0.13,<0.18"
+FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-static", "-Os", "-Wall", "-Wextra", "-s")
+ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
+PROBE = "#include <stdlib.h>\nint main(void) { return getenv(\"PATH\") == NULL; }\n"
+
+
+def architecture() -> str:
+    """Return the architecture in the words of wheel tags and of zig."""
+    machine = platform.machine().lower()
+    if sys.platform != "linux" or machine not in ARCHITECTURES:
+        raise RuntimeError(
+            f"benchflow-sandbox-native is for Linux on {sorted(set(ARCHITECTURES.values()))}, "
+            f"not for {sys.platform!r} on {machine!r}: its program is the PID 1 of a Linux namespace"
+        )
+    return ARCHITECTURES[machine]
+
+
+def links_statically(compiler: list[str]) -> bool:
+    """Return whether `compiler` can build a static program here: many lack the static libc."""
+    if shutil.which(compiler[0]) is None:
+        return False
+    with tempfile.TemporaryDirectory() as directory:
+        source = Path(directory, "probe.c")
+        source.write_text(PROBE)
+        command = [*compiler, "-static", "-o", str(source.with_suffix("")), str(source)]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+@cache
+def local_compiler() -> list[str] | None:
+    """Return the command of a working C compiler of this machine."""
+    candidates = [shlex.split(os.environ.get("CC", "")), ["cc"], ["gcc"], ["clang"]]
+    return next((c for c in candidates if c and links_statically(c)), None)
+
+
+def compile_program(sources: list[Path], output: Path, version: str) -> None:
+    """Compile to a neighbour and rename it, since the present program may be running."""
+    zig = [sys.executable, "-m", "ziglang", "cc", "-target", f"{architecture()}-linux-musl"]
+    compiler = local_compiler() or zig
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent) as directory:
+        fresh = Path(directory, output.name)
+        define = f'-DBF_INIT_VERSION="{version}"'
+        command = [*compiler, *FLAGS, define, "-o", str(fresh), *map(str, sources)]
+        # Whatever a zig leaves behind goes with the directory.
+        environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": directory, "ZIG_LOCAL_CACHE_DIR": directory}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        if done.returncode != 0:
+            raise RuntimeError(f"{shlex.join(command)} failed:\n{done.stderr}")
+        fresh.chmod(0o755)
+        fresh.replace(output)
+
+
+class NativeBuildHook(BuildHookInterface[Any]):
+    """Compile for wheels, editable ones included; an sdist carries the C source only."""
+
+    def dependencies(self) -> list[str]:
+        """Ask for zig only where no C compiler works."""
+        if sys.platform != "linux" or local_compiler() is not None:
+            return []
+        return [ZIG_REQUIREMENT]
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile, and tag the wheel for every libc: a static program needs none."""
+        machine = architecture()
+        root = Path(self.root)
+        output = root / "src" / "benchflow_sandbox_native" / "bin" / "bf-init"
+        compile_program(sorted(root.glob("csrc/*.c")), output, self.metadata.version)
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-manylinux2014_{machine}.musllinux_1_1_{machine}"
