@@ -1,0 +1,76 @@
+"""An agent that follows a script inside the runner."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchflow_contracts.agent import AgentCapabilities, AgentNeeds, Role, SessionSnapshot
+from benchflow_contracts.sandbox import Sandbox
+
+from .faults import FakeFaults, Fault
+from .script import Move
+from .session import FakeSession
+
+FAKE_AGENT_CAPABILITIES = AgentCapabilities(
+    protocol="fake", version="1", nudges=True, ask_user=True, session_snapshot="files"
+)
+
+
+class FakeAgent:
+    """Plays `turns`: one list of moves for each prompt of a session.
+
+    Every session starts at the first turn, unless it resumes a snapshot; so a
+    replayed prompt asks the same question again. Faults are keyed by `needs`,
+    `connect`, and the session's `prompt`, `cancel` and `snapshot`.
+    """
+
+    def __init__(
+        self,
+        turns: Sequence[Sequence[Move]] = (),
+        *,
+        name: str = "fake",
+        capabilities: AgentCapabilities = FAKE_AGENT_CAPABILITIES,
+        needs: AgentNeeds | None = None,
+        fail_on: Mapping[str, Fault] | None = None,
+        hang_on: set[str] | None = None,
+    ) -> None:
+        self.faults = FakeFaults.of(fail_on, hang_on)
+        self.sessions: list[FakeSession] = []
+        """Every session ever opened, in order."""
+        self.roles: list[Role] = []
+        """Every role that `needs` was asked about, in order."""
+        self._turns = [list(moves) for moves in turns]
+        self._name = name
+        self._capabilities = capabilities
+        self._needs = needs or AgentNeeds()
+
+    @property
+    def name(self) -> str:
+        """The registry name."""
+        return self._name
+
+    def capabilities(self) -> AgentCapabilities:
+        """Return what the test said."""
+        return self._capabilities
+
+    async def needs(self, role: Role) -> AgentNeeds:
+        """Return what the test said."""
+        self.roles.append(role)
+        await self.faults.strike("needs")
+        return self._needs
+
+    async def connect(
+        self,
+        sandbox: Sandbox,
+        role: Role,
+        *,
+        resume: SessionSnapshot | None = None,
+        log_dir: Path | None = None,
+    ) -> FakeSession:
+        """Open a session. Starts no process."""
+        await self.faults.strike("connect")
+        session = FakeSession(
+            self._turns, sandbox, role, agent=self.name, faults=self.faults, resume=resume
+        )
+        session.log_dir = log_dir
+        self.sessions.append(session)
+        return session

@@ -1,0 +1,69 @@
+"""What a fake program is called with, and the table of registered ones."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from benchflow_contracts.sandbox import ByteReader, ByteWriter, ExecResult
+
+if TYPE_CHECKING:
+    from .sandbox import FakeSandbox
+
+
+@dataclass(frozen=True, slots=True)
+class FakeCall:
+    """One `exec` or `spawn` of a fake sandbox, as it was asked for."""
+
+    sandbox: "FakeSandbox"
+    cmd: str | tuple[str, ...]
+    user: str
+    cwd: str
+    env: Mapping[str, str]
+    """The whole environment of the process."""
+    stdin: bytes = b""
+    timeout: float | None = None
+
+    @property
+    def text(self) -> str:
+        """The command as one line: what a registered prefix is matched with."""
+        return self.cmd if isinstance(self.cmd, str) else " ".join(self.cmd)
+
+
+@dataclass(frozen=True, slots=True)
+class FakeStreams:
+    """The live streams of a fake program."""
+
+    stdin: ByteReader
+    stdout: ByteWriter
+    stderr: ByteWriter
+
+
+ExecHandler = Callable[[FakeCall], ExecResult | Awaitable[ExecResult]]
+"""Stands for a command: returns its result."""
+
+ProgramHandler = Callable[[FakeCall, FakeStreams], Awaitable[int]]
+"""Stands for a program with live pipes, such as an agent: returns its exit code."""
+
+
+class FakeCommands:
+    """Commands that a test registered, by prefix. The last registration wins."""
+
+    def __init__(self) -> None:
+        self._handlers: list[tuple[str, ExecHandler]] = []
+        self._programs: list[tuple[str, ProgramHandler]] = []
+
+    def on(self, prefix: str, handler: ExecHandler) -> None:
+        """Let `handler` stand for every `exec` whose command starts with `prefix`."""
+        self._handlers.insert(0, (prefix, handler))
+
+    def on_spawn(self, prefix: str, program: ProgramHandler) -> None:
+        """Let `program` run for every command that starts with `prefix`."""
+        self._programs.insert(0, (prefix, program))
+
+    def handler(self, text: str) -> ExecHandler | None:
+        """Return the handler for a command, or `None`."""
+        return next((h for prefix, h in self._handlers if text.startswith(prefix)), None)
+
+    def program(self, text: str) -> ProgramHandler | None:
+        """Return the program for a command, or `None`."""
+        return next((p for prefix, p in self._programs if text.startswith(prefix)), None)

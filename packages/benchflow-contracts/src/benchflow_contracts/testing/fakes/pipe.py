@@ -1,0 +1,104 @@
+"""In-memory pipes of fake processes."""
+
+import asyncio
+
+from benchflow_contracts.errors import SandboxError
+
+
+class FakePipe:
+    """A bounded byte pipe: both a ByteReader and a ByteWriter.
+
+    A full pipe blocks its writer, so that a program which nobody drains blocks
+    here as it would on a machine.
+    """
+
+    def __init__(self, capacity: int = 65536) -> None:
+        self._capacity = capacity
+        self._buffer = bytearray()
+        self._ended = False
+        self._abandoned = False
+        self._changed = asyncio.Event()
+
+    async def write(self, data: bytes) -> None:
+        """Write all of `data`; raise `SandboxError` when the reader is gone."""
+        rest = memoryview(bytes(data))
+        while rest:
+            if self._ended or self._abandoned:
+                raise SandboxError("the other end of the pipe is closed")
+            room = self._capacity - len(self._buffer)
+            if room <= 0:
+                await self._wait()
+                continue
+            self._buffer += rest[:room]
+            rest = rest[room:]
+            self._notify()
+
+    async def read(self, max_bytes: int = 65536) -> bytes:
+        """Return at least one byte, or `b""` at the end of the stream."""
+        while not self._buffer:
+            if self._ended or self._abandoned:
+                return b""
+            await self._wait()
+        data = bytes(self._buffer[:max_bytes])
+        del self._buffer[:max_bytes]
+        self._notify()
+        return data
+
+    async def read_line(self) -> bytes:
+        """Return one line with its newline; the rest at the end of the stream."""
+        line = bytearray()
+        while not line.endswith(b"\n"):
+            byte = await self.read(1)
+            if not byte:
+                break
+            line += byte
+        return bytes(line)
+
+    async def aclose(self) -> None:
+        """Close the writing end. Idempotent."""
+        self.end()
+
+    def end(self) -> None:
+        """Close the writing end: the reader drains the buffer, then sees the end."""
+        self._ended = True
+        self._notify()
+
+    def abandon(self) -> None:
+        """Close the reading end: a later write fails."""
+        self._abandoned = True
+        self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _wait(self) -> None:
+        await self._changed.wait()
+
+
+class FakeCapture:
+    """A ByteWriter that keeps the first `limit` bytes and counts the rest."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept = bytearray()
+        self.dropped = 0
+
+    async def write(self, data: bytes) -> None:
+        """Keep what fits and count what does not."""
+        room = self._limit - len(self._kept)
+        self._kept += data[:room]
+        self.dropped += max(0, len(data) - room)
+
+    async def aclose(self) -> None:
+        """Do nothing: a capture has no other end."""
+
+    @property
+    def data(self) -> bytes:
+        """The bytes kept."""
+        return bytes(self._kept)
+
+    @property
+    def text(self) -> str:
+        """The bytes kept, as UTF-8 with replacement."""
+        return self._kept.decode("utf-8", "replace")

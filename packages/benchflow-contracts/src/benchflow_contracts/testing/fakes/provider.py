@@ -1,0 +1,218 @@
+"""A provider of sandboxes in memory."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from uuid import uuid4
+
+from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError
+from benchflow_contracts.sandbox import (
+    ReapPolicy,
+    SandboxCapabilities,
+    SandboxImage,
+    SandboxRecord,
+    SandboxSpec,
+)
+
+from .call import ExecHandler, FakeCommands, ProgramHandler
+from .faults import FakeFaults, Fault
+from .file_system import FakeFileSystem
+from .sandbox import FakeSandbox
+
+FAKE_CAPABILITIES = SandboxCapabilities(
+    isolation="none",
+    snapshot_levels=frozenset({"filesystem"}),
+    network_modes=frozenset({"none", "model-only"}),
+    resource_limits=frozenset({"output"}),
+    users=True,
+    freeze=True,
+    notes={"live": "coroutines cannot be copied; use a provider with live snapshots"},
+)
+"""What the fake can do. `model-only` is accepted, but no relay listens inside."""
+
+
+class FakeImageStore:
+    """The snapshots of one fake provider, by reference."""
+
+    def __init__(self) -> None:
+        self._sealed: dict[str, FakeFileSystem] = {}
+
+    def seal(self, files: FakeFileSystem, provider: str) -> SandboxImage:
+        """Keep a copy of `files`."""
+        ref = f"fake-image-{uuid4().hex[:12]}"
+        self._sealed[ref] = files.copy()
+        return SandboxImage(
+            provider=provider,
+            level="filesystem",
+            ref=ref,
+            digest=files.digest,
+            bytes=files.size,
+        )
+
+    def open(self, image: SandboxImage) -> FakeFileSystem | None:
+        """Return a fresh copy of the sealed files, or `None`."""
+        sealed = self._sealed.get(image.ref)
+        return None if sealed is None else sealed.copy()
+
+    def drop(self, image: SandboxImage) -> None:
+        """Forget a snapshot. Idempotent."""
+        self._sealed.pop(image.ref, None)
+
+    def clear(self) -> None:
+        """Forget every snapshot."""
+        self._sealed.clear()
+
+    def __len__(self) -> int:
+        return len(self._sealed)
+
+
+class FakeSandboxProvider:
+    """Makes fake sandboxes, records what is done to them, and breaks on demand.
+
+    `log` holds each operation in order as (operation, sandbox id), with `create`,
+    `discard`, `exec`, `spawn`, `upload`, `download`, `expose_port`, `freeze`, `thaw`,
+    `snapshot`, `restore` and `teardown`; `faults` is keyed by the same names.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str = "fake",
+        capabilities: SandboxCapabilities = FAKE_CAPABILITIES,
+        files: Mapping[str, bytes | str] | None = None,
+        fail_on: Mapping[str, Fault] | None = None,
+        hang_on: set[str] | None = None,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self.faults = FakeFaults.of(fail_on, hang_on)
+        self.commands = FakeCommands()
+        self.images = FakeImageStore()
+        self.created: list[FakeSandbox] = []
+        """Every sandbox ever made, in order, also those torn down."""
+        self.log: list[tuple[str, str]] = []
+        self.sleep = sleep
+        self._name = name
+        self._capabilities = capabilities
+        self._files = dict(files or {})
+        self._live: dict[str, FakeSandbox] = {}
+        self._orphans: set[str] = set()
+        self._pids = itertools.count(100)
+
+    @property
+    def name(self) -> str:
+        """The registry name."""
+        return self._name
+
+    def on(self, prefix: str, handler: ExecHandler) -> None:
+        """Let `handler` stand for every `exec` that starts with `prefix`."""
+        self.commands.on(prefix, handler)
+
+    def on_spawn(self, prefix: str, program: ProgramHandler) -> None:
+        """Let `program` run for every command that starts with `prefix`."""
+        self.commands.on_spawn(prefix, program)
+
+    @property
+    def live(self) -> list[FakeSandbox]:
+        """The sandboxes that were not torn down."""
+        return list(self._live.values())
+
+    @property
+    def operations(self) -> list[str]:
+        """The names of `log` alone."""
+        return [operation for operation, _ in self.log]
+
+    async def capabilities(self) -> SandboxCapabilities:
+        """Return what this fake was told that it can do."""
+        return self._capabilities
+
+    async def create(
+        self,
+        spec: SandboxSpec,
+        *,
+        image: SandboxImage | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> FakeSandbox:
+        """Make a sandbox from the spec or from a snapshot."""
+        await self.faults.strike("create")
+        if spec.network not in self._capabilities.network_modes:
+            raise SandboxUnsupportedError(f"network {spec.network!r} is not supported")
+        files = self._base(spec) if image is None else self.images.open(image)
+        if files is None:
+            raise SandboxError(f"snapshot {image.ref if image else None!r} is not known")
+        sandbox = FakeSandbox(self, spec, files, labels or {})
+        self._live[sandbox.id] = sandbox
+        self.created.append(sandbox)
+        self.record("create", sandbox.id)
+        return sandbox
+
+    async def sandboxes(self) -> AsyncIterator[SandboxRecord]:
+        """Every sandbox that was not torn down."""
+        for sandbox in self.live:
+            yield self._record(sandbox)
+
+    async def discard(self, image: SandboxImage) -> None:
+        """Forget a snapshot. Idempotent."""
+        await self.faults.strike("discard")
+        self.images.drop(image)
+        self.record("discard", image.ref)
+
+    async def reap(self, policy: ReapPolicy) -> list[SandboxRecord]:
+        """Remove the sandboxes that `abandon` made orphans."""
+        wanted = policy.labels.items()
+        found = [
+            sandbox
+            for sandbox in self.live
+            if policy.dead_owners
+            and sandbox.id in self._orphans
+            and wanted <= sandbox.labels.items()
+        ]
+        records = [self._record(sandbox) for sandbox in found]
+        for sandbox in found:
+            if not policy.dry_run:
+                await sandbox.teardown()
+        return records
+
+    async def aclose(self) -> None:
+        """Tear down every sandbox and snapshot. Idempotent."""
+        for sandbox in self.live:
+            await sandbox.teardown()
+        self.images.clear()
+
+    def abandon(self, sandbox: FakeSandbox) -> None:
+        """Act as if the owner of `sandbox` had died."""
+        self._orphans.add(sandbox.id)
+
+    def record(self, operation: str, subject: str) -> None:
+        """Append to `log`."""
+        self.log.append((operation, subject))
+
+    def forget(self, sandbox: FakeSandbox) -> None:
+        """Drop a sandbox that was torn down."""
+        self._live.pop(sandbox.id, None)
+
+    def next_pid(self) -> int:
+        """Return a process id that was not used before."""
+        return next(self._pids)
+
+    def _record(self, sandbox: FakeSandbox) -> SandboxRecord:
+        return SandboxRecord(
+            id=sandbox.id,
+            provider=self.name,
+            owner_alive=sandbox.id not in self._orphans,
+            created_at=sandbox.created_at,
+            labels=sandbox.labels,
+        )
+
+    def _base(self, spec: SandboxSpec) -> FakeFileSystem:
+        files = FakeFileSystem()
+        for path in ("/bin", "/dev", "/etc", "/usr/bin", "/var", f"/home/{spec.user}"):
+            files.mkdir(path, parents=True)
+        files.mkdir("/root", mode=0o700)
+        files.mkdir("/tmp", mode=0o777)  # noqa: S108 - a path inside the fake
+        files.put("/dev/null", b"", mode=0o666)
+        files.mkdir(spec.workdir, parents=True)
+        files.chown(spec.workdir, spec.user)
+        files.chown(f"/home/{spec.user}", spec.user)
+        for path, content in self._files.items():
+            files.put(path, content)
+        return files

@@ -1,0 +1,296 @@
+"""A sandbox in memory."""
+
+import asyncio
+import inspect
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from benchflow_contracts.errors import (
+    SandboxError,
+    SandboxTimeoutError,
+    SandboxUnsupportedError,
+    SnapshotError,
+    TransferError,
+)
+from benchflow_contracts.sandbox import (
+    Endpoint,
+    ExecResult,
+    SandboxImage,
+    SandboxSpec,
+    SnapshotLevel,
+)
+
+from . import transfer
+from .call import ExecHandler, FakeCall, FakeCommands, FakeStreams, ProgramHandler
+from .file_system import FakeFileSystem
+from .pipe import FakeCapture
+from .process import FakeGate, FakeGroup, FakeProcess, Main
+from .programs import PROGRAMS
+from .shell import BytesReader, FakeShell
+
+if TYPE_CHECKING:
+    from .provider import FakeSandboxProvider
+
+
+class FakeSandbox:
+    """One in-memory machine, made by a `FakeSandboxProvider`.
+
+    Commands are those that the test registered (`on`, `on_spawn`, here or on the
+    provider), then the fake shell's own. Files are in `files`; every `exec` and
+    `spawn` is in `calls`. There is no network and there are no resource limits but
+    the output cap.
+    """
+
+    def __init__(
+        self,
+        provider: "FakeSandboxProvider",
+        spec: SandboxSpec,
+        files: FakeFileSystem,
+        labels: Mapping[str, str],
+    ) -> None:
+        self.provider = provider
+        self.files = files
+        self.labels = MappingProxyType(dict(labels))
+        self.created_at = time.time()
+        self.calls: list[FakeCall] = []
+        self.commands = FakeCommands()
+        self.endpoints: dict[int, Endpoint] = {}
+        """What `expose_port` answers, by port; the same port of loopback if absent."""
+        self.alive = True
+        self.gate = FakeGate()
+        self._spec = spec
+        self._id = f"fake-{uuid4().hex[:12]}"
+        self._groups: list[FakeGroup] = []
+
+    @property
+    def id(self) -> str:
+        """Unique, kept over `restore`."""
+        return self._id
+
+    @property
+    def spec(self) -> SandboxSpec:
+        """What it was created from."""
+        return self._spec
+
+    @property
+    def freezes(self) -> int:
+        """How often it was frozen; a nested freeze does not count."""
+        return self.gate.freezes
+
+    def on(self, prefix: str, handler: ExecHandler) -> None:
+        """Let `handler` stand for every `exec` here that starts with `prefix`."""
+        self.commands.on(prefix, handler)
+
+    def on_spawn(self, prefix: str, program: ProgramHandler) -> None:
+        """Let `program` run for every command here that starts with `prefix`."""
+        self.commands.on_spawn(prefix, program)
+
+    async def exec(
+        self,
+        cmd: str | Sequence[str],
+        *,
+        user: str | None = None,
+        timeout: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+    ) -> ExecResult:
+        """Run a command to its end."""
+        await self._begin("exec")
+        call = self._call(cmd, user, cwd, env, stdin=stdin, timeout=timeout)
+        started = time.monotonic()
+        handler = self.commands.handler(call.text) or self.provider.commands.handler(call.text)
+        try:
+            async with asyncio.timeout(timeout):
+                if handler is not None:
+                    return await _answered(handler, call)
+                return await self._run(call, started)
+        except TimeoutError as error:
+            raise SandboxTimeoutError(f"{call.text!r} ran for more than {timeout} s") from error
+
+    async def spawn(
+        self,
+        cmd: str | Sequence[str],
+        *,
+        user: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> FakeProcess:
+        """Start a command with live pipes in a process group of its own."""
+        await self._begin("spawn")
+        call = self._call(cmd, user, cwd, env)
+        process = FakeProcess(self._group())
+        streams = FakeStreams(process.stdin, process.stdout, process.stderr)
+        process.start(self._main(call, streams, process.group))
+        return process
+
+    async def upload(self, local: Path, remote: str, *, user: str = "root") -> None:
+        """Copy a regular file or a directory tree in, owned by `user`."""
+        await self._begin("upload")
+        self._check_user(user)
+        try:
+            transfer.upload(self.files, local, _absolute(remote), user=user)
+        except OSError as error:
+            raise TransferError(f"upload to {remote!r} broke: {error.strerror}") from error
+
+    async def download(self, remote: str, local: Path, *, max_bytes: int = 1 << 30) -> None:
+        """Copy a regular file or a directory tree out to `local`, a new path."""
+        await self._begin("download")
+        try:
+            transfer.download(self.files, _absolute(remote), local, max_bytes=max_bytes)
+        except OSError as error:
+            raise TransferError(f"download of {remote!r} broke: {error.strerror}") from error
+
+    async def expose_port(self, port: int) -> Endpoint:
+        """Return the endpoint that the test put into `endpoints`."""
+        await self._begin("expose_port")
+        return self.endpoints.get(port, Endpoint(host="127.0.0.1", port=port))
+
+    @asynccontextmanager
+    async def freeze(self) -> AsyncGenerator[None, None]:
+        """Hold everything inside still. Re-entrant."""
+        await self._begin("freeze")
+        with self.gate.closed():
+            yield
+        self.provider.record("thaw", self.id)
+
+    async def snapshot(self, level: SnapshotLevel = "filesystem") -> SandboxImage:
+        """Seal a copy of the files."""
+        await self._begin("snapshot")
+        if level not in (await self.provider.capabilities()).snapshot_levels:
+            raise SandboxUnsupportedError(f"the fake sandbox has no {level!r} snapshots")
+        return self.provider.images.seal(self.files, self.provider.name)
+
+    async def restore(self, image: SandboxImage) -> None:
+        """Go back to the files of `image`. All processes end."""
+        await self._begin("restore")
+        files = self.provider.images.open(image)
+        if files is None:
+            raise SnapshotError(f"snapshot {image.ref!r} is not known to this provider")
+        await self._end_processes()
+        self.files = files
+
+    async def teardown(self) -> None:
+        """End every process and forget everything. Idempotent."""
+        if not self.alive:
+            return
+        await self.provider.faults.strike("teardown")
+        self.provider.record("teardown", self.id)
+        self.alive = False
+        await self._end_processes()
+        self.provider.forget(self)
+
+    async def _begin(self, operation: str) -> None:
+        if not self.alive:
+            raise SandboxError(f"sandbox {self.id!r} was torn down")
+        await self.provider.faults.strike(operation)
+        self.provider.record(operation, self.id)
+
+    def _call(
+        self,
+        cmd: str | Sequence[str],
+        user: str | None,
+        cwd: str | None,
+        env: Mapping[str, str] | None,
+        *,
+        stdin: bytes = b"",
+        timeout: float | None = None,
+    ) -> FakeCall:
+        name = user or self.spec.user
+        self._check_user(name)
+        where = cwd or self.spec.workdir
+        entry = self.files.entry(where)
+        if entry is None or entry.kind != "dir":
+            raise SandboxError(f"the working directory {where!r} does not exist")
+        home = "/root" if name == "root" else f"/home/{name}"
+        base = {"PATH": "/usr/bin:/bin", "HOME": home, "USER": name}
+        call = FakeCall(
+            sandbox=self,
+            cmd=cmd if isinstance(cmd, str) else tuple(cmd),
+            user=name,
+            cwd=where,
+            env={**base, **self.spec.env, **(env or {})},
+            stdin=stdin,
+            timeout=timeout,
+        )
+        self.calls.append(call)
+        return call
+
+    def _check_user(self, user: str) -> None:
+        if user not in {"root", self.spec.user}:
+            raise SandboxError(f"no user {user!r} in sandbox {self.id!r}")
+
+    async def _run(self, call: FakeCall, started: float) -> ExecResult:
+        limit = self.spec.limits.output_bytes
+        out, err = FakeCapture(limit), FakeCapture(limit)
+        group = self._group()
+        group.lead(self._main(call, FakeStreams(BytesReader(call.stdin), out, err), group))
+        finished = False
+        try:
+            code = await group.wait()
+            finished = True
+        finally:
+            if not finished:
+                await group.kill()
+        if not self.alive:
+            raise SandboxError(f"sandbox {self.id!r} was torn down during {call.text!r}")
+        return ExecResult(
+            exit_code=code,
+            stdout=out.text,
+            stderr=err.text,
+            stdout_dropped=out.dropped,
+            stderr_dropped=err.dropped,
+            duration_sec=time.monotonic() - started,
+        )
+
+    def _main(self, call: FakeCall, streams: FakeStreams, group: FakeGroup) -> Main:
+        program = self.commands.program(call.text) or self.provider.commands.program(call.text)
+        if program is not None:
+            return lambda: _programmed(program, call, streams)
+        shell = FakeShell(
+            files=self.files,
+            gate=self.gate,
+            group=group,
+            sleep=self.provider.sleep,
+            user=call.user,
+            cwd=call.cwd,
+            env=dict(call.env),
+            streams=streams,
+            programs=PROGRAMS,
+        )
+        if isinstance(call.cmd, str):
+            text = call.cmd
+            return lambda: shell.run_text(text)
+        words = call.cmd
+        return lambda: shell.run_words(words)
+
+    def _group(self) -> FakeGroup:
+        self._groups = [group for group in self._groups if group.alive]
+        group = FakeGroup(self.provider.next_pid())
+        self._groups.append(group)
+        return group
+
+    async def _end_processes(self) -> None:
+        groups, self._groups = self._groups, []
+        for group in groups:
+            await group.kill()
+
+
+async def _answered(handler: ExecHandler, call: FakeCall) -> ExecResult:
+    result = handler(call)
+    return await result if inspect.isawaitable(result) else result
+
+
+async def _programmed(program: ProgramHandler, call: FakeCall, streams: FakeStreams) -> int:
+    return await program(call, streams)
+
+
+def _absolute(path: str) -> str:
+    if not path.startswith("/"):
+        raise TransferError(f"{path!r} is not an absolute path")
+    return path

@@ -1,0 +1,240 @@
+"""A session with a fake agent: plays a script and writes Steps by the contract."""
+
+import asyncio
+import json
+import posixpath
+import time
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
+from uuid import uuid4
+
+from benchflow_contracts.agent import AskUserHandler, Role, SessionSnapshot, StepHandler
+from benchflow_contracts.ask import Answer, Ask
+from benchflow_contracts.errors import (
+    AgentError,
+    AgentTimeoutError,
+    SandboxError,
+    SnapshotError,
+)
+from benchflow_contracts.sandbox import Sandbox
+from benchflow_contracts.step import Observation, Step, StopReason, ToolCall
+
+from .faults import FakeFaults
+from .script import Act, Crash, Hang, Move, Pose, Say, Stop
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class _Draft:
+    """The step that is being made."""
+
+    role: str
+    skills: tuple[str, ...]
+    prompt: str | None = None
+    answer: Answer | None = None
+    message: str = ""
+    reasoning: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list[ToolCall])
+    observations: list[Observation] = field(default_factory=list[Observation])
+    started_at: float = field(default_factory=time.time)
+
+    def finished(self, ask: Ask | None, stop_reason: StopReason | None) -> Step:
+        return Step(
+            id=f"step-{uuid4().hex[:12]}",
+            role=self.role,
+            skills=self.skills,
+            prompt=self.prompt,
+            answer=self.answer,
+            reasoning=self.reasoning,
+            message=self.message,
+            tool_calls=tuple(self.tool_calls),
+            observations=tuple(self.observations),
+            ask=ask,
+            stop_reason=stop_reason,
+            started_at=self.started_at,
+            finished_at=time.time(),
+        )
+
+
+class FakeSession:
+    """Plays one list of moves per prompt; a prompt beyond the script just ends.
+
+    `sandbox` and `answers` are what an `Act` works with. Faults are keyed by
+    `prompt`, `cancel` and `snapshot`.
+    """
+
+    def __init__(
+        self,
+        turns: Sequence[Sequence[Move]],
+        sandbox: Sandbox,
+        role: Role,
+        *,
+        agent: str,
+        faults: FakeFaults,
+        resume: SessionSnapshot | None = None,
+    ) -> None:
+        self.sandbox = sandbox
+        self.role = role
+        self.answers: list[Answer] = []
+        self.prompts: list[str] = []
+        self.closed = False
+        self.log_dir: Path | None = None
+        self._turns = turns
+        self._turn = int(str(resume.config.get("turn", "0"))) if resume else 0
+        self._id = resume.session_id if resume else f"fake-session-{uuid4().hex[:8]}"
+        self._agent = agent
+        self._faults = faults
+        self._steps: list[Step] = []
+        self._ask_handler: AskUserHandler | None = None
+        self._step_handlers: list[StepHandler] = []
+        self._scope: asyncio.Timeout | None = None
+        self._cancelled = False
+        self._dead: AgentError | None = None
+        self._draft = _Draft(role.name, role.skills)
+
+    @property
+    def id(self) -> str:
+        """The fake agent's id of the session, kept over a resume."""
+        return self._id
+
+    @property
+    def steps(self) -> list[Step]:
+        """The finished steps of this object; a resumed session starts with none."""
+        return list(self._steps)
+
+    async def prompt(self, text: str) -> StopReason:
+        """Play the next turn of the script."""
+        self._check_usable()
+        await self._faults.strike("prompt")
+        self.prompts.append(text)
+        moves = self._turns[self._turn] if self._turn < len(self._turns) else ()
+        self._turn += 1
+        self._cancelled = False
+        self._draft = _Draft(self.role.name, self.role.skills, prompt=text)
+        try:
+            async with asyncio.timeout(self.role.timeout_sec) as self._scope:
+                reason = await self._play(list(moves))
+        except TimeoutError as error:
+            if not self._cancelled:
+                raise self._die(
+                    AgentTimeoutError(f"the turn took more than {self.role.timeout_sec} s")
+                ) from error
+            reason = "cancelled"
+        finally:
+            self._scope = None
+        self._finish(stop_reason=reason)
+        return reason
+
+    async def cancel(self) -> None:
+        """End the running turn with `cancelled`. No-op when idle."""
+        await self._faults.strike("cancel")
+        if self._scope is not None:
+            self._cancelled = True
+            self._scope.reschedule(asyncio.get_running_loop().time())
+
+    def on_ask_user(self, handler: AskUserHandler) -> None:
+        """Let `handler` answer every Ask."""
+        self._ask_handler = handler
+
+    def on_step(self, handler: StepHandler) -> None:
+        """Call `handler` with each step as it finishes."""
+        self._step_handlers.append(handler)
+
+    async def snapshot(self) -> SessionSnapshot:
+        """Write the session's file into the sandbox and describe it."""
+        await self._faults.strike("snapshot")
+        self._check_usable()
+        if self._scope is not None:
+            raise SnapshotError(f"a turn of session {self.id!r} is running")
+        path = posixpath.join("/var/lib/fake-agent", f"{self.id}.json")
+        with TemporaryDirectory() as directory:
+            local = Path(directory) / "session.json"
+            local.write_text(json.dumps({"turn": self._turn}), encoding="utf-8")
+            await self.sandbox.upload(local, path)
+        return SessionSnapshot(
+            agent=self._agent,
+            session_id=self.id,
+            cwd=self.sandbox.spec.workdir,
+            files=(path,),
+            config={"turn": str(self._turn)},
+        )
+
+    async def aclose(self) -> None:
+        """End the session. Idempotent."""
+        self.closed = True
+
+    async def _play(self, moves: list[Move]) -> StopReason:
+        while moves:
+            move = moves.pop(0)
+            match move:
+                case Say():
+                    if self._draft.observations:
+                        self._finish()
+                    self._draft.message += move.message
+                    self._draft.reasoning += move.reasoning
+                case Act():
+                    await self._act(move)
+                case Pose():
+                    answer = await self._ask(move)
+                    moves[:0] = move.then(answer) if move.then else ()
+                case Hang():
+                    await self._unless_idle(asyncio.Event().wait())
+                case Crash():
+                    raise self._die(move.error)
+                case Stop():
+                    return move.reason
+        return "end_turn"
+
+    async def _act(self, move: Act) -> None:
+        call = ToolCall(
+            id=f"call-{uuid4().hex[:8]}", title=move.title, kind=move.kind, raw_input=move.raw_input
+        )
+        self._draft.tool_calls.append(call)
+        try:
+            content = await self._unless_idle(move.run(self))
+            seen = Observation(tool_call_id=call.id, status="completed", content=content)
+        except SandboxError as error:
+            seen = Observation(tool_call_id=call.id, status="failed", content=str(error))
+        self._draft.observations.append(seen)
+
+    async def _ask(self, move: Pose) -> Answer:
+        self._finish(ask=move.ask)
+        if self._ask_handler is None:
+            answer = Answer(outcome="cancelled")
+        else:
+            answer = await self._ask_handler(move.ask)
+        self.answers.append(answer)
+        self._draft.answer = answer
+        return answer
+
+    async def _unless_idle(self, work: Awaitable[_T]) -> _T:
+        limit = self.role.idle_timeout_sec
+        idle = asyncio.timeout(limit)
+        try:
+            async with idle:
+                return await work
+        except TimeoutError as error:
+            if not idle.expired():
+                raise
+            raise self._die(AgentTimeoutError(f"no update for {limit} s")) from error
+
+    def _finish(self, *, ask: Ask | None = None, stop_reason: StopReason | None = None) -> None:
+        step = self._draft.finished(ask, stop_reason)
+        self._steps.append(step)
+        self._draft = _Draft(self.role.name, self.role.skills)
+        for handler in self._step_handlers:
+            handler(step)
+
+    def _check_usable(self) -> None:
+        if self._dead is not None:
+            raise AgentError(f"session {self.id!r} is over: {self._dead}")
+        if self.closed:
+            raise AgentError(f"session {self.id!r} is closed")
+
+    def _die(self, error: AgentError) -> AgentError:
+        self._dead = error
+        return error

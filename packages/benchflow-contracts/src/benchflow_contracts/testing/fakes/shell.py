@@ -1,0 +1,288 @@
+"""The fake shell: runs its subset of POSIX sh against the files of a fake sandbox."""
+
+import posixpath
+import signal
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from benchflow_contracts.sandbox import ByteReader, ByteWriter
+
+from .call import FakeStreams
+from .file_system import FakeFileSystem
+from .pipe import FakeCapture
+from .process import FakeGate, FakeGroup
+from .shell_syntax import (
+    Command,
+    Compound,
+    FakeShellSyntaxError,
+    Redirect,
+    Script,
+    Simple,
+    Statement,
+    Word,
+    parse,
+)
+
+_UNLIMITED = 1 << 40
+
+
+Program = Callable[["FakeShell", list[str]], Awaitable[int]]
+"""A program: called with its shell and its arguments, returns its exit code."""
+
+
+class FakeShellExit(Exception):  # noqa: N818 - control flow, not a failure
+    """The shell ends with this code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class BytesReader:
+    """A ByteReader over bytes that are already there."""
+
+    def __init__(self, data: bytes = b"") -> None:
+        self._data = data
+
+    async def read(self, max_bytes: int = 65536) -> bytes:
+        """Return the next bytes, or `b""` at the end."""
+        data, self._data = self._data[:max_bytes], self._data[max_bytes:]
+        return data
+
+
+@dataclass(slots=True)
+class FakeShell:
+    """One shell process: its files, streams, variables and process group."""
+
+    files: FakeFileSystem
+    gate: FakeGate
+    group: FakeGroup
+    sleep: Callable[[float], Awaitable[object]]
+    user: str
+    cwd: str
+    env: dict[str, str]
+    streams: FakeStreams
+    programs: "Mapping[str, Program]"
+    variables: dict[str, str] = field(default_factory=dict[str, str])
+    status: int = 0
+
+    def path(self, name: str) -> str:
+        """Return `name` as an absolute path."""
+        return posixpath.join(self.cwd, name)
+
+    async def run_text(self, text: str, arguments: Sequence[str] = ()) -> int:
+        """Run shell text and return its exit code."""
+        self.variables.update({str(at): word for at, word in enumerate(arguments)})
+        try:
+            return await self.script(parse(text))
+        except FakeShellSyntaxError as error:
+            await self.complain(f"sh: {error}")
+            return 2
+        except FakeShellExit as ended:
+            return ended.code
+
+    async def run_words(self, words: Sequence[str]) -> int:
+        """Run one program by its argument vector."""
+        try:
+            return await self.program(words)
+        except FakeShellExit as ended:
+            return ended.code
+
+    async def complain(self, line: str) -> None:
+        """Write a line to stderr."""
+        await self.streams.stderr.write(line.encode() + b"\n")
+
+    def child(self, streams: FakeStreams | None = None) -> "FakeShell":
+        """Return a subshell: changes to its variables and cwd stay inside."""
+        return replace(
+            self,
+            env=dict(self.env),
+            variables=dict(self.variables),
+            streams=streams or self.streams,
+        )
+
+    async def script(self, script: Script) -> int:
+        """Run statements in order and return the last exit code."""
+        for statement in script:
+            if statement.background:
+                self._background(statement)
+            else:
+                self.status = await self.links(statement)
+        return self.status
+
+    def _background(self, statement: Statement) -> None:
+        inner = self.child(replace(self.streams, stdin=BytesReader()))
+
+        async def main() -> int:
+            try:
+                return await inner.links(statement)
+            except FakeShellExit as ended:
+                return ended.code
+
+        self.group.background(main)
+        self.variables["!"] = str(self.group.pid)
+        self.status = 0
+
+    async def links(self, statement: Statement) -> int:
+        """Run pipelines as `&&` and `||` say."""
+        code = 0
+        for link in statement.links:
+            if (link.joiner == "&&" and code) or (link.joiner == "||" and not code):
+                continue
+            code = self.status = await self._pipeline(link.pipeline)
+        return code
+
+    async def _pipeline(self, commands: Sequence[Command]) -> int:
+        if len(commands) == 1:
+            return await self.command(commands[0], self.streams)
+        stdin: ByteReader = self.streams.stdin
+        for command in commands[:-1]:
+            capture = FakeCapture(_UNLIMITED)
+            await self.child().command(command, replace(self.streams, stdin=stdin, stdout=capture))
+            stdin = BytesReader(capture.data)
+        return await self.child().command(commands[-1], replace(self.streams, stdin=stdin))
+
+    async def command(self, command: Command, streams: FakeStreams) -> int:
+        """Run one command with these streams."""
+        await self.gate.passage()
+        outer, self.streams = self.streams, streams
+        try:
+            self.streams = self._redirected(command.redirects)
+            if isinstance(command, Simple):
+                return await self._simple(command)
+            return await self._compound(command)
+        except OSError as error:
+            await self.complain(f"sh: {error.filename}: {error.strerror}")
+            return 1
+        finally:
+            self.streams = outer
+
+    async def _compound(self, command: Compound) -> int:
+        if command.kind == "group":
+            try:
+                return await self.child().script(command.body)
+            except FakeShellExit as ended:
+                return ended.code
+        condition = command.condition or ()
+        if command.kind == "if":
+            if await self.script(condition) == 0:
+                return await self.script(command.body)
+            return await self.script(command.otherwise) if command.otherwise else 0
+        while await self.script(condition) == 0:
+            await self.script(command.body)
+        return 0
+
+    async def _simple(self, command: Simple) -> int:
+        words = list(command.words)
+        changed: dict[str, str] = {}
+        while words and (pair := self._assignment(words[0])):
+            changed[pair[0]] = pair[1]
+            words.pop(0)
+        arguments = [piece for word in words for piece in self._expand(word)]
+        if not arguments:
+            self.variables.update(changed)
+            return 0
+        if not changed:
+            return await self.program(arguments)
+        inner = self.child()
+        inner.env.update(changed)
+        return await inner.program(arguments)
+
+    def _assignment(self, word: Word) -> tuple[str, str] | None:
+        first = word.parts[0]
+        name, equals, rest = first.text.partition("=")
+        if first.variable or first.quoted or not equals or not name.isidentifier():
+            return None
+        tail = "".join(self._value(p.text) if p.variable else p.text for p in word.parts[1:])
+        return name, rest + tail
+
+    def _expand(self, word: Word) -> list[str]:
+        pieces: list[str] = [""]
+        present = False
+        for part in word.parts:
+            text = self._value(part.text) if part.variable else part.text
+            present = present or part.quoted or not part.variable or bool(text.split())
+            if not part.variable or part.quoted:
+                pieces[-1] += text
+                continue
+            fields = text.split()
+            if fields:
+                pieces[-1] += fields[0]
+                pieces.extend(fields[1:])
+        return pieces if present else []
+
+    def _value(self, name: str) -> str:
+        special = {"?": str(self.status), "$": str(self.group.pid)}
+        return special.get(name) or self.variables.get(name) or self.env.get(name, "")
+
+    def _redirected(self, redirects: Sequence[Redirect]) -> FakeStreams:
+        streams = self.streams
+        for redirect in redirects:
+            if redirect.operator == "2>&1":
+                streams = replace(streams, stderr=streams.stdout)
+            elif redirect.operator in {">&2", "1>&2"}:
+                streams = replace(streams, stdout=streams.stderr)
+            elif redirect.operator == "<":
+                data = self.files.read(self._target(redirect), user=self.user)
+                streams = replace(streams, stdin=BytesReader(data))
+            elif redirect.operator.startswith("2"):
+                streams = replace(streams, stderr=self._file(redirect))
+            else:
+                streams = replace(streams, stdout=self._file(redirect))
+        return streams
+
+    def _target(self, redirect: Redirect) -> str:
+        assert redirect.target is not None
+        return self.path("".join(self._expand(redirect.target)))
+
+    def _file(self, redirect: Redirect) -> ByteWriter:
+        path = self._target(redirect)
+        if path == "/dev/null":
+            return FakeCapture(0)
+        append = redirect.operator.endswith(">>")
+        self.files.write(path, b"", user=self.user, append=append)
+        return _FileWriter(self.files, path, self.user)
+
+    async def program(self, words: Sequence[str]) -> int:
+        """Run a program of the sandbox, or a script file by its path."""
+        await self.gate.passage()
+        program = self.programs.get(posixpath.basename(words[0]))
+        if program is not None and ("/" not in words[0] or _is_system(words[0])):
+            return await program(self, list(words[1:]))
+        return await self._script_file(words)
+
+    async def _script_file(self, words: Sequence[str]) -> int:
+        path = self.path(words[0])
+        if "/" not in words[0] or not self.files.exists(path):
+            await self.complain(f"sh: {words[0]}: not found")
+            return 127
+        if not self.files.allowed(path, self.user, 1):
+            await self.complain(f"sh: {words[0]}: Permission denied")
+            return 126
+        text = self.files.read(path, user=self.user).decode("utf-8", "replace")
+        return await self.child().run_text(text, words)
+
+
+class _FileWriter:
+    """Appends to a file, as an open descriptor does."""
+
+    def __init__(self, files: FakeFileSystem, path: str, user: str) -> None:
+        self._files, self._path, self._user = files, path, user
+
+    async def write(self, data: bytes) -> None:
+        self._files.write(self._path, data, user=self._user, append=True)
+
+    async def aclose(self) -> None:
+        return
+
+
+def _is_system(path: str) -> bool:
+    return posixpath.dirname(path) in {"/bin", "/usr/bin", "/sbin", "/usr/sbin"}
+
+
+def signal_number(name: str) -> int:
+    """Return the number of a signal given as `-9`, `-KILL` or `-SIGKILL`."""
+    bare = name.removeprefix("-").removeprefix("SIG")
+    if bare.isdigit():
+        return int(bare)
+    return int(signal.Signals[f"SIG{bare}"])

@@ -1,0 +1,65 @@
+"""A user that says what it was told."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from benchflow_contracts.ask import Answer, Ask
+from benchflow_contracts.step import Step
+
+from .faults import FakeFaults, Fault
+
+AnswerRule = Callable[[Ask], Answer]
+
+
+class FakeUserModel:
+    """Answers by a rule, or with each question's first option; nudges from a list.
+
+    A question without options gets `text` when it takes free text; else the whole
+    Ask is declined. Faults are keyed by `answer` and `nudge`.
+    """
+
+    def __init__(
+        self,
+        answer: AnswerRule | None = None,
+        *,
+        nudges: Sequence[str] = (),
+        text: str = "as you like",
+        fail_on: Mapping[str, Fault] | None = None,
+        hang_on: set[str] | None = None,
+    ) -> None:
+        self.faults = FakeFaults.of(fail_on, hang_on)
+        self.asked: list[Ask] = []
+        self.seen: list[Step] = []
+        """The steps it was shown last."""
+        self.closed = False
+        self._answer = answer
+        self._nudges = list(nudges)
+        self._text = text
+
+    async def answer(self, ask: Ask, steps: Sequence[Step]) -> Answer:
+        """Answer `ask`."""
+        self.asked.append(ask)
+        self.seen = list(steps)
+        await self.faults.strike("answer")
+        return self._answer(ask) if self._answer else self._first(ask)
+
+    async def nudge(self, steps: Sequence[Step]) -> str | None:
+        """Return the next nudge, or `None` when they are used up."""
+        self.seen = list(steps)
+        await self.faults.strike("nudge")
+        return self._nudges.pop(0) if self._nudges else None
+
+    async def aclose(self) -> None:
+        """Note that it was closed. Idempotent."""
+        self.closed = True
+
+    def _first(self, ask: Ask) -> Answer:
+        selected: dict[str, tuple[str, ...]] = {}
+        text: dict[str, str] = {}
+        for question in ask.questions:
+            if question.options:
+                selected[question.id] = (question.options[0].id,)
+            elif question.allow_custom:
+                text[question.id] = self._text
+            else:
+                return Answer(outcome="declined")
+        return Answer(selected=selected, text=text)
