@@ -55,7 +55,7 @@ def _rows(root: int, path: str, width: int) -> list[list[str]]:
         fd = open_strict(root, path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return []
-    with open(fd, "rb") as file:
+    with os.fdopen(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return []
         text = file.read(_MAX_FILE).decode("utf-8", "replace")

@@ -87,7 +87,9 @@ class Command:
         if error.stage == "connection":
             return SandboxError(f"{self.shown!r}: the sandbox is gone ({error})")
         if error.stage == "cwd":
-            return SandboxError(f"{self.shown!r}: no directory {self.cwd!r} for {self.account.name!r}")
+            return SandboxError(
+                f"{self.shown!r}: no directory {self.cwd!r} for {self.account.name!r}"
+            )
         return SandboxError(f"{self.shown!r} cannot be started: {error}")
 
     async def run(

@@ -1,7 +1,7 @@
 """The re-entrant hold on a box's processes."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError
@@ -23,7 +23,7 @@ class Freezer:
         return bool(self._holders)
 
     @asynccontextmanager
-    async def hold(self) -> AsyncIterator[None]:
+    async def hold(self) -> AsyncGenerator[None]:
         """Keep the box still for the length of the block.
 
         Raises:

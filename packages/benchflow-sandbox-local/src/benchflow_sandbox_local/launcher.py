@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,7 +105,9 @@ class Launcher:
         return self._process.pid
 
     @asynccontextmanager
-    async def call(self, op: str, fds: Sequence[int] = (), **request: Any) -> AsyncIterator[Call]:
+    async def call(
+        self, op: str, fds: Sequence[int] = (), **request: object
+    ) -> AsyncGenerator[Call]:
         """Send a request and yield its call."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
@@ -113,7 +115,7 @@ class Launcher:
                 await self._send({"op": op, **request}, (theirs.fileno(), *fds))
             yield Call(ours, op)
 
-    async def ask(self, op: str, fds: Sequence[int] = (), **request: Any) -> Answer:
+    async def ask(self, op: str, fds: Sequence[int] = (), **request: object) -> Answer:
         """Send a request and return its one answer."""
         async with self.call(op, fds, **request) as call:
             return await call.answer()

@@ -5,6 +5,7 @@ import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchflow_contracts.errors import SandboxError, SandboxLimitError
 from benchflow_contracts.sandbox import SandboxSpec
@@ -107,7 +108,7 @@ async def stop(launcher: Launcher, box: str, *, drop_family: bool) -> None:
         await launcher.ask("stop", box=box, drop_family=drop_family)
 
 
-def _request(place: Place, spec: SandboxSpec, base: Base, group: Group) -> dict[str, object]:
+def _request(place: Place, spec: SandboxSpec, base: Base, group: Group) -> dict[str, Any]:
     model = spec.model if spec.network == "model-only" else None
     directory = {"path": spec.workdir, "uid": base.uid, "gid": base.gid}
     return {

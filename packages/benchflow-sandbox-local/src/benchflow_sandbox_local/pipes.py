@@ -106,4 +106,3 @@ class Streams:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-

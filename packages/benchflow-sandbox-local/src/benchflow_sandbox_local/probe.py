@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from benchflow_contracts.errors import BenchFlowError, SandboxLimitError, SandboxUnsupportedError
@@ -26,9 +27,7 @@ _REPLY = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nprobe"
 class Prober(Protocol):
     """What the probe needs of a provider."""
 
-    async def create(
-        self, spec: SandboxSpec, *, image: SandboxImage | None = None
-    ) -> LocalSandbox:
+    async def create(self, spec: SandboxSpec, *, image: SandboxImage | None = None) -> LocalSandbox:
         """Start a sandbox."""
         ...
 
@@ -116,7 +115,7 @@ async def _limits(sandbox: LocalSandbox, found: _Findings) -> None:
         "cpu": _cpu,
     }
     for kind, action in actions.items():
-        if await found.attempt(kind, lambda action=action: action(sandbox)):
+        if await found.attempt(kind, partial(action, sandbox)):
             found.limits.add(kind)
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
@@ -218,7 +218,7 @@ class LocalSandbox:
         return self._freeze()
 
     @asynccontextmanager
-    async def _freeze(self) -> AsyncIterator[None]:
+    async def _freeze(self) -> AsyncGenerator[None]:
         _ = self.machine  # a sandbox that is gone cannot be held
         async with self._freezer.hold():
             yield
@@ -269,4 +269,3 @@ class LocalSandbox:
         relay, self._relay = self._relay, None
         if relay is not None:
             await relay.aclose()
-

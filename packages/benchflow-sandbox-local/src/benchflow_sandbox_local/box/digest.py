@@ -3,10 +3,15 @@
 import hashlib
 import os
 import stat
+from typing import Protocol
 
 from .tree import keep_attribute
 
 _CHUNK = 1 << 20
+
+
+class _Digest(Protocol):
+    def update(self, data: bytes, /) -> None: ...
 
 
 def tree_digest(path: str, parent: str) -> str:
@@ -20,7 +25,7 @@ def tree_digest(path: str, parent: str) -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
-def _walk(directory: int, prefix: str, digest: "hashlib._Hash") -> None:
+def _walk(directory: int, prefix: str, digest: _Digest) -> None:
     for name in sorted(os.listdir(directory)):
         info = os.stat(name, dir_fd=directory, follow_symlinks=False)
         record = [f"{prefix}{name}", str(info.st_mode), str(info.st_uid), str(info.st_gid)]

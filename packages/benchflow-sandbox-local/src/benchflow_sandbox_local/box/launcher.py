@@ -6,7 +6,6 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +21,6 @@ _NAMESPACES = (
     | syscalls.CLONE_NEWUTS
     | syscalls.CLONE_NEWNET
 )
-Reply = Callable[..., None]
 
 
 @dataclass(slots=True)
@@ -50,7 +48,7 @@ class Launcher:
     def run(self) -> None:
         """Serve until the runner is gone. The boxes die with this process."""
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, _wake)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
@@ -178,30 +176,35 @@ class Launcher:
             return
         try:
             self._control.close()
-            work(request, lambda **message: wire.send(reply, message))
-        except BaseException as error:
+            work(request, reply)
+        except BaseException as error:  # noqa: BLE001 - reported, then the process ends
             _fail(reply, error)
         finally:
             os._exit(0)
 
-    def _base(self, request: dict[str, Any], reply: Reply) -> None:
+    def _base(self, request: dict[str, Any], reply: socket.socket) -> None:
         space = self._space
         directory = f"{space.root}/base/{request['name']}"
-        reply(**skeleton.build(directory, request, space.opaque, rooted=space.rooted))
+        built = skeleton.build(directory, request, space.opaque, rooted=space.rooted)
+        wire.send(reply, built)
 
-    def _seal(self, request: dict[str, Any], reply: Reply) -> None:
+    def _seal(self, request: dict[str, Any], reply: socket.socket) -> None:
         size = self._space.seal(request)
-        reply(ok=True, bytes=size)
+        wire.send(reply, {"ok": True, "bytes": size})
         digest = self._space.digest(request["family"], request["layer"], request["parent"])
-        reply(ok=True, digest=digest)
+        wire.send(reply, {"ok": True, "digest": digest})
 
-    def _remove(self, request: dict[str, Any], reply: Reply) -> None:
+    def _remove(self, request: dict[str, Any], reply: socket.socket) -> None:
         self._space.remove_box(request["family"], request["box"])
-        reply(ok=True)
+        wire.send(reply, {"ok": True})
 
-    def _drop(self, request: dict[str, Any], reply: Reply) -> None:
+    def _drop(self, request: dict[str, Any], reply: socket.socket) -> None:
         self._space.remove_layer(request["family"], request["layer"])
-        reply(ok=True)
+        wire.send(reply, {"ok": True})
+
+
+def _wake(_number: int, _frame: object) -> None:
+    """Let the wake-up descriptor do its work: without a handler it is not written."""
 
 
 def _fail(reply: socket.socket, error: BaseException) -> None:

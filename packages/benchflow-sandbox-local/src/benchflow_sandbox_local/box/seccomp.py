@@ -32,7 +32,7 @@ _DENIED_EVERYWHERE = {
     "mount_setattr": 442,
     "open_tree_attr": 467,
 }
-# name: (x86_64, aarch64)
+# Each with its number on x86_64 and on aarch64.
 _DENIED = {
     "acct": (163, 89),
     "add_key": (248, 217),
@@ -93,9 +93,9 @@ def program(arch: str) -> bytes:
     for number in _DENIED_EVERYWHERE.values():
         code += _refuse(number, _EPERM)
     for numbers in _DENIED.values():
-        number = numbers[column]
-        if number is not None:
-            code += _refuse(number, _EPERM)
+        denied = numbers[column]
+        if denied is not None:
+            code += _refuse(denied, _EPERM)
     # A new namespace through clone; the other arguments of clone are free.
     code += _op(_JEQ, _CLONE[arch], 0, 4) + _op(_LD, _OFFSET_ARG0)
     code += _op(_JSET, _NEW_NAMESPACES, 0, 1) + _op(_RET, _ERRNO | _EPERM) + _op(_RET, _ALLOW)

@@ -15,5 +15,6 @@ def enter() -> None:
 
 
 def _write(path: str, text: str) -> None:
-    with open(path, "w", encoding="ascii") as file:
-        file.write(text)
+    fd = os.open(path, os.O_WRONLY)
+    os.write(fd, text.encode())
+    os.close(fd)

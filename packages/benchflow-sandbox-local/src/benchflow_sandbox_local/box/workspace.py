@@ -1,3 +1,5 @@
+# Raw names below roots that are not ours: pathlib would add nothing here.
+# ruff: noqa: PTH102, PTH106, PTH112
 """The launcher's private file systems: one tmpfs per family of boxes, and the base layers."""
 
 import os

@@ -110,7 +110,7 @@ class V1Group:
     def create(self, limits: ResourceLimits) -> None:
         """Make the directories and set the limits."""
         for path in self.paths:
-            os.mkdir(path)
+            Path(path).mkdir()
         if limits.memory_mb is not None and "memory" in self._dirs:
             limit = str(limits.memory_mb << 20)
             _write(self._dirs["memory"] / "memory.limit_in_bytes", limit)
@@ -224,7 +224,7 @@ def remove_directories(paths: tuple[str, ...]) -> None:
     for path in paths:
         for _ in range(1000):
             try:
-                os.rmdir(path)
+                Path(path).rmdir()
             except FileNotFoundError:
                 break
             except OSError:

@@ -143,9 +143,7 @@ class Relay:
             sending.cancel()
 
 
-async def _send(
-    reader: asyncio.StreamReader, up_writer: asyncio.StreamWriter, body: Body
-) -> None:
+async def _send(reader: asyncio.StreamReader, up_writer: asyncio.StreamWriter, body: Body) -> None:
     # A client that breaks its own body ends its own request: the upstream sees the cut.
     try:
         await pump_body(reader, up_writer, body)
@@ -173,7 +171,9 @@ async def _receive(
         await writer.drain()
     except _BROKEN as error:
         if not started:
-            await _refuse(writer, "502 Bad Gateway", f"the model endpoint answered badly: {error!r}")
+            await _refuse(
+                writer, "502 Bad Gateway", f"the model endpoint answered badly: {error!r}"
+            )
         else:
             writer.transport.abort()
 

@@ -50,6 +50,4 @@ class Upstream:
         """Open a connection, verified when it is TLS; raise `OSError` or `TimeoutError`."""
         context = ssl.create_default_context() if self.tls else None
         async with asyncio.timeout(_CONNECT_SECONDS):
-            return await asyncio.open_connection(
-                self.host, self.port, ssl=context, limit=MAX_HEAD
-            )
+            return await asyncio.open_connection(self.host, self.port, ssl=context, limit=MAX_HEAD)

@@ -7,13 +7,13 @@ import secrets
 import shutil
 import stat
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError
 
-from ..box.paths import make_directory, open_strict
+from benchflow_sandbox_local.box.paths import make_directory, open_strict
 
 _MAX_ENTRIES, _MAX_BYTES, _CHUNK = 1_000_000, 32 << 30, 1 << 20
 
@@ -49,7 +49,7 @@ def _digest(path: Path) -> str:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Generator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

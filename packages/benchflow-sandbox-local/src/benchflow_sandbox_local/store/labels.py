@@ -1,15 +1,13 @@
 """The label file of each box: written before anything else is made, removed after all is gone."""
 
 import json
-import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
 from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox import SandboxRecord
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from .owner import ProcessIdentity
 
@@ -65,7 +63,7 @@ class LabelStore:
 
     def all(self) -> Iterator[Label]:
         """Yield every label that can be read, by id."""
-        for name in sorted(os.listdir(self._directory)):
+        for name in sorted(path.name for path in self._directory.iterdir()):
             if name.startswith(".") or not name.endswith(".json"):
                 continue
             label = self._read(self._directory / name)

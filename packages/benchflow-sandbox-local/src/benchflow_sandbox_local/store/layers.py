@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from benchflow_contracts.errors import SnapshotError
 from benchflow_contracts.sandbox import SandboxImage
 
-from ..rootfs.base import Base
+from benchflow_sandbox_local.rootfs.base import Base
 
 MAX_CHAIN = 24
 """A longer chain is merged into one layer when it is sealed."""

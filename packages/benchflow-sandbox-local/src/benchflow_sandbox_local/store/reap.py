@@ -6,7 +6,8 @@ from contextlib import suppress
 
 from benchflow_contracts.sandbox import ReapPolicy, SandboxRecord
 
-from ..cgroup.group import remove_directories
+from benchflow_sandbox_local.cgroup.group import remove_directories
+
 from .labels import Label, LabelStore
 
 GROUP_PREFIX = "benchflow-"

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from benchflow_contracts.errors import TransferError
 
-from ..box.syscalls import (
+from benchflow_sandbox_local.box.syscalls import (
     RESOLVE_IN_ROOT,
     RESOLVE_NO_MAGICLINKS,
     RESOLVE_NO_SYMLINKS,
     RESOLVE_NO_XDEV,
     openat2,
 )
+
 from .location import absolute, locate
 from .thread import Stop
 

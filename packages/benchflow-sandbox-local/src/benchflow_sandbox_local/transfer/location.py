@@ -6,7 +6,7 @@ import stat
 
 from benchflow_contracts.errors import TransferError
 
-from ..box.paths import open_strict
+from benchflow_sandbox_local.box.paths import open_strict
 
 _MAX_LINKS = 40
 

@@ -10,7 +10,8 @@ from typing import BinaryIO
 
 from benchflow_contracts.errors import TransferError
 
-from ..box.paths import open_strict, split
+from benchflow_sandbox_local.box.paths import open_strict, split
+
 from .location import absolute, locate
 from .thread import Stop
 
@@ -184,8 +185,8 @@ def _scan(local: Path) -> Iterator[_Entry]:
         mode = stat.S_IMODE(info.st_mode) & 0o777
         if stat.S_ISDIR(info.st_mode):
             yield _Entry(path, relative, mode, is_directory=True)
-            children = sorted(os.listdir(path), reverse=True)
-            pending += [(path / name, f"{relative}/{name}".lstrip("/")) for name in children]
+            children = sorted(path.iterdir(), reverse=True)
+            pending += [(child, f"{relative}/{child.name}".lstrip("/")) for child in children]
         elif stat.S_ISREG(info.st_mode):
             yield _Entry(path, relative, mode, is_directory=False)
         else:
