@@ -1,0 +1,54 @@
+"""What the entry points of a registry group are called with."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, Protocol
+
+from .agent import Agent
+from .environment import EnvironmentFactory
+from .reward import Reward
+from .sandbox import ModelEndpoint, SandboxProvider
+from .task import Task
+
+
+class SandboxProviderFactory(Protocol):
+    """Group `benchflow.sandboxes`."""
+
+    def __call__(self, *, allow_unisolated: bool = False) -> SandboxProvider:
+        """Return a provider. Starts nothing."""
+        ...
+
+
+class AgentFactory(Protocol):
+    """Group `benchflow.agents`, and what `--agent-import-path` names."""
+
+    def __call__(self) -> Agent:
+        """Return the agent. Installs and starts nothing."""
+        ...
+
+
+class EnvironmentLoader(Protocol):
+    """Group `benchflow.environments`."""
+
+    def __call__(self, manifest: Path) -> EnvironmentFactory:
+        """Read the manifest. Raises `ManifestError`."""
+        ...
+
+
+class RewardFactory(Protocol):
+    """Group `benchflow.rewards`, by the verifier's `type`."""
+
+    def __call__(
+        self,
+        task: Task,
+        *,
+        isolation: Literal["hermetic", "twin", "shared"] | None = None,
+        judge: ModelEndpoint | None = None,
+        judge_model: str | None = None,
+    ) -> Sequence[Reward]:
+        """Return the rewards of `task`; the one named `reward` is its return.
+
+        Raises:
+            TaskError: The `[verifier]` table asks for what does not exist.
+        """
+        ...
