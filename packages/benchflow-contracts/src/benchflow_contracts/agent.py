@@ -79,6 +79,8 @@ class SessionSnapshot(Model):
     """Absolute paths inside the sandbox that carry the session."""
     config: Mapping[str, str | bool] = {}
     """Mode, model and options to apply again after loading."""
+    steps: int = Field(default=0, ge=0)
+    """Steps that the session had made, so that a loaded one goes on counting."""
 
 
 class Session(Protocol):

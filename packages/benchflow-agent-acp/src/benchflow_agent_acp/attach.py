@@ -1,0 +1,109 @@
+"""Putting a session around a process."""
+
+from pathlib import Path
+
+from benchflow_contracts import Process, Role, Sandbox, SessionSnapshot
+
+from .connection import Connection
+from .declaration import AgentDecl
+from .launch import Launcher
+from .limits import WireLimits
+from .opening import Opening
+from .render import Values, render
+from .services import ClientServices
+from .session import AcpSession, SessionState
+from .stderr import StderrLog
+from .steps import StepBuilder
+from .wirelog import WireLog
+
+WIRE_LOG = "acp_wire.jsonl"
+STDERR_LOG = "stderr.txt"
+
+
+class Attachment:
+    """Everything that a session needs besides its process."""
+
+    def __init__(
+        self,
+        decl: AgentDecl,
+        sandbox: Sandbox,
+        role: Role,
+        limits: WireLimits,
+        log_dir: Path | None,
+    ) -> None:
+        self._decl = decl
+        self._sandbox = sandbox
+        self._role = role
+        self._limits = limits
+        self._log_dir = log_dir
+
+    async def open(
+        self, process: Process, launcher: Launcher, resume: SessionSnapshot | None
+    ) -> AcpSession:
+        """Run the handshake. The process is dead when this raises."""
+        connection = self._connection(process)
+        try:
+            connection.on_request(self._services(connection).serve)
+            cwd = self._sandbox.spec.workdir
+            config = await Opening(self._decl, connection, self._role).open(cwd, resume)
+        except BaseException:
+            await connection.aclose("the handshake failed")
+            raise
+        assert launcher.values is not None
+        carried = self._carried(launcher.values, dict(config), resume)
+        first = resume.steps + 1 if resume else 1
+        builder = StepBuilder(
+            role=self._role.name,
+            skills=self._role.skills,
+            max_steps=self._limits.steps,
+            first=first,
+        )
+        return self._session(connection, builder, carried)
+
+    def adopt(self, process: Process, state: SessionState) -> AcpSession:
+        """Go on from a copied state."""
+        connection = self._connection(process, state)
+        return self._session(connection, state.builder, state.carried)
+
+    def _connection(self, process: Process, state: SessionState | None = None) -> Connection:
+        wire = stderr = None
+        if self._log_dir is not None:
+            self._log_dir.mkdir(parents=True, exist_ok=True)
+            wire, stderr = self._log_dir / WIRE_LOG, self._log_dir / STDERR_LOG
+        return Connection(
+            process,
+            state=state.connection if state else None,
+            log=WireLog(wire, max_bytes=self._limits.log_bytes),
+            stderr=StderrLog(stderr, max_bytes=self._limits.log_stderr_bytes),
+            limits=self._limits,
+            name=self._decl.id,
+        )
+
+    def _services(self, connection: Connection) -> ClientServices:
+        return ClientServices(self._sandbox, self._decl.client, connection)
+
+    def _session(
+        self, connection: Connection, builder: StepBuilder, carried: SessionSnapshot | None
+    ) -> AcpSession:
+        return AcpSession(
+            connection,
+            self._services(connection),
+            builder,
+            agent=self._decl.id,
+            role=self._role,
+            carried=carried,
+        )
+
+    def _carried(
+        self, values: Values, config: dict[str, str | bool], resume: SessionSnapshot | None
+    ) -> SessionSnapshot | None:
+        if self._decl.session.snapshot == "none":
+            return None
+        return SessionSnapshot(
+            agent=self._decl.id,
+            session_id="",
+            cwd=values.workdir,
+            files=tuple(render(path, values) for path in self._decl.session.paths),
+            config=config,
+            steps=resume.steps if resume else 0,
+        )

@@ -1,0 +1,71 @@
+"""The agents that ship with this package, as factories for the registry."""
+
+from importlib.resources import files
+from pathlib import Path
+
+from .agent import AcpAgent
+from .declaration import AgentDecl
+from .declaration_file import parse_declaration, read_declaration
+from .nop import NopAgent
+from .oracle import OracleAgent
+
+
+def shipped_declaration(agent_id: str) -> AgentDecl:
+    """Return the shipped declaration of an agent."""
+    name = f"{agent_id}.toml"
+    source = files(__package__).joinpath("declarations").joinpath(name)
+    return parse_declaration(source.read_bytes(), where=name)
+
+
+def agent_from_file(path: Path | str) -> AcpAgent:
+    """Return the agent that a declaration file of the operator's describes.
+
+    Raises:
+        UsageError: The file is no declaration; the message starts with `file:key`.
+    """
+    return AcpAgent(read_declaration(Path(path)))
+
+
+def claude_agent_acp() -> AcpAgent:
+    """Return Claude Code, through its ACP adapter."""
+    return AcpAgent(shipped_declaration("claude-agent-acp"))
+
+
+def codex_acp() -> AcpAgent:
+    """Return Codex, through its ACP adapter."""
+    return AcpAgent(shipped_declaration("codex-acp"))
+
+
+def gemini() -> AcpAgent:
+    """Return Gemini CLI."""
+    return AcpAgent(shipped_declaration("gemini"))
+
+
+def mistral_vibe() -> AcpAgent:
+    """Return Mistral Vibe."""
+    return AcpAgent(shipped_declaration("mistral-vibe"))
+
+
+def opencode() -> AcpAgent:
+    """Return OpenCode."""
+    return AcpAgent(shipped_declaration("opencode"))
+
+
+def qwen() -> AcpAgent:
+    """Return Qwen Code."""
+    return AcpAgent(shipped_declaration("qwen"))
+
+
+def scripted() -> AcpAgent:
+    """Return the agent that follows a script."""
+    return AcpAgent(shipped_declaration("scripted"))
+
+
+def oracle() -> OracleAgent:
+    """Return the agent that plays the task's own solution."""
+    return OracleAgent(scripted())
+
+
+def nop() -> NopAgent:
+    """Return the agent that does nothing."""
+    return NopAgent()

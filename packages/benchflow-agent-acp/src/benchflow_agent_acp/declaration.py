@@ -1,0 +1,187 @@
+"""AgentDecl: everything BenchFlow knows about one agent, as data."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from benchflow_contracts import AgentCapabilities
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+AgentId = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,63}$")]
+Text = Annotated[str, Field(max_length=16384)]
+
+
+class Section(BaseModel):
+    """A frozen table. Unknown keys and wrong types are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class PackageSource(Section):
+    """One pinned package of a registry: `name==version` for uvx, `name@version` for npx."""
+
+    package: Text
+
+
+class BinarySource(Section):
+    """A program that is already there."""
+
+    path: Text | None = None
+    """A host directory shown to the sandbox; `None` when its image has the program."""
+
+
+class BuiltinSource(Section):
+    """A program that ships in this package and is copied into the sandbox."""
+
+    file: Text
+    """Relative to this package."""
+    target: Text
+    """Absolute, inside the sandbox."""
+
+
+class Distribution(Section):
+    """Where the agent comes from: exactly one of the four."""
+
+    npx: PackageSource | None = None
+    uvx: PackageSource | None = None
+    binary: BinarySource | None = None
+    builtin: BuiltinSource | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> "Distribution":
+        given = [self.npx, self.uvx, self.binary, self.builtin]
+        if sum(source is not None for source in given) != 1:
+            raise ValueError("give exactly one of npx, uvx, binary and builtin")
+        return self
+
+
+class RuntimeSection(Section):
+    """The interpreters that the agent needs on the host, as `>=X.Y`."""
+
+    python: Annotated[str, Field(pattern=r"^>=\d+(\.\d+)*$")] | None = None
+    node: Annotated[str, Field(pattern=r"^>=\d+(\.\d+)*$")] | None = None
+
+
+class LaunchSection(Section):
+    """How the process is started. Values are templates, see `render`."""
+
+    cmd: Text
+    """A program name: looked up in the installed package, then on the sandbox's PATH."""
+    args: tuple[Text, ...] = ()
+    env: Mapping[str, Text] = {}
+    files: Mapping[str, Text] = {}
+    """Absolute path template to content template; written before the start."""
+    start_timeout_sec: float = Field(default=60, gt=0, strict=False)
+    """For each call before the first prompt."""
+
+
+class ModelSection(Section):
+    """How the agent reaches its model."""
+
+    wire: Literal["anthropic", "openai-chat", "openai-responses", "gemini", "none"]
+    config_option: str | None = None
+    """The session option that `role.model` is set with, besides the templates."""
+    effort_option: str | None = None
+    """The session option that `role.reasoning_effort` is set with."""
+
+
+class AuthSection(Section):
+    """What to authenticate with after initialize."""
+
+    method_id: str
+
+
+class SessionSection(Section):
+    """How a session is carried to a new process. Only what a probe has shown."""
+
+    paths: tuple[Text, ...] = ()
+    """Templates of the files that hold the sessions."""
+    snapshot: Literal["none", "files", "same_path_files"] = "none"
+    fork: Literal["none", "live", "live_after_load"] = "none"
+    cwd_bound: bool = False
+    """Whether a session loads only in the directory it was made in."""
+    reapply: tuple[Literal["mode", "config"], ...] = ("mode", "config")
+    """What must be set again after loading."""
+
+
+class AskSection(Section):
+    """How the agent puts questions to its user."""
+
+    channel: Literal["elicitation", "permission", "vendor", "none"] = "none"
+    enable: Mapping[str, str | bool] = {}
+    """Session options without which it never asks. Set only when a role asks for them
+    with `env.BENCHFLOW_ASK = "1"`, because they change how the agent works."""
+
+
+class McpSection(Section):
+    """Whether tool servers in `session/new` reach the model."""
+
+    transport: Literal["acp", "none"] = "none"
+
+
+class SkillsSection(Section):
+    """Where the agent looks for skills, relative to its home and to the workspace."""
+
+    home: tuple[Text, ...] = ()
+    workspace: tuple[Text, ...] = ()
+
+
+class ModeSection(Section):
+    """The session mode in which the agent acts without a gate on every call."""
+
+    unattended: str
+
+
+class TelemetrySection(Section):
+    """What turns off the traffic that is not for the model."""
+
+    env: Mapping[str, Text] = {}
+
+
+class ClientSection(Section):
+    """The client services that the agent is offered, all inside the sandbox."""
+
+    fs: bool = False
+    terminal: bool = False
+
+
+class ProbeSection(Section):
+    """What was really seen, with which version and when."""
+
+    verified_version: str | None = None
+    date: str | None = None
+    results: Mapping[str, str] = {}
+
+
+class AgentDecl(Section):
+    """One agent. `id`, `name`, `version`, `description` and `distribution` are the
+    ACP registry's fields; the rest is what it takes to evaluate the agent.
+    """
+
+    id: AgentId
+    name: Text
+    version: Text
+    description: Text
+    repository: Text | None = None
+    license: Text | None = None
+    distribution: Distribution
+    runtime: RuntimeSection = RuntimeSection()
+    launch: LaunchSection
+    model: ModelSection
+    auth: AuthSection | None = None
+    session: SessionSection = SessionSection()
+    ask: AskSection = AskSection()
+    mcp: McpSection = McpSection()
+    skills: SkillsSection = SkillsSection()
+    mode: ModeSection | None = None
+    telemetry: TelemetrySection = TelemetrySection()
+    client: ClientSection = ClientSection()
+    probe: ProbeSection = ProbeSection()
+
+    def capabilities(self) -> AgentCapabilities:
+        """Return what the declaration vouches for."""
+        return AgentCapabilities(
+            protocol="acp",
+            version=self.version,
+            ask_user=self.ask.channel != "none",
+            session_snapshot=self.session.snapshot,
+        )

@@ -1,0 +1,68 @@
+"""Reading a declaration: caps first, then TOML, then the strict model."""
+
+import re
+import tomllib
+from pathlib import Path
+
+from benchflow_contracts import UsageError
+from pydantic import ValidationError
+
+from .declaration import AgentDecl
+
+_MAX_BYTES = 64 * 1024
+_MAX_DOTS = 64
+_MAX_NESTING = 16
+_HINT = "see the shipped declarations of benchflow-agent-acp for the format"
+
+
+def read_declaration(path: Path) -> AgentDecl:
+    """Read an agent declaration from a TOML file.
+
+    Raises:
+        UsageError: It is missing, too large, no TOML, or not a declaration; the
+            message starts with `file:key`.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"cannot read the declaration: {error}", where=str(path)) from error
+    return parse_declaration(data, where=str(path))
+
+
+def parse_declaration(data: bytes, *, where: str) -> AgentDecl:
+    """Parse a declaration. `where` names its source in errors."""
+    _check_shape(data, where)
+    try:
+        table = tomllib.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"no valid TOML: {error}", where=where, hint=_HINT) from error
+    try:
+        return AgentDecl.model_validate(_tuples(table))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise UsageError(first["msg"], where=f"{where}:{key}", hint=_HINT) from error
+
+
+def _check_shape(data: bytes, where: str) -> None:
+    """Refuse what would take a TOML parser seconds: size, dotted keys, nesting."""
+    if len(data) > _MAX_BYTES:
+        raise UsageError(f"larger than {_MAX_BYTES} bytes", where=where, hint=_HINT)
+    text = data.decode("utf-8", "replace")
+    if any(line.count(".") > _MAX_DOTS for line in text.splitlines()):
+        raise UsageError(f"a line with more than {_MAX_DOTS} dots", where=where, hint=_HINT)
+    depth = 0
+    for mark in re.finditer(r"[\[{]+|[\]}]", text):
+        depth = depth + len(mark.group()) if mark.group()[0] in "[{" else depth - 1
+        if depth > _MAX_NESTING:
+            raise UsageError(f"nested deeper than {_MAX_NESTING}", where=where, hint=_HINT)
+        depth = max(0, depth)
+
+
+def _tuples(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _tuples(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return tuple(_tuples(item) for item in value)
+    return value

@@ -1,0 +1,123 @@
+"""Finding a Python or Node on the host that is new enough for an agent."""
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchflow_contracts import AgentError
+
+from .command import run_tool
+
+_PROBE_SEC = 20.0
+_PYTHON = "import sys; print('.'.join(map(str, sys.version_info[:3]))); print(sys.base_prefix)"
+_NODE = "console.log(process.versions.node); console.log(process.execPath)"
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """A working interpreter of the host."""
+
+    path: Path
+    version: tuple[int, ...]
+    prefix: Path
+    """The directory that holds all of it."""
+
+    @property
+    def in_system(self) -> bool:
+        """Whether every root file system of this host has it anyway."""
+        return self.prefix.is_relative_to("/usr")
+
+
+async def find_python(requirement: str | None) -> Interpreter:
+    """Return a Python that meets `>=X.Y`.
+
+    Looks at this interpreter, PATH, pyenv's and uv's versions, in this order, and runs
+    each candidate before it is believed.
+
+    Raises:
+        AgentError: There is none.
+    """
+    wanted = _minimum(requirement)
+    for candidate in _unique(_python_candidates()):
+        found = await _probe(candidate, "-Ic", _PYTHON)
+        if found is not None and found[0] >= wanted:
+            return Interpreter(candidate, found[0], Path(found[1]))
+    raise AgentError(
+        f"the agent needs Python {requirement or ''}, which was not found on this machine",
+        hint="install one, for example with `uv python install 3.12` or pyenv",
+    )
+
+
+async def find_node(requirement: str | None) -> Interpreter:
+    """Return a Node.js that meets `>=X`.
+
+    Raises:
+        AgentError: There is none.
+    """
+    wanted = _minimum(requirement)
+    seen: list[str] = []
+    for candidate in _unique(_node_candidates()):
+        found = await _probe(candidate, "-e", _NODE)
+        if found is None:
+            continue
+        if found[0] >= wanted:
+            path = Path(found[1])
+            return Interpreter(path, found[0], path.parent.parent)
+        seen.append(".".join(map(str, found[0])))
+    have = f"; found only {', '.join(seen)}" if seen else ""
+    raise AgentError(
+        f"the agent needs Node.js {requirement or ''}, which was not found on this machine{have}",
+        hint="install a newer Node.js from your system's packages or with nvm, and put it on PATH",
+    )
+
+
+def _python_candidates() -> Iterator[Path]:
+    yield Path(sys.executable)
+    names = ["python3", *(f"python3.{minor}" for minor in range(20, 10, -1))]
+    yield from _on_path(names)
+    pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()
+    data = Path(os.environ.get("XDG_DATA_HOME", "~/.local/share")).expanduser()
+    for base in (pyenv / "versions", data / "uv" / "python"):
+        yield from sorted(base.glob("*/bin/python3"), reverse=True)
+
+
+def _node_candidates() -> Iterator[Path]:
+    yield from _on_path(["node"])
+    nvm = Path(os.environ.get("NVM_DIR", "~/.nvm")).expanduser()
+    yield from sorted(nvm.glob("versions/node/*/bin/node"), reverse=True)
+
+
+def _on_path(names: list[str]) -> Iterator[Path]:
+    for name in names:
+        found = shutil.which(name)
+        if found:
+            yield Path(found)
+
+
+def _unique(paths: Iterator[Path]) -> Iterator[Path]:
+    seen: set[Path] = set()
+    for path in paths:
+        if path not in seen:
+            seen.add(path)
+            yield path
+
+
+async def _probe(path: Path, flag: str, program: str) -> tuple[tuple[int, ...], str] | None:
+    try:
+        out = await run_tool(str(path), flag, program, timeout=_PROBE_SEC)
+    except AgentError:
+        return None
+    lines = out.split("\n")
+    return (_numbers(lines[0]), lines[1]) if len(lines) >= 2 else None
+
+
+def _minimum(requirement: str | None) -> tuple[int, ...]:
+    return _numbers(requirement or "")
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", text))

@@ -1,0 +1,43 @@
+"""nop: the agent that does nothing. Every task must give it a zero."""
+
+from pathlib import Path
+
+from benchflow_contracts import AgentCapabilities, AgentNeeds, Role, Sandbox, SessionSnapshot, Step
+
+from .plain_session import PlainSession
+
+
+class NopSession(PlainSession):
+    """Ends each turn at once."""
+
+    async def act(self, step: Step) -> Step:
+        """Return the empty step."""
+        return step
+
+
+class NopAgent:
+    """Starts no process and changes nothing."""
+
+    name = "nop"
+
+    def capabilities(self) -> AgentCapabilities:
+        """Return what a session without state can do."""
+        return AgentCapabilities(protocol="none", session_snapshot="files")
+
+    async def needs(self, role: Role) -> AgentNeeds:
+        """Need nothing."""
+        del role
+        return AgentNeeds()
+
+    async def connect(
+        self,
+        sandbox: Sandbox,
+        role: Role,
+        *,
+        resume: SessionSnapshot | None = None,
+        log_dir: Path | None = None,
+    ) -> NopSession:
+        """Return a session."""
+        del log_dir
+        before = resume.steps if resume else 0
+        return NopSession(self.name, role, sandbox.spec.workdir, steps_before=before)

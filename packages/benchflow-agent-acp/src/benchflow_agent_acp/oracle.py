@@ -1,0 +1,113 @@
+"""oracle: the agent that plays the task's own solution. Every task must give it a one."""
+
+from pathlib import Path
+
+from benchflow_contracts import (
+    AgentCapabilities,
+    AgentError,
+    AgentNeeds,
+    AgentTimeoutError,
+    Observation,
+    Role,
+    Sandbox,
+    SandboxTimeoutError,
+    Session,
+    SessionSnapshot,
+    Step,
+    ToolCall,
+)
+
+from .agent import AcpAgent
+from .caps import cap_text
+from .plain_session import PlainSession
+
+SCRIPT = "/solution/script.toml"
+SOLVE = "/solution/solve.sh"
+# `sh` where the image has no bash; the script's own interpreter line is not used.
+_RUN = f'if command -v bash >/dev/null; then exec bash "{SOLVE}"; else exec sh "{SOLVE}"; fi'
+_CALL = "solve"
+
+
+class SolveSession(PlainSession):
+    """Runs solve.sh on the first prompt; any later one ends at once."""
+
+    def __init__(self, sandbox: Sandbox, role: Role, *, steps_before: int = 0) -> None:
+        super().__init__("oracle", role, sandbox.spec.workdir, steps_before=steps_before)
+        self._sandbox = sandbox
+
+    async def act(self, step: Step) -> Step:
+        """Run the solution as the agent's user."""
+        if self._before or self.steps:
+            return step
+        call = ToolCall(id=_CALL, title=SOLVE, kind="execute", name="bash", raw_input={"cmd": _RUN})
+        step = step.model_copy(update={"tool_calls": (call,)})
+        try:
+            result = await self._sandbox.exec(
+                ["sh", "-c", _RUN], timeout=self._role.timeout_sec, env=self._role.env
+            )
+        except SandboxTimeoutError as error:
+            self.finish(step)
+            raise AgentTimeoutError(
+                f"{SOLVE} did not end within {self._role.timeout_sec:g} s"
+            ) from error
+        seen = Observation(
+            tool_call_id=_CALL,
+            status="completed" if result.ok else "failed",
+            content=cap_text(result.stdout + result.stderr),
+            raw_output={"exit_code": result.exit_code},
+        )
+        step = step.model_copy(update={"observations": (seen,)})
+        if not result.ok:
+            self.finish(step)
+            tail = (result.stderr or result.stdout).strip()[-500:]
+            raise AgentError(
+                f"{SOLVE} ended with exit code {result.exit_code}: {tail}",
+                hint="repair the task's solution; `bench tasks check` runs it",
+            )
+        return step
+
+
+class OracleAgent:
+    """Plays `/solution/script.toml` over ACP, or else runs `/solution/solve.sh`."""
+
+    name = "oracle"
+
+    def __init__(self, scripted: AcpAgent) -> None:
+        self._scripted = scripted
+
+    def capabilities(self) -> AgentCapabilities:
+        """Return the scripted agent's capabilities: a solution may ask."""
+        return self._scripted.capabilities()
+
+    async def needs(self, role: Role) -> AgentNeeds:
+        """Ask for the task's solution: only the oracle may see it."""
+        needs = await self._scripted.needs(role)
+        return needs.model_copy(update={"solution": True})
+
+    async def connect(
+        self,
+        sandbox: Sandbox,
+        role: Role,
+        *,
+        resume: SessionSnapshot | None = None,
+        log_dir: Path | None = None,
+    ) -> Session:
+        """Open the session that fits the solution."""
+        kind = await sandbox.exec(
+            ["sh", "-c", f"test -f {SCRIPT} && echo script; test -f {SOLVE} && echo solve; true"],
+            timeout=30,
+        )
+        found = kind.stdout.split()
+        if "script" in found:
+            scripted_role = role.model_copy(
+                update={"env": {"BENCHFLOW_SCRIPT": SCRIPT, **role.env}}
+            )
+            return await self._scripted.connect(
+                sandbox, scripted_role, resume=resume, log_dir=log_dir
+            )
+        if "solve" not in found:
+            raise AgentError(
+                f"the task has neither {SCRIPT} nor {SOLVE}",
+                hint="give the task a solution/ directory with solve.sh or script.toml",
+            )
+        return SolveSession(sandbox, role, steps_before=resume.steps if resume else 0)

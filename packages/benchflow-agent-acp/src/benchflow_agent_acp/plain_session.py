@@ -1,0 +1,93 @@
+"""The base of sessions without a protocol: one step per turn, made in the runner."""
+
+import time
+from abc import ABC, abstractmethod
+
+from benchflow_contracts import (
+    AgentError,
+    AskUserHandler,
+    Role,
+    SessionSnapshot,
+    Step,
+    StepHandler,
+)
+from benchflow_contracts.step import StopReason
+
+
+class PlainSession(ABC):
+    """A session that never asks. Subclasses say what a turn does."""
+
+    def __init__(self, agent: str, role: Role, cwd: str, *, steps_before: int = 0) -> None:
+        self._agent = agent
+        self._role = role
+        self._cwd = cwd
+        self._before = steps_before
+        self._steps: list[Step] = []
+        self._handler: StepHandler | None = None
+        self._over = False
+
+    @property
+    def id(self) -> str:
+        """The agent's name: there is one such session per connect."""
+        return self._agent
+
+    @property
+    def steps(self) -> list[Step]:
+        """The finished steps so far, in order."""
+        return list(self._steps)
+
+    @abstractmethod
+    async def act(self, step: Step) -> Step:
+        """Do the turn that `step` opens; return it with what happened.
+
+        Raises:
+            AgentError: The turn failed; `fail` records the step first.
+        """
+
+    async def prompt(self, text: str) -> StopReason:
+        """Run one turn, which is one step."""
+        if self._over:
+            raise AgentError(f"the session of agent {self._agent!r} is over")
+        number = self._before + len(self._steps) + 1
+        now = round(time.time(), 6)
+        step = Step(
+            id=f"{self._agent}-{number}",
+            role=self._role.name,
+            skills=self._role.skills,
+            prompt=text,
+            started_at=now,
+            finished_at=now,
+        )
+        done = await self.act(step)
+        self.finish(done.model_copy(update={"stop_reason": "end_turn"}))
+        return "end_turn"
+
+    def finish(self, step: Step) -> None:
+        """Record a step that has ended."""
+        ended = step.model_copy(update={"finished_at": max(step.started_at, time.time())})
+        self._steps.append(ended)
+        if self._handler is not None:
+            self._handler(ended)
+
+    async def cancel(self) -> None:
+        """Do nothing: whoever runs the turn cancels its task."""
+
+    def on_ask_user(self, handler: AskUserHandler) -> None:
+        """Take the handler; it is never called."""
+
+    def on_step(self, handler: StepHandler) -> None:
+        """Call `handler` with each step as it finishes."""
+        self._handler = handler
+
+    async def snapshot(self) -> SessionSnapshot:
+        """Return how many steps were made: a plain session has no other state."""
+        return SessionSnapshot(
+            agent=self._agent,
+            session_id=self.id,
+            cwd=self._cwd,
+            steps=self._before + len(self._steps),
+        )
+
+    async def aclose(self) -> None:
+        """End the session. Idempotent."""
+        self._over = True

@@ -1,0 +1,109 @@
+"""Qwen's questionnaire: questions in the `_meta` of a permission request.
+
+The reply selects the request's allow option, and carries a map of answers beside
+the outcome: the question's index to the chosen labels, joined with a comma.
+"""
+
+from typing import Any
+
+from benchflow_contracts import Answer, Ask, AskOption, Question, UsageError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
+_KIND = "qwenInteractionKind"
+_QUESTIONS = "qwenQuestions"
+_SEPARATOR = ", "
+
+
+class _Option(BaseModel):
+    label: str
+    description: str = ""
+
+
+class _Question(BaseModel):
+    question: str
+    header: str = ""
+    options: list[_Option] = []
+    multi: bool = Field(default=False, alias="multiSelect")
+
+
+_LIST: TypeAdapter[list[_Question]] = TypeAdapter(list[_Question])
+
+
+def questionnaire(params: dict[str, Any]) -> tuple[Question, ...] | None:
+    """Return the questions that a permission request carries, if it is such a form."""
+    tool_call = _mapping(params.get("toolCall"))
+    meta = _mapping(tool_call.get("_meta"))
+    if meta.get(_KIND) != "user_question":
+        return None
+    raw = meta.get(_QUESTIONS) or _mapping(tool_call.get("rawInput")).get("questions")
+    try:
+        asked = _LIST.validate_python(raw)
+    except ValidationError:
+        return None
+    return tuple(_question(index, item) for index, item in enumerate(asked)) or None
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _question(index: int, item: _Question) -> Question:
+    return Question(
+        id=str(index),
+        text=item.question,
+        options=tuple(
+            AskOption(id=option.label, label=option.label, description=option.description)
+            for option in item.options
+        ),
+        allow_custom=True,
+        multi=item.multi,
+    )
+
+
+def questionnaire_reply(ask: Ask, answer: Answer) -> dict[str, Any]:
+    """Select the submit option and put the answers beside it."""
+    if answer.outcome == "cancelled":
+        return {"outcome": {"outcome": "cancelled"}}
+    options = ask.raw.get("options", ())
+    wanted = "allow" if answer.outcome == "answered" else "reject"
+    for option in options:
+        if str(option.get("kind", "")).startswith(wanted):
+            break
+    else:
+        return {"outcome": {"outcome": "cancelled"}}
+    reply: dict[str, Any] = {
+        "outcome": {"outcome": "selected", "optionId": option["optionId"]},
+    }
+    if answer.outcome == "answered":
+        reply["answers"] = {item.id: _value(ask, item, answer) for item in ask.questions}
+    return reply
+
+
+def _value(ask: Ask, question: Question, answer: Answer) -> str:
+    chosen = answer.selected.get(question.id, ())
+    unknown = set(chosen) - {option.id for option in question.options}
+    if unknown or not (chosen or question.id in answer.text):
+        raise UsageError(f"ask {ask.id!r} has no valid answer to question {question.id!r}")
+    custom = answer.text.get(question.id)
+    return _SEPARATOR.join((*chosen, custom) if custom else chosen)
+
+
+def questionnaire_answer(ask: Ask, reply: dict[str, Any]) -> Answer:
+    """Read the answers back. A value that is no label is free text."""
+    answers = reply.get("answers")
+    if answers is None:
+        cancelled = reply["outcome"]["outcome"] == "cancelled"
+        return Answer(outcome="cancelled" if cancelled else "declined")
+    selected: dict[str, tuple[str, ...]] = {}
+    text: dict[str, str] = {}
+    for question in ask.questions:
+        value = answers.get(question.id, "")
+        labels = tuple(o.id for o in question.options if o.id in value.split(_SEPARATOR))
+        if value in {option.id for option in question.options}:
+            labels = (value,)
+        rest = [part for part in value.split(_SEPARATOR) if part not in labels]
+        if labels:
+            selected[question.id] = labels
+        if rest and value not in labels:
+            text[question.id] = _SEPARATOR.join(rest)
+    return Answer(selected=selected, text=text)

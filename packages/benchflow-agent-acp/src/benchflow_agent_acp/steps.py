@@ -1,0 +1,228 @@
+"""Steps as a pure fold over the wire log."""
+
+import copy
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from acp.schema import (
+    AgentMessageChunk,
+    AgentPlanUpdate,
+    AgentThoughtChunk,
+    PromptResponse,
+    SessionNotification,
+    ToolCallProgress,
+    ToolCallStart,
+    UsageUpdate,
+)
+from benchflow_contracts import AgentProtocolError, Ask, Step, StopReason, Usage
+from pydantic import ValidationError
+
+from .asks import ASK_METHODS, to_answer, to_ask
+from .caps import cap_value
+from .draft import StepDraft, ToolDraft, block_text
+from .state import IncomingRequest, RequestId
+from .wirelog import WireRecord
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+class StepBuilder:
+    """Turns wire records into steps. Same records, same steps; no clock, no randomness.
+
+    A step ends when a thought, message or tool call begins after a tool result, when
+    the agent asks (the answer opens the next step), and with its prompt turn. Updates
+    outside of a turn, such as the replay of a loaded session, make no step. Step ids
+    count from `first`, so that a loaded session goes on counting.
+    """
+
+    def __init__(
+        self,
+        *,
+        role: str = "agent",
+        skills: tuple[str, ...] = (),
+        max_steps: int = 5000,
+        first: int = 1,
+    ) -> None:
+        self.steps: list[Step] = []
+        self._first = first
+        self._role = role
+        self._skills = skills
+        self._max_steps = max_steps
+        self._session = "session"
+        self._prompt_id: RequestId | None = None
+        self._cancelled = False
+        self._draft: StepDraft | None = None
+        self._tools: dict[str, ToolDraft] = {}
+        self._asks: dict[RequestId, Ask] = {}
+
+    def copy(self) -> "StepBuilder":
+        """Return an independent copy, for one child of a fork."""
+        return copy.deepcopy(self)
+
+    def feed(self, record: WireRecord) -> list[Step]:
+        """Take one record; return the steps that it ended, in order.
+
+        Raises:
+            AgentProtocolError: The session has too many steps.
+        """
+        before = len(self.steps)
+        if record.dir == "out":
+            self._feed_out(record)
+        elif record.dir == "in":
+            self._feed_in(record)
+        elif record.dir == "end" and self._draft is not None:
+            self._draft.meta["incomplete"] = True
+            self._end_turn(record.t, None, None)
+        return self.steps[before:]
+
+    def _feed_out(self, record: WireRecord) -> None:
+        message = record.msg
+        method = message.get("method")
+        if method == "session/prompt":
+            self._begin_turn(record)
+        elif method == "session/cancel":
+            self._cancelled = self._prompt_id is not None
+        elif "result" in message or "error" in message:
+            self._feed_reply(record)
+
+    def _begin_turn(self, record: WireRecord) -> None:
+        params = record.msg["params"]
+        self._session = _UNSAFE.sub("-", str(params["sessionId"]))[:64]
+        self._prompt_id = record.msg["id"]
+        self._cancelled = False
+        self._tools = {}
+        text = "\n".join(block.get("text", "") for block in params["prompt"])
+        self._draft = StepDraft(started_at=record.t, prompt=text)
+
+    def _feed_reply(self, record: WireRecord) -> None:
+        ask = self._asks.pop(record.msg["id"], None)
+        if ask is None or self._prompt_id is None or "result" not in record.msg:
+            return
+        answer = to_answer(ask, record.msg["result"])
+        if self._draft is not None and self._draft.opener:
+            self._close(record.t)
+        # What a parallel tool said while the user was thinking belongs to the new step.
+        self._draft = self._draft or StepDraft(started_at=record.t)
+        self._draft.answer = answer
+
+    def _feed_in(self, record: WireRecord) -> None:
+        message = record.msg
+        if self._prompt_id is None:
+            return
+        if message.get("method") == "session/update":
+            self._feed_update(record)
+        elif "method" in message and "id" in message:
+            self._feed_request(record)
+        elif "method" not in message and message.get("id") == self._prompt_id:
+            self._feed_response(record)
+
+    def _feed_request(self, record: WireRecord) -> None:
+        message = record.msg
+        if message["method"] not in ASK_METHODS or message["id"] in self._asks:
+            return
+        params = message.get("params")
+        request = IncomingRequest(
+            message["id"], message["method"], params if isinstance(params, dict) else {}
+        )
+        ask = to_ask(request)
+        if ask is None:
+            return
+        self._asks[request.id] = ask
+        self._draft = self._draft or StepDraft(started_at=record.t)
+        self._close(record.t, ask=ask)
+
+    def _feed_response(self, record: WireRecord) -> None:
+        try:
+            response = PromptResponse.model_validate(record.msg.get("result"))
+        except ValidationError:
+            self._end_turn(record.t, "cancelled" if self._cancelled else None, None)
+            return
+        usage = response.usage
+        self._end_turn(
+            record.t,
+            "cancelled" if self._cancelled else response.stop_reason,
+            None
+            if usage is None
+            else Usage(
+                input_tokens=usage.input_tokens,
+                output_tokens=usage.output_tokens,
+                cached_tokens=usage.cached_read_tokens or 0,
+            ),
+        )
+
+    def _end_turn(self, at: float, reason: StopReason | None, usage: Usage | None) -> None:
+        self._draft = self._draft or StepDraft(started_at=at)
+        self._close(at, stop_reason=reason, usage=usage)
+        self._prompt_id = None
+        self._asks = {}
+
+    def _feed_update(self, record: WireRecord) -> None:
+        try:
+            update = SessionNotification.model_validate(record.msg.get("params")).update
+        except ValidationError:
+            self._open(record.t).count("ignored_updates")
+            return
+        if isinstance(update, AgentMessageChunk | AgentThoughtChunk):
+            draft = self._open(record.t, begins=True)
+            part = "message" if isinstance(update, AgentMessageChunk) else "reasoning"
+            draft.add_text(part, block_text(update.content), update.message_id)
+        elif isinstance(update, ToolCallStart | ToolCallProgress):
+            self._feed_tool(record.t, update)
+        elif isinstance(update, UsageUpdate):
+            self._open(record.t).meta["context"] = {"used": update.used, "size": update.size}
+        elif isinstance(update, AgentPlanUpdate):
+            plan = [entry.model_dump(mode="json", exclude_none=True) for entry in update.entries]
+            self._open(record.t).meta["plan"] = cap_value(plan)
+
+    def _feed_tool(self, at: float, update: ToolCallStart | ToolCallProgress) -> None:
+        key = update.tool_call_id[:256]
+        new = key not in self._tools
+        draft = self._open(at, begins=new)
+        tool = self._tools.setdefault(key, ToolDraft(key))
+        tool.merge(update)
+        draft.add_tool(tool, new=new)
+
+    def _open(self, at: float, *, begins: bool = False) -> StepDraft:
+        """Return the open step. `begins` says that the agent acts anew."""
+        if begins and self._draft is not None and self._draft.has_result:
+            self._close(self._draft.finished_at)
+        if self._draft is None:
+            self._draft = StepDraft(started_at=at)
+        self._draft.finished_at = at
+        return self._draft
+
+    def _close(self, at: float, **ends: Any) -> None:
+        draft, self._draft = self._draft, None
+        if draft is None:
+            return
+        if len(self.steps) >= self._max_steps:
+            raise AgentProtocolError(f"the agent made more than {self._max_steps} steps")
+        draft.finished_at = at
+        self.steps.append(
+            draft.finish(
+                f"{self._session}-{self._first + len(self.steps)}",
+                self._tools,
+                role=self._role,
+                skills=self._skills,
+                **ends,
+            )
+        )
+        self._forget(draft)
+
+    def _forget(self, draft: StepDraft) -> None:
+        """Let go of the finished calls, so that a long turn does not hold them all."""
+        for key in draft.seen:
+            tool = self._tools.get(key)
+            if tool is not None:
+                self._tools[key] = ToolDraft(key, title=tool.title, kind=tool.kind)
+
+
+def steps_from_wire(
+    records: Iterable[WireRecord], *, role: str = "agent", skills: tuple[str, ...] = ()
+) -> list[Step]:
+    """Return the steps of a whole wire log."""
+    builder = StepBuilder(role=role, skills=skills)
+    for record in records:
+        builder.feed(record)
+    return builder.steps

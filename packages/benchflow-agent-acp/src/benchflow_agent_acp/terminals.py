@@ -1,0 +1,130 @@
+"""`terminal/*`: commands that the agent runs through its client."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from acp.schema import (
+    CreateTerminalRequest,
+    KillTerminalRequest,
+    ReleaseTerminalRequest,
+    TerminalOutputRequest,
+    WaitForTerminalExitRequest,
+)
+from benchflow_contracts import Process, Sandbox, SandboxError
+from benchflow_contracts.sandbox import ByteReader
+from pydantic import ValidationError
+
+from .connection import INVALID_PARAMS, METHOD_NOT_FOUND, Connection
+from .state import IncomingRequest
+
+_OUTPUT_BYTES = 1024 * 1024
+_MAX_TERMINALS = 16
+
+
+@dataclass(slots=True)
+class _Terminal:
+    process: Process
+    limit: int
+    output: bytearray = field(default_factory=bytearray)
+    truncated: bool = False
+    exited: asyncio.Event = field(default_factory=asyncio.Event)
+    exit_code: int | None = None
+
+    async def drain(self, reader: ByteReader) -> None:
+        while chunk := await reader.read():
+            self.output += chunk
+            if len(self.output) > self.limit:
+                del self.output[: len(self.output) - self.limit]
+                self.truncated = True
+
+
+class Terminals:
+    """The terminals of one session. A terminal ends at the latest with its turn.
+
+    The task that serves `terminal/create` goes on as the owner of the process.
+    """
+
+    def __init__(self, sandbox: Sandbox, connection: Connection) -> None:
+        self._sandbox = sandbox
+        self._connection = connection
+        self._open: dict[str, _Terminal] = {}
+        self._count = 0
+
+    async def serve(self, request: IncomingRequest) -> None:
+        """Answer one `terminal/*` request."""
+        try:
+            if request.method == "terminal/create":
+                await self._create(request)
+            else:
+                await self._connection.reply(request, await self._use(request))
+        except (ValidationError, KeyError) as error:
+            await self._connection.refuse(request.id, INVALID_PARAMS, f"{error!s:.300}")
+        except NotImplementedError as error:
+            await self._connection.refuse(request.id, METHOD_NOT_FOUND, str(error))
+        except SandboxError as error:
+            await self._connection.refuse(request.id, INVALID_PARAMS, f"{error!s:.300}")
+
+    async def _create(self, request: IncomingRequest) -> None:
+        wanted = CreateTerminalRequest.model_validate(request.params)
+        if len(self._open) >= _MAX_TERMINALS:
+            raise KeyError(f"more than {_MAX_TERMINALS} terminals")
+        # Agents that send no arguments mean a shell command line.
+        process = await self._sandbox.spawn(
+            [wanted.command, *wanted.args] if wanted.args else wanted.command,
+            cwd=wanted.cwd,
+            env={variable.name: variable.value for variable in wanted.env or ()},
+        )
+        try:
+            self._count += 1
+            key = f"terminal-{self._count}"
+            limit = min(wanted.output_byte_limit or _OUTPUT_BYTES, _OUTPUT_BYTES)
+            terminal = self._open[key] = _Terminal(process, limit)
+            await process.stdin.aclose()
+            await self._connection.reply(request, {"terminalId": key})
+            await self._follow(terminal)
+        finally:
+            await process.aclose()
+
+    async def _follow(self, terminal: _Terminal) -> None:
+        async with asyncio.TaskGroup() as drains:
+            drains.create_task(terminal.drain(terminal.process.stdout))
+            drains.create_task(terminal.drain(terminal.process.stderr))
+        terminal.exit_code = await terminal.process.wait()
+        terminal.exited.set()
+
+    async def _use(self, request: IncomingRequest) -> dict[str, Any]:
+        params = request.params
+        if request.method == "terminal/output":
+            return self._output(self._find(TerminalOutputRequest.model_validate(params)))
+        if request.method == "terminal/wait_for_exit":
+            terminal = self._find(WaitForTerminalExitRequest.model_validate(params))
+            await terminal.exited.wait()
+            return {"exitCode": terminal.exit_code}
+        if request.method == "terminal/kill":
+            await self._find(KillTerminalRequest.model_validate(params)).process.kill()
+            return {}
+        if request.method == "terminal/release":
+            wanted = ReleaseTerminalRequest.model_validate(params)
+            await self._find(wanted).process.kill()
+            del self._open[wanted.terminal_id]
+            return {}
+        raise NotImplementedError(f"no method {request.method!r:.100}")
+
+    def _find(
+        self,
+        wanted: TerminalOutputRequest
+        | WaitForTerminalExitRequest
+        | KillTerminalRequest
+        | ReleaseTerminalRequest,
+    ) -> _Terminal:
+        return self._open[wanted.terminal_id]
+
+    def _output(self, terminal: _Terminal) -> dict[str, Any]:
+        result: dict[str, Any] = {
+            "output": terminal.output.decode("utf-8", "ignore"),
+            "truncated": terminal.truncated,
+        }
+        if terminal.exited.is_set():
+            result["exitStatus"] = {"exitCode": terminal.exit_code}
+        return result
