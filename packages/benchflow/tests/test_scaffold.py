@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from benchflow.scaffold import write_task
 from benchflow_contracts import UsageError
 from benchflow_kernel import load_task

@@ -4,9 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from benchflow.trajectories import (
     export_trajectories_to_jsonl,
     steps_to_messages,
@@ -24,6 +21,8 @@ from benchflow_contracts import (
     ToolCall,
     VerifyResult,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 ASK = Ask(
     id="7",

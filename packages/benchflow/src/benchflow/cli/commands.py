@@ -91,6 +91,7 @@ GROUPS: dict[str, Group] = {
 EPILOGUE = """\
 Options for every command:
   --json       Print data as JSON on standard output.
+  --config F   Take flags from a TOML or YAML file; BENCHFLOW_<FLAG> wins over it.
   --no-color   Print no colours (also NO_COLOR=1).
   --debug      Show tracebacks.
   --help       Describe a command, with examples.

@@ -1,15 +1,17 @@
 """`bench demo`: the whole product in one minute."""
 
 from pathlib import Path
+from typing import Annotated, Literal
 
 from benchflow_contracts import UsageError
+from cyclopts import Parameter
 
 import benchflow
 from benchflow.options import RunOptions
 from benchflow.run import run as run_rollout
 
 from . import format as fmt
-from .flags import DEFAULT_JOBS, JobsDir, Json, Run
+from .flags import DEFAULT_JOBS, JobsDir, Json
 from .narrate import narrator
 from .output import note, print_json
 from .run import exit_code
@@ -18,9 +20,15 @@ from .treeview import print_tree
 TASK = "book-the-review-room"
 
 
+class DemoOptions(RunOptions):
+    """RunOptions that fork at a question unless told otherwise."""
+
+    branch: Literal["ask-user"] | None = "ask-user"
+
+
 async def demo(
     *,
-    options: Run = RunOptions(agent="oracle", branch="ask-user"),
+    options: Annotated[DemoOptions, Parameter(name="*")] = DemoOptions(),
     jobs_dir: JobsDir = DEFAULT_JOBS,
     json: Json = False,
 ) -> int:

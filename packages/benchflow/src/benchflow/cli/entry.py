@@ -14,6 +14,8 @@ from .commands import GROUPS, ROOT, overview
 if TYPE_CHECKING:
     from cyclopts import App
 
+    from .config import Config
+
 USAGE, CONFIG, INFRASTRUCTURE, INTERRUPTED = 2, 3, 4, 130
 
 _EXIT_CODES = {
@@ -25,7 +27,8 @@ _EXIT_CODES = {
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run `bench` and exit."""
+    """Run `bench` and exit. SIGTERM ends it as an interrupt does: everything is torn down."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(run(sys.argv[1:] if argv is None else argv))
 
 
@@ -53,34 +56,48 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _dispatch(words: list[str]) -> int:
-    result = _app(words[0])(words, exit_on_error=False, print_error=False)
+    from .config import take_config
+
+    words, config = take_config(words)
+    _check_known(words)
+    result = _app(words[0], config)(words, exit_on_error=False, print_error=False)
     return result if isinstance(result, int) else 0
 
 
-def _app(first: str) -> "App":
-    from cyclopts import App
+def _check_known(words: list[str]) -> None:
+    # Before the parser, which would import every command to suggest one.
+    from difflib import get_close_matches
+
+    from benchflow_contracts import UsageError
+
+    levels = [[*ROOT, *GROUPS], list(GROUPS[words[0]].commands) if words[0] in GROUPS else []]
+    for asked, names in zip(words, levels, strict=False):
+        if not names or asked in names or asked.startswith("-"):
+            continue
+        near = get_close_matches(asked, names, n=1)
+        meant = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+        raise UsageError(f"no command {asked!r}", hint=meant)
+
+
+def _app(first: str, config: "Sequence[Config]") -> "App":
+    from cyclopts import App, Parameter
 
     app = App(
         name="bench",
         result_action="return_value",
         help_format="plaintext",
-        default_parameter=_no_negatives(),
+        default_parameter=Parameter(negative=()),
+        config=config,
     )
     for name, command in ROOT.items():
         app.command(command.target, name=name, help=command.summary)
     for name, group in GROUPS.items():
         sub = App(name=name, help=group.summary)
-        if name == first:
-            for verb, command in group.commands.items():
-                sub.command(command.target, name=verb, help=command.summary)
+        # Only the group that is asked for: a command is imported to list its help.
+        for verb, command in group.commands.items() if name == first else ():
+            sub.command(command.target, name=verb, help=command.summary)
         app.command(sub)
     return app
-
-
-def _no_negatives() -> object:
-    from cyclopts import Parameter
-
-    return Parameter(negative=())
 
 
 def _report(error: Exception) -> int:
