@@ -121,8 +121,8 @@ class Turn:
         self.session = session
         self.cwd = cwd
 
-    def update(self, kind, **fields):
-        body = {"sessionUpdate": kind, **fields}
+    def update(self, update, **fields):
+        body = {"sessionUpdate": update, **fields}
         self.session.updates.append(body)
         self.wire.send(
             method="session/update", params={"sessionId": self.session.id, "update": body}

@@ -1,0 +1,217 @@
+"""Processes and a sandbox for unit tests. Nothing here isolates anything."""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from benchflow_contracts import ExecResult, SandboxError, SandboxSpec, TransferError
+
+
+class Reader:
+    def __init__(self, stream):
+        self._stream = stream
+
+    async def read(self, max_bytes=65536):
+        return await self._stream.read(max_bytes)
+
+
+class Writer:
+    def __init__(self, stream):
+        self._stream = stream
+
+    async def write(self, data):
+        try:
+            self._stream.write(data)
+            await self._stream.drain()
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise SandboxError("the reader is gone") from error
+
+    async def aclose(self):
+        self._stream.close()
+
+
+class HostProcess:
+    """A subprocess of the test, in a process group of its own."""
+
+    def __init__(self, process):
+        self._process = process
+        self.pid = process.pid
+        self.stdin = Writer(process.stdin)
+        self.stdout = Reader(process.stdout)
+        self.stderr = Reader(process.stderr)
+
+    @classmethod
+    async def start(cls, argv, **options):
+        pipe = asyncio.subprocess.PIPE
+        return cls(
+            await asyncio.create_subprocess_exec(
+                *argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, **options
+            )
+        )
+
+    async def wait(self):
+        code = await self._process.wait()
+        return code if code >= 0 else 128 - code
+
+    async def kill(self):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        await self._process.wait()
+
+    async def aclose(self):
+        await self.kill()
+        self._process._transport.close()
+
+    @property
+    def group_is_dead(self):
+        try:
+            os.killpg(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+
+class HostSandbox:
+    """Runs commands on the host; paths below /opt and /solution are moved below `root`."""
+
+    id = "host"
+
+    def __init__(self, root: Path):
+        self.root = root
+        for name in ("home", "workspace"):
+            (root / name).mkdir(exist_ok=True)
+        self.spec = SandboxSpec(workdir=str(root / "workspace"))
+        self.processes = []
+        self.workspace = root / "workspace"
+
+    def place(self, text):
+        for top in ("/opt/benchflow", "/solution"):
+            text = text.replace(top, str(self.root) + top)
+        return text
+
+    def _env(self, env):
+        moved = {key: self.place(value) for key, value in (env or {}).items()}
+        path = str(Path(sys.executable).parent) + ":/usr/bin:/bin"
+        return {"HOME": str(self.root / "home"), **moved, "PATH": path}
+
+    def _argv(self, cmd):
+        parts = ["sh", "-c", cmd] if isinstance(cmd, str) else list(cmd)
+        return [self.place(part) for part in parts]
+
+    async def spawn(self, cmd, *, user=None, cwd=None, env=None):
+        process = await HostProcess.start(
+            self._argv(cmd), cwd=cwd or self.spec.workdir, env=self._env(env)
+        )
+        self.processes.append(process)
+        return process
+
+    async def exec(self, cmd, *, user=None, timeout=None, cwd=None, env=None, stdin=b""):
+        started = time.monotonic()
+        process = await asyncio.create_subprocess_exec(
+            *self._argv(cmd),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=cwd or self.spec.workdir,
+            env=self._env(env),
+        )
+        out, err = await process.communicate(stdin)
+        return ExecResult(
+            exit_code=process.returncode,
+            stdout=out.decode(errors="replace"),
+            stderr=err.decode(errors="replace"),
+            duration_sec=time.monotonic() - started,
+        )
+
+    async def upload(self, local, remote, *, user="root"):
+        target = Path(self.place(remote))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not local.is_file():
+            raise TransferError("only files here")
+        shutil.copyfile(local, target)
+
+    async def aclose(self):
+        for process in self.processes:
+            await process.aclose()
+
+
+class MemoryPipe:
+    def __init__(self):
+        self._stream = asyncio.StreamReader(limit=1 << 30)
+
+    async def read(self, max_bytes=65536):
+        return await self._stream.read(max_bytes)
+
+    async def write(self, data):
+        self._stream.feed_data(data)
+
+    async def aclose(self):
+        self._stream.feed_eof()
+
+
+class MemoryProcess:
+    """The client's end of an in-memory agent; the test plays the agent."""
+
+    def __init__(self):
+        self.stdin = MemoryPipe()
+        self.stdout = MemoryPipe()
+        self.stderr = MemoryPipe()
+        self.killed = False
+
+    async def say(self, **message):
+        await self.raw(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+
+    async def raw(self, data):
+        await self.stdout.write(data)
+
+    async def update(self, session_id="s", **update):
+        await self.say(
+            method="session/update", params={"sessionId": session_id, "update": update}
+        )
+
+    async def hear(self):
+        return json.loads(await self.stdin._stream.readline())
+
+    async def wait(self):
+        return 0
+
+    async def kill(self):
+        self.killed = True
+        await self.stderr.aclose()
+
+    async def aclose(self):
+        await self.kill()
+
+
+@pytest.fixture
+def memory_process():
+    return MemoryProcess
+
+
+@pytest.fixture
+def host_process():
+    return HostProcess
+
+
+@pytest.fixture
+def in_sandbox(tmp_path):
+    """Run an async test body with a sandbox that is torn down after it."""
+
+    def run(body):
+        async def main():
+            sandbox = HostSandbox(tmp_path)
+            try:
+                return await body(sandbox)
+            finally:
+                await sandbox.aclose()
+
+        return asyncio.run(main())
+
+    return run

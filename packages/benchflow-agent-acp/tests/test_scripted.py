@@ -1,0 +1,369 @@
+import asyncio
+import json
+
+import pytest
+from benchflow_agent_acp.builtin import oracle, scripted
+from benchflow_agent_acp.steps import steps_from_wire
+from benchflow_agent_acp.wirelog import read_wire_log
+from benchflow_contracts import AgentError, AgentTimeoutError, Answer, Role
+
+ASKING = """
+[[turn]]
+[[turn.do]]
+think = "Which day?"
+[[turn.do]]
+run = "echo looking"
+[[turn.do]]
+ask = "Which day shall I book?"
+id = "day"
+options = [{ id = "mon", label = "Monday" }, { id = "tue", label = "Tuesday" }]
+[[turn.do]]
+when = { day = "mon" }
+run = "echo monday > booking.txt"
+[[turn.do]]
+when = { day = "tue" }
+write = "booking.txt"
+text = "tuesday\\n"
+[[turn.do]]
+say = "Done."
+[[turn]]
+[[turn.do]]
+when = { day = "tue" }
+say = "It is still Tuesday."
+"""
+
+
+def role_with(tmp_path, script, **fields):
+    path = tmp_path / "script.toml"
+    path.write_text(script)
+    return Role(name="solver", env={"BENCHFLOW_SCRIPT": str(path)}, **fields)
+
+
+async def choose_tuesday(ask):
+    return Answer.choose(ask, "tue")
+
+
+def test_a_script_acts_asks_and_goes_on_with_the_answer(in_sandbox, tmp_path):
+    role = role_with(tmp_path, ASKING)
+    log_dir = tmp_path / "log"
+
+    async def body(sandbox):
+        session = await scripted().connect(sandbox, role, log_dir=log_dir)
+        seen = []
+        session.on_ask_user(choose_tuesday)
+        session.on_step(seen.append)
+        assert await session.prompt("Book a day.") == "end_turn"
+        assert seen == session.steps
+        await session.aclose()
+        assert all(process.group_is_dead for process in sandbox.processes)
+        assert (sandbox.workspace / "booking.txt").read_text() == "tuesday\n"
+        return session
+
+    session = in_sandbox(body)
+    first, second, third = session.steps
+    assert first.prompt == "Book a day."
+    assert first.reasoning == "Which day?"
+    assert [call.title for call in first.tool_calls] == ["echo looking"]
+    assert first.observations[0].content == "looking\n"
+    assert first.ask is not None
+    assert first.ask.branchable
+    assert first.ask.kind == "question"
+    assert second.answer == Answer(selected={"day": ("tue",)})
+    assert second.tool_calls[0].name == "write"
+    assert second.observations[0].raw_output == {
+        "diffs": [
+            {
+                "path": str(tmp_path / "workspace/booking.txt"),
+                "old_text": None,
+                "new_text": "tuesday\n",
+            }
+        ]
+    }
+    assert third.message == "Done."
+    assert third.stop_reason == "end_turn"
+    assert {step.role for step in session.steps} == {"solver"}
+    records = read_wire_log(log_dir / "acp_wire.jsonl")
+    assert steps_from_wire(records, role="solver") == session.steps
+
+
+def test_a_killed_session_goes_on_in_a_new_process_with_the_next_turn(in_sandbox, tmp_path):
+    role = role_with(tmp_path, ASKING)
+
+    async def body(sandbox):
+        agent = scripted()
+        session = await agent.connect(sandbox, role)
+        session.on_ask_user(choose_tuesday)
+        await session.prompt("Book a day.")
+        snapshot = await session.snapshot()
+        await session.aclose()
+        again = await agent.connect(sandbox, role, resume=snapshot)
+        assert again.id == session.id
+        assert await again.prompt("Which day is it?") == "end_turn"
+        await again.aclose()
+        return session, again, snapshot
+
+    session, again, snapshot = in_sandbox(body)
+    assert snapshot.files == (str(tmp_path / "home/.benchflow-scripted"),)
+    assert [step.message for step in again.steps] == ["It is still Tuesday."]
+    assert {step.id for step in again.steps}.isdisjoint(step.id for step in session.steps)
+
+
+def test_a_copied_client_state_answers_the_same_ask_differently(in_sandbox, tmp_path):
+    """The scripted agent is replayed to its ask; its client's state is the copy."""
+    role = role_with(tmp_path, ASKING)
+
+    async def body(sandbox):
+        agent = scripted()
+        session = await agent.connect(sandbox, role)
+        copies = []
+
+        async def copy_and_choose(ask):
+            copies.append(session.state())
+            return Answer.choose(ask, "mon")
+
+        session.on_ask_user(copy_and_choose)
+        await session.prompt("Book a day.")
+        await session.aclose()
+        assert (sandbox.workspace / "booking.txt").read_text() == "monday\n"
+
+        twin_source = await agent.connect(sandbox, role)
+        process = sandbox.processes[-1]
+        stopped = {}
+
+        async def leave(ask):
+            stopped["state"] = twin_source.state()
+            raise AgentError("leave the agent waiting")
+
+        twin_source.on_ask_user(leave)
+        with pytest.raises(AgentError, match="leave"):
+            await twin_source.prompt("Book a day.")
+        twin = await agent.attach(process, stopped["state"], sandbox, role)
+        twin.on_ask_user(choose_tuesday)
+        assert await twin.continue_turn() == "end_turn"
+        await twin.aclose()
+        assert (sandbox.workspace / "booking.txt").read_text() == "tuesday\n"
+        return session, twin
+
+    session, twin = in_sandbox(body)
+    assert [step.answer for step in session.steps][1] == Answer(selected={"day": ("mon",)})
+    assert [step.answer for step in twin.steps][1] == Answer(selected={"day": ("tue",)})
+    assert twin.steps[0].ask is not None
+
+
+def test_a_permission_gate_is_no_question(in_sandbox, tmp_path):
+    script = """
+    [[turn]]
+    [[turn.do]]
+    run = "touch yes"
+    permission = true
+    [[turn.do]]
+    run = "touch no"
+    permission = true
+    """
+    asks = []
+
+    async def body(sandbox):
+        session = await scripted().connect(sandbox, role_with(tmp_path, script))
+
+        async def first_only(ask):
+            asks.append(ask)
+            return Answer.choose(ask, "allow") if len(asks) == 1 else Answer(outcome="declined")
+
+        session.on_ask_user(first_only)
+        await session.prompt("go")
+        await session.aclose()
+        assert (sandbox.workspace / "yes").exists()
+        assert not (sandbox.workspace / "no").exists()
+        return session
+
+    session = in_sandbox(body)
+    assert {ask.kind for ask in asks} == {"permission"}
+    answers = [step.answer for step in session.steps if step.answer]
+    assert answers[1] == Answer(selected={"permission": ("reject",)})
+
+
+def test_cancel_ends_the_turn_and_the_command_in_it(in_sandbox, tmp_path):
+    script = '[[turn]]\n[[turn.do]]\nrun = "touch started; sleep 60; touch finished"\n'
+
+    async def body(sandbox):
+        session = await scripted().connect(sandbox, role_with(tmp_path, script))
+        async with asyncio.TaskGroup() as tasks:
+            turn = tasks.create_task(session.prompt("go"))
+            while not (sandbox.workspace / "started").exists():
+                await asyncio.sleep(0.01)
+            await session.cancel()
+        assert turn.result() == "cancelled"
+        assert await session.prompt("again") == "end_turn"
+        await session.aclose()
+        assert not (sandbox.workspace / "finished").exists()
+        return session
+
+    session = in_sandbox(body)
+    assert session.steps[0].stop_reason == "cancelled"
+
+
+def test_a_cancel_while_the_user_is_asked_answers_cancelled(in_sandbox, tmp_path):
+    async def body(sandbox):
+        session = await scripted().connect(sandbox, role_with(tmp_path, ASKING))
+
+        async def cancel(ask):
+            await session.cancel()
+            return Answer.choose(ask, "mon")
+
+        session.on_ask_user(cancel)
+        assert await session.prompt("go") == "cancelled"
+        await session.aclose()
+        return session
+
+    session = in_sandbox(body)
+    assert session.steps[-1].answer == Answer(outcome="cancelled")
+    assert session.steps[-1].stop_reason == "cancelled"
+
+
+def test_a_failing_script_is_an_agent_error_and_its_step_is_kept(in_sandbox, tmp_path):
+    script = '[[turn]]\n[[turn.do]]\nrun = "echo broken >&2; exit 3"\n'
+
+    async def body(sandbox):
+        session = await scripted().connect(sandbox, role_with(tmp_path, script))
+        with pytest.raises(AgentError, match="exit code 3"):
+            await session.prompt("go")
+        await session.aclose()
+        return session
+
+    session = in_sandbox(body)
+    assert session.steps[0].observations[0].status == "failed"
+    assert session.steps[0].stop_reason is None
+
+
+def test_an_agent_that_exits_in_a_turn_is_reported_with_its_code(in_sandbox, tmp_path):
+    script = '[[turn]]\n[[turn.do]]\nthink = "oh"\n[[turn.do]]\nexit = 7\n'
+    log_dir = tmp_path / "log"
+
+    async def body(sandbox):
+        session = await scripted().connect(
+            sandbox, role_with(tmp_path, script), log_dir=log_dir
+        )
+        with pytest.raises(AgentError, match="exit code 7"):
+            await session.prompt("go")
+        with pytest.raises(AgentError):
+            await session.prompt("again")
+        await session.aclose()
+        return session
+
+    session = in_sandbox(body)
+    assert session.steps[0].reasoning == "oh"
+    assert session.steps[0].meta["incomplete"]
+    records = read_wire_log(log_dir / "acp_wire.jsonl")
+    assert steps_from_wire(records) == [
+        step.model_copy(update={"role": "agent"}) for step in session.steps
+    ]
+
+
+def test_a_silent_agent_is_cancelled_and_killed(in_sandbox, tmp_path, monkeypatch):
+    monkeypatch.setattr("benchflow_agent_acp.session.CANCEL_GRACE_SEC", 0.4)
+    script = "[[turn]]\n[[turn.do]]\nhang = 60\n"
+
+    async def body(sandbox):
+        role = role_with(tmp_path, script, idle_timeout_sec=0.3)
+        session = await scripted().connect(sandbox, role)
+        with pytest.raises(AgentTimeoutError, match="silent"):
+            await session.prompt("go")
+        assert sandbox.processes[-1].group_is_dead
+        await session.aclose()
+
+    in_sandbox(body)
+
+
+def test_a_turn_that_takes_too_long_is_cancelled_in_time(in_sandbox, tmp_path):
+    script = '[[turn]]\n[[turn.do]]\nrun = "sleep 60"\n'
+
+    async def body(sandbox):
+        role = role_with(tmp_path, script, timeout_sec=0.5)
+        session = await scripted().connect(sandbox, role)
+        with pytest.raises(AgentTimeoutError, match="did not end its turn"):
+            await session.prompt("go")
+        await session.aclose()
+        return session
+
+    session = in_sandbox(body)
+    assert session.steps[-1].stop_reason == "cancelled"
+
+
+def test_the_users_thinking_time_counts_for_no_timeout(in_sandbox, tmp_path):
+
+
+    async def body(sandbox):
+        role = role_with(tmp_path, ASKING, idle_timeout_sec=5, timeout_sec=5)
+        session = await scripted().connect(sandbox, role)
+        clocks = []
+
+        async def slow(ask):
+            clocks.append(session._clock._timeout.when())
+            await asyncio.sleep(0)
+            return Answer.choose(ask, "mon")
+
+        session.on_ask_user(slow)
+        await session.prompt("go")
+        await session.aclose()
+        assert clocks == [None]
+
+    in_sandbox(body)
+
+
+def test_a_failed_handshake_leaves_no_process(in_sandbox, tmp_path):
+    agent = scripted()
+    launch = agent.decl.launch.model_copy(update={"args": ("-c", "print('{bad')")})
+    broken = type(agent)(agent.decl.model_copy(update={"launch": launch}))
+
+    async def body(sandbox):
+        with pytest.raises(AgentError, match="broken message"):
+            await broken.connect(sandbox, Role())
+        assert sandbox.processes[-1].group_is_dead
+
+    in_sandbox(body)
+
+
+def test_the_oracle_plays_a_script_over_acp(in_sandbox, tmp_path):
+    (tmp_path / "solution").mkdir()
+    (tmp_path / "solution/script.toml").write_text(
+        '[[turn]]\n[[turn.do]]\nrun = "echo hi > out.txt"\n'
+    )
+
+    async def body(sandbox):
+        agent = oracle()
+        assert (await agent.needs(Role())).solution
+        session = await agent.connect(sandbox, Role())
+        assert await session.prompt("go") == "end_turn"
+        await session.aclose()
+        assert (sandbox.workspace / "out.txt").read_text() == "hi\n"
+
+    in_sandbox(body)
+
+
+def test_the_shipped_example_script_is_playable(in_sandbox, tmp_path):
+    from importlib.resources import files
+
+    script = files("benchflow_agent_acp").joinpath("scripted/example.toml").read_text()
+
+    async def body(sandbox):
+        session = await scripted().connect(sandbox, role_with(tmp_path, script))
+        session.on_ask_user(choose_tuesday)
+        await session.prompt("go")
+        await session.aclose()
+        assert (sandbox.workspace / "booking.txt").read_text() == "tuesday\n"
+        assert (sandbox.workspace / "notes/summary.txt").exists()
+
+    in_sandbox(body)
+
+
+def test_every_step_survives_a_round_trip_as_json(in_sandbox, tmp_path):
+    async def body(sandbox):
+        session = await scripted().connect(sandbox, role_with(tmp_path, ASKING))
+        session.on_ask_user(choose_tuesday)
+        await session.prompt("go")
+        await session.aclose()
+        return session.steps
+
+    for step in in_sandbox(body):
+        assert type(step).model_validate_json(step.model_dump_json()) == step
+        json.loads(step.model_dump_json())
