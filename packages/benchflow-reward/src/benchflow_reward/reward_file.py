@@ -8,9 +8,9 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from benchflow_contracts import RewardFormatError
+from pydantic import JsonValue
 
 from .strict_json import StrictJsonError, parse_strict_json
 
@@ -20,7 +20,9 @@ MAX_DEPTH = 16
 MAX_ITEMS = 256
 MAX_KEY_CHARS = 128
 
-_DECIMAL = re.compile(rb"[ \t\r\n]*(-?(?:(?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,30})?|\.[0-9]{1,30}))[ \t\r\n]*")
+_DECIMAL = re.compile(
+    rb"[ \t\r\n]*(-?(?:(?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,30})?|\.[0-9]{1,30}))[ \t\r\n]*"
+)
 _HINT = "test.sh writes exactly one of reward.txt (one decimal) or reward.json ({'reward': number})"
 
 
@@ -30,7 +32,7 @@ class ParsedReward:
 
     reward: float
     items: Mapping[str, float]
-    metadata: Mapping[str, Any]
+    metadata: Mapping[str, JsonValue]
 
 
 def parse_reward(directory: Path, *, reward_range: tuple[float, float]) -> ParsedReward:

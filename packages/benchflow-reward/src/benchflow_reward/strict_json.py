@@ -4,6 +4,8 @@ import json
 import re
 from typing import Any
 
+from pydantic import JsonValue
+
 MAX_NUMBER_CHARS = 64
 
 
@@ -11,7 +13,7 @@ class StrictJsonError(ValueError):
     """The text is not the JSON that we accept. The message says why."""
 
 
-def parse_strict_json(data: bytes, *, max_depth: int = 16) -> Any:
+def parse_strict_json(data: bytes, *, max_depth: int = 16) -> JsonValue:
     """Return the value of `data`, which the caller has capped in size.
 
     Guarantees: UTF-8 without a byte order mark, at most `max_depth` nested
@@ -27,7 +29,7 @@ def parse_strict_json(data: bytes, *, max_depth: int = 16) -> Any:
         raise StrictJsonError("not UTF-8") from error
     _check_depth(text, max_depth)
     try:
-        value = json.loads(
+        value: JsonValue = json.loads(
             text,
             object_pairs_hook=_unique_keys,
             parse_int=_short_int,
@@ -53,12 +55,12 @@ def _check_depth(text: str, max_depth: int) -> None:
     # alike, so up to the first error of the text the count is the parser's depth.
     depth = 0
     for match in _STRING_OR_BRACKET.finditer(text):
-        token = match.group()
-        if token in "[{":
+        found = match.group()
+        if found in "[{":
             depth += 1
             if depth > max_depth:
                 raise StrictJsonError(f"nested deeper than {max_depth}")
-        elif token in "]}":
+        elif found in "]}":
             depth -= 1
 
 
@@ -90,7 +92,7 @@ def _no_constant(text: str) -> float:
     raise StrictJsonError(f"{text} is not a JSON number")
 
 
-def same_json(left: Any, right: Any) -> bool:
+def same_json(left: JsonValue, right: JsonValue) -> bool:
     """Whether two JSON values are equal; unlike in Python, `true` is not `1`."""
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right

@@ -1,0 +1,67 @@
+"""Files out of the agent's box, which is hostile."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from benchflow_contracts import RewardError, Sandbox, TransferError
+
+MAX_BYTES = 256 * 1024 * 1024
+
+Outcome = Literal["copied", "absent", "refused"]
+
+_EXISTS = '[ -e "$1" ] || [ -L "$1" ]'
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """One path of the box: a private copy on the host, or why there is none."""
+
+    path: str
+    outcome: Outcome
+    local: Path | None = None
+    reason: str = ""
+
+
+async def collect(
+    sandbox: Sandbox, paths: Sequence[str], into: Path, *, max_bytes: int = MAX_BYTES
+) -> list[Collected]:
+    """Copy `paths` to `into/0`, `into/1`, ... from one instant of the box.
+
+    A path that is not there is `absent`; one that holds a link, a device, a pipe
+    or more than `max_bytes` is `refused` as a whole. Both are the agent's doing
+    and no fault: nothing in the box can raise an error from here.
+
+    Raises:
+        RewardError: The transfer itself broke, or the box is gone.
+    """
+    taken: list[Collected] = []
+    failed: list[tuple[int, TransferError]] = []
+    async with sandbox.freeze():
+        for index, path in enumerate(paths):
+            local = into / str(index)
+            try:
+                await sandbox.download(path, local, max_bytes=max_bytes)
+            except TransferError as error:
+                if error.retryable:
+                    raise RewardError(f"cannot fetch {path!r}: {error}", retryable=True) from error
+                failed.append((index, error))
+                taken.append(Collected(path, "absent"))
+            else:
+                taken.append(Collected(path, "copied", local))
+    for index, cause in failed:
+        if await _exists(sandbox, paths[index]):
+            taken[index] = Collected(paths[index], "refused", reason=str(cause))
+    return taken
+
+
+async def _exists(sandbox: Sandbox, path: str) -> bool:
+    # Only after a failed download, and only to tell "not there" from "not fit":
+    # a box that lies here gains nothing, and a dead one answers nothing.
+    probe = await sandbox.exec(
+        ["/bin/sh", "-c", _EXISTS, "sh", path], user="root", cwd="/", timeout=10
+    )
+    if probe.exit_code not in (0, 1):
+        raise RewardError(f"cannot tell whether {path!r} exists: exit code {probe.exit_code}")
+    return probe.exit_code == 0

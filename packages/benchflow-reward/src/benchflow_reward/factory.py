@@ -1,0 +1,70 @@
+"""From a task's `[verifier]` table to its Rewards."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from benchflow_contracts import ModelEndpoint, Reward, Task, TaskError, UsageError
+
+from .declared import declared_rewards, read_table
+from .judge import LLMJudge
+from .judge.client import ChatClient
+from .judge_table import JudgeTable
+from .rubric import Rubric
+from .script import ScriptVerifier
+
+
+def make_rewards(
+    task: Task,
+    *,
+    isolation: Literal["hermetic", "twin", "shared"] | None = None,
+    judge: ModelEndpoint | None = None,
+    judge_model: str | None = None,
+) -> list[Reward]:
+    """Return the rewards of `task`, in the order in which they must score.
+
+    Signals of weight 0 come first, since they may read the live box; the one named
+    `reward` comes last, since a script verifier ends it.
+
+    Raises:
+        TaskError: The `[verifier]` table is malformed, with `task.toml:key`.
+        UsageError: The task is judged by a model, and none was given.
+    """
+    verifier = task.config.verifier
+    declared = declared_rewards(verifier.rewards)
+    signals: list[Reward] = [reward for reward, weight in declared if weight == 0]
+    counted = [(reward, weight) for reward, weight in declared if weight > 0]
+    if any(signal.name == "reward" for signal in signals):
+        raise TaskError("the name 'reward' is the verdict's", where="task.toml:verifier.rewards")
+    if verifier.type == "rewards":
+        if not counted:
+            raise TaskError(
+                "type = 'rewards' needs a reward with a weight above 0",
+                where="task.toml:verifier.rewards",
+            )
+        return [*signals, Rubric(criteria=counted)]
+    if counted:
+        raise TaskError(
+            f"a reward beside type = {verifier.type!r} is a signal: its weight is 0",
+            where="task.toml:verifier.rewards",
+        )
+    if verifier.type == "judge":
+        return [*signals, _judge(verifier.judge, judge, judge_model)]
+    return [*signals, ScriptVerifier(isolation=isolation)]
+
+
+def _judge(table: Mapping[str, Any], endpoint: ModelEndpoint | None, model: str | None) -> LLMJudge:
+    settings = read_table(JudgeTable, table, "task.toml:verifier.judge")
+    chosen = model or settings.model
+    if endpoint is None or chosen is None:
+        missing = "endpoint" if endpoint is None else "model"
+        raise UsageError(
+            f"the task is graded by a model, and no judge {missing} was given",
+            hint="name the judge's endpoint and model on the command line",
+        )
+    return LLMJudge(
+        client=ChatClient(endpoint, chosen, timeout_sec=settings.timeout_sec),
+        criteria=settings.criteria,
+        files=settings.files,
+        scale=settings.scale,
+        votes=settings.votes,
+    )

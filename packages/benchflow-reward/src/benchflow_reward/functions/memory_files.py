@@ -1,0 +1,69 @@
+"""MemoryFiles: what the agent wrote into its memory or skills."""
+
+import asyncio
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchflow_contracts import RewardError, RewardEvent, RolloutNode, SandboxError, VerifyResult
+
+from benchflow_reward.collect import Collected, collect
+from benchflow_reward.live_node import sandbox_of
+from benchflow_reward.matcher import search
+
+MAX_MEMORY_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryFiles:
+    """1 when the agent's memory holds what it should, else 0. Memory space.
+
+    `directory` is a memory or skills directory inside the agent's box. At least
+    one file below it fits the glob `files` and, when given, contains `pattern`.
+    """
+
+    directory: str
+    files: str = "*"
+    pattern: str | None = None
+    name: str = "memory"
+
+    async def score(self, node: RolloutNode) -> VerifyResult:
+        """Read the directory out of the live box.
+
+        Raises:
+            RewardError: There is no live box, it broke, or the pattern is bad.
+        """
+        sandbox = sandbox_of(node, self.name)
+        with tempfile.TemporaryDirectory(prefix="bf-memory-") as name:
+            try:
+                [item] = await collect(
+                    sandbox, [self.directory], Path(name), max_bytes=MAX_MEMORY_BYTES
+                )
+            except SandboxError as error:
+                raise RewardError(f"{self.name!r} cannot read the memory: {error}") from error
+            texts = await asyncio.to_thread(self._read, item)
+        names = sorted(texts)
+        if self.pattern is not None:
+            hits = await search(self.pattern, [texts[name] for name in names])
+            names = [name for name, hit in zip(names, hits, strict=True) if hit]
+        return self._result(item, names)
+
+    def _read(self, item: Collected) -> dict[str, str]:
+        if item.local is None or not item.local.is_dir():
+            return {}
+        return {
+            str(path.relative_to(item.local)): path.read_text("utf-8", errors="replace")
+            for path in item.local.rglob(self.files)
+            if path.is_file()
+        }
+
+    def _result(self, item: Collected, names: list[str]) -> VerifyResult:
+        return VerifyResult(
+            reward=1.0 if names else 0.0,
+            items={"files": float(len(names))},
+            events=tuple(
+                RewardEvent(source=self.name, value=1.0, space="memory", tag=name) for name in names
+            ),
+            space="memory",
+            meta={"directory": self.directory, "outcome": item.outcome},
+        )

@@ -1,0 +1,31 @@
+"""RegexMatch: the answer matches a pattern."""
+
+from dataclasses import dataclass
+
+from benchflow_contracts import RolloutNode, VerifyResult
+
+from benchflow_reward.matcher import search
+
+from .answer import read_answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegexMatch:
+    r"""1 when `pattern` is found in the answer, else 0. Output space, terminal.
+
+    The answer is `file` in the agent's box, or else the agent's last message.
+    `^` and `$` match at line ends; anchor with `\A` and `\Z` for the whole text.
+    """
+
+    pattern: str
+    file: str | None = None
+    ignore_case: bool = False
+    name: str = "regex"
+
+    async def score(self, node: RolloutNode) -> VerifyResult:
+        """Search. Raises `RewardError` for a bad or endless pattern."""
+        answer = await read_answer(node, self.file, self.name)
+        text = answer.text
+        found = [] if text is None else [text]
+        right = any(await search(self.pattern, found, ignore_case=self.ignore_case))
+        return answer.verdict(right, "the pattern is not in the text")

@@ -1,0 +1,5 @@
+"""The LLM judge."""
+
+from .judge import LLMJudge
+
+__all__ = ["LLMJudge"]

@@ -1,0 +1,69 @@
+"""What a grader needs of the live world, checked once."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchflow_contracts import (
+    EnvState,
+    NodeState,
+    RewardError,
+    RolloutNode,
+    Sandbox,
+    SandboxProvider,
+    SandboxSpec,
+    Task,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveNode:
+    """A node whose world is still there, with the parts that grading needs."""
+
+    node: RolloutNode
+    task: Task
+    provider: SandboxProvider
+    sandbox: Sandbox
+    grading_spec: SandboxSpec
+    env_state: EnvState | None
+    log_dir: Path | None
+
+
+def state_of(node: RolloutNode, reward: str) -> NodeState:
+    """Return the node's state, or raise `RewardError` naming the reward."""
+    if node.state is None:
+        raise RewardError(
+            f"{reward!r} cannot score node {node.id!r}: its world is not attached",
+            hint="score the node before the rollout's teardown",
+        )
+    return node.state
+
+
+def sandbox_of(node: RolloutNode, reward: str) -> Sandbox:
+    """Return the live box, or raise `RewardError` naming the reward."""
+    sandbox = state_of(node, reward).sandbox
+    if sandbox is None:
+        raise RewardError(
+            f"{reward!r} cannot score node {node.id!r}: there is no live sandbox",
+            hint="score the node before the rollout's teardown",
+        )
+    return sandbox
+
+
+def live_node(node: RolloutNode, reward: str) -> LiveNode:
+    """Return all that a script verifier needs, or raise `RewardError`."""
+    state = state_of(node, reward)
+    sandbox = sandbox_of(node, reward)
+    if state.provider is None or state.grading_spec is None:
+        raise RewardError(
+            f"{reward!r} cannot score node {node.id!r}: no provider makes a grading box",
+            hint="give NodeState both provider and grading_spec",
+        )
+    return LiveNode(
+        node=node,
+        task=state.task,
+        provider=state.provider,
+        sandbox=sandbox,
+        grading_spec=state.grading_spec,
+        env_state=state.env_state or node.env_state,
+        log_dir=state.log_dir,
+    )

@@ -1,0 +1,78 @@
+"""Rubric: several rewards, one verdict."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from benchflow_contracts import (
+    BenchFlowError,
+    Reward,
+    RewardEvent,
+    RolloutNode,
+    UsageError,
+    VerifyResult,
+)
+
+Aggregate = Literal["mean", "min"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rubric:
+    """The weighted mean, or the least, of its criteria.
+
+    Guarantees: when any criterion of weight > 0 is unscored or fails, the whole is
+    unscored, never 0. A criterion of weight 0 is measured beside the verdict and
+    cannot break it. `items` holds each scored criterion by name; the events of all
+    are kept in order. Criteria are scored one after another, as listed.
+    """
+
+    criteria: Sequence[tuple[Reward, float]]
+    aggregate: Aggregate = "mean"
+    name: str = "reward"
+
+    def __post_init__(self) -> None:
+        names = [criterion.name for criterion, _ in self.criteria]
+        if len(set(names)) != len(names):
+            raise UsageError(f"two criteria of {self.name!r} have one name: {sorted(names)!r}")
+        weights = [weight for _, weight in self.criteria]
+        if not all(math.isfinite(weight) and weight >= 0 for weight in weights):
+            raise UsageError(f"{self.name!r}: each weight is finite and not negative")
+        if not any(weights):
+            raise UsageError(f"{self.name!r} has no criterion with a weight above 0")
+
+    async def score(self, node: RolloutNode) -> VerifyResult:
+        """Score every criterion. A failed one makes the result unscored, with its cause."""
+        scored: list[tuple[float, float]] = []
+        items: dict[str, float] = {}
+        events: list[RewardEvent] = []
+        errors: dict[str, str] = {}
+        for criterion, weight in self.criteria:
+            result = await _try(criterion, node)
+            events.extend(result.events)
+            if result.reward is None:
+                errors[criterion.name] = result.error or "unscored"
+                continue
+            items[criterion.name] = result.reward
+            if weight > 0:
+                scored.append((result.reward, weight))
+        meta = {"aggregate": self.aggregate, "unscored": errors}
+        fatal = {c.name: errors[c.name] for c, w in self.criteria if w > 0 and c.name in errors}
+        error = "; ".join(f"criterion {name!r}: {why}" for name, why in fatal.items()) or None
+        reward = None if error else self._combine(scored)
+        return VerifyResult(
+            reward=reward, items=items, events=tuple(events), error=error, meta=meta
+        )
+
+    def _combine(self, scored: list[tuple[float, float]]) -> float:
+        if self.aggregate == "min":
+            return min(value for value, _ in scored)
+        total = math.fsum(weight for _, weight in scored)
+        return math.fsum(value * weight for value, weight in scored) / total
+
+
+async def _try(criterion: Reward, node: RolloutNode) -> VerifyResult:
+    try:
+        return await criterion.score(node)
+    except BenchFlowError as error:
+        return VerifyResult.unscored(str(error))

@@ -1,0 +1,13 @@
+"""Where things lie in a grading box."""
+
+from pathlib import Path
+
+TESTS = "/tests"
+TOOLS = "/tests-tools"
+EVIDENCE = "/evidence"
+VERIFIER_LOGS = "/logs/verifier"
+
+PINNED_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+RUN_UNTRUSTED = Path(__file__).parent.parent / "run_untrusted.py"
+"""The host's copy of the tool that lies at `/tests-tools/run_untrusted.py`."""

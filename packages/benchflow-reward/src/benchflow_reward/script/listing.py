@@ -1,0 +1,98 @@
+"""What lies in a bounded set of paths of a box."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from benchflow_contracts import RewardError, Sandbox
+
+_TIMEOUT_SEC = 120
+_FORMAT = r"%y\t%m\t%U:%G\t%s\t%T@\t%C@\t%l\t%p\0"
+
+_LIST = f"""set -u
+shown() {{ find -P "$@" -printf '{_FORMAT}' 2>/dev/null; }}
+list() {{ for d in "$@"; do [ ! -e "$d" ] || shown "$d" -xdev; done; }}
+list /tests /logs/verifier /evidence /bin /sbin /usr/bin /usr/sbin /usr/local/bin /usr/local/sbin /etc
+for d in /lib /lib64 /usr/lib /usr/local/lib; do
+  [ ! -e "$d" ] || shown "$d/" -xdev -maxdepth 5 \\( -name '*.pth' -o -name 'sitecustomize*' \\
+    -o -name 'usercustomize*' -o -name 'ld-*' -o -name 'libc.so*' -o -name 'libc-*' \\)
+done
+for d in /usr/lib/python3* /usr/local/lib/python3*; do
+  [ ! -e "$d" ] || shown "$d" -xdev -maxdepth 2
+done
+echo
+"""
+
+_LIST_STEERING = f"""set -u
+for d in "$@"; do
+  [ ! -e "$d" ] || find -P "$d" -xdev -maxdepth 8 -type d -name node_modules -prune -o \\
+    \\( -name '*.py' -o -name '*.pth' -o -name '*.ini' -o -name '*.cfg' -o -name '.*rc' \\
+    -o -name '.*profile' -o -name '.*env' -o -name '.gitconfig' -o -path '*/.git/hooks/*' \\) \\
+    -printf '{_FORMAT}' 2>/dev/null
+done
+echo
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file, link or directory. Times are as find(1) prints them."""
+
+    kind: str
+    mode: str
+    owner: str
+    size: str
+    modified: str
+    changed: str
+    target: str
+
+    def same_shape(self, other: "Entry") -> bool:
+        """Whether kind, mode, owner, target and (for files) size are equal."""
+        left = (self.kind, self.mode, self.owner, self.target)
+        right = (other.kind, other.mode, other.owner, other.target)
+        return left == right and (self.kind != "f" or self.size == other.size)
+
+    def same_times(self, other: "Entry") -> bool:
+        """Whether neither content nor inode changed since both were one file."""
+        return (self.modified, self.changed) == (other.modified, other.changed)
+
+
+async def list_system(box: Sandbox) -> dict[str, Entry]:
+    """List the grader's, the system's and the interpreters' start-up paths."""
+    return await _list(box, _LIST, ())
+
+
+async def list_steering(box: Sandbox, directories: Sequence[str]) -> dict[str, Entry]:
+    """List what may steer a shell, an interpreter or a test runner below `directories`."""
+    return await _list(box, _LIST_STEERING, directories)
+
+
+async def _list(box: Sandbox, script: str, args: Sequence[str]) -> dict[str, Entry]:
+    cmd = ["/bin/sh", "-c", script, "sh", *args]
+    result = await box.exec(cmd, user="root", cwd="/", timeout=_TIMEOUT_SEC)
+    if not result.ok or result.stdout_dropped or not result.stdout.endswith("\n"):
+        raise RewardError("the integrity listing is not complete")
+    entries: dict[str, Entry] = {}
+    for record in result.stdout.split("\0")[:-1]:
+        fields = record.split("\t", 7)
+        if len(fields) != 8:
+            raise RewardError("the integrity listing is malformed")
+        *values, path = fields
+        entries[path] = Entry(*values)
+    return entries
+
+
+async def digests(box: Sandbox, paths: Iterable[str]) -> dict[str, str]:
+    """Return sha256 digests by path, of what can be read."""
+    ordered = sorted(paths)
+    if not ordered:
+        return {}
+    names = b"".join(path.encode("utf-8", "surrogateescape") + b"\0" for path in ordered)
+    result = await box.exec(
+        ["/bin/sh", "-c", "xargs -0 sha256sum -z -- 2>/dev/null; echo"],
+        user="root",
+        cwd="/",
+        timeout=_TIMEOUT_SEC,
+        stdin=names,
+    )
+    lines = [line.split("  ", 1) for line in result.stdout.split("\0")[:-1]]
+    return {line[1]: line[0] for line in lines if len(line) == 2}

@@ -1,0 +1,44 @@
+"""What is kept of a test run on the host."""
+
+import os
+import shutil
+from pathlib import Path
+
+from benchflow_contracts import ExecResult
+
+MAX_STDOUT_CHARS = 1024 * 1024
+_KEPT = ("reward.txt", "reward.json", "ctrf.json")
+_MAX_KEPT_BYTES = 4 * 1024 * 1024
+
+
+def write_stdout(result: ExecResult, log_dir: Path | None) -> None:
+    """Write `test-stdout.txt`: stdout, then stderr, each with its end kept."""
+    if log_dir is None:
+        return
+    log_dir.mkdir(parents=True, exist_ok=True)
+    parts = [
+        _tail(result.stdout, result.stdout_dropped),
+        "\n--- stderr ---\n",
+        _tail(result.stderr, result.stderr_dropped),
+    ]
+    (log_dir / "test-stdout.txt").write_text("".join(parts), "utf-8", errors="replace")
+
+
+def _tail(text: str, dropped: int) -> str:
+    cut = max(0, len(text) - MAX_STDOUT_CHARS)
+    notes = f"[{cut} characters cut here]\n" if cut else ""
+    end = f"\n[{dropped} bytes dropped]\n" if dropped else ""
+    return notes + text[cut:] + end
+
+
+def keep_reward_files(logs: Path, log_dir: Path | None) -> None:
+    """Copy the raw reward files as they are. Links and huge files are left out."""
+    if log_dir is None:
+        return
+    log_dir.mkdir(parents=True, exist_ok=True)
+    for name in _KEPT:
+        source = logs / name
+        if source.is_symlink() or not source.is_file():
+            continue
+        if os.lstat(source).st_size <= _MAX_KEPT_BYTES:
+            shutil.copyfile(source, log_dir / name, follow_symlinks=False)

@@ -1,0 +1,51 @@
+"""ScriptVerifier: the task's `tests/test.sh` decides."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from benchflow_contracts import (
+    RewardError,
+    RolloutNode,
+    SandboxError,
+    SnapshotError,
+    VerifyResult,
+)
+
+from benchflow_reward.live_node import live_node
+
+from .hermetic import grade_hermetic
+from .shared import grade_shared
+from .twin import grade_twin
+
+_MODES = {"hermetic": grade_hermetic, "twin": grade_twin, "shared": grade_shared}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptVerifier:
+    """Runs `tests/test.sh` and reads the reward file that it leaves.
+
+    `hermetic` and `twin` end the agent's box, so this is the last Reward to score a
+    node. `VerifyResult.grading` says how it was graded.
+    """
+
+    isolation: Literal["hermetic", "twin", "shared"] | None = None
+    """Overrides the task's `[verifier] isolation`."""
+    name: str = "reward"
+
+    async def score(self, node: RolloutNode) -> VerifyResult:
+        """Grade the node.
+
+        Raises:
+            RewardError: There is no live sandbox, the tests crashed, ran out of time
+                or left no valid reward, or the grading box failed. No reward then.
+        """
+        live = live_node(node, self.name)
+        mode = self.isolation or live.task.config.verifier.isolation
+        try:
+            return await _MODES[mode](live)
+        except (SandboxError, SnapshotError) as error:
+            raise RewardError(
+                f"{mode} grading of {live.task.id!r} failed: {error}",
+                hint=error.hint,
+                retryable=error.retryable,
+            ) from error
