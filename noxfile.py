@@ -21,19 +21,30 @@ nox.options.sessions = ["lint", "types", "unit", "wheel", "docs", "e2e"]
 
 
 def _interpreters() -> list[str]:
-    """Return one interpreter for each CPython from 3.11 that works on this machine."""
+    """Return the versions of CPython >= 3.11 that work here; nox finds them on PATH.
+
+    A version manager keeps its Pythons off PATH, or shows them by shims that fail: so
+    each one that runs gets a link in a directory of ours, which goes first.
+    """
+    links = ROOT / ".nox" / "interpreters"
+    links.mkdir(parents=True, exist_ok=True)
     found = []
     for minor in range(11, 16):
         name = f"python3.{minor}"
-        homes = sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/{name}"))
-        for candidate in [shutil.which(name), *map(str, homes)]:
-            # A version manager's shim exists also when its Python does not run.
-            if candidate and not subprocess.run(
-                [candidate, "-c", "import venv"], capture_output=True, check=False
-            ).returncode:
-                found.append(candidate)
-                break
+        kept = sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/{name}"))
+        on_path = [Path(d) / name for d in os.environ["PATH"].split(os.pathsep) if d != str(links)]
+        runs = next((p for p in [*kept, *on_path] if _works(p)), None)
+        if runs is not None:
+            (links / name).unlink(missing_ok=True)
+            (links / name).symlink_to(runs)
+            found.append(f"3.{minor}")
+    os.environ["PATH"] = f"{links}{os.pathsep}{os.environ['PATH']}"
     return found
+
+
+def _works(python: Path) -> bool:
+    done = python.is_file() and subprocess.run([python, "-c", ""], capture_output=True, check=False)
+    return bool(done) and done.returncode == 0
 
 
 PYTHONS = _interpreters()
