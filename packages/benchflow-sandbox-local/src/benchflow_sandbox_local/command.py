@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from benchflow_contracts.errors import SandboxError, SandboxLimitError, SandboxTimeoutError
 from benchflow_contracts.sandbox import ExecResult, SandboxSpec
-from benchflow_sandbox_native import InitClient, InitError
+from benchflow_sandbox_native import InitError
 
 from .accounts import Account
 from .capture import Capture
 from .cgroup.group import Group
+from .machine import Machine
 from .pipes import PipeWriter, Streams
 from .shield import finish
 
@@ -56,7 +57,7 @@ class Command:
         """The command for a message."""
         return " ".join(self.argv)[:200]
 
-    async def start(self, init: InitClient, group: Group, fds: tuple[int, int, int]) -> int:
+    async def start(self, machine: Machine, group: Group, fds: tuple[int, int, int]) -> int:
         """Start it; return its pid inside.
 
         Raises:
@@ -65,7 +66,7 @@ class Command:
         """
         before = group.hits()
         try:
-            return await init.spawn(
+            return await machine.init.spawn(
                 self.argv,
                 env=self.env,
                 cwd=self.cwd,
@@ -93,17 +94,17 @@ class Command:
         return SandboxError(f"{self.shown!r} cannot be started: {error}")
 
     async def run(
-        self, init: InitClient, group: Group, stdin: bytes, timeout: float | None, limit: int
+        self, machine: Machine, group: Group, stdin: bytes, timeout: float | None, limit: int
     ) -> ExecResult:
         """Run it and collect its output; the whole group is dead when this fails."""
         began, before = time.monotonic(), group.hits()
         with Streams() as streams:
-            pid = await self.start(init, group, streams.child)
+            pid = await self.start(machine, group, streams.child)
             streams.close_child()
             out = Capture(streams.stdout.detach(), limit)
             err = Capture(streams.stderr.detach(), limit)
             try:
-                code = await self._finish(init, pid, streams.stdin, stdin, timeout)
+                code = await self._finish(machine, pid, streams.stdin, stdin, timeout)
                 out.finish()
                 err.finish()
             finally:
@@ -121,20 +122,20 @@ class Command:
         )
 
     async def _finish(
-        self, init: InitClient, pid: int, pipe: PipeWriter, stdin: bytes, timeout: float | None
+        self, machine: Machine, pid: int, pipe: PipeWriter, stdin: bytes, timeout: float | None
     ) -> int:
         try:
             async with asyncio.timeout(timeout):
                 if not stdin:
                     pipe.close()
-                    return await init.wait(pid)
+                    return await machine.init.wait(pid)
                 async with asyncio.TaskGroup() as group:
                     feeding = group.create_task(_feed(pipe, stdin))
-                    code = await init.wait(pid)
+                    code = await machine.init.wait(pid)
                     feeding.cancel()
                 return code
         except BaseException as error:
-            await finish(_end(init, pid))
+            await finish(_end(machine, pid))
             if isinstance(error, TimeoutError):
                 raise SandboxTimeoutError(f"{self.shown!r} did not end in {timeout} s") from error
             if isinstance(error, InitError):
@@ -149,10 +150,11 @@ async def _feed(pipe: PipeWriter, data: bytes) -> None:
     pipe.close()
 
 
-async def _end(init: InitClient, pid: int) -> None:
-    with suppress(InitError):
-        await init.kill(pid, signal.SIGKILL, group=True)
-        await init.wait(pid)
+async def _end(machine: Machine, pid: int) -> None:
+    # A box that is gone has killed it already.
+    with suppress(InitError, SandboxError):
+        await machine.init.kill(pid, signal.SIGKILL, group=True)
+        await machine.init.wait(pid)
 
 
 def shell_of(root: int) -> str:

@@ -147,6 +147,10 @@ class Keeper:
         answer = await self._launcher.ask("socket", (netns,))
         return socket.socket(fileno=answer.fds[0])
 
+    def check(self, image: SandboxImage) -> None:
+        """Raise `SnapshotError` when `image` cannot be restored."""
+        self.images.get(image)
+
     async def seal(self, sandbox: LocalSandbox) -> SandboxImage:
         """Copy the sandbox's upper layer away while it is frozen.
 

@@ -77,9 +77,16 @@ class Machine:
 
     @property
     def init(self) -> InitClient:
-        """The client of the box's init."""
+        """The client of the box's init; raise `SandboxError` once this is closed."""
+        if self._control < 0:
+            raise SandboxError(f"the box {self.name!r} is gone")
         # Through a descriptor of the directory: no name inside can lead this elsewhere.
         return InitClient(Path(f"/proc/self/fd/{self._control}/init.sock"))
+
+    @property
+    def closed(self) -> bool:
+        """Whether this life is over. A number of a process then means nothing any more."""
+        return self._control < 0
 
     @property
     def pid(self) -> int:

@@ -5,8 +5,9 @@ import signal
 
 from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox import ByteReader, ByteWriter
-from benchflow_sandbox_native import InitClient, InitError
+from benchflow_sandbox_native import InitError
 
+from .machine import Machine
 from .pipes import Streams
 from .shield import finish
 
@@ -14,8 +15,8 @@ from .shield import finish
 class LocalProcess:
     """One process that `spawn` started. Its pipes are this process's own."""
 
-    def __init__(self, init: InitClient, pid: int, streams: Streams) -> None:
-        self._init = init
+    def __init__(self, machine: Machine, pid: int, streams: Streams) -> None:
+        self._machine = machine
         self._pid = pid
         self._streams = streams
         self._code: int | None = None
@@ -49,20 +50,22 @@ class LocalProcess:
             return self._code
 
     async def _exit_code(self) -> int:
+        # With its init gone, nothing of the box can still run.
+        if self._machine.closed:
+            return 128 + signal.SIGKILL
         try:
-            return await self._init.wait(self._pid)
+            return await self._machine.init.wait(self._pid)
         except InitError as error:
-            # With its init gone, nothing of the box can still run.
             if error.stage == "connection":
                 return 128 + signal.SIGKILL
             raise SandboxError(f"process {self._pid} is lost: {error}") from error
 
     async def kill(self) -> None:
         """Kill the whole process group. Returns when the leader is dead. Idempotent."""
-        if self._code is not None:
+        if self._code is not None or self._machine.closed:
             return
         try:
-            await self._init.kill(self._pid, signal.SIGKILL, group=True)
+            await self._machine.init.kill(self._pid, signal.SIGKILL, group=True)
         except InitError:
             return  # it is dead already, or the whole box is
         await self.wait()

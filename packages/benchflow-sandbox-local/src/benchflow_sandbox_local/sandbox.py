@@ -41,6 +41,10 @@ class Keeper(Protocol):
         """Return a socket made in a network namespace."""
         ...
 
+    def check(self, image: SandboxImage) -> None:
+        """Raise `SnapshotError` when `image` cannot be restored."""
+        ...
+
     async def seal(self, sandbox: "LocalSandbox") -> SandboxImage:
         """Copy the sandbox's upper layer away while it is frozen."""
         ...
@@ -113,7 +117,7 @@ class LocalSandbox:
         command = self._command(self._spec.entrypoint, "root", "/", None)
         null = open_strict(self.machine.root, "dev/null", os.O_RDWR)
         try:
-            await command.start(self.machine.init, self._group, (null, null, null))
+            await command.start(self.machine, self._group, (null, null, null))
         finally:
             os.close(null)
 
@@ -131,7 +135,7 @@ class LocalSandbox:
         self._freezer.refuse_own_task()
         command = self._command(cmd, user, cwd, env)
         limit = self._spec.limits.output_bytes
-        return await command.run(self.machine.init, self._group, stdin, timeout, limit)
+        return await command.run(self.machine, self._group, stdin, timeout, limit)
 
     async def spawn(
         self,
@@ -146,13 +150,13 @@ class LocalSandbox:
         command = self._command(cmd, user, cwd, env)
         streams = Streams()
         try:
-            init = self.machine.init
-            pid = await command.start(init, self._group, streams.child)
+            machine = self.machine
+            pid = await command.start(machine, self._group, streams.child)
         except BaseException:
             streams.close()
             raise
         streams.close_child()
-        return LocalProcess(init, pid, streams)
+        return LocalProcess(machine, pid, streams)
 
     def _command(
         self,
@@ -242,6 +246,7 @@ class LocalSandbox:
         """Go back to `image`. All processes end; `id`, spec and endpoints stay."""
         async with self._changing:
             old = self.machine
+            self._keeper.check(image)
             if self._freezer.held:
                 raise SnapshotError(f"sandbox {self._name!r} is frozen: thaw it before a restore")
             await self._end_relay()

@@ -1,0 +1,41 @@
+import asyncio
+import os
+
+import pytest
+from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_sandbox_local import LocalProvider
+
+
+@pytest.fixture
+def store(tmp_path):
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def with_provider(store):
+    """Run an async test against a provider of its own, which is closed after."""
+    if os.geteuid() != 0:
+        pytest.skip("boxes with users need root")
+
+    def run(test, **options):
+        async def main():
+            async with LocalProvider(store=store, **options) as provider:
+                return await test(provider)
+
+        return asyncio.run(main())
+
+    return run
+
+
+@pytest.fixture
+def with_box(with_provider):
+    """Run an async test against one sandbox, made from the keywords of a spec."""
+
+    def run(test, **spec):
+        async def main(provider):
+            sandbox = await provider.create(SandboxSpec(**spec))
+            return await test(sandbox)
+
+        return with_provider(main)
+
+    return run
