@@ -139,11 +139,12 @@ class StepDraft:
         stop_reason: StopReason | None = None,
         usage: Usage | None = None,
     ) -> Step:
-        """Return the step. A call without a result has the observation it has so far."""
+        """Return the step. At the end of a turn, a call without a result shows what it has."""
+        last = stop_reason is not None or "incomplete" in self.meta
         open_calls = [
             call
             for call in self.calls.values()
-            if call.id not in self.seen and (call.content or call.raw_output is not None)
+            if last and call.id not in self.seen and (call.content or call.raw_output is not None)
         ]
         results = [tools[key] for key in self.seen if key in tools]
         return Step(

@@ -20,6 +20,8 @@ from .interpreters import Interpreter, find_node, find_python
 
 _INSTALL_SEC = 900.0
 _RECORD = "benchflow-install.json"
+_INSIDE = Path("/opt/benchflow")
+"""Where the sandbox shows them: the agent's user cannot enter a home of the host."""
 
 
 class Installation(BaseModel):
@@ -28,6 +30,7 @@ class Installation(BaseModel):
     mounts: tuple[Mount, ...] = ()
     path: tuple[str, ...] = ()
     """Directories to put in front of PATH inside the sandbox."""
+    env: dict[str, str] = {}
 
 
 def cache_dir() -> Path:
@@ -48,7 +51,7 @@ async def install(decl: AgentDecl) -> Installation:
     source = decl.distribution
     if source.binary is not None:
         path = source.binary.path
-        return Installation(mounts=(_mount(Path(path)),) if path else ())
+        return Installation(mounts=(Mount(source=path, target=path),) if path else ())
     if source.builtin is not None:
         return Installation()
     place = cache_dir() / f"{decl.id}-{decl.version}"
@@ -102,7 +105,12 @@ async def _install_python(
         *uv, "pip", "install", "--compile-bytecode", "--python", str(venv / "bin" / "python"),
         package, timeout=_INSTALL_SEC,
     )  # fmt: skip
-    return _installation(place, place / "venv" / "bin", python)
+    _retarget(venv, python)
+    done = _installation(place, "venv/bin", python)
+    if python.in_system or not list((python.prefix / "lib").glob("libpython*.so*")):
+        return done
+    # A Python with a shared library looks for it where it was built.
+    return done.model_copy(update={"env": {"LD_LIBRARY_PATH": str(_inside(python) / "lib")}})
 
 
 async def _install_node(
@@ -117,20 +125,41 @@ async def _install_node(
         npm, "install", "--no-audit", "--no-fund", "--prefix", str(scratch), package,
         timeout=_INSTALL_SEC, env={"PATH": path},
     )  # fmt: skip
-    done = _installation(place, place / "node_modules" / ".bin", node)
-    return done.model_copy(update={"path": (*done.path, str(node.path.parent))})
+    done = _installation(place, "node_modules/.bin", node)
+    inside = _inside(node) / node.path.relative_to(node.prefix)
+    return done.model_copy(update={"path": (*done.path, str(inside.parent))})
 
 
-def _installation(place: Path, programs: Path, interpreter: Interpreter) -> Installation:
-    mounts = [_mount(place)]
+def _retarget(venv: Path, python: Interpreter) -> None:
+    """Make a venv refer to its interpreter where the sandbox shows it.
+
+    It does not work on the host any more, where nothing runs it.
+    """
+    if python.in_system:
+        return
+    config = venv / "pyvenv.cfg"
+    lines = config.read_text().splitlines()
+    home = _inside(python) / "bin"
+    kept = [line for line in lines if not line.startswith("home")]
+    config.write_text("\n".join([f"home = {home}", *kept, ""]))
+    link = venv / "bin" / "python"
+    link.unlink()
+    link.symlink_to(home / python.path.resolve().name)
+
+
+def _installation(place: Path, programs: str, interpreter: Interpreter) -> Installation:
+    target = _INSIDE / "agents" / place.name
+    mounts = [Mount(source=str(place), target=str(target))]
     if not interpreter.in_system:
-        mounts.append(_mount(interpreter.prefix))
-    return Installation(mounts=tuple(mounts), path=(str(programs),))
+        mounts.append(Mount(source=str(interpreter.prefix), target=str(_inside(interpreter))))
+    return Installation(mounts=tuple(mounts), path=(str(target / programs),))
 
 
-def _mount(path: Path) -> Mount:
-    """Show a host directory at its own path: installed scripts hold absolute paths."""
-    return Mount(source=str(path), target=str(path))
+def _inside(interpreter: Interpreter) -> Path:
+    if interpreter.in_system:
+        return interpreter.prefix
+    version = ".".join(map(str, interpreter.version))
+    return _INSIDE / "runtimes" / f"{interpreter.path.resolve().name}-{version}"
 
 
 def _uv() -> tuple[str, ...]:

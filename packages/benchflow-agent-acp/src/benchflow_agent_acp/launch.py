@@ -65,6 +65,7 @@ class Launcher:
         path = self._sandbox.spec.env.get("PATH", _SYSTEM_PATH)
         return {
             "HOME": values.home,
+            **installed.env,
             "PATH": ":".join((*installed.path, path)),
             **{name: render(template, values) for name, template in templates.items()},
             **self._role.env,

@@ -1,0 +1,12 @@
+"""A model server for tests: loopback only, deterministic, three wire formats.
+
+`with ScriptedLlm(policy) as llm: ... llm.url ...`. It speaks OpenAI Chat Completions
+(`/v1/chat/completions`), OpenAI Responses (`/v1/responses`) and Anthropic Messages
+(`/v1/messages`), streamed or not, and keeps every request.
+"""
+
+from .exchange import ModelReply, ModelRequest, ToolUse
+from .policy import Policy, WriteOneFile
+from .server import ScriptedLlm
+
+__all__ = ["ModelReply", "ModelRequest", "Policy", "ScriptedLlm", "ToolUse", "WriteOneFile"]

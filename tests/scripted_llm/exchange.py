@@ -1,0 +1,35 @@
+"""A model call in one shape for all wires."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Wire = Literal["chat", "responses", "messages"]
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    wire: Wire
+    model: str
+    stream: bool
+    tools: dict[str, dict[str, Any]]
+    """Tool name to the JSON schema of its arguments."""
+    user_text: str
+    """The last thing that the user said."""
+    tool_results: tuple[str, ...]
+    """What tools returned since then."""
+    raw: dict[str, Any]
+    headers: dict[str, str]
+
+
+@dataclass(frozen=True)
+class ToolUse:
+    name: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ModelReply:
+    text: str = ""
+    tools: tuple[ToolUse, ...] = ()
+    input_tokens: int = field(default=11)
+    output_tokens: int = field(default=7)

@@ -1,0 +1,49 @@
+"""Deterministic policies: what the scripted model answers."""
+
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+from .exchange import ModelReply, ModelRequest, ToolUse
+
+Policy = Callable[[ModelRequest], ModelReply]
+
+
+class WriteOneFile:
+    """Writes one file with a tool of the agent's own, then says that it is done.
+
+    Prefers a tool that takes a path and a content, and falls back to a shell.
+    A call without tools (a title, a summary) gets a short text.
+    """
+
+    def __init__(self, path: str, content: str) -> None:
+        self._path = path
+        self._content = content
+
+    def __call__(self, request: ModelRequest) -> ModelReply:
+        if not request.tools:
+            return ModelReply(text="A title")
+        if request.tool_results:
+            return ModelReply(text=f"Done: wrote {self._path}.")
+        use = self._by_writing(request.tools) or self._by_shell(request.tools)
+        if use is None:
+            return ModelReply(text="I have no tool that writes.")
+        return ModelReply(text="I will write the file.", tools=(use,))
+
+    def _by_writing(self, tools: dict[str, dict[str, Any]]) -> ToolUse | None:
+        for name, schema in tools.items():
+            properties = schema.get("properties", {})
+            path = next((key for key in properties if "path" in key.lower()), None)
+            if path and "content" in properties and "write" in name.lower():
+                return ToolUse(name, {path: self._path, "content": self._content})
+        return None
+
+    def _by_shell(self, tools: dict[str, dict[str, Any]]) -> ToolUse | None:
+        line = f"printf %s {shlex.quote(self._content)} > {shlex.quote(self._path)}"
+        for name, schema in tools.items():
+            properties = schema.get("properties", {})
+            for key in ("command", "cmd"):
+                if key in properties:
+                    as_list = properties[key].get("type") == "array"
+                    return ToolUse(name, {key: ["sh", "-c", line] if as_list else line})
+        return None

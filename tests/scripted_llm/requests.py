@@ -1,0 +1,80 @@
+"""Reading a request of each wire."""
+
+import json
+from typing import Any
+
+from .exchange import ModelRequest, Wire
+
+PATHS: dict[str, Wire] = {
+    "/v1/chat/completions": "chat",
+    "/v1/responses": "responses",
+    "/v1/messages": "messages",
+}
+
+
+def read_request(wire: Wire, body: dict[str, Any], headers: dict[str, str]) -> ModelRequest:
+    reader = {"chat": _chat, "responses": _responses, "messages": _messages}[wire]
+    tools, said, results = reader(body)
+    return ModelRequest(
+        wire=wire,
+        model=body.get("model", ""),
+        stream=bool(body.get("stream")),
+        tools=tools,
+        user_text=said,
+        tool_results=tuple(results),
+        raw=body,
+        headers=headers,
+    )
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    return "".join(part.get("text", "") for part in parts if isinstance(part, dict))
+
+
+def _chat(body: dict[str, Any]) -> tuple[dict[str, Any], str, list[str]]:
+    tools = {
+        tool["function"]["name"]: tool["function"].get("parameters", {})
+        for tool in body.get("tools") or []
+    }
+    said, results = "", list[str]()
+    for message in body.get("messages", []):
+        if message["role"] == "user":
+            said, results = _text(message.get("content")), []
+        elif message["role"] == "tool":
+            results.append(_text(message.get("content")))
+    return tools, said, results
+
+
+def _responses(body: dict[str, Any]) -> tuple[dict[str, Any], str, list[str]]:
+    tools = {
+        tool["name"]: tool.get("parameters", {})
+        for tool in body.get("tools") or []
+        if tool.get("type") == "function"
+    }
+    said, results = "", list[str]()
+    items = body.get("input", [])
+    for item in [{"role": "user", "content": items}] if isinstance(items, str) else items:
+        if item.get("role") == "user":
+            said, results = _text(item.get("content")), []
+        elif item.get("type") == "function_call_output":
+            results.append(str(item.get("output")))
+    return tools, said, results
+
+
+def _messages(body: dict[str, Any]) -> tuple[dict[str, Any], str, list[str]]:
+    tools = {tool["name"]: tool.get("input_schema", {}) for tool in body.get("tools") or []}
+    said, results = "", list[str]()
+    for message in body.get("messages", []):
+        if message["role"] != "user":
+            continue
+        content = message["content"]
+        blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
+        seen = [block for block in blocks if block.get("type") == "tool_result"]
+        if seen:
+            results += [json.dumps(block.get("content")) for block in seen]
+        else:
+            said, results = _text(blocks), []
+    return tools, said, results
