@@ -1,0 +1,98 @@
+"""Commands of ours inside a sandbox: as root, from `/`, with typed failures."""
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+from benchflow_contracts import EnvironmentError_, ExecResult, Sandbox
+from pydantic import TypeAdapter, ValidationError
+
+# Makes modules of the texts on stdin, in order, then runs the last one.
+_BOOT = """
+import json, sys, types
+sys.modules["inbox"] = types.ModuleType("inbox")
+for name, text in json.load(sys.stdin).items():
+    module = types.ModuleType("inbox." + name)
+    module.__package__ = "inbox"
+    sys.modules[module.__name__] = module
+    exec(compile(text, name + ".py", "exec"), module.__dict__)
+module.main()
+"""
+
+_FIND = """
+for tool in python3 sqlite3 curl bash; do
+  command -v "$tool" >/dev/null 2>&1 && echo "$tool"
+done
+python3 -I -c 'import sqlite3' >/dev/null 2>&1 && echo python3-sqlite
+exit 0
+"""
+
+_TAIL = 2000
+_ANSWER = TypeAdapter(dict[str, str])
+
+
+class Box:
+    """A sandbox as seen by its environment."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self._tools: frozenset[str] | None = None
+
+    async def run(
+        self, cmd: str | Sequence[str], *, timeout: float = 60, stdin: bytes = b""
+    ) -> ExecResult:
+        """Run a command; a non-zero exit is a result. Locale messages are plain."""
+        return await self.sandbox.exec(
+            cmd,
+            user="root",
+            cwd="/",
+            timeout=timeout,
+            stdin=stdin,
+            env={"LC_ALL": "C"},
+        )
+
+    async def must(self, cmd: str | Sequence[str], *, what: str, timeout: float = 60) -> str:
+        """Run a command that has to succeed; return its output.
+
+        Raises:
+            EnvironmentError_: It did not; the message has the end of its output.
+        """
+        result = await self.run(cmd, timeout=timeout)
+        if not result.ok:
+            raise EnvironmentError_(f"{what} failed: {tail_of(result)}")
+        return result.stdout
+
+    async def tools(self) -> frozenset[str]:
+        """Return which of the programs that we can use the box has. Asked once."""
+        if self._tools is None:
+            found = await self.must(["sh", "-c", _FIND], what="looking for tools in the sandbox")
+            self._tools = frozenset(found.split())
+        return self._tools
+
+    async def python(
+        self, modules: Sequence[str], request: Mapping[str, Any], *, timeout: float
+    ) -> Mapping[str, str]:
+        """Run a program of `inbox` with the box's Python; return its JSON answer.
+
+        Raises:
+            EnvironmentError_: It crashed, or answered something else.
+        """
+        folder = files("benchflow_env_manifest").joinpath("inbox")
+        texts = {name: folder.joinpath(f"{name}.py").read_text("utf-8") for name in modules}
+        cmd = ["python3", "-I", "-c", _BOOT, json.dumps(request)]
+        result = await self.run(cmd, timeout=timeout, stdin=json.dumps(texts).encode())
+        if not result.ok:
+            raise EnvironmentError_(f"{modules[-1]} crashed in the sandbox: {tail_of(result)}")
+        try:
+            return _ANSWER.validate_json(result.stdout)
+        except ValidationError:
+            raise EnvironmentError_(
+                f"{modules[-1]} gave no answer in the sandbox: {tail_of(result)}"
+            ) from None
+
+
+def tail_of(result: ExecResult) -> str:
+    """Return the exit code and the end of what a command said."""
+    said = (result.stderr.strip() or result.stdout.strip())[-_TAIL:]
+    return f"exit code {result.exit_code}: {said}" if said else f"exit code {result.exit_code}"

@@ -1,0 +1,107 @@
+"""Copies of live databases through the sqlite3 program, for images without Python."""
+
+import hashlib
+from collections.abc import Sequence
+
+from benchflow_contracts import EnvironmentError_
+
+from .box import Box
+
+_SQLITE = "sqlite3 -init /dev/null -batch -bail -cmd '.timeout 10000'"
+
+_CAPTURE = f"""
+set -e; umask 077; dir=$1; shift
+mkdir -p "${{dir%/*}}"; chmod 700 "${{dir%/*}}"; mkdir "$dir.partial"
+n=0
+for db in "$@"; do
+  if [ -e "$db" ]; then {_SQLITE} "$db" ".backup $dir.partial/$n.db" >/dev/null; fi
+  if [ -e "$db" ]; then [ -e "$dir.partial/$n.db" ]; fi
+  n=$((n + 1))
+done
+mv "$dir.partial" "$dir"
+"""
+
+# A dump that broke off does not end with COMMIT.
+_DIGEST = f"""
+umask 077; dump=$1; shift
+for db in "$@"; do
+  [ -e "$db" ] || db=:memory:
+  {_SQLITE} "$db" .dump > "$dump" || exit 1
+  [ "$(tail -n 1 "$dump")" = 'COMMIT;' ] || exit 1
+  sha256sum < "$dump" || exit 1
+done
+rm -f "$dump"
+"""
+
+_RESTORE = f"""
+set -e; umask 077
+if [ ! -e "$1" ] && [ ! -e "$2" ]; then exit 0; fi
+[ -e "$2" ] || : > "$2"
+{_SQLITE} "$1" ".restore $2" >/dev/null
+"""
+
+_ATTEMPTS = 5
+_SEC = 300
+
+
+class CliBackup:
+    """The same through `.backup` and `.restore`.
+
+    Each database is captured at one instant of its own: the program cannot hold the
+    writers of several.
+    """
+
+    def __init__(self, box: Box) -> None:
+        self._box = box
+
+    async def capture(self, paths: Sequence[str], directory: str) -> str:
+        """Copy into the new `directory`; return the digest of the contents."""
+        await self._sh(_CAPTURE, directory, *paths, what=f"capture of {', '.join(paths)}")
+        return _combined(paths, await self._captured_digests(paths, directory))
+
+    async def restore(self, paths: Sequence[str], directory: str, digest: str, safety: str) -> None:
+        """Put `directory` back when it still has `digest`; `safety` is a free path."""
+        found = await self._box.run(["test", "-d", directory])
+        if not found.ok:
+            raise EnvironmentError_("restore failed: the snapshot is not in this sandbox")
+        expected = await self._captured_digests(paths, directory)
+        if _combined(paths, expected) != digest:
+            raise EnvironmentError_("restore failed: the snapshot is not what was captured")
+        await self.capture(paths, safety)
+        before = await self._captured_digests(paths, safety)
+        try:
+            await self._put_back(paths, directory, expected)
+        except BaseException:
+            await self._put_back(paths, safety, before)
+            raise
+
+    async def _put_back(
+        self, paths: Sequence[str], directory: str, expected: Sequence[str]
+    ) -> None:
+        for index, path in enumerate(paths):
+            source = f"{directory}/{index}.db"
+            for _ in range(_ATTEMPTS):
+                await self._sh(_RESTORE, path, source, what=f"restore of {path}")
+                if await self._digests(f"{directory}.dump", [path]) == [expected[index]]:
+                    break
+            else:
+                raise EnvironmentError_(
+                    f"restore of {path!r} failed: a writer changes what was just restored",
+                    hint="stop the agent before a restore, or add python3 to the image",
+                )
+
+    async def _captured_digests(self, paths: Sequence[str], directory: str) -> list[str]:
+        files = [f"{directory}/{index}.db" for index in range(len(paths))]
+        return await self._digests(f"{directory}.dump", files)
+
+    async def _digests(self, scratch: str, files: Sequence[str]) -> list[str]:
+        output = await self._sh(_DIGEST, scratch, *files, what="reading the databases")
+        return [line.split()[0] for line in output.splitlines()]
+
+    async def _sh(self, script: str, *arguments: str, what: str) -> str:
+        return await self._box.must(["sh", "-c", script, "sh", *arguments], what=what, timeout=_SEC)
+
+
+def _combined(paths: Sequence[str], digests: Sequence[str]) -> str:
+    text = "\n".join(f"{digest} {path}" for path, digest in zip(paths, digests, strict=True))
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()

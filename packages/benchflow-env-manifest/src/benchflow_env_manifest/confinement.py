@@ -1,0 +1,45 @@
+"""What keeps the world's files from the agent."""
+
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+from .box import Box
+
+_MAKE_FOLDERS = 'umask 077; for path in "$@"; do mkdir -p "${path%/*}/" || exit 1; done'
+
+_CLOSE_FILES = 'for path in "$@"; do [ ! -e "$path" ] || chmod 0600 "$path" || exit 1; done'
+
+# With an empty IFS, an unquoted pattern is expanded to paths and not split.
+_HIDE = """
+IFS=
+for pattern in "$@"; do
+  for path in $pattern; do
+    if [ -L "$path" ]; then echo "$path is a link: name its target" >&2; exit 1; fi
+    if [ -e "$path" ]; then chown root:root "$path" && chmod go-rwx "$path" || exit 1; fi
+  done
+done
+"""
+
+
+async def make_state_folders(box: Box, paths: Sequence[str]) -> None:
+    """Make missing directories of state files, for root only."""
+    if paths:
+        await box.must(["sh", "-c", _MAKE_FOLDERS, "sh", *paths], what="making state directories")
+
+
+async def close_state_files(box: Box, files: Sequence[str]) -> None:
+    """Make state files readable by their owner only; SQLite's new side files follow."""
+    if files:
+        await box.must(["sh", "-c", _CLOSE_FILES, "sh", *files], what="closing the state files")
+
+
+async def hide(box: Box, patterns: Sequence[str]) -> None:
+    """Make what matches readable by root only; below a directory, everything is hidden.
+
+    A relative pattern starts at the sandbox's working directory. Only safe before the
+    agent runs: afterwards, what matches may be the agent's own trap.
+    """
+    if patterns:
+        workdir = PurePosixPath(box.sandbox.spec.workdir)
+        absolute = [str(workdir / pattern) for pattern in patterns]
+        await box.must(["sh", "-c", _HIDE, "sh", *absolute], what="hiding files from the agent")

@@ -1,0 +1,107 @@
+"""Read a copy of a database on the host. Its content is hostile."""
+
+import contextlib
+import hashlib
+import sqlite3
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchflow_contracts import EnvironmentError_, TableState
+
+from .inbox.tables import ordered_rows, read_text_losslessly, row_line, table_names
+
+ROW_CAP = 10_000
+"""Rows of one table beyond which only its size and digest are kept."""
+
+KEPT_BYTES_CAP = 16 * 1024 * 1024
+"""Text of one table's rows beyond which only its size and digest are kept."""
+
+_TABLE_CAP = 1000
+_VALUE_CAP = 64 * 1024 * 1024
+_SECONDS = 120
+_MAGIC = b"SQLite format 3\0"
+
+# The service's own functions and collations do not exist here; that is not damage.
+_FOREIGN = ("no such function", "no such collation", "no such module", "unknown function")
+
+Value = str | int | float | None
+
+
+def read_database(path: Path, name: str) -> Mapping[str, TableState]:
+    """Return every table of the database copy at `path`; `name` is for errors.
+
+    The copy may be opened for writing: what its write-ahead log or journal holds is
+    applied to it first. Nothing of its schema is executed; views are left out.
+
+    Raises:
+        EnvironmentError_: It is not SQLite, is damaged, or is beyond a cap.
+    """
+    with path.open("rb") as file:
+        head = file.read(len(_MAGIC))
+    if head and head != _MAGIC:
+        raise EnvironmentError_(f"state file {name!r} is not a SQLite database")
+    try:
+        with contextlib.closing(_open(path)) as conn:
+            _check(conn, name)
+            return _tables(conn, name)
+    except sqlite3.Error as exc:
+        raise EnvironmentError_(f"state file {name!r} cannot be read: {exc}") from None
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    # `mode=rw` never creates; a log beside the copy is recovered by opening it.
+    uri = f"{path.absolute().as_uri()}?mode=rw"
+    conn = sqlite3.connect(uri, uri=True, isolation_level=None)
+    end = time.monotonic() + _SECONDS
+    conn.set_progress_handler(lambda: time.monotonic() > end, 100_000)
+    conn.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _VALUE_CAP)
+    for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0"):
+        conn.execute(f"PRAGMA {pragma}").fetchall()
+    conn.execute("PRAGMA ignore_check_constraints = ON")
+    read_text_losslessly(conn)
+    return conn
+
+
+def _check(conn: sqlite3.Connection, name: str) -> None:
+    try:
+        verdict = [str(row[0]) for row in conn.execute("PRAGMA quick_check(3)")]
+    except sqlite3.OperationalError as exc:
+        if not str(exc).startswith(_FOREIGN):
+            raise
+        return
+    if verdict != ["ok"]:
+        raise EnvironmentError_(f"state file {name!r} is damaged: {'; '.join(verdict)}")
+
+
+def _tables(conn: sqlite3.Connection, name: str) -> Mapping[str, TableState]:
+    names = table_names(conn)
+    if len(names) > _TABLE_CAP:
+        raise EnvironmentError_(f"state file {name!r} has more than {_TABLE_CAP} tables")
+    return {table: _table(conn, table) for table in names}
+
+
+def _table(conn: sqlite3.Connection, table: str) -> TableState:
+    cursor = ordered_rows(conn, table)
+    columns = tuple(str(column[0]) for column in cursor.description)
+    digest = hashlib.sha256(row_line(columns).encode())
+    kept: list[tuple[Value, ...]] | None = []
+    count = kept_bytes = 0
+    for row in cursor:
+        line = row_line(row).encode()
+        digest.update(b"\n" + line)
+        count += 1
+        kept_bytes += len(line)
+        if count > ROW_CAP or kept_bytes > KEPT_BYTES_CAP:
+            kept = None
+        if kept is not None:
+            kept.append(tuple(map(_value, row)))
+    rows = None if kept is None else tuple(kept)
+    digest_text = f"sha256:{digest.hexdigest()}"
+    return TableState(columns=columns, rows=rows, row_count=count, digest=digest_text)
+
+
+def _value(value: Value | bytes) -> Value:
+    if isinstance(value, bytes):
+        return f"sha256:{hashlib.sha256(value).hexdigest()}"
+    return value

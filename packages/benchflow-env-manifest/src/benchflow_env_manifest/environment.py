@@ -1,0 +1,181 @@
+"""The Environment that a manifest describes."""
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchflow_contracts import (
+    EnvHandle,
+    EnvironmentError_,
+    EnvState,
+    ProvisionContext,
+    ReadinessProbe,
+    SandboxSpec,
+    StateSnapshot,
+)
+
+from .image import entrypoint_of, image_for, ports_for
+from .manifest import Manifest
+from .query import query_state
+from .state import SqliteState
+from .world import World
+
+_log = logging.getLogger(__name__)
+
+
+class ManifestEnvironment:
+    """One world in one sandbox. Make a new one for every rollout and every fork.
+
+    With `owns_lifecycle = false` it starts the services and stops exactly those; with
+    `true` the image's entrypoint starts them, before `provision`, and they end with
+    the sandbox. `keep_alive` and `isolation` need no action of their own: services live
+    until `teardown`, and state lives as long as the sandbox it is in, so a caller that
+    provisions one sandbox again gets `persistent` state.
+    """
+
+    def __init__(self, manifest: Manifest, directory: Path) -> None:
+        """Describe a world; `directory` holds the manifest and its `images`."""
+        self._manifest = manifest
+        self._images = directory.absolute() / "images"
+        self._world: World | None = None
+
+    @property
+    def manifest(self) -> Manifest:
+        """What was read."""
+        return self._manifest
+
+    @property
+    def name(self) -> str:
+        """The manifest's name."""
+        return self._manifest.environment.name
+
+    def prepare(self, spec: SandboxSpec, *, task_id: str) -> SandboxSpec:
+        """Return the spec of the sandbox that this world needs.
+
+        Raises:
+            ManifestError: The image's `entrypoint` file is malformed.
+        """
+        environment = self._manifest.environment
+        image = image_for(self._manifest, spec)
+        entrypoint = spec.entrypoint
+        # The entrypoint sees what the whole sandbox sees, the agent included. Services
+        # of the framework get the forwarded values for themselves, see `provision`.
+        env = {**spec.env, **self._selection_env(task_id, reach="entrypoint")}
+        if environment.owns_lifecycle:
+            entrypoint = entrypoint or entrypoint_of(self._images, image)
+            env |= self._forwarded_env()
+        search = tuple(dict.fromkeys((*spec.image_search, str(self._images))))
+        ports = ports_for(self._manifest, spec)
+        update = {"image": image, "image_search": search, "entrypoint": entrypoint}
+        return spec.model_copy(update={**update, "env": env, "ports": ports})
+
+    async def provision(self, ctx: ProvisionContext) -> EnvHandle:
+        """Start the services over the state that the sandbox has; seed nothing.
+
+        Raises:
+            EnvironmentError_: No service is installed, a state path is within the
+                agent's reach, or this object is provisioned already.
+            SandboxError: A service could not be started; the others are stopped again.
+        """
+        if self._world is not None:
+            raise EnvironmentError_(
+                f"environment {self.name!r} is provisioned already",
+                hint="make a new environment for every sandbox",
+            )
+        env = self._selection_env(ctx.task_id, reach="exec")
+        if not self._manifest.environment.owns_lifecycle:
+            env |= self._forwarded_env()
+        world = World(self._manifest, ctx, env)
+        handle = await world.start()
+        self._world = world
+        return handle
+
+    async def readiness(self) -> ReadinessProbe:
+        """Wait until every probe answers, at most the manifest's timeout.
+
+        A service that ends while it is waited for is reported at once, with its last
+        lines. When all answer, state files and hidden files are closed to the agent
+        and the baseline of `reset` is taken.
+
+        Raises:
+            EnvironmentError_: One of those last steps failed.
+        """
+        return await self._provisioned().gate()
+
+    async def query(self) -> EnvState:
+        """Read every row of every declared database, consistent at one instant.
+
+        Without `[environment.state]`, the state is empty.
+        """
+        world = self._provisioned()
+        return await query_state(world.box, world.state) if world.state else EnvState()
+
+    async def snapshot(self) -> StateSnapshot:
+        """Capture all declared databases while their services go on.
+
+        Raises:
+            RuntimeError: The manifest has no `[environment.state]`.
+            EnvironmentError_: It failed; no half snapshot is left.
+        """
+        return await self._state().snapshot()
+
+    async def restore(self, snap: StateSnapshot) -> None:
+        """Roll all declared databases back; services see it with their next statement.
+
+        Raises:
+            RuntimeError: The manifest has no `[environment.state]`.
+            EnvironmentError_: The snapshot is missing or was changed, or a database
+                stayed locked; the databases hold what they held before.
+        """
+        await self._state().restore(snap)
+
+    async def reset(self) -> None:
+        """Go back to the baseline: stop the services, restore, start, wait.
+
+        The services of an image with `owns_lifecycle = true` cannot be restarted from
+        here, so for it this does nothing; recycle the sandbox instead.
+
+        Raises:
+            ReadinessError: The services did not come up again.
+            EnvironmentError_: The baseline could not be restored.
+        """
+        world = self._provisioned()
+        if not self._manifest.environment.owns_lifecycle:
+            await world.reset()
+
+    async def teardown(self) -> None:
+        """Stop the services that this object started, and only those. Idempotent."""
+        world, self._world = self._world, None
+        if world is not None:
+            await world.stop()
+
+    def _provisioned(self) -> World:
+        if self._world is None:
+            raise EnvironmentError_(
+                f"environment {self.name!r} is not provisioned", hint="call `provision` first"
+            )
+        return self._world
+
+    def _state(self) -> SqliteState:
+        if self._manifest.environment.state is None:
+            raise RuntimeError(
+                f"environment {self.name!r} is stateless: its manifest has no [environment.state]"
+            )
+        state = self._provisioned().state
+        assert state is not None, "a world has state when its manifest has"
+        return state
+
+    def _selection_env(self, task_id: str, *, reach: str) -> dict[str, str]:
+        selection = self._manifest.environment.task_selection
+        chosen = selection.mechanism == "env_var" and selection.inject_into == reach
+        return {selection.key: task_id} if chosen else {}
+
+    def _forwarded_env(self) -> Mapping[str, str]:
+        values: dict[str, str] = {}
+        for key in self._manifest.environment.forward_env.keys:
+            if key in os.environ:
+                values[key] = os.environ[key]
+            else:
+                _log.warning("environment %r: host variable %s is not set", self.name, key)
+        return values

@@ -1,0 +1,181 @@
+"""Capture and restore SQLite databases that other processes hold open.
+
+Runs inside the sandbox as root, behind the text of `tables.py`; `main` reads one JSON
+argument and prints one JSON line. Standard library only.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import sqlite3
+import sys
+import time
+from collections.abc import Generator, Sequence
+from pathlib import Path
+
+from .tables import content_digest, read_text_losslessly
+
+# A writer may slip in between a restore and its check; the window is microseconds, so
+# some attempt meets none.
+_ATTEMPTS = 20
+
+
+class Deadline:
+    """Ends a copy that waits for a lock for too long."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds until the end, at least a moment."""
+        return max(0.05, self._end - time.monotonic())
+
+    def check(self, *_: object) -> None:
+        """Raise when the time is over. Also a `progress` callback."""
+        if time.monotonic() > self._end:
+            raise TimeoutError("a service held a lock on the database for too long")
+
+
+def connect(path: str, deadline: Deadline) -> sqlite3.Connection:
+    """Open a live database; wait for its locks until `deadline`."""
+    conn = sqlite3.connect(path, timeout=deadline.left, isolation_level=None)
+    read_text_losslessly(conn)
+    return conn
+
+
+def open_capture(path: str) -> sqlite3.Connection:
+    """Open a captured file as it lies, without leaving a file beside it."""
+    if not Path(path).exists():
+        # The database did not exist then; an empty one is the same world.
+        conn = sqlite3.connect(":memory:", isolation_level=None)
+    else:
+        conn = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True, isolation_level=None)
+    read_text_losslessly(conn)
+    return conn
+
+
+def captured_digests(directory: str, count: int) -> list[str]:
+    """Return the content digest of each captured database."""
+    digests: list[str] = []
+    for index in range(count):
+        with contextlib.closing(open_capture(f"{directory}/{index}.db")) as conn:
+            digests.append(content_digest(conn))
+    return digests
+
+
+def digest_of(paths: Sequence[str], digests: Sequence[str]) -> str:
+    """Return one digest for a whole capture, bound to the paths it belongs to."""
+    text = json.dumps(list(zip(paths, digests, strict=True)))
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def capture(paths: Sequence[str], directory: str, deadline: Deadline) -> list[str]:
+    """Copy all databases, from one instant, into the new `directory`."""
+    parent = Path(directory).parent
+    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    parent.chmod(0o700)
+    partial = Path(f"{directory}.partial")
+    partial.mkdir(mode=0o700)
+    try:
+        with _writers_held(paths, deadline):
+            for index, path in enumerate(paths):
+                if Path(path).exists():
+                    _copy_out(path, f"{partial}/{index}.db", deadline)
+        digests = captured_digests(str(partial), len(paths))
+        partial.rename(directory)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return digests
+
+
+@contextlib.contextmanager
+def _writers_held(paths: Sequence[str], deadline: Deadline) -> Generator[None, None, None]:
+    """Hold every database's write lock: nobody commits between two copies."""
+    with contextlib.ExitStack() as stack:
+        for path in paths:
+            if Path(path).exists():
+                conn = stack.enter_context(contextlib.closing(connect(path, deadline)))
+                conn.execute("BEGIN IMMEDIATE")
+        yield
+
+
+def _copy_out(path: str, target: str, deadline: Deadline) -> None:
+    with (
+        contextlib.closing(connect(path, deadline)) as source,
+        contextlib.closing(sqlite3.connect(target, isolation_level=None)) as copy,
+    ):
+        # The copy is thrown away when anything fails, so it needs no journal.
+        copy.execute("PRAGMA journal_mode = OFF").fetchall()
+        copy.execute("PRAGMA synchronous = OFF")
+        source.backup(copy, pages=-1, progress=deadline.check, sleep=0.01)
+
+
+def restore(
+    paths: Sequence[str], directory: str, digest: str, safety: str, deadline: Deadline
+) -> None:
+    """Put all captured databases back into the live ones, or none of them."""
+    if not Path(directory).is_dir():
+        raise ValueError("the snapshot is not in this sandbox")
+    expected = captured_digests(directory, len(paths))
+    if digest_of(paths, expected) != digest:
+        raise ValueError("the snapshot's files are not what was captured")
+    before = capture(paths, safety, deadline)
+    try:
+        _put_back(paths, directory, expected, deadline)
+    except BaseException:
+        _put_back(paths, safety, before, Deadline(30))
+        raise
+    finally:
+        shutil.rmtree(safety, ignore_errors=True)
+
+
+def _put_back(
+    paths: Sequence[str], directory: str, expected: Sequence[str], deadline: Deadline
+) -> None:
+    with contextlib.ExitStack() as held:
+        for index, path in enumerate(paths):
+            source = f"{directory}/{index}.db"
+            if Path(source).exists() or Path(path).exists():
+                Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                live = held.enter_context(contextlib.closing(connect(path, deadline)))
+                _overwrite(live, source, expected[index], deadline)
+
+
+def _overwrite(live: sqlite3.Connection, source: str, expected: str, deadline: Deadline) -> None:
+    """Copy into the live database; return with its write lock held and its content checked.
+
+    SQLite's own backup writes through the log that the services read, so they see the
+    result with their next statement. A file copied over the path would be hidden by it.
+    """
+    for _ in range(_ATTEMPTS):
+        with contextlib.closing(open_capture(source)) as capture_conn:
+            capture_conn.backup(live, pages=-1, progress=deadline.check, sleep=0.01)
+        live.execute("BEGIN IMMEDIATE")
+        if content_digest(live) == expected:
+            return
+        live.execute("ROLLBACK")
+        deadline.check()
+    raise RuntimeError(f"{_ATTEMPTS} times in a row, a writer changed what was just restored")
+
+
+def main() -> None:
+    """Run the request in the first argument; print its result as JSON."""
+    request = json.loads(sys.argv[1])
+    paths, directory = request["paths"], request["directory"]
+    deadline = Deadline(request["timeout"])
+    os.umask(0o077)
+    try:
+        if request["do"] == "capture":
+            digest = digest_of(paths, capture(paths, directory, deadline))
+        else:
+            digest = request["digest"]
+            restore(paths, directory, digest, request["safety"], deadline)
+    except (OSError, sqlite3.Error, ValueError, RuntimeError) as exc:
+        answer = {"error": f"{type(exc).__name__}: {exc}"}
+    else:
+        answer = {"digest": digest}
+    sys.stdout.write(json.dumps(answer))

@@ -1,0 +1,78 @@
+"""Read SQLite contents in one fixed order, so that equal contents have equal digests.
+
+Imported on the host and run inside the sandbox: standard library only.
+"""
+
+import hashlib
+import sqlite3
+from collections.abc import Iterator
+from typing import Any
+
+_OWN = r"name NOT LIKE 'sqlite\_%' ESCAPE '\'"
+
+
+def quoted(name: str) -> str:
+    """Return `name` as an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def read_text_losslessly(conn: sqlite3.Connection) -> None:
+    """Make text columns that are not UTF-8 readable; each has one spelling."""
+    conn.text_factory = _text
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "backslashreplace")
+
+
+def table_names(conn: sqlite3.Connection) -> list[str]:
+    """Return the tables that hold rows: no views, no virtual or internal tables."""
+    query = f"SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0 AND {_OWN}"  # noqa: S608
+    return sorted(row[0] for row in conn.execute(query))
+
+
+def ordered_rows(conn: sqlite3.Connection, table: str) -> sqlite3.Cursor:
+    """Return a table's rows in primary-key order, then in row id order."""
+    columns: set[str] = set()
+    keys: list[tuple[int, str]] = []
+    for _, name, kind, _, _, position in conn.execute(f"PRAGMA table_info({quoted(table)})"):
+        columns.add(name.lower())
+        if position:
+            # A service's own collation does not exist here; integers need none.
+            plain = quoted(name) if kind.upper() == "INTEGER" else f"{quoted(name)} COLLATE BINARY"
+            keys.append((position, plain))
+    order = [key for _, key in sorted(keys)]
+    order += [alias for alias in ("rowid", "_rowid_", "oid") if alias not in columns][:1]
+    query = f"SELECT * FROM {quoted(table)} NOT INDEXED"  # noqa: S608
+    try:
+        return conn.execute(f"{query} ORDER BY {', '.join(order)}")
+    except sqlite3.OperationalError:
+        # A WITHOUT ROWID table always has a primary key, and it is unique.
+        return conn.execute(f"{query} ORDER BY {', '.join(key for _, key in sorted(keys))}")
+
+
+def content_digest(conn: sqlite3.Connection) -> str:
+    """Return a digest of the schema and of every row, whatever the pages look like."""
+    digest = hashlib.sha256()
+    for line in _content(conn):
+        digest.update(line.encode())
+        digest.update(b"\n")
+    return digest.hexdigest()
+
+
+def row_line(row: tuple[Any, ...]) -> str:
+    """Return a row as one line that keeps types apart and depends on nothing else."""
+    return ascii(row)
+
+
+def _content(conn: sqlite3.Connection) -> Iterator[str]:
+    yield row_line(conn.execute("PRAGMA user_version").fetchone())
+    yield row_line(conn.execute("PRAGMA application_id").fetchone())
+    schema = f"SELECT type, name, tbl_name, sql FROM sqlite_master WHERE {_OWN}"  # noqa: S608
+    yield from sorted(map(row_line, conn.execute(schema)))
+    names = table_names(conn)
+    if conn.execute("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'").fetchone():
+        names.append("sqlite_sequence")
+    for name in names:
+        yield row_line((name,))
+        yield from map(row_line, ordered_rows(conn, name))

@@ -1,0 +1,40 @@
+"""Copies of live databases through the box's Python."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchflow_contracts import EnvironmentError_
+
+from .box import Box
+
+_LOCK_SEC = 60
+# A failed restore copies everything back before it reports; it must not be cut short.
+_TOTAL_SEC = 10 * _LOCK_SEC
+
+
+class PythonBackup:
+    """SQLite's online backup. All databases are captured at one instant."""
+
+    def __init__(self, box: Box) -> None:
+        self._box = box
+
+    async def capture(self, paths: Sequence[str], directory: str) -> str:
+        """Copy into the new `directory`; return the digest of the contents."""
+        answer = await self._ask({"do": "capture", "paths": paths, "directory": directory})
+        return answer["digest"]
+
+    async def restore(self, paths: Sequence[str], directory: str, digest: str, safety: str) -> None:
+        """Put `directory` back when it still has `digest`; `safety` is a free path."""
+        request = {"do": "restore", "paths": paths, "directory": directory}
+        await self._ask({**request, "digest": digest, "safety": safety})
+
+    async def _ask(self, request: Mapping[str, Any]) -> Mapping[str, str]:
+        answer = await self._box.python(
+            ["tables", "backup"], {**request, "timeout": _LOCK_SEC}, timeout=_TOTAL_SEC
+        )
+        if "error" in answer:
+            raise EnvironmentError_(
+                f"{request['do']} of {', '.join(request['paths'])} failed: {answer['error']}",
+                hint="a service may hold a lock, or the disk of the sandbox may be full",
+            )
+        return answer

@@ -1,0 +1,125 @@
+"""The gate that the agent waits behind."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from urllib.parse import urlsplit
+
+from benchflow_contracts import EnvironmentError_, ReadinessProbe
+
+from .box import Box
+from .manifest import EnvironmentTable, Service
+
+_ROUND_SEC = 1.0
+_PAUSE_SEC = 0.2
+
+# Each prints one line per probe: nothing when it answers, else what is wrong.
+_CURL = """
+for probe in "$@"; do
+  case $probe in
+    tcp:*)
+      at=$(curl -s -o /dev/null -w '%{time_connect}' --max-time 1 \
+        "telnet://localhost:${probe#tcp:}" </dev/null)
+      case $at in *[1-9]*) echo ;; *) echo 'no connection' ;; esac ;;
+    *)
+      code=$(curl -sk -o /dev/null -w '%{http_code}' --noproxy '*' --max-time 2 "$probe")
+      case $code in 2??|3??) echo ;; *) echo "HTTP status $code" ;; esac ;;
+  esac
+done
+"""
+_BASH = """
+ask() {
+  exec 3<>"/dev/tcp/$1/$2" || return 1
+  [ -z "$3" ] || { printf 'GET %s HTTP/1.0\\r\\nHost: %s\\r\\n\\r\\n' "$3" "$1" >&3
+    read -r -t 2 _ code _ <&3; case $code in 2??|3??) ;; *) return 1 ;; esac; }
+}
+while [ $# -gt 0 ]; do
+  if (ask "$1" "$2" "$3") 2>/dev/null; then echo; else echo 'no answer'; fi
+  shift 3
+done
+"""
+
+
+def probes_for(
+    environment: EnvironmentTable, running: Sequence[Service], skipped: Sequence[Service]
+) -> list[str]:
+    """Return the names of the probes: URLs, and `tcp:port`.
+
+    Explicit URLs win over those derived from the services; an image that declares no
+    probe at all is asked on its ports. What points at a skipped service is left out.
+    """
+    readiness = environment.readiness
+    absent = {service.port for service in skipped}
+    urls = readiness.http or tuple(service.health_url for service in running)
+    ports = readiness.tcp if urls or readiness.tcp else environment.ports
+    names = [url for url in urls if urlsplit(url).port not in absent]
+    names += [f"tcp:{port}" for port in ports if port not in absent]
+    return list(dict.fromkeys(names))
+
+
+async def wait_until_ready(
+    box: Box,
+    names: Sequence[str],
+    *,
+    timeout_sec: float,
+    obituary: Callable[[], str],
+) -> ReadinessProbe:
+    """Ask all probes until each has answered, or a service died, or the time is over.
+
+    `obituary` returns what is to be said about services that ended, or `""`.
+    """
+    started = time.monotonic()
+    answers: Mapping[str, str] = dict.fromkeys(names, "not asked")
+    while True:
+        left = started + timeout_sec - time.monotonic()
+        if not (dead := obituary()) and left > 0:
+            answers = await _ask(box, names, min(left, _ROUND_SEC))
+            dead = obituary()
+        ready = not dead and not any(answers.values())
+        if ready or dead or left <= 0:
+            return ReadinessProbe(
+                ready=ready,
+                checked={name: not problem for name, problem in answers.items()},
+                error=None if ready else dead or _too_late(answers, timeout_sec),
+                waited_sec=time.monotonic() - started,
+            )
+
+
+def _too_late(answers: Mapping[str, str], timeout_sec: float) -> str:
+    open_ones = "; ".join(f"{name}: {problem}" for name, problem in answers.items() if problem)
+    return f"not ready after {timeout_sec:g} s: {open_ones}"
+
+
+async def _ask(box: Box, names: Sequence[str], seconds: float) -> Mapping[str, str]:
+    """One round, in one command inside the sandbox."""
+    tools = await box.tools()
+    if not names:
+        return {}
+    if "python3" in tools:
+        request = {"probes": list(names), "seconds": seconds}
+        return await box.python(["probe"], request, timeout=seconds + 30)
+    await asyncio.sleep(min(_PAUSE_SEC, seconds))
+    if "curl" in tools:
+        command = ["sh", "-c", _CURL, "sh", *names]
+    elif "bash" in tools:
+        command = ["bash", "-c", _BASH, "bash", *(part for name in names for part in _split(name))]
+    else:
+        raise EnvironmentError_(
+            "the sandbox has no python3, curl or bash to ask the services with",
+            hint="add one of them to the image",
+        )
+    output = await box.must(command, what="the readiness probe", timeout=3 * len(names) + 30)
+    lines = output.split("\n")[:-1]
+    if len(lines) != len(names):
+        raise EnvironmentError_(f"the readiness probe gave {len(lines)} answers to {len(names)}")
+    return dict(zip(names, lines, strict=True))
+
+
+def _split(name: str) -> tuple[str, str, str]:
+    if name.startswith("tcp:"):
+        return "localhost", name.removeprefix("tcp:"), ""
+    url = urlsplit(name)
+    assert url.hostname is not None, "the manifest's parser demands one"
+    default = 443 if url.scheme == "https" else 80
+    path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+    return url.hostname, str(url.port or default), path

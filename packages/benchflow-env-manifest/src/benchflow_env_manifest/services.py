@@ -1,0 +1,110 @@
+"""The services that the framework starts, watches and stops."""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from benchflow_contracts import ByteReader, Process, Sandbox, SandboxError
+
+from .manifest import Service
+from .tail import Tail
+
+
+@dataclass(slots=True)
+class RunningService:
+    """One started service."""
+
+    service: Service
+    process: Process
+    tail: Tail = field(default_factory=Tail)
+    exit_code: int | None = None
+    """Set as soon as it ended. It should not."""
+
+    def obituary(self) -> str:
+        """Return how it ended and its last lines."""
+        said = self.tail.text()
+        end = f"service {self.service.name!r} ended with exit code {self.exit_code}"
+        return f"{end}; its last lines:\n{said}" if said else f"{end} and said nothing"
+
+
+class Services:
+    """A set of services. Only the processes that it started are ever stopped.
+
+    One task, owned by this object, holds the TaskGroup of all readers: it begins with
+    the first service and has ended when `stop` returns.
+    """
+
+    def __init__(self, sandbox: Sandbox, env: Mapping[str, str]) -> None:
+        self._sandbox = sandbox
+        self._env = dict(env)
+        self._running: list[RunningService] = []
+        self._supervisor: asyncio.Task[None] | None = None
+
+    @property
+    def running(self) -> Sequence[RunningService]:
+        """What was started and not yet stopped, dead or alive."""
+        return tuple(self._running)
+
+    def dead(self) -> Sequence[RunningService]:
+        """Those that ended by themselves."""
+        return [each for each in self._running if each.exit_code is not None]
+
+    async def start(self, services: Sequence[Service]) -> None:
+        """Start all, as root inside the sandbox.
+
+        Raises:
+            SandboxError: One could not be started; the others are stopped again.
+        """
+        try:
+            for service in services:
+                process = await self._sandbox.spawn(
+                    service.command, user="root", cwd="/", env=self._env
+                )
+                self._running.append(RunningService(service, process))
+                await process.stdin.aclose()
+        except BaseException:
+            await self.stop()
+            raise
+        self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
+
+    async def stop(self) -> None:
+        """Kill the process groups that were started here. Idempotent."""
+        running, self._running = self._running, []
+        supervisor, self._supervisor = self._supervisor, None
+        try:
+            for each in running:
+                # The sandbox may be gone already, and the service with it.
+                with contextlib.suppress(SandboxError):
+                    await each.process.aclose()
+        finally:
+            if supervisor is not None:
+                supervisor.cancel()
+                await asyncio.wait([supervisor])
+                if not supervisor.cancelled():
+                    supervisor.result()
+
+    async def _supervise(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for each in self._running:
+                group.create_task(_watch(each))
+
+
+async def _watch(each: RunningService) -> None:
+    """Read a service's output to its end, then note how it ended."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_drain(each.process.stdout, each.tail))
+        group.create_task(_drain(each.process.stderr, each.tail))
+        group.create_task(_await_end(each))
+
+
+async def _await_end(each: RunningService) -> None:
+    # A sandbox that is gone is reported by the next call to it.
+    with contextlib.suppress(SandboxError):
+        each.exit_code = await each.process.wait()
+
+
+async def _drain(reader: ByteReader, tail: Tail) -> None:
+    with contextlib.suppress(SandboxError):
+        while data := await reader.read():
+            tail.write(data)
