@@ -1,0 +1,224 @@
+"""Real services on loopback ports, over databases in a temporary directory."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).resolve().parents[1]
+BIN = HERE / "images" / "clawsbench-base" / "rootfs" / "usr" / "local" / "bin"
+
+# The interpreter of the tests, so that the services run on every version under test.
+PATH = f"{BIN}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+ENV = {**os.environ, "PATH": PATH}
+
+MAILBOX = {
+    "format": "claw-gmail/1",
+    "address": "ada@office.example",
+    "name": "Ada",
+    "now": "2026-03-16T08:00:00Z",
+    "labels": ["travel"],
+    "messages": [
+        {
+            "id": f"msg-{n}",
+            "thread": f"thr-{n}",
+            "from": f"Bob <bob{n}@other.example>",
+            "to": ["Ada <ada@office.example>"],
+            "subject": f"Subject {n}",
+            "body": f"Body {n}: 100% sure_thing",
+            "date": f"2026-03-1{n}T12:00:00+00:00",
+            "labels": ["inbox", "unread"] if n != 3 else ["trash"],
+        }
+        for n in (1, 2, 3)
+    ],
+}
+
+CALENDAR = {
+    "format": "claw-gcal/1",
+    "address": "ada@office.example",
+    "name": "Ada",
+    "now": "2026-03-16T08:00:00Z",
+    "timezone": "Europe/Lisbon",
+    "calendars": [
+        {"id": "cal-1", "name": "Ada", "kind": "person", "owner": "ada@office.example"},
+        {"id": "cal-2", "name": "Bob", "kind": "person", "owner": "bob@office.example"},
+        {"id": "cal-3", "name": "Oak", "kind": "room", "owner": "room-oak@office.example"},
+    ],
+    "events": [
+        {
+            "id": "evt-1",
+            "calendar": "cal-2",
+            "title": "Bob's call",
+            "start": "2026-03-17T10:00:00+01:00",
+            "end": "2026-03-17T11:00:00+01:00",
+            "attendees": {"ada@office.example": "needs_action"},
+        },
+        {
+            "id": "evt-2",
+            "calendar": "cal-1",
+            "title": "Walk",
+            "start": "2026-03-17T15:00:00Z",
+            "end": "2026-03-17T16:00:00Z",
+        },
+    ],
+}
+
+
+class Service:
+    """One running service; `request` keeps one connection per object."""
+
+    def __init__(self, command: str, database: Path, *flags: str) -> None:
+        self.command = command
+        self.database = database
+        self.process = subprocess.Popen(
+            [BIN / command, "--db", database, "serve", "--port", "0", *flags],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=ENV,
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        self.url = line.split()[-1]
+        self.port = int(self.url.rpartition(":")[2])
+        self._connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
+
+    def request(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, Any]:
+        raw = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        self._connection.request(method, path, raw, headers or {})
+        reply = self._connection.getresponse()
+        text = reply.read()
+        return reply.status, json.loads(text) if text else None
+
+    def get(self, path: str) -> Any:
+        status, reply = self.request("GET", path)
+        assert status == 200, reply
+        return reply
+
+    def refused(self, method: str, path: str, body: Any = None) -> tuple[int, str]:
+        status, reply = self.request(method, path, body)
+        return status, reply["error"]["code"]
+
+    def cli(self, *args: str) -> subprocess.CompletedProcess[str]:
+        command = [BIN / self.command, "--url", self.url, *args]
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=ENV)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        self._connection.close()
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        code = self.process.wait(timeout=20)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+
+def seed(command: str, database: Path, file: Path) -> subprocess.CompletedProcess[str]:
+    args = [BIN / command, "--db", database, "seed", file]
+    return subprocess.run(args, capture_output=True, text=True, check=False, env=ENV)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Service]]:
+    """Start services; all are stopped in the end."""
+    running: list[Service] = []
+
+    def begin(command: str, database: Path, *flags: str) -> Service:
+        running.append(Service(command, database, *flags))
+        return running[-1]
+
+    yield begin
+    for service in running:
+        service.stop()
+
+
+def _seeded(command: str, world: Any, folder: Path) -> Path:
+    file, database = folder / "seed.json", folder / "world.db"
+    file.write_text(json.dumps(world))
+    done = seed(command, database, file)
+    assert done.returncode == 0, done.stderr
+    return database
+
+
+@pytest.fixture
+def mail(tmp_path: Path, start: Callable[..., Service]) -> Service:
+    return start("claw-gmail", _seeded("claw-gmail", MAILBOX, tmp_path))
+
+
+@pytest.fixture
+def calendar(tmp_path: Path, start: Callable[..., Service]) -> Service:
+    return start("claw-gcal", _seeded("claw-gcal", CALENDAR, tmp_path))
+
+
+@pytest.fixture(scope="session")
+def sync() -> ModuleType:
+    """The module that derives files for the tasks."""
+    sys.path.insert(0, str(HERE))
+    try:
+        import sync  # noqa: PLC0415
+    finally:
+        sys.path.remove(str(HERE))
+    return sync
+
+
+class Office:
+    """A task's world, run as the box runs it, but for the box itself."""
+
+    def __init__(self, task: str, folder: Path, begin: Callable[..., Service], dump: Any) -> None:
+        self.task = HERE / "tasks" / task
+        self.folder = folder
+        self._dump = dump
+        self.databases = {}
+        self.env = {"PATH": PATH}
+        for command, name in (("claw-gmail", "gmail"), ("claw-gcal", "gcal")):
+            database = folder / f"{name}.db"
+            file = self.task / "environment" / "files" / "data" / "seed" / f"{name}.json"
+            assert seed(command, database, file).returncode == 0
+            url = begin(command, database, "--no-mcp").url
+            self.env[command.upper().replace("-", "_") + "_URL"] = url
+            self.databases[f"/data/{name}.db"] = database
+
+    def run(self, script: str) -> None:
+        """Run a shell script as an agent would."""
+        subprocess.run(["sh", "-euc", script], env=self.env, check=True, capture_output=True)
+
+    def grade(self, steps: list[Any] | None = None) -> dict[str, Any]:
+        """Collect the evidence and run the task's own tests over it."""
+        evidence, verdict = self.folder / "evidence", self.folder / "verdict"
+        evidence.mkdir()
+        state = {path: self._dump(file) for path, file in self.databases.items()}
+        (evidence / "env_state.json").write_text(json.dumps({"databases": state, "files": {}}))
+        lines = "".join(json.dumps(step) + "\n" for step in steps or [{"id": "s1"}])
+        (evidence / "steps.jsonl").write_text(lines)
+        env = {**self.env, "CLAWS_EVIDENCE": str(evidence), "CLAWS_VERDICT": str(verdict)}
+        subprocess.run(["sh", self.task / "tests" / "test.sh"], env=env, check=True)
+        return json.loads((verdict / "reward.json").read_text())
+
+
+@pytest.fixture
+def office(
+    tmp_path: Path, start: Callable[..., Service], sync: ModuleType
+) -> Callable[[str], Office]:
+    return lambda task: Office(task, tmp_path, start, sync.dump)
+
+
+@pytest.fixture
+def rows() -> Callable[[Path, str], list[Any]]:
+    def query(database: Path, sql: str) -> list[Any]:
+        db = sqlite3.connect(database)
+        try:
+            return db.execute(sql).fetchall()
+        finally:
+            db.close()
+
+    return query
