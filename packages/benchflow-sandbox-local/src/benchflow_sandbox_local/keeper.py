@@ -6,6 +6,7 @@ import secrets
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError, SnapshotError
@@ -221,8 +222,11 @@ class Keeper:
         body = self._bodies.pop(sandbox.id, None)
         if body is None:
             return
-        await self._stop(body)
-        await self._free(release(body.layers))
+        # What the launcher cannot remove goes when it ends; a dead one has nothing left.
+        with suppress(LauncherError):
+            await self._stop(body)
+        with suppress(LauncherError):
+            await self._free(release(body.layers))
         sandbox.group.remove()
         self._store.remove(sandbox.id)
         self.sandboxes.pop(sandbox.id, None)

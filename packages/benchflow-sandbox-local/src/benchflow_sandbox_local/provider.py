@@ -103,10 +103,12 @@ class LocalProvider:
         await finish(self._aclose())
 
     async def _aclose(self) -> None:
-        if self._keeper is not None:
-            await self._keeper.aclose()
-        if self._launcher is not None:
-            await self._launcher.aclose()
+        try:
+            if self._keeper is not None:
+                await self._keeper.aclose()
+        finally:
+            if self._launcher is not None:
+                await self._launcher.aclose()
 
     async def __aenter__(self) -> Self:
         return self

@@ -25,7 +25,7 @@ def build(directory: str, request: dict[str, Any], opaque: str, *, rooted: bool)
     `request` has `image` (a root file system or a layer on the host, or null),
     `complete`, `user` and `init`.
     """
-    os.makedirs(directory)
+    os.makedirs(f"{directory}/trash")
     image, complete = request["image"], request["complete"]
     lowers: list[str] = []
     binds: list[str] = []

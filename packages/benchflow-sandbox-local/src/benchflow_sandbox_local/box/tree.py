@@ -24,7 +24,6 @@ def keep_attribute(name: str) -> bool:
 
 def remove(path: str, trash: str) -> None:
     """Remove a tree of any depth by moving its directories to the flat `trash`."""
-    os.makedirs(trash, exist_ok=True)
     counter = 0
     pending = [path]
     while pending:

@@ -52,6 +52,8 @@ class Workspace:
         else:
             os.mkdir(path)
             syscalls.mount("benchflow", path, "tmpfs", syscalls.MS_NOSUID, options)
+            # Made while there is room: a full disk must still be emptied through it.
+            os.mkdir(f"{path}/trash")
         self._families[name] = size
         return path
 

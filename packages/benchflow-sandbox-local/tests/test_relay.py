@@ -1,0 +1,300 @@
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+
+from benchflow_contracts.errors import SandboxUnsupportedError, UsageError
+from benchflow_contracts.sandbox import ModelEndpoint, SandboxSpec
+
+CLIENT = """
+import json, sys, http.client
+c = http.client.HTTPConnection("127.0.0.1", 8721, timeout=20)
+body = b"x" * int(sys.argv[2])
+c.request(sys.argv[1], sys.argv[3], body=body or None, headers={"Authorization": "Bearer mine"})
+r = c.getresponse()
+print(r.status, r.getheader("Connection"), r.read().decode())
+"""
+
+
+class Upstream:
+    """A scripted model endpoint that reports what reached it."""
+
+    def __init__(self):
+        self.heads = []
+        self.bodies = []
+        self.reply = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def serve(self, reader, writer):
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            self.heads.append(head)
+            self.bodies.append(b"")
+            at = len(self.bodies) - 1
+            for line in head.lower().splitlines():
+                if line.startswith("content-length:"):
+                    self.bodies[at] = await reader.readexactly(int(line.split(":")[1]))
+            await self.gate.wait()
+            writer.write(self.reply)
+            await writer.drain()
+            self.bodies[at] += await reader.read(1000) if self.reply.endswith(b"wait") else b""
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def upstream(prefix="", headers=None):
+    scripted = Upstream()
+    server = await asyncio.start_server(scripted.serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        url = f"http://127.0.0.1:{port}{prefix}"
+        yield scripted, ModelEndpoint(upstream=url, headers=headers or {}), port
+
+
+def spec(endpoint):
+    return SandboxSpec(network="model-only", model=endpoint)
+
+
+async def raw(sandbox, data, port=8721):
+    code = (
+        "import socket,sys\ns=socket.create_connection(('127.0.0.1',%d),timeout=20)\n"
+        "s.sendall(sys.stdin.buffer.read())\nd=b''\n"
+        "while True:\n b=s.recv(65536)\n if not b: break\n d+=b\nprint(d.decode('latin-1'))" % port
+    )
+    return (await sandbox.exec(["python3", "-I", "-c", code], stdin=data, timeout=30)).stdout
+
+
+def test_a_call_gets_host_prefix_and_credential_on_the_outside(with_provider):
+    async def check(provider):
+        async with upstream("/v1/base", {"Authorization": "Bearer secret"}) as (up, endpoint, port):
+            sandbox = await provider.create(spec(endpoint))
+            result = await sandbox.exec(["python3", "-I", "-c", CLIENT, "POST", "9000", "/chat?a=b"])
+            assert result.stdout == "200 close ok\n", result
+            head = up.heads[0]
+            assert head.startswith("POST /v1/base/chat?a=b HTTP/1.1\r\n")
+            assert f"\r\nHost: 127.0.0.1:{port}\r\n" in head
+            assert "Bearer secret" in head
+            assert "mine" not in head
+            assert "\r\nConnection: close\r\n" in head
+            assert up.bodies[0] == b"x" * 9000
+            leaked = await sandbox.exec("cat /proc/*/environ; env", user="root")
+            assert "secret" not in leaked.stdout
+
+    with_provider(check)
+
+
+def test_it_is_the_only_address_and_the_host_cannot_be_named(with_provider):
+    async def check(provider):
+        async with upstream() as (up, endpoint, port):
+            sandbox = await provider.create(spec(endpoint))
+            code = f"import socket; socket.create_connection(('127.0.0.1', {port}), timeout=5)"
+            assert not (await sandbox.exec(["python3", "-I", "-c", code])).ok
+            for line in (
+                b"GET http://192.0.2.1/x HTTP/1.1",
+                b"CONNECT 192.0.2.1:443 HTTP/1.1",
+                b"GET /../admin HTTP/1.1",
+                b"GET /a/%2e%2E/admin HTTP/1.1",
+                b"GET /x HTTP/2.0",
+                b"nonsense",
+            ):
+                assert "400 Bad Request" in await raw(sandbox, line + b"\r\nHost: 192.0.2.1\r\n\r\n")
+            assert up.heads == []
+
+    with_provider(check)
+
+
+def test_a_second_request_on_the_connection_goes_nowhere(with_provider):
+    async def check(provider):
+        async with upstream(headers={"X-Key": "k"}) as (up, endpoint, _):
+            up.reply = b"HTTP/1.1 200 OK\r\n\r\nwait"
+            sandbox = await provider.create(spec(endpoint))
+            one = b"POST /one HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"
+            two = b"GET /two HTTP/1.1\r\nHost: x\r\n\r\n"
+            up.gate.clear()
+            async with asyncio.TaskGroup() as group:
+                reply = group.create_task(raw(sandbox, one + two))
+                while not up.heads:
+                    await asyncio.sleep(0.01)
+                up.gate.set()
+                while b"abc" not in up.bodies:
+                    await asyncio.sleep(0.01)
+                # The upstream still reads: whatever was smuggled would arrive here.
+                await asyncio.sleep(0.2)
+                assert up.bodies == [b"abc"]
+                await sandbox.exec("pkill python3")
+                reply.cancel()
+            assert len(up.heads) == 1
+
+    with_provider(check)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b"Content-Length: 3\r\nContent-Length: 4",
+        b"Content-Length: 3\r\nTransfer-Encoding: chunked",
+        b"Transfer-Encoding: gzip, chunked",
+        b"Content-Length: +3",
+        b"Content-Length : 3",
+        b"A: b\r\n c",
+        b"\x00: x",
+    ],
+)
+def test_a_request_that_two_readers_could_see_differently_is_refused(with_provider, fields):
+    async def check(provider):
+        async with upstream() as (up, endpoint, _):
+            sandbox = await provider.create(spec(endpoint))
+            data = b"POST / HTTP/1.1\r\nHost: x\r\n" + fields + b"\r\n\r\nabc"
+            assert "400 Bad Request" in await raw(sandbox, data)
+            assert up.heads == []
+
+    with_provider(check)
+
+
+def test_a_head_that_is_too_big_is_refused(with_provider):
+    async def check(provider):
+        async with upstream() as (up, endpoint, _):
+            sandbox = await provider.create(spec(endpoint))
+            data = b"GET / HTTP/1.1\r\nA: " + b"x" * 70_000 + b"\r\n\r\n"
+            code = "import socket,sys\ns=socket.create_connection(('127.0.0.1',8721))\ntry: s.sendall(sys.stdin.buffer.read()); print(s.recv(99))\nexcept OSError: print('431 reset')"
+            result = await sandbox.exec(["python3", "-I", "-c", code], stdin=data)
+            assert "431" in result.stdout
+            assert up.heads == []
+
+    with_provider(check)
+
+
+def test_a_stream_of_chunks_comes_through_as_it_is(with_provider):
+    async def check(provider):
+        async with upstream() as (up, endpoint, _):
+            chunks = b"".join(b"5;x=y\r\nhello\r\n" for _ in range(1000))
+            up.reply = (
+                b"HTTP/1.1 100 Continue\r\n\r\n"
+                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\nT: r\r\n\r\n"
+            )
+            sandbox = await provider.create(spec(endpoint))
+            result = await sandbox.exec(["python3", "-I", "-c", CLIENT, "POST", "5", "/"])
+            assert result.stdout == "200 close " + "hello" * 1000 + "\n"
+
+    with_provider(check)
+
+
+def test_an_upstream_that_is_down_or_talks_nonsense_is_a_bad_gateway(with_provider):
+    async def check(provider):
+        async with upstream() as (up, endpoint, _):
+            up.reply = b"\x00\x01nonsense\r\n\r\n"
+            sandbox = await provider.create(spec(endpoint))
+            result = await sandbox.exec(["python3", "-I", "-c", CLIENT, "GET", "0", "/"])
+            assert result.stdout.startswith("502 close")
+        result = await sandbox.exec(["python3", "-I", "-c", CLIENT, "GET", "0", "/"])
+        assert result.stdout.startswith("502 close")
+
+    with_provider(check)
+
+
+def test_drain_waits_for_the_call_in_flight(with_provider):
+    async def check(provider):
+        async with upstream() as (up, endpoint, _):
+            sandbox = await provider.create(spec(endpoint))
+            assert sandbox.relay.in_flight == 0
+            up.gate.clear()
+            async with asyncio.TaskGroup() as group:
+                call = group.create_task(
+                    sandbox.exec(["python3", "-I", "-c", CLIENT, "GET", "0", "/"])
+                )
+                while not up.heads:
+                    await asyncio.sleep(0.01)
+                assert sandbox.relay.in_flight == 1
+                draining = group.create_task(sandbox.relay.drain())
+                await asyncio.sleep(0.05)
+                assert not draining.done()
+                up.gate.set()
+                await draining
+            assert call.result().stdout == "200 close ok\n"
+            assert sandbox.relay.in_flight == 0
+
+    with_provider(check)
+
+
+def test_the_relay_goes_on_after_a_restore_and_in_a_fork(with_provider):
+    async def check(provider):
+        async with upstream(headers={"X-Key": "k"}) as (up, endpoint, _):
+            sandbox = await provider.create(spec(endpoint))
+            image = await sandbox.snapshot()
+            await sandbox.restore(image)
+            child = await provider.create(spec(endpoint), image=image)
+            for box in (sandbox, child):
+                result = await box.exec(["python3", "-I", "-c", CLIENT, "GET", "0", "/"])
+                assert result.stdout == "200 close ok\n"
+            assert all("X-Key: k" in head for head in up.heads)
+
+    with_provider(check)
+
+
+def test_a_relay_needs_a_plain_upstream_and_the_right_network(with_provider):
+    async def check(provider):
+        for url in ("ftp://x/", "http://user:key@x/", "http://x/?q", "nonsense", "http://x:99999/"):
+            with pytest.raises(UsageError):
+                await provider.create(spec(ModelEndpoint(upstream=url)))
+        with pytest.raises(SandboxUnsupportedError):
+            await provider.create(SandboxSpec(model=ModelEndpoint(upstream="http://x/")))
+        for mode in ("public", "allowlist"):
+            with pytest.raises(SandboxUnsupportedError, match=mode):
+                await provider.create(SandboxSpec(network=mode))
+        assert [record async for record in provider.sandboxes()] == []
+
+    with_provider(check)
+
+
+def test_a_port_inside_can_be_reached_from_the_host(with_provider):
+    server = "import http.server; http.server.test(http.server.SimpleHTTPRequestHandler, port=8080, bind='127.0.0.1')"
+
+    async def get(endpoint):
+        while True:
+            reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+            try:
+                writer.write(b"GET /file HTTP/1.0\r\n\r\n")
+                answer = await reader.read()
+            except ConnectionResetError:
+                answer = b""
+            finally:
+                writer.close()
+            if answer:
+                return answer
+            await asyncio.sleep(0.05)
+
+    async def check(provider):
+        sandbox = await provider.create(SandboxSpec())
+        await sandbox.exec("echo served > file")
+        endpoint = await sandbox.expose_port(8080)
+        assert await sandbox.expose_port(8080) == endpoint
+        assert endpoint.url.startswith("http://127.0.0.1:")
+        image = await sandbox.snapshot()
+        for _ in range(2):
+            process = await sandbox.spawn(["python3", "-I", "-c", server])
+            async with asyncio.timeout(20):
+                assert (await get(endpoint)).endswith(b"served\n")
+            await sandbox.restore(image)
+            await process.aclose()
+        await sandbox.teardown()
+        with pytest.raises(OSError):
+            await asyncio.open_connection(endpoint.host, endpoint.port)
+
+    with_provider(check)
+
+
+def test_json_is_untouched(with_provider):
+    async def check(provider):
+        async with upstream() as (up, endpoint, _):
+            text = json.dumps({"a": "ü\n", "b": [1, 2]}).encode()
+            up.reply = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text)
+            sandbox = await provider.create(spec(endpoint))
+            result = await sandbox.exec(["python3", "-I", "-c", CLIENT, "GET", "0", "/"])
+            assert json.loads(result.stdout.removeprefix("200 close ")) == {"a": "ü\n", "b": [1, 2]}
+
+    with_provider(check)
