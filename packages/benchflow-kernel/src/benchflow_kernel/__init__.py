@@ -1,1 +1,48 @@
 """The rollout lifecycle, the tree, branch, scoring and the registry of BenchFlow."""
+
+from .events import EventCallback, EventLog, EventsRead, read_events
+from .registry import GROUPS, Registry, load_path
+from .rollout import run_rollout
+from .scenes import LoweredTurn, lower_scenes
+from .tasks import find_tasks, load_task
+from .tree import (
+    TREE_SCHEMA_VERSION,
+    TreeFold,
+    fold,
+    trajectories,
+    trajectory,
+    tree_to_bytes,
+    tree_to_json,
+    value_of,
+)
+from .users import AutoUser, HumanUser, ScriptedUser, SimulatedUser, make_user
+from .world import Planes
+
+__all__ = [
+    "GROUPS",
+    "TREE_SCHEMA_VERSION",
+    "AutoUser",
+    "EventCallback",
+    "EventLog",
+    "EventsRead",
+    "HumanUser",
+    "LoweredTurn",
+    "Planes",
+    "Registry",
+    "ScriptedUser",
+    "SimulatedUser",
+    "TreeFold",
+    "find_tasks",
+    "fold",
+    "load_path",
+    "load_task",
+    "lower_scenes",
+    "make_user",
+    "read_events",
+    "run_rollout",
+    "trajectories",
+    "trajectory",
+    "tree_to_bytes",
+    "tree_to_json",
+    "value_of",
+]

@@ -1,0 +1,80 @@
+"""The same questions again, with the recorded answers, up to the fork."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchflow_contracts import Answer, Ask, SnapshotError
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """An Ask of one turn, and what was answered."""
+
+    turn: int
+    ask: Ask
+    answer: Answer | None
+    """`None` when it was still open at the fork; then the child's user answers."""
+
+
+class Replay:
+    """Answers a child's questions from the record until the fork's own answer is out.
+
+    A child may only go on from the very same questions: anything else means that the
+    agent took another way, and its return would say nothing about the fork's state.
+    """
+
+    def __init__(self, script: Sequence[Exchange] = ()) -> None:
+        self._script = tuple(script)
+        self._next = 0
+
+    @property
+    def live(self) -> bool:
+        """Whether all of the record was used: from here on the child is on its own."""
+        return self._next == len(self._script)
+
+    def take(self, turn: int, ask: Ask) -> Answer | None:
+        """Return the recorded answer, in the ids of this `ask`.
+
+        Raises:
+            SnapshotError: The child diverged.
+        """
+        recorded = self._script[self._next]
+        if recorded.turn != turn or _shape(recorded.ask) != _shape(ask):
+            raise _diverged(f"it asked {ask.questions[0].text!r}", recorded)
+        self._next += 1
+        return None if recorded.answer is None else _translate(recorded, ask)
+
+    def end_turn(self, turn: int) -> None:
+        """Note that `turn` ended.
+
+        Raises:
+            SnapshotError: The child diverged: a recorded question did not come.
+        """
+        if not self.live and self._script[self._next].turn <= turn:
+            raise _diverged("it ended its turn", self._script[self._next])
+
+
+def _shape(ask: Ask) -> object:
+    """What must be the same. Ids of asks and questions may be drawn anew each time."""
+    return ask.kind, [
+        (question.text, [option.id for option in question.options]) for question in ask.questions
+    ]
+
+
+def _translate(recorded: Exchange, ask: Ask) -> Answer:
+    answer = recorded.answer
+    assert answer is not None
+    pairs = zip(recorded.ask.questions, ask.questions, strict=True)
+    ids = {old.id: new.id for old, new in pairs}
+    return Answer(
+        outcome=answer.outcome,
+        selected={ids[old]: chosen for old, chosen in answer.selected.items()},
+        text={ids[old]: text for old, text in answer.text.items()},
+    )
+
+
+def _diverged(instead: str, recorded: Exchange) -> SnapshotError:
+    return SnapshotError(
+        f"the child diverged: {instead} where its parent asked {recorded.ask.questions[0].text!r}",
+        hint="replay needs an agent that repeats itself; record its model calls",
+    )

@@ -1,0 +1,106 @@
+"""The event log's writer."""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self, TypeVar, cast
+
+from benchflow_contracts import Event, StoreError
+
+from .encode import encode
+
+EventT = TypeVar("EventT", bound=Event)
+EventCallback = Callable[[Event], None]
+
+_logger = logging.getLogger(__name__)
+
+
+class EventLog:
+    """Numbers, stamps and appends events; the only writer of its file.
+
+    Each event is one JSON line, handed to the operating system before `append`
+    returns; a crash of the machine may cut the tail, a crash of the process cannot.
+    With `path=None` nothing is written and only the subscribers see the events.
+
+    Raises:
+        StoreError: The file exists already or cannot be made.
+    """
+
+    def __init__(self, path: Path | None, *, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._path = path
+        self._seq = 0
+        self._callbacks: list[EventCallback] = []
+        self._file: IO[bytes] | None = None
+        if path is not None:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = path.open("xb", buffering=0)
+            except OSError as error:
+                raise StoreError(f"event log {str(path)!r} cannot be made: {error}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def seq(self) -> int:
+        """The number that the next event gets."""
+        return self._seq
+
+    def subscribe(self, callback: EventCallback) -> None:
+        """Call `callback` with each event from now on, after it was written.
+
+        It must not block. One that raises is dropped and reported to `logging`;
+        the log goes on.
+        """
+        self._callbacks.append(callback)
+
+    def append(self, kind: type[EventT], /, **fields: object) -> EventT:
+        """Write one event and return it as a reader will see it.
+
+        Raises:
+            StoreError: It could not be written, or the log is closed.
+        """
+        if self._path is not None and self._file is None:
+            raise StoreError(f"event log {str(self._path)!r} is closed")
+        event, line = encode(kind.model_validate({"seq": self._seq, "ts": self._clock(), **fields}))
+        if self._file is not None:
+            self._write(line + b"\n")
+        self._seq += 1
+        for callback in tuple(self._callbacks):
+            self._notify(callback, event)
+        return cast("EventT", event)
+
+    def close(self) -> None:
+        """Release the file. Idempotent."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _write(self, line: bytes) -> None:
+        assert self._file is not None
+        view = memoryview(line)
+        try:
+            while view:
+                view = view[self._file.write(view) :]
+        except OSError as error:
+            # What follows half a line would be lost with it, so the log ends here.
+            self.close()
+            raise StoreError(f"event log {str(self._path)!r} cannot be written: {error}") from error
+
+    def _notify(self, callback: EventCallback, event: Event) -> None:
+        try:
+            callback(event)
+        except Exception:  # a viewer's defect is not the rollout's
+            self._callbacks.remove(callback)
+            _logger.warning("a subscriber of the event log failed and was dropped", exc_info=True)

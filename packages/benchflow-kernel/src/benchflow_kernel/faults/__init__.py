@@ -1,0 +1,7 @@
+"""Failures attributed to one boundary, deadlines, and work that must finish."""
+
+from .boundary import boundary, classify, node_error
+from .deadline import within
+from .shield import shielded
+
+__all__ = ["boundary", "classify", "node_error", "shielded", "within"]

@@ -1,0 +1,80 @@
+"""One failure, one boundary."""
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import cast
+
+from benchflow_contracts import (
+    AgentError,
+    BenchFlowError,
+    Boundary,
+    EnvironmentError_,
+    ManifestError,
+    NodeError,
+    RewardError,
+    SandboxError,
+    SnapshotError,
+    StoreError,
+    TaskError,
+    UsageError,
+)
+
+_ERRORS: Mapping[Boundary, type[BenchFlowError]] = MappingProxyType(
+    {
+        "usage": UsageError,
+        "task": TaskError,
+        "manifest": ManifestError,
+        "sandbox": SandboxError,
+        "agent": AgentError,
+        "environment": EnvironmentError_,
+        "reward": RewardError,
+        "snapshot": SnapshotError,
+        "store": StoreError,
+        "internal": BenchFlowError,
+    }
+)
+
+
+@contextmanager
+def boundary(name: Boundary) -> Generator[None, None, None]:
+    """Attribute what goes wrong inside to `name`.
+
+    A plain exception of an extension is wrapped into the boundary's error, with its
+    type and text; a BenchFlowError knows its own boundary and passes unchanged, as
+    does cancellation.
+    """
+    try:
+        yield
+    except BenchFlowError:
+        raise
+    except Exception as error:
+        raise classify(error, name) from error
+
+
+def classify(error: Exception, name: Boundary) -> BenchFlowError:
+    """Return `error` as a BenchFlowError; of a group, its first one that is one."""
+    leaves = _leaves(error)
+    known = next((leaf for leaf in leaves if isinstance(leaf, BenchFlowError)), None)
+    if known is not None:
+        return known
+    first = leaves[0]
+    return _ERRORS[name](f"{type(first).__name__}: {first}")
+
+
+def node_error(error: BenchFlowError) -> NodeError:
+    """Return `error` as the record that goes into the tree."""
+    return NodeError(
+        boundary=error.boundary,
+        type=type(error).__name__,
+        message=str(error),
+        hint=error.hint,
+        retryable=error.retryable,
+    )
+
+
+def _leaves(error: Exception) -> list[Exception]:
+    if isinstance(error, ExceptionGroup):
+        group = cast("ExceptionGroup[Exception]", error)
+        return [leaf for inner in group.exceptions for leaf in _leaves(inner)]
+    return [error]

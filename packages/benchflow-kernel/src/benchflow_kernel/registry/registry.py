@@ -1,0 +1,125 @@
+"""Names to providers."""
+
+import difflib
+import os
+from importlib import import_module
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, metadata
+from typing import Final
+
+from benchflow_contracts import BenchFlowError, UnknownProviderError, UsageError
+
+GROUPS: Final = (
+    "benchflow.sandboxes",
+    "benchflow.agents",
+    "benchflow.environments",
+    "benchflow.rewards",
+    "benchflow.adapters",
+    "benchflow.exporters",
+    "benchflow.backends",
+    "benchflow.commands",
+)
+"""Every entry-point group that BenchFlow reads."""
+
+_PLUGINS: Final = "BENCHFLOW_PLUGINS"
+_FACADE: Final = "benchflow"
+
+
+class Registry:
+    """Resolves entry points by group and name; imports nothing but what is asked for.
+
+    The environment variable `BENCHFLOW_PLUGINS`, when set, lists the distributions
+    that are looked at, with commas between; empty means none.
+    """
+
+    def names(self, group: str) -> list[str]:
+        """Return the names known in `group`, sorted. Nothing is imported."""
+        return sorted({point.name for point in _points(group)})
+
+    def resolve(self, group: str, name: str) -> object:
+        """Return the object behind `name`; its contract is that of `group`.
+
+        Raises:
+            UnknownProviderError: No distribution provides the name.
+            UsageError: Two distributions do, or the one that does cannot be imported.
+        """
+        points = [point for point in _points(group) if point.name == name]
+        if not points:
+            raise self._unknown(group, name)
+        if len({point.value for point in points}) > 1:
+            owners = " and ".join(sorted(_owner(point) for point in points))
+            raise UsageError(
+                f"{group} {name!r} is provided by {owners}",
+                hint=f"uninstall one of them, or name the other ones in {_PLUGINS}",
+            )
+        return _load(points[0])
+
+    def _unknown(self, group: str, name: str) -> UnknownProviderError:
+        known = self.names(group)
+        close = difflib.get_close_matches(name, known, n=1)
+        guess = f"; did you mean {close[0]!r}?" if close else ""
+        message = f"no {group} named {name!r}; known: {', '.join(known) or 'none'}{guess}"
+        hint = f"pip install '{_FACADE}[{name}]'" if name in _extras() else None
+        return UnknownProviderError(message, hint=hint)
+
+
+def load_path(path: str) -> object:
+    """Import `module:attr`, as an operator names it on the command line.
+
+    It runs code of the caller's choice, so `path` must never come from a task, a
+    manifest or an agent.
+
+    Raises:
+        UsageError: It has another form, or cannot be imported.
+    """
+    module, colon, attribute = path.partition(":")
+    if not (module and colon and attribute):
+        raise UsageError(f"import path {path!r} is not of the form 'module:attr'")
+    try:
+        found: object = import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except BenchFlowError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"import path {path!r} cannot be loaded: {type(error).__name__}: {error}",
+            hint="the module must be importable from the current directory or be installed",
+        ) from error
+    return found
+
+
+def _points(group: str) -> list[EntryPoint]:
+    if group not in GROUPS:
+        raise UsageError(f"there is no registry group {group!r}; known: {', '.join(GROUPS)}")
+    points = list(entry_points(group=group))
+    listed = os.environ.get(_PLUGINS)
+    if listed is None:
+        return points
+    wanted = {name.strip() for name in listed.split(",")}
+    return [point for point in points if point.dist is not None and point.dist.name in wanted]
+
+
+def _load(point: EntryPoint) -> object:
+    try:
+        return point.load()
+    except BenchFlowError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"{point.group} {point.name!r} of {_owner(point)} cannot be loaded from"
+            f" {point.value!r}: {type(error).__name__}: {error}",
+            hint="reinstall or upgrade that distribution",
+        ) from error
+
+
+def _owner(point: EntryPoint) -> str:
+    dist = point.dist
+    return "an unknown distribution" if dist is None else f"{dist.name} {dist.version}"
+
+
+def _extras() -> frozenset[str]:
+    """Return the extras that the installed facade offers: its own list, not ours."""
+    try:
+        return frozenset(metadata(_FACADE).get_all("Provides-Extra") or ())
+    except PackageNotFoundError:
+        return frozenset()

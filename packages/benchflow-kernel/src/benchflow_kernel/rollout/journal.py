@@ -1,0 +1,73 @@
+"""The log and its fold, kept in step."""
+
+import itertools
+
+from benchflow_contracts import (
+    BenchFlowError,
+    NodeError,
+    NodeFailed,
+    Phase,
+    PhaseEntered,
+    RolloutNode,
+    RolloutTree,
+    Step,
+    StepFinished,
+)
+
+from benchflow_kernel.events import EventLog
+from benchflow_kernel.events.log import EventT
+from benchflow_kernel.faults import node_error
+from benchflow_kernel.tree import TreeFold
+
+
+class Journal:
+    """Writes each event and folds it at once; hands out the node ids.
+
+    The tree of a running rollout is so the same object that a reader of the log makes.
+    """
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._fold = TreeFold()
+        self._ids = itertools.count()
+
+    @property
+    def tree(self) -> RolloutTree:
+        """The tree so far."""
+        return self._fold.tree
+
+    def new_id(self) -> str:
+        """Return a node id that this rollout has not used."""
+        return f"n{next(self._ids)}"
+
+    def node(self, node_id: str) -> RolloutNode:
+        """Return a node of the tree."""
+        return self.tree.index[node_id]
+
+    def append(self, kind: type[EventT], /, **fields: object) -> EventT:
+        """Write one event and fold it.
+
+        Raises:
+            StoreError: It could not be written.
+        """
+        event = self._log.append(kind, **fields)
+        self._fold.apply(event)
+        return event
+
+    def phase(self, node: str, phase: Phase) -> None:
+        """Note that the world at `node` entered a phase."""
+        self.append(PhaseEntered, node=node, phase=phase)
+
+    def step(self, parent: str, node: str, step: Step, label: str | None) -> None:
+        """Add an edge."""
+        self.append(StepFinished, node=node, parent=parent, step=step, label=label)
+
+    def failed(self, node: str, error: BenchFlowError | NodeError) -> None:
+        """Note why the branch at `node` ended early."""
+        record = node_error(error) if isinstance(error, BenchFlowError) else error
+        self.append(NodeFailed, node=node, error=record)
+
+    def lost(self, node: str, parent: str, label: str | None, error: BenchFlowError) -> None:
+        """Add a child that ended before its first step."""
+        record = node_error(error)
+        self.append(NodeFailed, node=node, parent=parent, label=label, error=record)

@@ -1,0 +1,57 @@
+"""What the log says about how a rollout was run, without any secret."""
+
+import platform
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, cast
+
+from benchflow_contracts import RolloutConfig, Task
+
+from benchflow_kernel.world import Planes
+
+_HIDDEN = "[redacted]"
+_CREDENTIAL = re.compile(r"(?<=://)[^/@]*@|\?.*$")
+
+
+def meta_of(task: Task, config: RolloutConfig, planes: Planes) -> dict[str, Any]:
+    """Return the config, the task's digest, the provider and the versions.
+
+    Values of headers and of environment variables are left out, as is what a URL
+    carries besides its host and path: the log is shared, and those hold credentials.
+    """
+    return {
+        "config": _redacted(config.model_dump(mode="json")),
+        "task_digest": task.digest,
+        "provider": planes.provider.name,
+        "versions": dict(_versions()),
+    }
+
+
+def _redacted(value: object) -> object:
+    if isinstance(value, Mapping):
+        items = cast("Mapping[str, object]", value).items()
+        return {name: _redacted_item(name, item) for name, item in items}
+    if isinstance(value, list):
+        return [_redacted(item) for item in cast("list[object]", value)]
+    return value
+
+
+def _redacted_item(name: str, item: object) -> object:
+    if name in {"headers", "env"} and isinstance(item, Mapping):
+        return dict.fromkeys(cast("Mapping[str, object]", item), _HIDDEN)
+    if name in {"upstream", "url"} and isinstance(item, str):
+        return _CREDENTIAL.sub("", item)
+    return _redacted(item)
+
+
+@cache
+def _versions() -> Mapping[str, str]:
+    found = {"python": platform.python_version()}
+    for name in ("benchflow-contracts", "benchflow-kernel"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    return found

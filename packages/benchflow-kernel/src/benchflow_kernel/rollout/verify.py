@@ -1,0 +1,72 @@
+"""Scoring: after the agent is dead, before the world is gone."""
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+from benchflow_contracts import (
+    NodeScored,
+    NodeState,
+    Reward,
+    RolloutNode,
+    StateCaptured,
+    VerifyResult,
+)
+
+from benchflow_kernel.world import Plan, World
+
+from .journal import Journal
+
+
+async def verify(plan: Plan, journal: Journal, world: World, leaf: str) -> None:
+    """Score the node `leaf` with every reward, in turn.
+
+    A reward that fails, returns nothing usable or is late leaves an unscored result
+    that says so; the other ones are asked all the same. No fault becomes a number.
+
+    Raises:
+        AgentError: The agent cannot be ended; nothing is scored beside a live agent.
+        EnvironmentError_: The final state cannot be read; nothing is scored.
+    """
+    await world.sessions.aclose()
+    state = await world.query() if plan.config.capture_state else None
+    if state is not None:
+        journal.append(StateCaptured, node=leaf, state=state)
+    node = journal.node(leaf)
+    log_dir = world.verifier_dir
+    if log_dir is not None:
+        log_dir.mkdir(parents=True, exist_ok=True)
+    node.state = _node_state(plan, world, node, log_dir)
+    deadline = asyncio.get_running_loop().time() + plan.config.deadlines.verify
+    try:
+        for reward in plan.planes.rewards:
+            result = await _score(reward, node, deadline)
+            journal.append(NodeScored, node=leaf, name=reward.name, result=result)
+    finally:
+        node.state = None
+
+
+def _node_state(plan: Plan, world: World, node: RolloutNode, log_dir: Path | None) -> NodeState:
+    return NodeState(
+        task=plan.task,
+        provider=plan.planes.provider,
+        sandbox=world.sandbox,
+        grading_spec=world.grading_spec,
+        environment=world.environment,
+        env_state=node.env_state,
+        log_dir=log_dir,
+    )
+
+
+async def _score(reward: Reward, node: RolloutNode, deadline: float) -> VerifyResult:
+    scope = asyncio.timeout_at(deadline)
+    try:
+        async with scope:
+            result = cast("object", await reward.score(node))
+    except Exception as error:
+        if scope.expired():
+            return VerifyResult.unscored(f"reward {reward.name!r} ran over the verify deadline")
+        return VerifyResult.unscored(f"{type(error).__name__}: {error}")
+    if not isinstance(result, VerifyResult):
+        return VerifyResult.unscored(f"reward {reward.name!r} returned {type(result).__name__}")
+    return result

@@ -1,0 +1,61 @@
+"""The digest of a task directory, and what may lie in it."""
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchflow_contracts import TaskError
+
+
+def digest_of(root: Path) -> str:
+    """Return sha256 over the sorted relative names and the contents of all files.
+
+    A link inside counts by where it points. Times, owners and modes do not count.
+
+    Raises:
+        TaskError: A link leaves the directory, or something is no regular file.
+    """
+    total = hashlib.sha256()
+    for name, path in sorted(_files(root)):
+        content = _content_digest(root, path)
+        total.update(f"{len(name.encode())}:".encode() + name.encode() + content)
+    return f"sha256:{total.hexdigest()}"
+
+
+def _files(root: Path) -> Iterator[tuple[str, Path]]:
+    for folder, folders, files in os.walk(root):
+        links = [name for name in folders if (Path(folder) / name).is_symlink()]
+        for name in (*files, *links):
+            path = Path(folder) / name
+            relative = path.relative_to(root).as_posix()
+            try:
+                relative.encode()
+            except UnicodeEncodeError:
+                raise TaskError(f"file name {relative!r} is not UTF-8", where=str(root)) from None
+            yield relative, path
+
+
+def _content_digest(root: Path, path: Path) -> bytes:
+    try:
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            return _link_digest(root, path)
+        if not stat.S_ISREG(mode):
+            raise TaskError("neither a regular file nor a directory", where=str(path))
+        with path.open("rb") as stream:
+            return b"f" + hashlib.file_digest(stream, "sha256").digest()
+    except OSError as error:
+        raise TaskError(f"cannot be read: {error}", where=str(path)) from error
+
+
+def _link_digest(root: Path, path: Path) -> bytes:
+    try:
+        target = path.resolve(strict=True)
+    except (OSError, RuntimeError) as error:
+        raise TaskError(f"a link that leads nowhere: {error}", where=str(path)) from error
+    if not target.is_relative_to(root):
+        raise TaskError(f"a link that leaves the task directory, to {target}", where=str(path))
+    link = path.readlink().as_posix().encode("utf-8", "surrogateescape")
+    return b"l" + hashlib.sha256(link).digest()

@@ -1,0 +1,153 @@
+"""Events to tree."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from benchflow_contracts import (
+    Branched,
+    Checkpointed,
+    Event,
+    NodeFailed,
+    NodeScored,
+    NodeValued,
+    PhaseEntered,
+    RolloutFinished,
+    RolloutNode,
+    RolloutStarted,
+    RolloutTree,
+    StateCaptured,
+    StepFinished,
+    StoreError,
+)
+
+
+class TreeFold:
+    """The fold as an accumulator, for a rollout that is still running.
+
+    `apply` in the order of the log; `tree` is at every moment what `fold` makes of
+    the events so far.
+    """
+
+    def __init__(self) -> None:
+        self._tree: RolloutTree | None = None
+        self._index: dict[str, RolloutNode] = {}
+
+    @property
+    def tree(self) -> RolloutTree:
+        """The tree so far.
+
+        Raises:
+            StoreError: No `rollout_started` was applied yet.
+        """
+        if self._tree is None:
+            raise StoreError("the event log does not begin with 'rollout_started'")
+        return self._tree
+
+    def apply(self, event: Event) -> None:
+        """Take one event in.
+
+        Raises:
+            StoreError: It names a node that no event made, or makes one twice.
+        """
+        _APPLY[type(event)](self, event)
+
+    def node(self, node_id: str, event: Event) -> RolloutNode:
+        """Return a node that an event refers to."""
+        try:
+            return self._index[node_id]
+        except KeyError:
+            raise StoreError(
+                f"event {event.seq} ({event.kind}) names node {node_id!r}, which does not exist"
+            ) from None
+
+    def add(self, node: RolloutNode, event: Event) -> None:
+        """Hang a new node under its parent."""
+        if node.id in self._index:
+            raise StoreError(f"event {event.seq} ({event.kind}) makes node {node.id!r} twice")
+        self._index[node.id] = node
+        if node.parent is not None:
+            node.parent.children.append(node)
+
+    def start(self, event: RolloutStarted) -> None:
+        """Plant the root."""
+        if self._tree is not None:
+            raise StoreError(f"event {event.seq} starts the rollout twice")
+        root = RolloutNode(id=event.root)
+        self._tree = RolloutTree(
+            rollout_id=event.rollout_id,
+            task_id=event.task_id,
+            root=root,
+            index=self._index,
+            meta=dict(event.meta),
+        )
+        self.add(root, event)
+
+
+def fold(events: Iterable[Event]) -> RolloutTree:
+    """Return the tree that `events` describe. Pure: the same events, the same tree.
+
+    A log that stops early gives a tree whose status is `running`.
+
+    Raises:
+        StoreError: The events contradict each other.
+    """
+    state = TreeFold()
+    for event in events:
+        state.apply(event)
+    return state.tree
+
+
+def _step(state: TreeFold, event: StepFinished) -> None:
+    parent = state.node(event.parent, event)
+    node = RolloutNode(id=event.node, parent=parent, step=event.step, label=event.label)
+    state.add(node, event)
+
+
+def _failed(state: TreeFold, event: NodeFailed) -> None:
+    if event.parent is not None:
+        parent = state.node(event.parent, event)
+        state.add(RolloutNode(id=event.node, parent=parent, label=event.label), event)
+    state.node(event.node, event).error = event.error
+
+
+def _checkpointed(state: TreeFold, event: Checkpointed) -> None:
+    state.node(event.node, event).checkpoint_ref = event.ref
+
+
+def _branched(state: TreeFold, event: Branched) -> None:
+    state.node(event.node, event).branch = event.record
+
+
+def _captured(state: TreeFold, event: StateCaptured) -> None:
+    state.node(event.node, event).env_state = event.state
+
+
+def _scored(state: TreeFold, event: NodeScored) -> None:
+    state.node(event.node, event).results[event.name] = event.result
+
+
+def _valued(state: TreeFold, event: NodeValued) -> None:
+    state.node(event.node, event).value = event.value
+
+
+def _finished(state: TreeFold, event: RolloutFinished) -> None:
+    state.tree.status = event.status
+    state.tree.error = event.error
+
+
+def _phase(state: TreeFold, event: PhaseEntered) -> None:
+    """Phases are for live views and timing; the tree does not carry them."""
+
+
+_APPLY: dict[type, Callable[[TreeFold, Any], None]] = {
+    RolloutStarted: TreeFold.start,
+    PhaseEntered: _phase,
+    StepFinished: _step,
+    Checkpointed: _checkpointed,
+    Branched: _branched,
+    StateCaptured: _captured,
+    NodeScored: _scored,
+    NodeValued: _valued,
+    NodeFailed: _failed,
+    RolloutFinished: _finished,
+}

@@ -1,0 +1,9 @@
+"""User Models: who answers the agent's questions."""
+
+from .auto import AutoUser
+from .human import HumanUser
+from .make import make_user
+from .scripted import ScriptedUser
+from .simulated import SimulatedUser
+
+__all__ = ["AutoUser", "HumanUser", "ScriptedUser", "SimulatedUser", "make_user"]

@@ -1,0 +1,64 @@
+"""One blocking chat completion over an OpenAI-compatible endpoint."""
+
+import json
+import urllib.error
+import urllib.request
+from http.client import HTTPException, HTTPMessage
+from typing import IO
+
+from benchflow_contracts import EnvironmentError_, ModelEndpoint
+
+Message = dict[str, str]
+
+_MAX_REPLY_BYTES = 1024 * 1024
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect would carry the endpoint's credential to another host."""
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: HTTPMessage,
+        newurl: str,
+    ) -> None:
+        del req, fp, code, msg, headers, newurl
+
+
+def complete(endpoint: ModelEndpoint, model: str, messages: list[Message], timeout: float) -> str:
+    """Return the content of the first choice. Blocks for at most about `timeout` s.
+
+    Raises:
+        EnvironmentError_: The endpoint is unreachable, slow, or answers something else.
+    """
+    request = urllib.request.Request(
+        f"{endpoint.upstream.rstrip('/')}/chat/completions",
+        data=json.dumps({"model": model, "messages": messages}).encode(),
+        headers={"content-type": "application/json", **endpoint.headers},
+    )
+    opener = urllib.request.build_opener(_NoRedirect)
+    try:
+        with opener.open(request, timeout=timeout) as response:
+            body = response.read(_MAX_REPLY_BYTES + 1)
+        if len(body) > _MAX_REPLY_BYTES:
+            raise _failed(f"its reply is larger than {_MAX_REPLY_BYTES} bytes")
+        content = json.loads(body)["choices"][0]["message"]["content"]
+    except (OSError, HTTPException) as error:
+        code = error.code if isinstance(error, urllib.error.HTTPError) else None
+        raise _failed(str(error), retryable=code is None or code >= 429) from error
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise _failed(f"its reply is no chat completion: {error!r}") from error
+    if not isinstance(content, str):
+        raise _failed("its reply has no text")
+    return content
+
+
+def _failed(problem: str, *, retryable: bool = False) -> EnvironmentError_:
+    return EnvironmentError_(
+        f"the simulated user's endpoint failed: {problem}",
+        hint="check the address, the credential and the model of the simulated user",
+        retryable=retryable,
+    )

@@ -1,0 +1,44 @@
+"""From the task's `[user]` table to a User Model."""
+
+from typing import Literal
+
+from benchflow_contracts import ModelEndpoint, TaskUser, UsageError, UserModel
+
+from .auto import AutoUser
+from .human import HumanUser
+from .scripted import ScriptedUser
+from .simulated import SimulatedUser
+
+
+def make_user(
+    task_user: TaskUser,
+    *,
+    endpoint: ModelEndpoint | None = None,
+    model: str | None = None,
+    mode: Literal["scripted", "simulated", "auto", "human"] | None = None,
+) -> UserModel:
+    """Return the User Model that the task asks for; `mode` overrides the task's.
+
+    Every mode but `human` allows permission requests by default. Only `simulated`
+    uses `endpoint` and `model`.
+
+    Raises:
+        UsageError: `simulated` without an endpoint and a model.
+        TaskError: A scripted pattern is no regular expression.
+    """
+    match mode or task_user.mode:
+        case "scripted":
+            return ScriptedUser(task_user.answers, task_user.nudges)
+        case "auto":
+            return AutoUser(task_user.nudges)
+        case "human":
+            return HumanUser()
+        case "simulated":
+            if endpoint is None or model is None:
+                raise UsageError(
+                    "a simulated user needs a model endpoint",
+                    hint="name its endpoint and model, or choose the user mode 'auto'",
+                )
+            return SimulatedUser(
+                endpoint, model, persona=task_user.persona, nudges=task_user.nudges
+            )

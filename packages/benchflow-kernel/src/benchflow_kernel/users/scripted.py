@@ -1,0 +1,77 @@
+"""The user who follows rules."""
+
+import re
+from collections.abc import Sequence
+
+from benchflow_contracts import Answer, Ask, Question, ScriptedAnswer, Step, TaskError
+
+from .nudges import next_nudge
+from .permission import allow
+
+_SEARCHED_CHARS = 4096
+"""Of a question: what the agent wrote must not feed a slow pattern without end."""
+
+
+class ScriptedUser:
+    """Answers each question by the first rule whose pattern is found in its text.
+
+    A rule's `option` names an option by its id or, in any case, its label; its `text`
+    is used where free text is allowed. An Ask with a question that no rule answers is
+    declined as a whole. A permission that no rule answers is allowed.
+
+    Raises:
+        TaskError: A pattern is no regular expression.
+    """
+
+    def __init__(self, answers: Sequence[ScriptedAnswer] = (), nudges: Sequence[str] = ()) -> None:
+        self._rules = [(_compile(rule, index), rule) for index, rule in enumerate(answers)]
+        self._nudges = tuple(nudges)
+
+    async def answer(self, ask: Ask, steps: Sequence[Step]) -> Answer:
+        """Apply the rules to every question of `ask`."""
+        del steps
+        selected: dict[str, tuple[str, ...]] = {}
+        text: dict[str, str] = {}
+        for question in ask.questions:
+            rule = self._rule(question)
+            option = None if rule is None else _option(rule, question)
+            if option is not None:
+                selected[question.id] = (option,)
+            elif rule is not None and rule.text is not None and question.allow_custom:
+                text[question.id] = rule.text
+            elif ask.kind == "permission":
+                return allow(ask)
+            else:
+                return Answer(outcome="declined")
+        return Answer(selected=selected, text=text)
+
+    async def nudge(self, steps: Sequence[Step]) -> str | None:
+        """Return the next prompt of the list."""
+        return next_nudge(self._nudges, steps)
+
+    async def aclose(self) -> None:
+        """Hold nothing, release nothing."""
+
+    def _rule(self, question: Question) -> ScriptedAnswer | None:
+        searched = question.text[:_SEARCHED_CHARS]
+        return next((rule for pattern, rule in self._rules if pattern.search(searched)), None)
+
+
+def _compile(rule: ScriptedAnswer, index: int) -> re.Pattern[str]:
+    try:
+        return re.compile(rule.match, re.IGNORECASE | re.DOTALL)
+    except re.error as error:
+        raise TaskError(
+            f"pattern {rule.match!r} is no regular expression: {error}",
+            where=f"task.toml:user.answers.{index}.match",
+        ) from error
+
+
+def _option(rule: ScriptedAnswer, question: Question) -> str | None:
+    if rule.option is None:
+        return None
+    wanted = rule.option.strip().casefold()
+    for option in question.options:
+        if option.id == rule.option or option.label.strip().casefold() == wanted:
+            return option.id
+    return None

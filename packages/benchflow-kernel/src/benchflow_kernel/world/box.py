@@ -1,0 +1,74 @@
+"""The boxes: the agent's, and a fresh one for grading."""
+
+from collections.abc import Sequence
+
+from benchflow_contracts import (
+    AgentNeeds,
+    ModelEndpoint,
+    Mount,
+    RolloutConfig,
+    SandboxSpec,
+    Task,
+    UsageError,
+)
+
+
+def merged_spec(task: Task, config: RolloutConfig, needs: Sequence[AgentNeeds]) -> SandboxSpec:
+    """Return the box that the task describes and that every agent can live in.
+
+    The agents' variables do not override the task's.
+
+    Raises:
+        UsageError: Two agents need different things at the same place.
+    """
+    environment = task.config.environment
+    model = config.model or _model(needs)
+    return SandboxSpec(
+        image=environment.image,
+        workdir=environment.workdir,
+        env={**_env(needs), **environment.env},
+        mounts=_mounts(needs),
+        network="none" if model is None else "model-only",
+        model=model,
+        limits=config.limits or environment.limits(),
+    )
+
+
+def grading_box(spec: SandboxSpec, agent_env: frozenset[str]) -> SandboxSpec:
+    """Return the same machine without anything that was there for the agent."""
+    return SandboxSpec(
+        image=spec.image,
+        image_search=spec.image_search,
+        workdir=spec.workdir,
+        user=spec.user,
+        env={name: value for name, value in spec.env.items() if name not in agent_env},
+        limits=spec.limits,
+    )
+
+
+def _model(needs: Sequence[AgentNeeds]) -> ModelEndpoint | None:
+    models = [need.model for need in needs if need.model is not None]
+    if any(model != models[0] for model in models):
+        raise UsageError(
+            "the roles' agents need different model endpoints",
+            hint="a sandbox reaches one outside address; give the rollout one endpoint",
+        )
+    return models[0] if models else None
+
+
+def _env(needs: Sequence[AgentNeeds]) -> dict[str, str]:
+    merged: dict[str, str] = {}
+    for need in needs:
+        for name, value in need.env.items():
+            if merged.setdefault(name, value) != value:
+                raise UsageError(f"the roles' agents need different values of {name!r}")
+    return merged
+
+
+def _mounts(needs: Sequence[AgentNeeds]) -> tuple[Mount, ...]:
+    merged: dict[str, Mount] = {}
+    for need in needs:
+        for mount in need.mounts:
+            if merged.setdefault(mount.target, mount) != mount:
+                raise UsageError(f"the roles' agents mount different things at {mount.target!r}")
+    return tuple(merged.values())

@@ -1,0 +1,122 @@
+"""What a rollout will do, decided before anything is started."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from benchflow_contracts import (
+    Agent,
+    AgentNeeds,
+    Role,
+    RolloutConfig,
+    SandboxSpec,
+    Task,
+    UnknownProviderError,
+    UsageError,
+)
+
+from benchflow_kernel.faults import boundary
+from benchflow_kernel.scenes import LoweredTurn, lower_scenes
+
+from .box import grading_box, merged_spec
+from .planes import Planes
+
+SKILLS_DIR = "/skills"
+"""Where the task's skills lie inside the box."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The resolved rollout. Shared by all of its worlds."""
+
+    rollout_id: str
+    task: Task
+    config: RolloutConfig
+    planes: Planes
+    turns: tuple[LoweredTurn, ...]
+    spec: SandboxSpec
+    """Of the agent's box, before the environment adds what it needs."""
+    agent_env: frozenset[str]
+    """Names of the variables that are there for the agents alone."""
+    skills: bool
+    solution: bool
+
+    def grading_spec(self, spec: SandboxSpec) -> SandboxSpec:
+        """Return what a fresh grading box for a world made of `spec` is made of."""
+        return grading_box(spec, self.agent_env)
+
+
+async def make_plan(task: Task, config: RolloutConfig, planes: Planes, rollout_id: str) -> Plan:
+    """Lower the scenes, ask every agent for its needs, and settle the box.
+
+    Raises:
+        UsageError: An undeclared role, an unknown agent, two rewards of one name, or
+            roles whose needs contradict each other.
+        AgentError: An agent cannot be made available on this machine.
+    """
+    skills = config.skill_mode == "with-skill" and task.skills_dir.is_dir()
+    turns = tuple(
+        replace(turn, role=_equipped(turn.role, task, skills=skills))
+        for turn in lower_scenes(config)
+    )
+    _check_rewards([reward.name for reward in planes.rewards])
+    needs = [await _needs(planes, turn.role) for turn in _first_of_each_role(turns)]
+    return Plan(
+        rollout_id=rollout_id,
+        task=task,
+        config=config,
+        planes=planes,
+        turns=turns,
+        spec=merged_spec(task, config, needs),
+        agent_env=frozenset(name for need in needs for name in need.env),
+        skills=skills,
+        solution=any(need.solution for need in needs),
+    )
+
+
+def agent_of(planes: Planes, role: Role) -> Agent:
+    """Return the agent that plays `role`.
+
+    Raises:
+        UnknownProviderError: The planes have no agent of that name.
+    """
+    agent = planes.agents.get(role.agent)
+    if agent is None:
+        known = ", ".join(sorted(planes.agents)) or "none"
+        raise UnknownProviderError(
+            f"role {role.name!r} wants agent {role.agent!r}; this rollout has: {known}"
+        )
+    return agent
+
+
+async def _needs(planes: Planes, role: Role) -> AgentNeeds:
+    agent = agent_of(planes, role)
+    with boundary("agent"):
+        return await agent.needs(role)
+
+
+def _first_of_each_role(turns: Sequence[LoweredTurn]) -> list[LoweredTurn]:
+    found: list[LoweredTurn] = []
+    for turn in turns:
+        if all(turn.role != other.role for other in found):
+            found.append(turn)
+    return found
+
+
+def _equipped(role: Role, task: Task, *, skills: bool) -> Role:
+    """Return the role with the task's time limit and, when they are shown, its skills."""
+    update: dict[str, object] = {}
+    limit = task.config.agent.timeout_sec
+    if limit is not None and limit < role.timeout_sec:
+        update["timeout_sec"] = limit
+    if skills and role.skills_dir is None:
+        update["skills_dir"] = SKILLS_DIR
+        if not role.skills:
+            names = (entry.name for entry in task.skills_dir.iterdir() if entry.is_dir())
+            update["skills"] = tuple(sorted(names))
+    return role.model_copy(update=update) if update else role
+
+
+def _check_rewards(names: list[str]) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"two rewards are named {twice!r}")

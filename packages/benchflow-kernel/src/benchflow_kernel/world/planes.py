@@ -1,0 +1,21 @@
+"""The four planes that a rollout is run on."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from benchflow_contracts import Agent, EnvironmentFactory, Reward, SandboxProvider, UserModel
+
+
+@dataclass(frozen=True, slots=True)
+class Planes:
+    """Concrete providers, already resolved. All of them outlive the rollout."""
+
+    provider: SandboxProvider
+    agents: Mapping[str, Agent]
+    """By the name that `Role.agent` uses."""
+    rewards: Sequence[Reward]
+    """The one named `reward` is the return of a leaf."""
+    environment: EnvironmentFactory | None
+    """`None` when the task needs no world beyond its files."""
+    user: Callable[[], UserModel]
+    """Called once per world: a forked child has a user of its own."""

@@ -1,0 +1,106 @@
+"""The agent sessions of one world."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchflow_contracts import (
+    AskUserHandler,
+    BenchFlowError,
+    Role,
+    Sandbox,
+    Session,
+    SessionSnapshot,
+    StepHandler,
+)
+
+from benchflow_kernel.faults import within
+
+from .plan import Plan, agent_of
+
+CarriedSessions = Mapping[str, tuple[Role, SessionSnapshot]]
+"""Sessions at a turn boundary, by role name, each with the role it was opened for."""
+
+
+class Sessions:
+    """One session per role name, opened at the role's first turn.
+
+    A role that a later scene declares differently gets a new session. `carried` is
+    what first sessions go on from in a world that was made from a checkpoint.
+    """
+
+    def __init__(self, plan: Plan, log_dir: Path | None, carried: CarriedSessions) -> None:
+        self._plan = plan
+        self._log_dir = log_dir
+        self._carried = dict(carried)
+        self._opened = 0
+        self._open: dict[str, tuple[Role, Session]] = {}
+
+    async def get(
+        self, sandbox: Sandbox, role: Role, on_ask: AskUserHandler, on_step: StepHandler
+    ) -> Session:
+        """Return the session of `role`, connected and with its handlers set.
+
+        Raises:
+            AgentError: The agent did not start, or not in time.
+        """
+        held = self._open.get(role.name)
+        if held is not None and held[0] == role:
+            return held[1]
+        if held is not None:
+            await self._close(role.name)
+        seconds = self._plan.config.deadlines.connect
+        async with within(seconds, "agent", f"connecting role {role.name!r}"):
+            session = await agent_of(self._plan.planes, role).connect(
+                sandbox, role, resume=self._resume(role), log_dir=self._next_log_dir(role)
+            )
+        self._opened += 1
+        self._open[role.name] = (role, session)
+        session.on_ask_user(on_ask)
+        session.on_step(on_step)
+        return session
+
+    @property
+    def any_opened(self) -> bool:
+        """Whether an agent was ever started here."""
+        return self._opened > 0
+
+    async def snapshot(self) -> CarriedSessions:
+        """Describe every open session, or what an unopened one would go on from.
+
+        Raises:
+            SnapshotError: One of them cannot be carried into another box.
+        """
+        taken = {name: (role, await held.snapshot()) for name, (role, held) in self._open.items()}
+        return {**self._carried, **taken}
+
+    async def aclose(self) -> None:
+        """End every agent. Idempotent; all are attempted, then the first error is raised."""
+        errors: list[BenchFlowError] = []
+        for name in reversed(list(self._open)):
+            try:
+                await self._close(name)
+            except BenchFlowError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    async def _close(self, name: str) -> None:
+        _, session = self._open.pop(name)
+        self._carried.pop(name, None)
+        seconds = self._plan.config.deadlines.teardown
+        async with within(seconds, "agent", f"ending role {name!r}"):
+            await session.aclose()
+
+    def _resume(self, role: Role) -> SessionSnapshot | None:
+        carried = self._carried.get(role.name)
+        return carried[1] if carried is not None and carried[0] == role else None
+
+    def _next_log_dir(self, role: Role) -> Path | None:
+        """Return `agent` for the first session, and a folder below it for later ones."""
+        if self._log_dir is None:
+            return None
+        name = re.sub(r"[^A-Za-z0-9_-]", "-", role.name)
+        path = self._log_dir / f"{self._opened + 1}-{name}" if self._opened else self._log_dir
+        path.mkdir(parents=True, exist_ok=True)
+        return path

@@ -1,0 +1,213 @@
+"""A World: one sandbox, its environment and the sessions in it."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Literal
+
+from benchflow_contracts import (
+    BenchFlowError,
+    EnvHandle,
+    Environment,
+    EnvState,
+    Phase,
+    ProvisionContext,
+    ReadinessError,
+    Sandbox,
+    SandboxImage,
+    SandboxSpec,
+    TaskError,
+    UserModel,
+)
+
+from benchflow_kernel.faults import boundary, within
+
+from .plan import SKILLS_DIR, Plan
+from .sessions import CarriedSessions, Sessions
+
+_OUTPUT_TAIL = 400
+"""Characters of a failed setup command's output that its error shows."""
+
+
+class World:
+    """Where one line of the rollout runs: the root's, or a forked child's.
+
+    `open` goes through the phases from `start` to `readiness` and reports each to
+    `enter`; no agent can be connected before. `aclose` undoes whatever was done, in
+    reverse, and may be called at any point.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        node: str,
+        log_dir: Path | None,
+        enter: Callable[[Phase], None],
+        carried: CarriedSessions,
+    ) -> None:
+        self._plan = plan
+        self._node = node
+        self._log_dir = log_dir
+        self._enter = enter
+        self._environment: Environment | None = None
+        self._provisioned = False
+        self._spec = plan.spec
+        self._sandbox: Sandbox | None = None
+        self._user: UserModel | None = None
+        self.sessions = Sessions(plan, None if log_dir is None else log_dir / "agent", carried)
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The box. Only after `open` has made it."""
+        assert self._sandbox is not None, "the world is not open"
+        return self._sandbox
+
+    @property
+    def environment(self) -> Environment | None:
+        """The world's environment, when the task has one."""
+        return self._environment
+
+    @property
+    def user(self) -> UserModel:
+        """The user at the other end of this world's questions."""
+        assert self._user is not None, "the world is not set up"
+        return self._user
+
+    @property
+    def grading_spec(self) -> SandboxSpec:
+        """What a fresh grading box is made of."""
+        return self._plan.grading_spec(self._spec)
+
+    @property
+    def verifier_dir(self) -> Path | None:
+        """The host directory for the verifier's output."""
+        return None if self._log_dir is None else self._log_dir / "verifier"
+
+    def setup(self) -> None:
+        """Make the environment object and the user. Starts nothing."""
+        factory = self._plan.planes.environment
+        if factory is not None:
+            with boundary("environment"):
+                self._environment = factory()
+                self._spec = self._environment.prepare(self._spec, task_id=self._plan.task.id)
+        with boundary("environment"):
+            self._user = self._plan.planes.user()
+
+    async def open(self, image: SandboxImage | None = None) -> None:
+        """Start the box, from the spec or from a checkpoint, and make the world ready.
+
+        Raises:
+            BenchFlowError: One phase failed or was late; `aclose` still has to be called.
+        """
+        deadlines = self._plan.config.deadlines
+        self._enter("start")
+        async with within(deadlines.start, "sandbox", "starting the sandbox"):
+            await self._start(image)
+        if image is None:
+            await self._furnish()
+        self._enter("provision")
+        async with within(deadlines.provision, "environment", "provisioning the environment"):
+            await self._provision(resumed=image is not None)
+        self._enter("readiness")
+        async with within(deadlines.provision, "environment", "the readiness gate"):
+            await self._gate()
+
+    async def query(self) -> EnvState | None:
+        """Read the environment's state; `None` without an environment."""
+        if self._environment is None:
+            return None
+        deadline = self._plan.config.deadlines.provision
+        async with within(deadline, "environment", "reading the environment's state"):
+            return await self._environment.query()
+
+    async def aclose(self) -> list[BenchFlowError]:
+        """Undo everything and return what went wrong; every layer is attempted.
+
+        Each layer has the teardown deadline to itself, so that a hanging one cannot
+        keep the ones below it alive.
+        """
+        errors: list[BenchFlowError] = []
+        try:
+            await self.sessions.aclose()
+        except BenchFlowError as error:
+            errors.append(error)
+        if self._user is not None:
+            await self._undo("environment", "releasing the user", self._user.aclose, errors)
+        if self._environment is not None and self._provisioned:
+            undo = self._environment.teardown
+            await self._undo("environment", "tearing down the environment", undo, errors)
+        if self._sandbox is not None:
+            undo = self._sandbox.teardown
+            await self._undo("sandbox", "tearing down the sandbox", undo, errors)
+        return errors
+
+    async def _undo(
+        self,
+        boundary: Literal["environment", "sandbox"],
+        what: str,
+        undo: Callable[[], Awaitable[None]],
+        errors: list[BenchFlowError],
+    ) -> None:
+        try:
+            async with within(self._plan.config.deadlines.teardown, boundary, what):
+                await undo()
+        except BenchFlowError as error:
+            errors.append(error)
+
+    async def _start(self, image: SandboxImage | None) -> None:
+        plan = self._plan
+        labels = {
+            "benchflow.rollout": plan.rollout_id,
+            "benchflow.task": plan.task.id,
+            "benchflow.node": self._node,
+        }
+        self._sandbox = await plan.planes.provider.create(
+            self._spec, image=image, labels={**plan.config.labels, **labels}
+        )
+
+    async def _furnish(self) -> None:
+        """Bring in the task's files and run its setup commands."""
+        task = self._plan.task
+        deadline = self._plan.config.deadlines.start
+        async with within(deadline, "sandbox", "uploading the task's files"):
+            if task.files_dir.is_dir():
+                await self.sandbox.upload(task.files_dir, "/")
+            if self._plan.skills:
+                await self.sandbox.upload(task.skills_dir, SKILLS_DIR)
+            if self._plan.solution and task.solution_dir.is_dir():
+                await self.sandbox.upload(task.solution_dir, "/solution")
+        for index, command in enumerate(task.config.environment.setup_commands):
+            with boundary("sandbox"):
+                result = await self.sandbox.exec(
+                    command.command,
+                    user=command.user,
+                    timeout=command.timeout_sec,
+                    cwd=command.cwd,
+                    env=command.env,
+                )
+            if not result.ok:
+                said = (result.stderr or result.stdout).strip()[-_OUTPUT_TAIL:]
+                raise TaskError(
+                    f"setup command exited with {result.exit_code}: {said}",
+                    where=f"task.toml:environment.setup_commands.{index}",
+                )
+
+    async def _provision(self, *, resumed: bool) -> EnvHandle | None:
+        if self._environment is None:
+            return None
+        self._provisioned = True
+        return await self._environment.provision(
+            ProvisionContext(sandbox=self.sandbox, task_id=self._plan.task.id, resumed=resumed)
+        )
+
+    async def _gate(self) -> None:
+        if self._environment is None:
+            return
+        probe = await self._environment.readiness()
+        if not probe.ready:
+            silent = [name for name, answered in probe.checked.items() if not answered]
+            raise ReadinessError(
+                f"environment {self._environment.name!r} is not ready after"
+                f" {probe.waited_sec:g} s: {probe.error or 'no answer'}"
+                + (f" ({', '.join(silent)})" if silent else "")
+            )
