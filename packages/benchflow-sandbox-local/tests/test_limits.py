@@ -1,7 +1,6 @@
 import asyncio
 
 import pytest
-
 from benchflow_contracts.errors import SandboxError, SandboxLimitError
 from benchflow_contracts.sandbox import ResourceLimits, SandboxSpec
 

@@ -3,7 +3,6 @@ import json
 from contextlib import asynccontextmanager
 
 import pytest
-
 from benchflow_contracts.errors import SandboxUnsupportedError, UsageError
 from benchflow_contracts.sandbox import ModelEndpoint, SandboxSpec
 
@@ -73,7 +72,9 @@ def test_a_call_gets_host_prefix_and_credential_on_the_outside(with_provider):
     async def check(provider):
         async with upstream("/v1/base", {"Authorization": "Bearer secret"}) as (up, endpoint, port):
             sandbox = await provider.create(spec(endpoint))
-            result = await sandbox.exec(["python3", "-I", "-c", CLIENT, "POST", "9000", "/chat?a=b"])
+            result = await sandbox.exec(
+                ["python3", "-I", "-c", CLIENT, "POST", "9000", "/chat?a=b"]
+            )
             assert result.stdout == "200 close ok\n", result
             head = up.heads[0]
             assert head.startswith("POST /v1/base/chat?a=b HTTP/1.1\r\n")
@@ -102,7 +103,9 @@ def test_it_is_the_only_address_and_the_host_cannot_be_named(with_provider):
                 b"GET /x HTTP/2.0",
                 b"nonsense",
             ):
-                assert "400 Bad Request" in await raw(sandbox, line + b"\r\nHost: 192.0.2.1\r\n\r\n")
+                assert "400 Bad Request" in await raw(
+                    sandbox, line + b"\r\nHost: 192.0.2.1\r\n\r\n"
+                )
             assert up.heads == []
 
     with_provider(check)
@@ -175,7 +178,9 @@ def test_a_stream_of_chunks_comes_through_as_it_is(with_provider):
             chunks = b"".join(b"5;x=y\r\nhello\r\n" for _ in range(1000))
             up.reply = (
                 b"HTTP/1.1 100 Continue\r\n\r\n"
-                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\nT: r\r\n\r\n"
+                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+                + chunks
+                + b"0\r\nT: r\r\n\r\n"
             )
             sandbox = await provider.create(spec(endpoint))
             result = await sandbox.exec(["python3", "-I", "-c", CLIENT, "POST", "5", "/"])

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError
+from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, UsageError
 from benchflow_contracts.sandbox import (
     ReapPolicy,
     SandboxCapabilities,
@@ -155,6 +155,13 @@ def default_store() -> Path:
 
 
 def _check(spec: SandboxSpec) -> None:
+    paths = (spec.workdir, *(mount.target for mount in spec.mounts))
+    for path in paths:
+        if not path.startswith("/") or ".." in path.split("/") or "\0" in path:
+            raise UsageError(
+                f"{path!r} is not a path inside a sandbox",
+                hint="name an absolute path without '..'",
+            )
     if spec.network not in {"none", "model-only"}:
         raise SandboxUnsupportedError(
             f"the local provider has no network {spec.network!r}",

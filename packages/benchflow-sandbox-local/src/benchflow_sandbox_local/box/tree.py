@@ -1,5 +1,5 @@
 # Raw names below roots that are not ours: pathlib would add nothing here.
-# ruff: noqa: PTH101, PTH103, PTH104, PTH106, PTH108
+# ruff: noqa: PTH101, PTH104, PTH106, PTH108
 """Copying and removing trees that a box has written: names, depth and links are hostile."""
 
 import os

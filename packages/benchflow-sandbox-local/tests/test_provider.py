@@ -1,0 +1,168 @@
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from benchflow_contracts.errors import (
+    SandboxError,
+    SandboxUnsupportedError,
+    UsageError,
+)
+from benchflow_contracts.sandbox import Mount, ResourceLimits, Sandbox, SandboxProvider, SandboxSpec
+from benchflow_sandbox_local import LocalProvider, LocalSandbox
+
+
+def footprint():
+    groups = [
+        path
+        for base in Path("/sys/fs/cgroup").glob("**/benchflow-*")
+        for path in [base]
+        if path.is_dir()
+    ]
+    return (
+        len(list(Path("/proc/self/fd").iterdir())),
+        len(groups),
+        len(Path("/proc/self/mountinfo").read_text().splitlines()),
+    )
+
+
+def test_it_is_what_the_contract_asks_for(with_provider):
+    async def check(provider: LocalProvider):
+        contract: SandboxProvider = provider
+        assert contract.name == "local"
+        sandbox = await contract.create(SandboxSpec(), labels={"a": "b"})
+        assert isinstance(sandbox, Sandbox)
+        assert isinstance(sandbox, LocalSandbox)
+        (record,) = [record async for record in contract.sandboxes()]
+        assert (record.id, record.owner_alive, record.labels) == (sandbox.id, True, {"a": "b"})
+
+    with_provider(check)
+
+
+def test_every_capability_is_found_on_a_machine_that_has_it(with_provider):
+    async def check(provider):
+        found = await provider.capabilities()
+        assert found.isolation == "namespaces"
+        assert found.snapshot_levels == {"filesystem"}
+        assert found.network_modes == {"none", "model-only"}
+        assert found.resource_limits >= {"disk", "output"}
+        assert found.users
+        assert found.freeze
+        assert "live" in found.notes
+        assert await provider.capabilities() is found
+        assert [record async for record in provider.sandboxes()] == []
+
+    with_provider(check)
+
+
+def test_two_hundred_lives_leave_nothing(with_provider):
+    async def check(provider):
+        await (await provider.create(SandboxSpec())).teardown()
+        before = footprint()
+        for number in range(50):
+            async with asyncio.TaskGroup() as group:
+                making = [group.create_task(provider.create(SandboxSpec())) for _ in range(4)]
+            boxes = [task.result() for task in making]
+            if number % 10 == 0:
+                image = await boxes[0].snapshot()
+                await boxes[1].restore(image)
+                await provider.discard(image)
+            async with asyncio.TaskGroup() as group:
+                for box in boxes:
+                    group.create_task(box.teardown())
+        assert footprint() == before
+        launcher = provider._launcher.pid
+        inside = Path(f"/proc/{launcher}/mountinfo").read_text()
+        assert inside.count(" overlay ") == 0
+        assert inside.count("/f-bf-") == 0
+        assert len(list(Path(f"/proc/{launcher}/fd").iterdir())) < 12
+        children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text()
+        assert children == ""
+
+    with_provider(check)
+
+
+def test_closing_tears_everything_down(store):
+    if os.geteuid() != 0:
+        pytest.skip("boxes with users need root")
+    before = footprint()
+
+    async def main():
+        provider = LocalProvider(store=store)
+        for _ in range(3):
+            await provider.create(SandboxSpec())
+        launcher = provider._launcher.pid
+        await provider.aclose()
+        await provider.aclose()
+        assert not Path(f"/proc/{launcher}").exists()
+        with pytest.raises(SandboxError, match="closed"):
+            await provider.create(SandboxSpec())
+
+    asyncio.run(main())
+    assert footprint()[1:] == before[1:]
+    assert list((store / "boxes").iterdir()) == []
+
+
+def test_a_start_that_fails_or_is_cancelled_leaves_nothing(with_provider):
+    async def check(provider):
+        await (await provider.create(SandboxSpec())).teardown()
+        before = footprint()
+        with pytest.raises(SandboxError, match="nowhere"):
+            await provider.create(SandboxSpec(mounts=(Mount(source="/nowhere", target="/x"),)))
+        with pytest.raises(SandboxError, match="absent"):
+            await provider.create(SandboxSpec(entrypoint=("absent",)))
+        for delay in (0, 0.001, 0.002, 0.004, 0.006):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await provider.create(SandboxSpec())
+                    await asyncio.sleep(10)
+        assert footprint()[1:] == before[1:]
+        listed = [record.id async for record in provider.sandboxes()]
+        # One that was ready before the cancellation belongs to its caller.
+        for name in listed:
+            await provider._keeper.sandboxes[name].teardown()
+        assert footprint() == before
+
+    with_provider(check)
+
+
+def test_a_launcher_that_dies_is_an_error_and_teardown_still_cleans(with_provider, store):
+    async def check(provider):
+        sandbox = await provider.create(SandboxSpec())
+        os.kill(provider._launcher.pid, 9)
+        with pytest.raises(SandboxError):
+            await provider.create(SandboxSpec())
+        await sandbox.machine.ended()
+        with pytest.raises(SandboxError):
+            await sandbox.exec("true")
+        await sandbox.teardown()
+        assert not any(Path(path).exists() for path in sandbox.group.paths)
+        assert list((store / "boxes").iterdir()) == []
+
+    with_provider(check)
+
+
+def test_an_unknown_image_names_where_it_was_looked_for(with_provider, tmp_path):
+    async def check(provider):
+        with pytest.raises(SandboxUnsupportedError, match="no-such-image"):
+            await provider.create(
+                SandboxSpec(image="no-such-image:1", image_search=(str(tmp_path),))
+            )
+
+    with_provider(check)
+
+
+def test_the_disk_limit_is_too_small_to_start(with_provider):
+    async def check(provider):
+        sandbox = await provider.create(SandboxSpec(limits=ResourceLimits(disk_mb=1)))
+        assert (await sandbox.exec("head -c 2000000 /dev/zero > f")).exit_code != 0
+
+    with_provider(check)
+
+
+def test_a_relative_workdir_is_refused(with_provider):
+    async def check(provider):
+        with pytest.raises(UsageError, match="relative"):
+            await provider.create(SandboxSpec(workdir="relative"))
+
+    with_provider(check)

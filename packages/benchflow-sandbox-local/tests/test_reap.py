@@ -1,0 +1,184 @@
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from benchflow_contracts.sandbox import ReapPolicy, SandboxSpec
+from benchflow_sandbox_local import LocalProvider
+from benchflow_sandbox_local.store.owner import ProcessIdentity
+
+RUNNER = """
+import asyncio, json, sys
+from pathlib import Path
+from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_sandbox_local import LocalProvider
+
+async def main():
+    provider = LocalProvider(store=Path(sys.argv[1]), prefer_cgroup_v2=sys.argv[2] == "v2")
+    sandbox = await provider.create(SandboxSpec(), labels={"job": "killed"})
+    await sandbox.spawn(["sleep", "86399"])
+    await sandbox.snapshot()
+    pids = [sandbox.machine.pid]
+    found = {"id": sandbox.id, "groups": sandbox.group.paths, "pid": sandbox.machine.pid}
+    if sys.argv[3] == "frozen":
+        async with sandbox.freeze():
+            print(json.dumps(found), flush=True)
+            await asyncio.sleep(1000)
+    print(json.dumps(found), flush=True)
+    await asyncio.sleep(1000)
+
+asyncio.run(main())
+"""
+
+
+def killed_runner(store, version="v1", state="running"):
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUNNER, str(store), version, state], stdout=subprocess.PIPE
+    )
+    found = json.loads(process.stdout.readline())
+    members = Path(f"{found['groups'][0]}/cgroup.procs").read_text().split()
+    assert str(found["pid"]) in members
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    return found, members
+
+
+def gone(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state in {"Z", "X"}
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def records(store):
+    async def read():
+        return [record async for record in LocalProvider(store=store).sandboxes()]
+
+    return asyncio.run(read())
+
+
+def reap(store, **policy):
+    return asyncio.run(LocalProvider(store=store).reap(ReapPolicy(**policy)))
+
+
+def mounts():
+    return Path("/proc/self/mountinfo").read_text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="boxes with users need root")
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("state", ["running", "frozen"])
+def test_nothing_of_a_killed_runner_is_left(store, version, state):
+    before = mounts()
+    found, members = killed_runner(store, version, state)
+    (record,) = records(store)
+    assert (record.id, record.provider, record.owner_alive) == (found["id"], "local", False)
+    assert record.labels == {"job": "killed"}
+    if state == "running":
+        # The kernel ends the processes by itself; reaping is for what it cannot know.
+        wait_until(lambda: all(gone(pid) for pid in members))
+    assert [r.id for r in reap(store, dry_run=True)] == [found["id"]]
+    assert len(records(store)) == 1
+    assert reap(store, labels={"job": "other"}) == []
+    assert reap(store, dead_owners=False) == []
+    assert [r.id for r in reap(store, labels={"job": "killed"})] == [found["id"]]
+    wait_until(lambda: all(gone(pid) for pid in members))
+    assert not any(Path(path).exists() for path in found["groups"])
+    assert records(store) == []
+    assert list((store / "mnt").iterdir()) == []
+    assert mounts() == before
+    assert reap(store) == []
+
+
+def test_a_living_owner_and_foreign_things_are_never_touched(with_provider, store):
+    foreign = Path("/sys/fs/cgroup/freezer/benchflow-foreign")
+
+    async def check(provider):
+        sandbox = await provider.create(SandboxSpec(), labels={"job": "mine"})
+        process = await sandbox.spawn(["cat"])
+        killed_runner(store)
+        (store / "boxes" / "note.json").write_text("{}")
+        (store / "boxes" / "bf-x.json").write_text("not json")
+        assert [r.labels for r in await LocalProvider(store=store).reap(ReapPolicy())] == [
+            {"job": "killed"}
+        ]
+        await process.stdin.write(b"alive")
+        assert await process.stdout.read() == b"alive"
+        assert sorted(path.name for path in (store / "boxes").iterdir()) == sorted(
+            ["note.json", "bf-x.json", f"{sandbox.id}.json"]
+        )
+        assert foreign.exists()
+        await process.aclose()
+
+    foreign.mkdir()
+    try:
+        with_provider(check)
+    finally:
+        foreign.rmdir()
+
+
+def test_a_label_cannot_point_reaping_at_another_group(with_provider, store, tmp_path):
+    async def check(provider):
+        sandbox = await provider.create(SandboxSpec())
+        found, _ = killed_runner(store)
+        path = store / "boxes" / f"{found['id']}.json"
+        label = json.loads(path.read_text())
+        label["groups"] = list(sandbox.group.paths)
+        path.write_text(json.dumps(label))
+        assert len(await provider.reap(ReapPolicy())) == 1
+        assert (await sandbox.exec("true")).ok
+        for group in found["groups"]:
+            wait_until(lambda group=group: not Path(f"{group}/cgroup.procs").read_text())
+            Path(group).rmdir()
+
+    with_provider(check)
+
+
+def test_a_reused_process_number_is_another_process():
+    me = ProcessIdentity.of(os.getpid())
+    assert me.alive
+    earlier = ProcessIdentity(me.pid, me.started - 1, me.boot, me.namespace)
+    other_boot = ProcessIdentity(me.pid, me.started, "another", me.namespace)
+    elsewhere = ProcessIdentity(1 << 22, me.started, me.boot, "pid:[1]")
+    assert not earlier.alive
+    assert not other_boot.alive
+    # What cannot be judged from here is left alone.
+    assert elsewhere.alive
+
+
+def test_a_dead_child_that_is_not_collected_counts_as_dead():
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    identity = ProcessIdentity.of(child.pid)
+    child.stdin.close()
+    wait_until(lambda: gone(child.pid))
+    assert not identity.alive
+    child.wait()
+
+
+def test_a_runner_that_ends_by_a_signal_takes_its_boxes_along(store):
+    if os.geteuid() != 0:
+        pytest.skip("boxes with users need root")
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUNNER, str(store), "v1", "running"], stdout=subprocess.PIPE
+    )
+    found = json.loads(process.stdout.readline())
+    process.send_signal(signal.SIGTERM)
+    process.wait()
+    process.stdout.close()
+    wait_until(lambda: gone(found["pid"]))
+    reap(store)
+    assert records(store) == []
