@@ -1,6 +1,6 @@
 """Run code that the agent wrote, from a test, without trusting it.
 
-This one file (standard library only, CPython >= 3.9) lies at
+This one file (standard library only, CPython >= 3.10) lies at
 `/tests-tools/run_untrusted.py` of a grading box when the task declares
 `[verifier] executes_artifacts = true`. In a test, started as root:
 
@@ -20,9 +20,9 @@ prints `{"exit_code": ..., "stdout": ..., "stderr": ...}`.
 Guarantees: the code runs in a process of its own as an unprivileged user without
 new privileges, with caps on memory, time, files and processes, a clean environment
 and none of our descriptors. When a call returns or raises, no process of that user
-is left. A value comes back as JSON beside a random word that only a completed call
-can know to repeat, so an early exit, a crash or printed text is never a value. The
-value itself is the agent's claim: compare it here, never in the code under test.
+is left. A value comes back as JSON beside a random word, so an early exit, a crash or
+printed text is never taken for one. The value itself is the agent's claim: compare it
+here, never in the code under test.
 """
 
 import ctypes
@@ -36,6 +36,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import IO, Any
 
 MAX_VALUE_BYTES = 1024 * 1024
@@ -86,14 +87,19 @@ class Completed:
 
 def call(
     file: str, function: str, args: list[Any] | None = None, limits: Limits | None = None
-) -> Any:
+) -> Any:  # noqa: ANN401 - any JSON value
     """Return `function(*args)` of the Python source `file`, as JSON carries it.
 
     Raises:
         UntrustedError: There is no value.
     """
     word = secrets.token_hex(16)
-    job = {"file": os.path.abspath(file), "function": function, "args": args or [], "word": word}
+    job = {
+        "file": str(Path(file).absolute()),
+        "function": function,
+        "args": args or [],
+        "word": word,
+    }
     with tempfile.TemporaryFile() as job_file, tempfile.TemporaryFile() as value_file:
         job_file.write(json.dumps(job).encode("ascii"))
         job_file.seek(0)
@@ -114,16 +120,17 @@ def run(argv: list[str], limits: Limits | None = None, stdin: bytes = b"") -> Co
     return _run(argv, limits or Limits(), stdin=stdin)
 
 
-def _value(data: bytes, word: str) -> Any:
+def _value(data: bytes, word: str) -> Any:  # noqa: ANN401 - any JSON value
     if len(data) > MAX_VALUE_BYTES:
         raise UntrustedError("the value is too big")
     try:
-        reply = json.loads(data.decode("utf-8"), parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
+        reply: Any = json.loads(data.decode("utf-8"), parse_constant=_no_constant)
+        said, value = reply["word"], reply["value"]
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise UntrustedError(f"no value came back: {error}") from None
-    if not isinstance(reply, dict) or reply.keys() != {"word", "value"} or reply["word"] != word:
+    if said != word:
         raise UntrustedError("no value came back")
-    return reply["value"]
+    return value
 
 
 def _no_constant(text: str) -> float:
@@ -134,16 +141,16 @@ def _run(
     argv: list[str], limits: Limits, *, stdin: bytes = b"", pass_fds: tuple[int, ...] = ()
 ) -> Completed:
     account = _account(limits.user)
-    with tempfile.TemporaryFile() as inp, tempfile.TemporaryFile() as out:
-        with tempfile.TemporaryFile() as err:
-            inp.write(stdin)
-            inp.seek(0)
-            try:
-                exit_code = _leader(argv, limits, account, (inp, out, err), pass_fds)
-            finally:
-                _kill_all_of(account)
-            texts = [_head(f, MAX_OUTPUT_BYTES).decode("utf-8", "replace") for f in (out, err)]
-            return Completed(exit_code, texts[0], texts[1])
+    temporary = tempfile.TemporaryFile
+    with temporary() as inp, temporary() as out, temporary() as err:
+        inp.write(stdin)
+        inp.seek(0)
+        try:
+            exit_code = _leader(argv, limits, account, (inp, out, err), pass_fds)
+        finally:
+            _kill_all_of(account)
+        texts = [_head(f, MAX_OUTPUT_BYTES).decode("utf-8", "replace") for f in (out, err)]
+        return Completed(exit_code, texts[0], texts[1])
 
 
 def _leader(
@@ -214,8 +221,8 @@ def _account(name: str | None) -> pwd.struct_passwd:
 
 
 def _mapped(table: str, number: int) -> bool:
-    with open(f"/proc/self/{table}", encoding="ascii") as stream:
-        ranges = [line.split() for line in stream]
+    lines = Path("/proc/self", table).read_text("ascii").splitlines()
+    ranges = [line.split() for line in lines]
     return any(int(start) <= number < int(start) + int(count) for start, _, count in ranges)
 
 

@@ -11,7 +11,8 @@ _FORMAT = r"%y\t%m\t%U:%G\t%s\t%T@\t%C@\t%l\t%p\0"
 _LIST = f"""set -u
 shown() {{ find -P "$@" -printf '{_FORMAT}' 2>/dev/null; }}
 list() {{ for d in "$@"; do [ ! -e "$d" ] || shown "$d" -xdev; done; }}
-list /tests /logs/verifier /evidence /bin /sbin /usr/bin /usr/sbin /usr/local/bin /usr/local/sbin /etc
+list /tests /logs/verifier /evidence /etc
+list /bin /sbin /usr/bin /usr/sbin /usr/local/bin /usr/local/sbin
 for d in /lib /lib64 /usr/lib /usr/local/lib; do
   [ ! -e "$d" ] || shown "$d/" -xdev -maxdepth 5 \\( -name '*.pth' -o -name 'sitecustomize*' \\
     -o -name 'usercustomize*' -o -name 'ld-*' -o -name 'libc.so*' -o -name 'libc-*' \\)
