@@ -21,6 +21,8 @@ from .tables import content_digest, read_text_losslessly
 # some attempt meets none.
 _ATTEMPTS = 20
 
+_UNDO_SEC = 30
+
 
 class Deadline:
     """Ends a copy that waits for a lock for too long."""
@@ -78,6 +80,8 @@ def capture(paths: Sequence[str], directory: str, deadline: Deadline) -> list[st
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     parent.chmod(0o700)
     partial = Path(f"{directory}.partial")
+    if Path(directory).exists():
+        raise FileExistsError(f"{directory} exists already")
     partial.mkdir(mode=0o700)
     try:
         with _writers_held(paths, deadline):
@@ -124,42 +128,56 @@ def restore(
     if digest_of(paths, expected) != digest:
         raise ValueError("the snapshot's files are not what was captured")
     before = capture(paths, safety, deadline)
+    touched: list[int] = []
     try:
-        _put_back(paths, directory, expected, deadline)
+        _put_back(range(len(paths)), paths, directory, expected, touched, deadline)
     except BaseException:
-        _put_back(paths, safety, before, Deadline(30))
+        # Only what was reached: what is locked was not changed, and stays locked.
+        _put_back(list(touched), paths, safety, before, touched, Deadline(_UNDO_SEC))
         raise
     finally:
         shutil.rmtree(safety, ignore_errors=True)
 
 
 def _put_back(
-    paths: Sequence[str], directory: str, expected: Sequence[str], deadline: Deadline
+    indices: Sequence[int],
+    paths: Sequence[str],
+    directory: str,
+    expected: Sequence[str],
+    touched: list[int],
+    deadline: Deadline,
 ) -> None:
     with contextlib.ExitStack() as held:
-        for index, path in enumerate(paths):
-            source = f"{directory}/{index}.db"
-            if Path(source).exists() or Path(path).exists():
-                Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                live = held.enter_context(contextlib.closing(connect(path, deadline)))
-                _overwrite(live, source, expected[index], deadline)
+        for index in indices:
+            source, path = f"{directory}/{index}.db", Path(paths[index])
+            if not Path(source).exists() and not path.exists():
+                continue
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            live = held.enter_context(contextlib.closing(connect(str(path), deadline)))
+            for _ in range(_ATTEMPTS):
+                _copy_in(source, live, deadline)
+                touched.append(index)
+                if _holds(live, expected[index]):
+                    break
+                deadline.check()
+            else:
+                raise RuntimeError(f"a writer kept changing {path} while it was restored")
 
 
-def _overwrite(live: sqlite3.Connection, source: str, expected: str, deadline: Deadline) -> None:
-    """Copy into the live database; return with its write lock held and its content checked.
+def _copy_in(source: str, live: sqlite3.Connection, deadline: Deadline) -> None:
+    # SQLite's own backup writes through the log that the services read, so they see the
+    # result with their next statement. A file copied over the path would be hidden by it.
+    with contextlib.closing(open_capture(source)) as captured:
+        captured.backup(live, pages=-1, progress=deadline.check, sleep=0.01)
 
-    SQLite's own backup writes through the log that the services read, so they see the
-    result with their next statement. A file copied over the path would be hidden by it.
-    """
-    for _ in range(_ATTEMPTS):
-        with contextlib.closing(open_capture(source)) as capture_conn:
-            capture_conn.backup(live, pages=-1, progress=deadline.check, sleep=0.01)
-        live.execute("BEGIN IMMEDIATE")
-        if content_digest(live) == expected:
-            return
-        live.execute("ROLLBACK")
-        deadline.check()
-    raise RuntimeError(f"{_ATTEMPTS} times in a row, a writer changed what was just restored")
+
+def _holds(live: sqlite3.Connection, expected: str) -> bool:
+    """Whether the content is as expected; then it is held by a write lock."""
+    live.execute("BEGIN IMMEDIATE")
+    if content_digest(live) == expected:
+        return True
+    live.execute("ROLLBACK")
+    return False
 
 
 def main() -> None:
