@@ -1,5 +1,3 @@
-import os
-
 from benchflow_reward.script.artifacts import strip_start_up_files
 
 STEERING = [
@@ -39,9 +37,9 @@ def test_a_declared_path_is_kept(tmp_path):
 
 def test_modes_become_plain(tmp_path):
     build(tmp_path, ["plain", "script", "deep/x"])
-    os.chmod(tmp_path / "plain", 0o600)
-    os.chmod(tmp_path / "script", 0o6711)
-    os.chmod(tmp_path / "deep", 0o700)
+    (tmp_path / "plain").chmod(0o600)
+    (tmp_path / "script").chmod(0o6711)
+    (tmp_path / "deep").chmod(0o700)
     strip_start_up_files(tmp_path, "/workspace", [])
     modes = {
         name: (tmp_path / name).stat().st_mode & 0o7777 for name in ("plain", "script", "deep")

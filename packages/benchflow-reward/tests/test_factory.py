@@ -87,7 +87,7 @@ def test_an_error_names_the_key(make_task, table, key):
 
 def test_names_are_unique(make_task):
     tables = [{"kind": "asked_user"}, {"kind": "asked_user"}]
-    with pytest.raises(TaskError, match="rewards\\[1\\].name"):
+    with pytest.raises(TaskError, match=r"rewards\[1\]\.name"):
         rewards(make_task, {"type": "rewards", "rewards": tables})
 
 

@@ -15,8 +15,7 @@ def done(stdout):
 
 def listing(*entries):
     records = [
-        "\t".join(["f", mode, "0:0", size, time, time, "", path]) + "\0"
-        for path, mode, size, time in entries
+        f"f\t{mode}\t0:0\t{size}\t{time}\t{time}\t\t{path}\0" for path, mode, size, time in entries
     ]
     return "".join(records) + "\n"
 

@@ -50,8 +50,8 @@ BAD_TXT = {
     "blank": b" \n",
     "underscore": b"1_0",
     "underscore in fraction": b"0.1_1",
-    "fullwidth digit": "１".encode(),
-    "arabic digit": "١".encode(),
+    "fullwidth digit": "\uff11".encode(),
+    "arabic digit": "\u0661".encode(),
     "no-break space": "\u00a01".encode(),
     "vertical tab": b"\x0b1",
     "nul tail": b"1\x00",
@@ -210,7 +210,7 @@ def test_a_linked_or_missing_directory_is_refused(tmp_path):
             parse_reward(directory, reward_range=UNIT)
 
 
-NUMERIC_LOOKING = st.text(alphabet="01259.-+eE_ \n\tnaif１\x00", max_size=70)
+NUMERIC_LOOKING = st.text(alphabet="01259.-+eE_ \n\tnaif\uff11\x00", max_size=70)
 ORACLE = re.compile(r"[ \t\r\n]*-?((0|[1-9][0-9]{0,8})(\.[0-9]{1,30})?|\.[0-9]{1,30})[ \t\r\n]*\Z")
 
 

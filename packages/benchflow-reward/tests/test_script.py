@@ -1,6 +1,5 @@
 import asyncio
 import json
-import os
 from collections.abc import Callable
 
 import pytest
@@ -8,7 +7,6 @@ from benchflow_contracts import (
     EnvState,
     ExecResult,
     RewardError,
-    RewardFormatError,
     RolloutNode,
     SandboxError,
 )
@@ -319,7 +317,7 @@ def test_a_task_without_test_sh_is_no_verdict(make_node, make_task, verifier, te
     verifier(reward("1"))
     task = make_task()
     (tests_dir / "test.sh").unlink()
-    with pytest.raises(RewardError, match="no tests/test.sh"):
+    with pytest.raises(RewardError, match=r"no tests/test\.sh"):
         score(make_node(task=task))
 
 
@@ -354,7 +352,7 @@ def test_a_twin_grades_a_copy_of_the_final_files(make_node, verifier, provider, 
 def test_a_shared_box_is_graded_as_it_is(make_node, verifier, provider, box):
     box.files.put("/workspace/planted.txt", "x", user="agent")
     box.files.put("/logs/verifier/reward.txt", "1")
-    runs = verifier(lambda call: reward("0")(call))
+    runs = verifier(reward("0"))
     result = score(make_node(), isolation="shared")
     assert (result.reward, result.grading) == (0, "shared")
     assert runs[0].sandbox is box
@@ -371,7 +369,7 @@ def test_the_host_keeps_no_copy_of_what_it_graded(
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
     box.files.put("/workspace/x", "42", user="agent")
     held = []
-    verifier(lambda call: held.append(os.listdir(scratch)) or reward("1")(call))
+    verifier(lambda call: held.append(list(scratch.iterdir())) or reward("1")(call))
     score(make_node(task=make_task(artifacts=["/workspace/x"])))
     assert len(held[0]) == 1
-    assert os.listdir(scratch) == []
+    assert list(scratch.iterdir()) == []
