@@ -109,9 +109,7 @@ def _output(reply: ModelReply, number: int) -> list[dict[str, Any]]:
     return items
 
 
-def _response(
-    request: ModelRequest, reply: ModelReply, number: int, status: str
-) -> dict[str, Any]:
+def _response(request: ModelRequest, reply: ModelReply, number: int, status: str) -> dict[str, Any]:
     done = status == "completed"
     return {
         "id": f"resp_{number}",

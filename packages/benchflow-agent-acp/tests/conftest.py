@@ -172,9 +172,7 @@ class MemoryProcess:
         await self.stdout.write(data)
 
     async def update(self, session_id="s", **update):
-        await self.say(
-            method="session/update", params={"sessionId": session_id, "update": update}
-        )
+        await self.say(method="session/update", params={"sessionId": session_id, "update": update})
 
     async def hear(self):
         return json.loads(await self.stdin._stream.readline())

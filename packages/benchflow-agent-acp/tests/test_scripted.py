@@ -1,5 +1,6 @@
 import asyncio
 import json
+from importlib.resources import files
 
 import pytest
 from benchflow_agent_acp.builtin import oracle, scripted
@@ -189,8 +190,8 @@ def test_cancel_ends_the_turn_and_the_command_in_it(in_sandbox, tmp_path):
         session = await scripted().connect(sandbox, role_with(tmp_path, script))
         async with asyncio.TaskGroup() as tasks:
             turn = tasks.create_task(session.prompt("go"))
-            while not (sandbox.workspace / "started").exists():
-                await asyncio.sleep(0.01)
+            # The command itself says when it runs; only then is there something to cancel.
+            await sandbox.exec("until test -e started; do sleep 0.01; done")
             await session.cancel()
         assert turn.result() == "cancelled"
         assert await session.prompt("again") == "end_turn"
@@ -240,9 +241,7 @@ def test_an_agent_that_exits_in_a_turn_is_reported_with_its_code(in_sandbox, tmp
     log_dir = tmp_path / "log"
 
     async def body(sandbox):
-        session = await scripted().connect(
-            sandbox, role_with(tmp_path, script), log_dir=log_dir
-        )
+        session = await scripted().connect(sandbox, role_with(tmp_path, script), log_dir=log_dir)
         with pytest.raises(AgentError, match="exit code 7"):
             await session.prompt("go")
         with pytest.raises(AgentError):
@@ -290,7 +289,6 @@ def test_a_turn_that_takes_too_long_is_cancelled_in_time(in_sandbox, tmp_path):
 
 
 def test_the_users_thinking_time_counts_for_no_timeout(in_sandbox, tmp_path):
-
 
     async def body(sandbox):
         role = role_with(tmp_path, ASKING, idle_timeout_sec=5, timeout_sec=5)
@@ -341,8 +339,6 @@ def test_the_oracle_plays_a_script_over_acp(in_sandbox, tmp_path):
 
 
 def test_the_shipped_example_script_is_playable(in_sandbox, tmp_path):
-    from importlib.resources import files
-
     script = files("benchflow_agent_acp").joinpath("scripted/example.toml").read_text()
 
     async def body(sandbox):

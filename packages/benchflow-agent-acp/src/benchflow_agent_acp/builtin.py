@@ -13,7 +13,7 @@ from .oracle import OracleAgent
 def shipped_declaration(agent_id: str) -> AgentDecl:
     """Return the shipped declaration of an agent."""
     name = f"{agent_id}.toml"
-    source = files(__package__).joinpath("declarations").joinpath(name)
+    source = files("benchflow_agent_acp").joinpath("declarations").joinpath(name)
     return parse_declaration(source.read_bytes(), where=name)
 
 

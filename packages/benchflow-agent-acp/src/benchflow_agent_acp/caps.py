@@ -1,7 +1,6 @@
 """Size caps on what a step keeps of an agent's output."""
 
 import json
-from typing import Any
 
 TEXT_CHARS = 256 * 1024
 VALUE_CHARS = 64 * 1024
@@ -17,7 +16,7 @@ def cap_text(text: str, limit: int = TEXT_CHARS) -> str:
     return f"{text[:limit]}\n[{len(text) - limit} more characters were cut]"
 
 
-def cap_value(value: Any, limit: int = VALUE_CHARS) -> Any:
+def cap_value(value: object, limit: int = VALUE_CHARS) -> object:
     """Return a JSON value, or its cut text when its JSON is longer than `limit`."""
     if value is None or isinstance(value, bool | int | float):
         return value

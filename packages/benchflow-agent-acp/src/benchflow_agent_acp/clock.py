@@ -34,8 +34,8 @@ class TurnClock:
         exc_type: type[BaseException] | None,
         exc: BaseException | None,
         traceback: TracebackType | None,
-    ) -> bool | None:
-        return await self._timeout.__aexit__(exc_type, exc, traceback)
+    ) -> None:
+        await self._timeout.__aexit__(exc_type, exc, traceback)
 
     def touch(self) -> None:
         """Note a sign of life of the agent."""

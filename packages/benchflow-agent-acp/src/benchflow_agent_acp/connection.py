@@ -8,7 +8,7 @@ from typing import Any
 from benchflow_contracts import AgentError, AgentProtocolError, Process, SandboxError
 
 from .failures import AgentReplyError, first_failure
-from .framing import is_noise, parse_message, split_lines
+from .framing import as_object, is_noise, parse_message, split_lines
 from .limits import WireLimits
 from .state import ConnectionState, IncomingRequest, RequestId
 from .stderr import StderrLog
@@ -110,8 +110,7 @@ class Connection:
             self._tasks = None
         if "error" in response:
             raise AgentReplyError.of(self._name, method, response["error"])
-        result = response["result"]
-        return result if isinstance(result, dict) else {}
+        return as_object(response["result"])
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Send a notification."""
@@ -284,9 +283,9 @@ def _nothing() -> None:
 
 
 def _incoming(message: dict[str, Any]) -> IncomingRequest:
-    key, method, params = message["id"], message["method"], message.get("params")
+    key, method = message["id"], message["method"]
     if type(key) not in (int, str) or (isinstance(key, str) and len(key) > _ID_CHARS):
         raise AgentProtocolError("the agent sent a request id that is no short string or integer")
     if not isinstance(method, str):
         raise AgentProtocolError("the agent sent a request whose method is no string")
-    return IncomingRequest(key, method, params if isinstance(params, dict) else {})
+    return IncomingRequest(key, method, as_object(message.get("params")))

@@ -153,8 +153,10 @@ class ProbeSection(Section):
 
 
 class AgentDecl(Section):
-    """One agent. `id`, `name`, `version`, `description` and `distribution` are the
-    ACP registry's fields; the rest is what it takes to evaluate the agent.
+    """One agent.
+
+    `id`, `name`, `version`, `description` and `distribution` are the fields of the
+    ACP registry; the rest is what it takes to evaluate the agent.
     """
 
     id: AgentId

@@ -3,6 +3,7 @@
 import re
 import tomllib
 from pathlib import Path
+from typing import cast
 
 from benchflow_contracts import UsageError
 from pydantic import ValidationError
@@ -61,8 +62,9 @@ def _check_shape(data: bytes, where: str) -> None:
 
 
 def _tuples(value: object) -> object:
+    """Turn arrays into tuples, which is what a strict model takes."""
     if isinstance(value, dict):
-        return {key: _tuples(item) for key, item in value.items()}
+        return {key: _tuples(item) for key, item in cast("dict[str, object]", value).items()}
     if isinstance(value, list):
-        return tuple(_tuples(item) for item in value)
+        return tuple(map(_tuples, cast("list[object]", value)))
     return value

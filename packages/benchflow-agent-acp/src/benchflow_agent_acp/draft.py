@@ -12,8 +12,10 @@ from acp.schema import (
 )
 from benchflow_contracts import Answer, Ask, Observation, Step, StopReason, ToolCall, Usage
 from benchflow_contracts.step import ToolStatus
+from pydantic import BaseModel
 
 from .caps import TEXT_CHARS, TITLE_CHARS, TOOL_CALLS, cap_text, cap_value
+from .framing import as_object
 
 _DONE = frozenset({"completed", "failed"})
 
@@ -30,7 +32,7 @@ class ToolDraft:
     status: ToolStatus = "pending"
     content: str = ""
     raw_output: Any = None
-    diffs: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    diffs: list[object] = field(default_factory=list[object])
 
     def merge(self, update: ToolCallStart | ToolCallProgress) -> None:
         """Take over every field that the update sets."""
@@ -166,16 +168,17 @@ class StepDraft:
         )
 
 
-def block_text(block: Any) -> str:
+def block_text(block: BaseModel) -> str:
     """Return a content block as text. What is no text is named, not kept."""
     if isinstance(block, TextContentBlock):
         return block.text
-    return f"[{block.type}]"
+    return f"[{getattr(block, 'type', 'block')}]"
 
 
 def _tool_name(meta: dict[str, Any] | None) -> str | None:
     """Find the tool's own name, which agents put at different places in `_meta`."""
-    for place in (meta or {}, *(v for v in (meta or {}).values() if isinstance(v, dict))):
+    top = as_object(meta)
+    for place in (top, *map(as_object, top.values())):
         for key in ("toolName", "tool_name"):
             name = place.get(key)
             if isinstance(name, str):

@@ -58,7 +58,7 @@ def _question(name: str, properties: dict[str, Any], message: str, *, alone: boo
     )
 
 
-def _options(schema: Any) -> tuple[AskOption, ...]:
+def _options(schema: object) -> tuple[AskOption, ...]:
     if isinstance(schema, ElicitationBooleanPropertySchema):
         return _BOOLEANS
     if isinstance(schema, ElicitationStringPropertySchema):
@@ -139,10 +139,10 @@ def form_answer(ask: Ask, reply: dict[str, Any]) -> Answer:
     return Answer(selected=selected, text=text)
 
 
-def _as_options(value: Any) -> tuple[str, ...]:
+def _as_options(value: str | bool | list[str]) -> tuple[str, ...]:
     if isinstance(value, bool):
         return ("true" if value else "false",)
-    return tuple(value) if isinstance(value, list) else (value,)
+    return (value,) if isinstance(value, str) else tuple(value)
 
 
 def _dump(

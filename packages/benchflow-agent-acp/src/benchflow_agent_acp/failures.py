@@ -1,8 +1,10 @@
 """Agent failures of this package, and how to take one out of a group."""
 
-from typing import Any
+from typing import cast
 
 from benchflow_contracts import AgentError
+
+from .framing import as_object
 
 
 class AgentReplyError(AgentError):
@@ -15,9 +17,9 @@ class AgentReplyError(AgentError):
     code: int = 0
 
     @classmethod
-    def of(cls, agent: str, method: str, error: Any) -> "AgentReplyError":
+    def of(cls, agent: str, method: str, error: object) -> "AgentReplyError":
         """Build it from the `error` member of a response, whatever that is."""
-        body: dict[str, Any] = error if isinstance(error, dict) else {"message": error}
+        body = as_object(error) or {"message": error}
         detail = str(body.get("message"))[:500]
         if body.get("data") is not None:
             detail += f" ({str(body['data'])[:500]})"
@@ -29,7 +31,7 @@ class AgentReplyError(AgentError):
 
 def first_failure(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return the first leaf of a task group's failures: the cause of the others."""
-    failure: BaseException = group
-    while isinstance(failure, BaseExceptionGroup):
-        failure = failure.exceptions[0]
-    return failure
+    first = group.exceptions[0]
+    if isinstance(first, BaseExceptionGroup):
+        return first_failure(cast("BaseExceptionGroup[BaseException]", first))
+    return first

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from typing import Any
+from typing import Any, cast
 
 from benchflow_contracts import AgentProtocolError
 
@@ -60,10 +60,15 @@ def parse_message(line: bytes, *, max_depth: int) -> dict[str, Any]:
         raise AgentProtocolError(f"the agent sent a broken message: {error!s:.200}") from error
     if b"\\u" in line:
         message = _without_surrogates(message)
-    return message  # type: ignore[no-any-return]
+    return as_object(message)
 
 
-def _without_surrogates(message: Any) -> Any:
+def as_object(value: object) -> dict[str, Any]:
+    """Return a parsed JSON value when it is an object, or an empty object."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _without_surrogates(message: object) -> object:
     text = json.dumps(message, ensure_ascii=False)
     try:
         text.encode("utf-8")

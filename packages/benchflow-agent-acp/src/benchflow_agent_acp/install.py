@@ -1,13 +1,13 @@
 """Installing an agent on the host, once, into the user's cache."""
 
 import asyncio
-import contextlib
 import fcntl
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -72,11 +72,8 @@ def _read(place: Path) -> Installation | None:
 
 
 async def _build(decl: AgentDecl, place: Path) -> Installation:
-    shutil.rmtree(place, ignore_errors=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+    scratch = _scratch(place)
     try:
-        # The agent runs as another user than the one who installs it.
-        scratch.chmod(0o755)
         if decl.distribution.uvx is not None:
             package = decl.distribution.uvx.package
             done = await _install_python(package, decl.runtime.python, scratch, place)
@@ -84,11 +81,23 @@ async def _build(decl: AgentDecl, place: Path) -> Installation:
             assert decl.distribution.npx is not None
             package = decl.distribution.npx.package
             done = await _install_node(package, decl.runtime.node, scratch, place)
-        (scratch / _RECORD).write_text(done.model_dump_json())
-        scratch.rename(place)
+        _publish(scratch, place, done)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return done
+
+
+def _scratch(place: Path) -> Path:
+    shutil.rmtree(place, ignore_errors=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+    # The agent runs as another user than the one who installs it.
+    scratch.chmod(0o755)
+    return scratch
+
+
+def _publish(scratch: Path, place: Path, done: Installation) -> None:
+    (scratch / _RECORD).write_text(done.model_dump_json())
+    scratch.rename(place)
 
 
 async def _install_python(
@@ -171,8 +180,8 @@ def _uv() -> tuple[str, ...]:
     raise AgentError("uv was not found", hint="install it with `pip install uv`")
 
 
-@contextlib.asynccontextmanager
-async def _locked(path: Path) -> AsyncIterator[None]:
+@asynccontextmanager
+async def _locked(path: Path) -> AsyncGenerator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as lock:
         while True:

@@ -83,7 +83,7 @@ class Launcher:
                 await self._sandbox.upload(local, remote, user=user)
         builtin = self._decl.distribution.builtin
         if builtin is not None:
-            with as_file(files(__package__).joinpath(builtin.file)) as program:
+            with as_file(files("benchflow_agent_acp").joinpath(builtin.file)) as program:
                 await self._sandbox.upload(program, builtin.target)
 
     async def _put_skills(self, values: Values) -> None:
@@ -97,9 +97,7 @@ class Launcher:
             raise AgentError(f"agent {self._decl.id!r} has no place for skills")
         for target in targets:
             quoted = shlex.quote(target)
-            await self._shell(
-                f"mkdir -p -- {quoted} && cp -r -- {shlex.quote(source)}/. {quoted}/"
-            )
+            await self._shell(f"mkdir -p -- {quoted} && cp -r -- {shlex.quote(source)}/. {quoted}/")
 
     async def _shell(self, script: str) -> str:
         result = await self._sandbox.exec(["sh", "-c", script], timeout=_SETUP_SEC)

@@ -19,6 +19,7 @@ from acp.schema import (
     NewSessionRequest,
     NewSessionResponse,
     ResumeSessionRequest,
+    SessionModeState,
 )
 from benchflow_contracts import (
     AgentError,
@@ -57,11 +58,12 @@ class Opening:
         initialized = await self._initialize()
         if self._decl.auth is not None:
             await self._call("authenticate", {"methodId": self._decl.auth.method_id})
-        if resume is None:
-            reply = await self._new(cwd)
-        else:
-            reply = await self._load(cwd, resume, initialized)
-        await self._set_mode(reply, resume)
+        modes = (
+            (await self._new(cwd)).modes
+            if resume is None
+            else (await self._load(cwd, resume, initialized)).modes
+        )
+        await self._set_mode(modes, resume)
         await self._set_options(resume)
         return self._config
 
@@ -121,12 +123,12 @@ class Opening:
         return [_mcp_server(server) for server in servers]
 
     async def _set_mode(
-        self, reply: NewSessionResponse | LoadSessionResponse, resume: SessionSnapshot | None
+        self, modes: SessionModeState | None, resume: SessionSnapshot | None
     ) -> None:
         mode = self._decl.mode
         if mode is None or (resume and "mode" not in self._decl.session.reapply):
             return
-        if reply.modes is not None and reply.modes.current_mode_id == mode.unattended:
+        if modes is not None and modes.current_mode_id == mode.unattended:
             return
         await self._call("session_set_mode", {"modeId": mode.unattended})
 

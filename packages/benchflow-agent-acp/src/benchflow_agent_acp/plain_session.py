@@ -71,9 +71,11 @@ class PlainSession(ABC):
 
     async def cancel(self) -> None:
         """Do nothing: whoever runs the turn cancels its task."""
+        return
 
     def on_ask_user(self, handler: AskUserHandler) -> None:
         """Take the handler; it is never called."""
+        del handler
 
     def on_step(self, handler: StepHandler) -> None:
         """Call `handler` with each step as it finishes."""

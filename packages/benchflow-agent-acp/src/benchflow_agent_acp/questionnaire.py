@@ -9,6 +9,8 @@ from typing import Any
 from benchflow_contracts import Answer, Ask, AskOption, Question, UsageError
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
+from .framing import as_object
+
 _KIND = "qwenInteractionKind"
 _QUESTIONS = "qwenQuestions"
 _SEPARATOR = ", "
@@ -31,20 +33,16 @@ _LIST: TypeAdapter[list[_Question]] = TypeAdapter(list[_Question])
 
 def questionnaire(params: dict[str, Any]) -> tuple[Question, ...] | None:
     """Return the questions that a permission request carries, if it is such a form."""
-    tool_call = _mapping(params.get("toolCall"))
-    meta = _mapping(tool_call.get("_meta"))
+    tool_call = as_object(params.get("toolCall"))
+    meta = as_object(tool_call.get("_meta"))
     if meta.get(_KIND) != "user_question":
         return None
-    raw = meta.get(_QUESTIONS) or _mapping(tool_call.get("rawInput")).get("questions")
+    raw = meta.get(_QUESTIONS) or as_object(tool_call.get("rawInput")).get("questions")
     try:
         asked = _LIST.validate_python(raw)
     except ValidationError:
         return None
     return tuple(_question(index, item) for index, item in enumerate(asked)) or None
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _question(index: int, item: _Question) -> Question:

@@ -23,7 +23,7 @@ _INTERNAL = -32603
 _READ = 'test -f "$1" && head -c "$2" -- "$1"'
 _WRITE = 'mkdir -p -- "$(dirname -- "$1")" && cat >"$1"'
 
-_Service = Callable[[IncomingRequest], Awaitable[dict[str, Any]]]
+_Service = Callable[[IncomingRequest], Awaitable[Mapping[str, Any]]]
 
 
 class BadRequestError(ValueError):

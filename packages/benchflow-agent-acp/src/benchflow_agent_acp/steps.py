@@ -3,7 +3,6 @@
 import copy
 import re
 from collections.abc import Iterable
-from typing import Any
 
 from acp.schema import (
     AgentMessageChunk,
@@ -21,6 +20,7 @@ from pydantic import ValidationError
 from .asks import ASK_METHODS, to_answer, to_ask
 from .caps import cap_value
 from .draft import StepDraft, ToolDraft, block_text
+from .framing import as_object
 from .state import IncomingRequest, RequestId
 from .wirelog import WireRecord
 
@@ -121,10 +121,8 @@ class StepBuilder:
         message = record.msg
         if message["method"] not in ASK_METHODS or message["id"] in self._asks:
             return
-        params = message.get("params")
-        request = IncomingRequest(
-            message["id"], message["method"], params if isinstance(params, dict) else {}
-        )
+        params = as_object(message.get("params"))
+        request = IncomingRequest(message["id"], message["method"], params)
         ask = to_ask(request)
         if ask is None:
             return
@@ -192,7 +190,14 @@ class StepBuilder:
         self._draft.finished_at = at
         return self._draft
 
-    def _close(self, at: float, **ends: Any) -> None:
+    def _close(
+        self,
+        at: float,
+        *,
+        ask: Ask | None = None,
+        stop_reason: StopReason | None = None,
+        usage: Usage | None = None,
+    ) -> None:
         draft, self._draft = self._draft, None
         if draft is None:
             return
@@ -205,7 +210,9 @@ class StepBuilder:
                 self._tools,
                 role=self._role,
                 skills=self._skills,
-                **ends,
+                ask=ask,
+                stop_reason=stop_reason,
+                usage=usage,
             )
         )
         self._forget(draft)

@@ -15,38 +15,44 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
 
-STATE_DIR = os.path.expanduser("~/.benchflow-scripted")
+Json = dict[str, Any]
+
+STATE_DIR = Path("~/.benchflow-scripted").expanduser()
 OUTPUT_LIMIT = 200_000
-CAPABILITIES = {
-    "loadSession": True,
-    "promptCapabilities": {},
-    "sessionCapabilities": {},
-}
+CAPABILITIES: Json = {"loadSession": True, "promptCapabilities": {}, "sessionCapabilities": {}}
+GATE: list[Json] = [
+    {"optionId": "allow", "name": "Allow", "kind": "allow_once"},
+    {"optionId": "reject", "name": "Reject", "kind": "reject_once"},
+]
 
 
-class Cancelled(Exception):
+class CancelledError(Exception):
     """The client ended the turn."""
 
 
-class Stop(Exception):
-    """The script ended the turn with an error of its own."""
+class ScriptError(Exception):
+    """The script ended the turn with an error."""
 
 
 class Wire:
     """ndjson on stdin and stdout."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.buffer = b""
         self.next_id = 1
         self.cancelled = False
 
-    def send(self, **message):
+    def send(self, **message: object) -> None:
+        """Write one message."""
         data = json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n"
         while data:
             data = data[os.write(1, data) :]
 
-    def receive(self):
+    def receive(self) -> Json:
         """Return the next message; leave when the client closed its end."""
         while b"\n" not in self.buffer:
             chunk = os.read(0, 65536)
@@ -54,9 +60,10 @@ class Wire:
                 sys.exit(0)
             self.buffer += chunk
         line, self.buffer = self.buffer.split(b"\n", 1)
-        return json.loads(line)
+        message: Json = json.loads(line)
+        return message
 
-    def ask(self, method, params):
+    def ask(self, method: str, params: Json) -> Json:
         """Send a request and wait for its result. A cancelled turn raises."""
         request_id = f"scripted-{self.next_id}"
         self.next_id += 1
@@ -65,11 +72,11 @@ class Wire:
             message = self.receive()
             if message.get("id") == request_id and "method" not in message:
                 if self.cancelled:
-                    raise Cancelled
+                    raise CancelledError
                 return message.get("result") or {}
             self.note(message)
 
-    def note(self, message):
+    def note(self, message: Json) -> None:
         """Take a message that arrived while a turn runs."""
         if message.get("method") == "session/cancel":
             self.cancelled = True
@@ -81,215 +88,233 @@ class Wire:
 class Session:
     """One session: which turn comes next, what was said and answered."""
 
-    def __init__(self, session_id, turn=0, answers=None, updates=None, calls=0):
+    def __init__(self, session_id: str) -> None:
         self.id = session_id
-        self.turn = turn
-        self.answers = answers or {}
-        self.updates = updates or []
-        self.calls = calls
+        self.turn = 0
+        self.answers: dict[str, str] = {}
+        self.updates: list[Json] = []
+        self.calls = 0
 
     @classmethod
-    def create(cls):
-        os.makedirs(STATE_DIR, exist_ok=True)
-        return cls(f"scripted-{len(os.listdir(STATE_DIR)) + 1}")
+    def create(cls) -> "Session":
+        """Return a new session with the next free number."""
+        STATE_DIR.mkdir(parents=True, exist_ok=True)
+        return cls(f"scripted-{len(list(STATE_DIR.iterdir())) + 1}")
 
     @classmethod
-    def load(cls, session_id):
-        name = os.path.basename(session_id) + ".json"
-        with open(os.path.join(STATE_DIR, name), encoding="utf-8") as file:
-            return cls(**json.load(file))
+    def load(cls, session_id: str) -> "Session":
+        """Return a saved session."""
+        session = cls(Path(session_id).name)
+        state = json.loads((STATE_DIR / f"{session.id}.json").read_text())
+        session.turn, session.calls = state["turn"], state["calls"]
+        session.answers, session.updates = state["answers"], state["updates"]
+        return session
 
-    def save(self):
-        path = os.path.join(STATE_DIR, self.id + ".json")
+    def save(self) -> None:
+        """Write the session to its file, in one piece."""
         state = {
-            "session_id": self.id,
             "turn": self.turn,
             "answers": self.answers,
             "updates": self.updates,
             "calls": self.calls,
         }
-        with open(path + ".new", "w", encoding="utf-8") as file:
-            json.dump(state, file)
-        os.replace(path + ".new", path)
+        scratch = STATE_DIR / f"{self.id}.new"
+        scratch.write_text(json.dumps(state))
+        scratch.replace(STATE_DIR / f"{self.id}.json")
 
 
 class Turn:
     """One prompt turn of a session."""
 
-    def __init__(self, wire, session, cwd):
+    def __init__(self, wire: Wire, session: Session, cwd: str) -> None:
         self.wire = wire
         self.session = session
         self.cwd = cwd
 
-    def update(self, update, **fields):
-        body = {"sessionUpdate": update, **fields}
-        self.session.updates.append(body)
-        self.wire.send(
-            method="session/update", params={"sessionId": self.session.id, "update": body}
-        )
-
-    def play(self, actions):
+    def play(self, actions: list[Json]) -> None:
+        """Do the actions whose condition on earlier answers holds, in order."""
         for action in actions:
             if self.wire.cancelled:
-                raise Cancelled
-            wanted = action.get("when", {})
+                raise CancelledError
+            wanted: Json = action.get("when", {})
             if all(self.session.answers.get(key) == value for key, value in wanted.items()):
                 self.act(action)
 
-    def act(self, action):
-        kind = next((name for name in ACTIONS if name in action), None)
-        if kind is None:
-            raise Stop(f"no known action in {sorted(action)}")
-        ACTIONS[kind](self, action)
+    def act(self, action: Json) -> None:
+        """Do one action."""
+        for name, perform in ACTIONS.items():
+            if name in action:
+                perform(self, action)
+                return
+        raise ScriptError(f"no known action in {sorted(action)}")
 
-    def say(self, action):
-        content = {"type": "text", "text": action["say"]}
-        self.update("agent_message_chunk", content=content)
+    def update(self, kind_of_update: str, **fields: object) -> None:
+        """Tell the client, and remember it for `session/load`."""
+        body = {"sessionUpdate": kind_of_update, **fields}
+        self.session.updates.append(body)
+        params = {"sessionId": self.session.id, "update": body}
+        self.wire.send(method="session/update", params=params)
 
-    def think(self, action):
-        content = {"type": "text", "text": action["think"]}
-        self.update("agent_thought_chunk", content=content)
+    def say(self, action: Json) -> None:
+        """Send a message."""
+        self.update("agent_message_chunk", content={"type": "text", "text": action["say"]})
 
-    def start_call(self, title, kind, raw_input, **fields):
+    def think(self, action: Json) -> None:
+        """Send a thought."""
+        self.update("agent_thought_chunk", content={"type": "text", "text": action["think"]})
+
+    def run(self, action: Json) -> None:
+        """Run a shell command as a tool call."""
+        command: str = action["run"]
+        call = self.begin(command.partition("\n")[0][:200], "execute", {"command": command})
+        if action.get("permission") and not self.allowed(call, command):
+            self.end(call, "not allowed", None, failed=True)
+            return
+        code, output = self.shell(command, action.get("timeout", 600))
+        self.end(call, output, {"exit_code": code, "output": output}, failed=code != 0)
+        if code != 0 and not action.get("may_fail"):
+            raise ScriptError(f"command failed with exit code {code}: {command[:200]}")
+
+    def write(self, action: Json) -> None:
+        """Write a file as a tool call."""
+        path = Path(self.cwd) / action["write"]
+        text: str = action.get("text", "")
+        call = self.begin(f"Write {path}", "edit", {"path": str(path)})
+        if action.get("permission") and not self.allowed(call, f"Write {path}"):
+            self.end(call, "not allowed", None, failed=True)
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        diff = {"type": "diff", "path": str(path), "oldText": None, "newText": text}
+        self.end(call, "", None, failed=False, diff=diff)
+
+    def begin(self, title: str, kind: str, raw_input: Json) -> str:
+        """Announce a tool call; return its id."""
         self.session.calls += 1
-        call_id = f"call-{self.session.calls}"
+        call = f"call-{self.session.calls}"
         self.update(
             "tool_call",
-            toolCallId=call_id,
+            toolCallId=call,
             title=title,
             kind=kind,
             status="in_progress",
             rawInput=raw_input,
             _meta={"toolName": "bash" if kind == "execute" else "write"},
-            **fields,
         )
-        return call_id
+        return call
 
-    def end_call(self, call_id, text, raw_output, failed, **fields):
-        content = [{"type": "content", "content": {"type": "text", "text": text}}]
+    def end(
+        self,
+        call: str,
+        text: str,
+        raw_output: Json | None,
+        *,
+        failed: bool,
+        diff: Json | None = None,
+    ) -> None:
+        """Report the result of a tool call."""
+        block = {"type": "content", "content": {"type": "text", "text": text}}
         self.update(
             "tool_call_update",
-            toolCallId=call_id,
+            toolCallId=call,
             status="failed" if failed else "completed",
-            content=fields.get("content", content),
+            content=[diff or block],
             rawOutput=raw_output,
         )
 
-    def run(self, action):
-        command = action["run"]
-        call_id = self.start_call(command.split("\n")[0][:200], "execute", {"command": command})
-        if action.get("permission") and not self.allowed(call_id, command):
-            self.end_call(call_id, "not allowed", None, failed=True)
-            return
-        code, output = self.shell(command, action.get("timeout", 600))
-        self.end_call(call_id, output, {"exit_code": code, "output": output}, failed=code != 0)
-        if code != 0 and not action.get("may_fail"):
-            raise Stop(f"command failed with exit code {code}: {command[:200]}")
-
-    def write(self, action):
-        path = os.path.join(self.cwd, action["write"])
-        text = action.get("text", "")
-        call_id = self.start_call(f"Write {path}", "edit", {"path": path})
-        if action.get("permission") and not self.allowed(call_id, f"Write {path}"):
-            self.end_call(call_id, "not allowed", None, failed=True)
-            return
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-        diff = [{"type": "diff", "path": path, "oldText": None, "newText": text}]
-        self.end_call(call_id, "", None, failed=False, content=diff)
-
-    def shell(self, command, limit):
+    def shell(self, command: str, limit: float) -> tuple[int, str]:
         """Run a command; keep listening for a cancel meanwhile."""
-        child = subprocess.Popen(
+        with subprocess.Popen(
             ["/bin/sh", "-c", command],
             cwd=self.cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-        )
-        output, deadline = b"", time.monotonic() + limit
+        ) as child:
+            output, ended = self.follow(child, time.monotonic() + limit)
+            if not ended:
+                os.killpg(child.pid, signal.SIGKILL)
+            code = child.wait()
+        if self.wire.cancelled:
+            raise CancelledError
+        return (code if code >= 0 else 128 - code), output.decode("utf-8", "replace")
+
+    def follow(self, child: "subprocess.Popen[bytes]", deadline: float) -> tuple[bytes, bool]:
+        """Collect the child's output until it ends, the turn is cancelled, or time is up."""
+        assert child.stdout is not None
+        pipe, output = child.stdout.fileno(), b""
         with selectors.DefaultSelector() as selector:
-            selector.register(child.stdout, selectors.EVENT_READ)
+            selector.register(pipe, selectors.EVENT_READ)
             selector.register(0, selectors.EVENT_READ)
             while not self.wire.cancelled and time.monotonic() < deadline:
                 ready = {key.fd for key, _ in selector.select(deadline - time.monotonic())}
                 if 0 in ready:
                     self.wire.note(self.wire.receive())
-                if child.stdout.fileno() in ready:
-                    chunk = os.read(child.stdout.fileno(), 65536)
+                if pipe in ready:
+                    chunk = os.read(pipe, 65536)
                     if not chunk:
-                        break
+                        return output, True
                     output = (output + chunk)[:OUTPUT_LIMIT]
-            else:
-                os.killpg(child.pid, signal.SIGKILL)
-        code = child.wait()
-        child.stdout.close()
-        if self.wire.cancelled:
-            raise Cancelled
-        return (code if code >= 0 else 128 - code), output.decode("utf-8", "replace")
+        return output, False
 
-    def allowed(self, call_id, title):
-        reply = self.wire.ask(
-            "session/request_permission",
-            {
-                "sessionId": self.session.id,
-                "toolCall": {"toolCallId": call_id, "title": title},
-                "options": [
-                    {"optionId": "allow", "name": "Allow", "kind": "allow_once"},
-                    {"optionId": "reject", "name": "Reject", "kind": "reject_once"},
-                ],
-            },
-        )
-        return reply.get("outcome", {}).get("optionId") == "allow"
+    def allowed(self, call: str, title: str) -> bool:
+        """Ask for permission to go on with a tool call."""
+        params = {
+            "sessionId": self.session.id,
+            "toolCall": {"toolCallId": call, "title": title},
+            "options": GATE,
+        }
+        reply = self.wire.ask("session/request_permission", params)
+        return bool(reply.get("outcome", {}).get("optionId") == "allow")
 
-    def question(self, action):
-        question_id = action.get("id", "question")
+    def ask(self, action: Json) -> None:
+        """Put a question to the user and remember the answer under its id."""
+        key: str = action.get("id", "question")
         options = [
             {"const": option["id"], "title": option.get("label", option["id"])}
             for option in action.get("options", [])
         ]
-        field = {"type": "string", "description": action["ask"]}
+        field: Json = {"type": "string", "description": action["ask"]}
         if options:
             field["oneOf"] = options
-        properties = {question_id: field}
+        properties: Json = {key: field}
         if options and action.get("custom"):
-            properties[question_id + "_custom"] = {"type": "string"}
-        reply = self.wire.ask(
-            "elicitation/create",
-            {
-                "sessionId": self.session.id,
-                "mode": "form",
-                "message": action["ask"],
-                "requestedSchema": {"type": "object", "properties": properties},
-            },
-        )
-        content = reply.get("content") or {}
-        answer = content.get(question_id, content.get(question_id + "_custom"))
-        self.session.answers[question_id] = answer or reply.get("action", "failed")
+            properties[f"{key}_custom"] = {"type": "string"}
+        params = {
+            "sessionId": self.session.id,
+            "mode": "form",
+            "message": action["ask"],
+            "requestedSchema": {"type": "object", "properties": properties},
+        }
+        reply = self.wire.ask("elicitation/create", params)
+        content: Json = reply.get("content") or {}
+        answer = content.get(key, content.get(f"{key}_custom"))
+        self.session.answers[key] = str(answer or reply.get("action", "failed"))
 
-    def fail(self, action):
-        raise Stop(action["fail"])
+    def fail(self, action: Json) -> NoReturn:
+        """End the turn with an error."""
+        raise ScriptError(action["fail"])
 
-    def exit(self, action):
+    def exit(self, action: Json) -> NoReturn:
+        """Die on the spot."""
         os._exit(action["exit"])
 
-    def hang(self, action):
-        deadline = time.monotonic() + action["hang"]
-        while time.monotonic() < deadline:
-            time.sleep(min(1, deadline - time.monotonic()))
+    def hang(self, action: Json) -> None:
+        """Do nothing, and listen to nothing, for some seconds."""
+        time.sleep(action["hang"])
 
-    def garbage(self, action):
-        os.write(1, action["garbage"].encode())
+    def garbage(self, action: Json) -> None:
+        """Write text that is no message."""
+        os.write(1, str(action["garbage"]).encode())
 
 
-ACTIONS = {
+ACTIONS: Mapping[str, Callable[[Turn, Json], None]] = {
     "say": Turn.say,
     "think": Turn.think,
     "run": Turn.run,
     "write": Turn.write,
-    "ask": Turn.question,
+    "ask": Turn.ask,
     "fail": Turn.fail,
     "exit": Turn.exit,
     "hang": Turn.hang,
@@ -300,12 +325,13 @@ ACTIONS = {
 class Agent:
     """The agent's side of the protocol."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.wire = Wire()
-        self.sessions = {}
-        self.cwds = {}
+        self.sessions: dict[str, Session] = {}
+        self.cwds: dict[str, str] = {}
 
-    def serve(self):
+    def serve(self) -> NoReturn:
+        """Answer requests until the client closes its end."""
         while True:
             message = self.wire.receive()
             if "method" not in message or "id" not in message:
@@ -316,54 +342,59 @@ class Agent:
                 continue
             try:
                 result = handler(self, message.get("params") or {})
-            except Stop as stop:
-                self.refuse(message, -32000, str(stop))
+            except ScriptError as error:
+                self.refuse(message, -32000, str(error))
             except (KeyError, OSError, ValueError) as error:
                 self.refuse(message, -32603, repr(error))
             else:
                 self.wire.send(id=message["id"], result=result)
 
-    def refuse(self, message, code, text):
+    def refuse(self, message: Json, code: int, text: str) -> None:
+        """Answer a request with an error."""
         self.wire.send(id=message["id"], error={"code": code, "message": text})
 
-    def initialize(self, params):
+    def initialize(self, _params: Json) -> Json:
+        """Say what this agent can do."""
         return {
             "protocolVersion": 1,
             "agentCapabilities": CAPABILITIES,
-            "agentInfo": {"name": "benchflow-scripted", "version": "1"},
+            "agentInfo": {"name": "benchflow-scripted", "version": "1.0.0"},
             "authMethods": [],
         }
 
-    def new(self, params):
+    def new(self, params: Json) -> Json:
+        """Open a session."""
         session = Session.create()
         session.save()
         self.sessions[session.id] = session
         self.cwds[session.id] = params["cwd"]
         return {"sessionId": session.id}
 
-    def load(self, params):
+    def load(self, params: Json) -> Json:
+        """Open a saved session, and replay what was said in it."""
         session = Session.load(params["sessionId"])
         self.sessions[session.id] = session
         self.cwds[session.id] = params["cwd"]
         for update in session.updates:
-            self.wire.send(
-                method="session/update", params={"sessionId": session.id, "update": update}
-            )
+            body = {"sessionId": session.id, "update": update}
+            self.wire.send(method="session/update", params=body)
         return {}
 
-    def set_option(self, params):
+    def accept(self, _params: Json) -> Json:
+        """Take a mode or an option, which a script has no use for."""
         return {}
 
-    def prompt(self, params):
+    def prompt(self, params: Json) -> Json:
+        """Play the session's next turn. Beyond the script, a turn is empty."""
         session = self.sessions[params["sessionId"]]
-        turns = read_script().get("turn", [])
+        turns: list[Json] = read_script().get("turn", [])
         self.wire.cancelled = False
-        turn = Turn(self.wire, session, self.cwds[session.id])
         reason = "end_turn"
         try:
             if session.turn < len(turns):
+                turn = Turn(self.wire, session, self.cwds[session.id])
                 turn.play(turns[session.turn].get("do", []))
-        except Cancelled:
+        except CancelledError:
             reason = "cancelled"
         finally:
             session.turn += 1
@@ -371,20 +402,20 @@ class Agent:
         return {"stopReason": reason}
 
 
-METHODS = {
+METHODS: Mapping[str, Callable[[Agent, Json], Json]] = {
     "initialize": Agent.initialize,
     "session/new": Agent.new,
     "session/load": Agent.load,
-    "session/set_mode": Agent.set_option,
-    "session/set_config_option": Agent.set_option,
+    "session/set_mode": Agent.accept,
+    "session/set_config_option": Agent.accept,
     "session/prompt": Agent.prompt,
 }
 
 
-def read_script():
-    path = os.environ.get("BENCHFLOW_SCRIPT", "/solution/script.toml")
-    with open(path, "rb") as file:
-        return tomllib.load(file)
+def read_script() -> Json:
+    """Return the parsed script."""
+    path = Path(os.environ.get("BENCHFLOW_SCRIPT", "/solution/script.toml"))
+    return tomllib.loads(path.read_text())
 
 
 if __name__ == "__main__":
