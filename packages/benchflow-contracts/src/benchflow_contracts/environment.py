@@ -95,7 +95,10 @@ class Environment(Protocol):
         ...
 
     async def query(self) -> EnvState:
-        """Read the state, consistent at one instant, without changing it."""
+        """Read the state, consistent at one instant, without changing it.
+
+        Works also while the caller holds `sandbox.freeze()`, once the world is ready.
+        """
         ...
 
     async def snapshot(self) -> StateSnapshot:

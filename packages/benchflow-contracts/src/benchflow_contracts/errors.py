@@ -8,6 +8,7 @@ BenchFlowError
 ├── SandboxError             the substrate failed
 │   ├── SandboxUnsupportedError  the machine or provider lacks a capability
 │   ├── SandboxTimeoutError      a call ran out of time; what it ran was killed
+│   ├── SandboxFrozenError       the caller itself holds the sandbox still
 │   ├── SandboxLimitError        a resource cap was hit (memory, pids, disk, output)
 │   └── TransferError            an upload or download was refused or broke
 ├── AgentError               the agent or its protocol failed
@@ -115,6 +116,12 @@ class SandboxTimeoutError(SandboxError):
     """A call ran out of time. Its whole process group is dead when this is raised."""
 
     default_hint = "raise the timeout"
+
+
+class SandboxFrozenError(SandboxError):
+    """The caller holds the sandbox still, so its command would never run."""
+
+    default_hint = "leave the freeze() block first"
 
 
 class SandboxLimitError(SandboxError):

@@ -233,6 +233,7 @@ class Sandbox(Protocol):
 
         Raises:
             SandboxTimeoutError: The time ran out.
+            SandboxFrozenError: The calling task holds `freeze()`.
             SandboxError: The sandbox is gone, or the command cannot be started.
         """
         ...

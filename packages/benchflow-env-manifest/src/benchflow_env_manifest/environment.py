@@ -106,6 +106,7 @@ class ManifestEnvironment:
     async def query(self) -> EnvState:
         """Read every row of every declared database, consistent at one instant.
 
+        Works also while the caller holds the sandbox still, once the world is ready.
         Without `[environment.state]`, the state is empty.
         """
         world = self._provisioned()

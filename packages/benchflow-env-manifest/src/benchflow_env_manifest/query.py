@@ -17,7 +17,6 @@ from benchflow_contracts import (
 
 from .box import Box
 from .database import read_database
-from .guard import check_state_files
 from .state import ROOT, SqliteState
 
 MAX_FILE_BYTES = 1 << 30
@@ -38,7 +37,7 @@ async def query_state(box: Box, state: SqliteState) -> EnvState:
     """
     with tempfile.TemporaryDirectory(prefix="benchflow-state-") as folder:
         for attempt in range(_ATTEMPTS):
-            existing = await check_state_files(box, state.paths)
+            existing = await state.existing()
             target = Path(folder) / str(attempt)
             target.mkdir()
             try:

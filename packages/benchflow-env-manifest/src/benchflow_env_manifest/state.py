@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from uuid import uuid4
 
-from benchflow_contracts import EnvironmentError_, StateSnapshot
+from benchflow_contracts import EnvironmentError_, SandboxFrozenError, StateSnapshot
 
 from .box import Box
 from .cli_backup import CliBackup
@@ -23,11 +23,30 @@ class SqliteState:
     def __init__(self, box: Box, paths: Sequence[str]) -> None:
         self._box = box
         self._paths = tuple(paths)
+        self._proven: frozenset[str] = frozenset()
 
     @property
     def paths(self) -> tuple[str, ...]:
         """The declared database files."""
         return self._paths
+
+    async def existing(self) -> frozenset[str]:
+        """Return which state files exist, all of them out of the agent's reach.
+
+        While the caller holds the sandbox still, no command can look: the last proof
+        stands then, since the agent can write no directory on the way. Side files come
+        and go with every commit, so that only the databases are known for sure.
+
+        Raises:
+            EnvironmentError_: A file was refused, or there is no proof yet.
+        """
+        try:
+            self._proven = await check_state_files(self._box, self._paths)
+        except SandboxFrozenError:
+            if not self._proven:
+                raise
+            return self._proven.intersection(self._paths)
+        return self._proven
 
     async def snapshot(self) -> StateSnapshot:
         """Copy all databases into a new directory of the sandbox.

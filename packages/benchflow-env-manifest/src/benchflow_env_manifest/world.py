@@ -95,7 +95,7 @@ class World:
 
     async def _seal(self) -> None:
         if self.state is not None:
-            existing = await check_state_files(self.box, self.state.paths)
+            existing = await self.state.existing()
             await close_state_files(self.box, sorted(existing))
         if self._sealed:
             return

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError
+from benchflow_contracts.errors import SandboxFrozenError, SandboxUnsupportedError
 
 from .cgroup.group import Group
 
@@ -57,10 +57,7 @@ class Freezer:
     def refuse_own_task(self) -> None:
         """Raise when the caller would wait for what it holds still itself."""
         if self._holders and asyncio.current_task() in self._holders:
-            raise SandboxError(
-                "the sandbox is frozen by this task: nothing inside can run",
-                hint="leave the freeze() block first",
-            )
+            raise SandboxFrozenError("the sandbox is frozen by this task: nothing inside can run")
 
     def release(self) -> None:
         """Let the box run whoever holds it. Idempotent."""

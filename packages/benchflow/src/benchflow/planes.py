@@ -3,19 +3,32 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 from benchflow_agent_acp import agent_from_file
-from benchflow_contracts import Agent, EnvironmentFactory, Reward, SandboxProvider, Task, UserModel
-from benchflow_kernel import Planes, Registry, make_user
+from benchflow_contracts import (
+    Agent,
+    AgentFactory,
+    EnvironmentFactory,
+    EnvironmentLoader,
+    Reward,
+    RewardFactory,
+    SandboxProvider,
+    SandboxProviderFactory,
+    Task,
+    UserModel,
+)
+from benchflow_kernel import Planes, Registry, load_path, make_user
 
-from .options import RunOptions
+from benchflow.options import RunOptions
 
 
 @asynccontextmanager
 async def open_provider(options: RunOptions) -> AsyncIterator[SandboxProvider]:
     """Yield the sandbox provider; everything that it made is gone afterwards."""
-    factory = Registry().resolve("benchflow.sandboxes", options.sandbox)
-    provider: SandboxProvider = factory(allow_unisolated=options.allow_unisolated)
+    found = Registry().resolve("benchflow.sandboxes", options.sandbox)
+    factory = cast("SandboxProviderFactory", found)
+    provider = factory(allow_unisolated=options.allow_unisolated)
     try:
         yield provider
     finally:
@@ -24,15 +37,11 @@ async def open_provider(options: RunOptions) -> AsyncIterator[SandboxProvider]:
 
 def load_agent(options: RunOptions) -> Agent:
     """Return the agent by import path, declaration file or registry name."""
-    registry = Registry()
     if options.agent_import_path is not None:
-        agent = registry.load_path(options.agent_import_path)
-        made: Agent = agent() if callable(agent) else agent
-        return made
+        return cast("AgentFactory", load_path(options.agent_import_path))()
     if options.agent.endswith(".toml"):
         return agent_from_file(Path(options.agent))
-    named: Agent = registry.resolve("benchflow.agents", options.agent)()
-    return named
+    return cast("AgentFactory", Registry().resolve("benchflow.agents", options.agent))()
 
 
 def find_manifest(task: Task) -> Path | None:
@@ -46,22 +55,21 @@ def load_environment(options: RunOptions, task: Task) -> EnvironmentFactory | No
     manifest = options.environment_manifest or find_manifest(task)
     if manifest is None:
         return None
-    factory: EnvironmentFactory = Registry().resolve("benchflow.environments", "manifest")(manifest)
-    return factory
+    found = Registry().resolve("benchflow.environments", "manifest")
+    return cast("EnvironmentLoader", found)(manifest)
 
 
 def load_rewards(options: RunOptions, task: Task) -> list[Reward]:
     """Return the rewards that the task's `[verifier]` table names."""
-    factory = Registry().resolve("benchflow.rewards", task.config.verifier.type)
-    rewards: list[Reward] = list(
-        factory(
+    found = Registry().resolve("benchflow.rewards", task.config.verifier.type)
+    return list(
+        cast("RewardFactory", found)(
             task,
             isolation=options.isolation,
             judge=options.endpoint(),
             judge_model=options.user_model or options.model,
         )
     )
-    return rewards
 
 
 def assemble(options: RunOptions, task: Task, provider: SandboxProvider) -> Planes:

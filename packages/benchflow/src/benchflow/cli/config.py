@@ -7,7 +7,7 @@ from cyclopts.config import Env, Toml, Yaml
 
 Config = Env | Toml | Yaml
 
-_READERS = {".toml": Toml, ".yaml": Yaml, ".yml": Yaml}
+_READERS: dict[str, type[Toml] | type[Yaml]] = {".toml": Toml, ".yaml": Yaml, ".yml": Yaml}
 
 
 def take_config(words: list[str]) -> tuple[list[str], list[Config]]:

@@ -36,10 +36,11 @@ def note(message: str) -> None:
 
 
 def stdout() -> "Console":
-    """Return the console for data."""
+    """Return the console for data; a pipe gets lines as long as they are."""
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=True)
+    width = None if sys.stdout.isatty() else 400
+    return Console(highlight=False, soft_wrap=True, width=width)
 
 
 def stderr() -> "Console":

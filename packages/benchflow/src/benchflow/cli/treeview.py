@@ -12,21 +12,19 @@ from .output import stdout
 def print_tree(tree: RolloutTree) -> None:
     """Print the tree; runs of steps without a fork are one line each."""
     drawn = Tree(Text(f"{tree.rollout_id}  {tree.task_id}  {tree.status}", style="bold"))
-    _draw(drawn, tree.root)
+    _grow(drawn, drawn.add(_label(tree.root)), tree.root)
     stdout().print(drawn)
 
 
-def _draw(parent: Tree, node: RolloutNode) -> None:
-    # Iterative along a chain, recursive only at forks: a long rollout is deep.
-    while True:
-        here = parent.add(_label(node))
-        if len(node.children) > 1:
-            for child in node.children:
-                _draw(here, child)
-            return
-        if not node.children:
-            return
+def _grow(trunk: Tree, at: Tree, node: RolloutNode) -> None:
+    """Draw what follows `node`, which is drawn as `at`: a chain on `trunk`, then its fork."""
+    # Recursive only at forks: a long rollout is deep.
+    while len(node.children) == 1:
         node = node.children[0]
+        at = trunk.add(_label(node))
+    for child in node.children:
+        branch = at.add(_label(child))
+        _grow(branch, branch, child)
 
 
 def _label(node: RolloutNode) -> Text:

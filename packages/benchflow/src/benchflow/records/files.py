@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchflow_contracts import RolloutNode, RolloutTree, StoreError, Task
+from benchflow_contracts import RolloutTree, StoreError, Task
 from benchflow_kernel import read_events
 from benchflow_reward import rewards_jsonl
 
@@ -62,9 +62,9 @@ def _write_trajectories(directory: Path, tree: RolloutTree) -> None:
 
 
 def _reward_lines(tree: RolloutTree) -> Iterable[Mapping[str, Any]]:
-    scored: list[RolloutNode] = [node for node in tree.nodes if node.results]
-    for node in scored:
-        yield from rewards_jsonl(node)
+    for node in tree.nodes:
+        if node.results:
+            yield from rewards_jsonl(node.id, node.results, steps=node.steps)
 
 
 def write_text(path: Path, text: str) -> None:

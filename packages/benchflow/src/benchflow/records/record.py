@@ -127,4 +127,6 @@ def _first_error(tree: RolloutTree) -> NodeError | None:
         return failed
     verdicts = (leaf.results.get("reward") for leaf in tree.leaves)
     cause = next((v.error for v in verdicts if v is not None and v.error), None)
-    return cause and NodeError(boundary="reward", type="RewardError", message=cause)
+    return (
+        None if cause is None else NodeError(boundary="reward", type="RewardError", message=cause)
+    )
