@@ -20,7 +20,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 ZIG_REQUIREMENT = "ziglang>=0.13,<0.18"
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-static", "-Os", "-Wall", "-Wextra", "-s")
 ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
-PROBE = "#include <stdlib.h>\nint main(void) { return getenv(\"PATH\") == NULL; }\n"
+PROBE = '#include <stdlib.h>\nint main(void) { return getenv("PATH") == NULL; }\n'
 
 
 def architecture() -> str:
@@ -29,7 +29,7 @@ def architecture() -> str:
     if sys.platform != "linux" or machine not in ARCHITECTURES:
         raise RuntimeError(
             f"benchflow-sandbox-native is for Linux on {sorted(set(ARCHITECTURES.values()))}, "
-            f"not for {sys.platform!r} on {machine!r}: its program is the PID 1 of a Linux namespace"
+            f"not {sys.platform!r} on {machine!r}: its program is the PID 1 of a Linux namespace"
         )
     return ARCHITECTURES[machine]
 
@@ -61,9 +61,7 @@ def compile_program(sources: list[Path], output: Path, version: str) -> None:
         fresh = Path(directory, output.name)
         define = f'-DBF_INIT_VERSION="{version}"'
         command = [*compiler, *FLAGS, define, "-o", str(fresh), *map(str, sources)]
-        # Whatever a zig leaves behind goes with the directory.
-        environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": directory, "ZIG_LOCAL_CACHE_DIR": directory}
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"{shlex.join(command)} failed:\n{done.stderr}")
         fresh.chmod(0o755)
@@ -79,7 +77,7 @@ class NativeBuildHook(BuildHookInterface[Any]):
             return []
         return [ZIG_REQUIREMENT]
 
-    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+    def initialize(self, _version: str, build_data: dict[str, Any]) -> None:
         """Compile, and tag the wheel for every libc: a static program needs none."""
         machine = architecture()
         root = Path(self.root)

@@ -42,7 +42,7 @@ class InitClient:
         """
         return (await self._exchange(protocol.PING, b"", "ping", linger=True)).text
 
-    async def spawn(
+    async def spawn(  # noqa: PLR0913  # one keyword per property of a process
         self,
         argv: Sequence[str],
         *,

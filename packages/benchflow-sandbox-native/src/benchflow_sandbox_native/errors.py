@@ -1,13 +1,15 @@
 """What can go wrong between the host and the init of a box.
 
-    RuntimeError -- NativeMissingError   the packaged program is not there
-    OSError      -- InitError            init refused or failed, or cannot be reached
+RuntimeError
+└── NativeMissingError   the packaged program is not there
+OSError
+└── InitError            init refused or failed, or cannot be reached
 """
 
 import os
 from typing import Final
 
-STAGES: Final = (
+STAGES: Final[tuple[str, ...]] = (
     "connection",
     "request",
     "table",

@@ -62,7 +62,7 @@ class SpawnRequest:
                 for resource, (soft, hard) in self.rlimits.items()
             ]
         except struct.error as error:
-            raise ValueError(f"a number of {self.argv[0]!r}'s spawn does not fit: {error}") from None
+            raise ValueError(f"a number of spawn {self.argv[0]!r} does not fit: {error}") from None
         return b"".join((*numbers, _strings((self.cwd, *self.argv)), _strings(_pairs(self.env))))
 
 
@@ -103,7 +103,8 @@ def decode_reply(data: bytes, what: str) -> Reply:
     """
     if len(data) < _REPLY.size:
         raise InitError(errno.ECONNRESET, "connection", what)
-    error, stage, value, length = _REPLY.unpack_from(data)
+    fields: tuple[int, int, int, int] = _REPLY.unpack_from(data)
+    error, stage, value, length = fields
     if error:
         raise InitError(error, STAGES[stage] if stage < len(STAGES) else "request", what)
     return Reply(value, data[_REPLY.size : _REPLY.size + length].decode("ascii", "replace"))
