@@ -1,1 +1,60 @@
-"""What a third party tests its provider with: fakes and the conformance kit."""
+"""What a third party tests its provider with: the conformance kit and the fakes.
+
+`check_sandbox`, `check_agent`, `check_environment`, `check_reward` and
+`check_user_model` run the kit without a test framework; `sandbox_checks()` and its
+siblings are the lists to parametrize tests with. The fakes are in
+`benchflow_contracts.testing.fakes`.
+"""
+
+from .agent_kit import agent_checks, check_agent
+from .agent_subject import AgentCheck, AgentSubject
+from .check import (
+    Check,
+    CheckFailedError,
+    CheckResult,
+    CheckSkippedError,
+    CheckStatus,
+    run_check,
+    run_checks,
+)
+from .environment_kit import (
+    EnvironmentCheck,
+    EnvironmentSubject,
+    check_environment,
+    environment_checks,
+)
+from .reward_kit import RewardCheck, RewardSubject, check_reward, reward_checks
+from .sandbox_kit import check_sandbox, sandbox_checks, sandbox_subject
+from .sandbox_subject import SandboxCheck, SandboxSubject
+from .user_kit import UserCheck, UserSubject, check_user_model, user_model_checks
+
+__all__ = [
+    "AgentCheck",
+    "AgentSubject",
+    "Check",
+    "CheckFailedError",
+    "CheckResult",
+    "CheckSkippedError",
+    "CheckStatus",
+    "EnvironmentCheck",
+    "EnvironmentSubject",
+    "RewardCheck",
+    "RewardSubject",
+    "SandboxCheck",
+    "SandboxSubject",
+    "UserCheck",
+    "UserSubject",
+    "agent_checks",
+    "check_agent",
+    "check_environment",
+    "check_reward",
+    "check_sandbox",
+    "check_user_model",
+    "environment_checks",
+    "reward_checks",
+    "run_check",
+    "run_checks",
+    "sandbox_checks",
+    "sandbox_subject",
+    "user_model_checks",
+]

@@ -85,6 +85,7 @@ class FakeSession:
         self.log_dir: Path | None = None
         self._turns = turns
         self._turn = int(str(resume.config.get("turn", "0"))) if resume else 0
+        self._before = resume.steps if resume else 0
         self._id = resume.session_id if resume else f"fake-session-{uuid4().hex[:8]}"
         self._agent = agent
         self._faults = faults
@@ -161,6 +162,7 @@ class FakeSession:
             cwd=self.sandbox.spec.workdir,
             files=(path,),
             config={"turn": str(self._turn)},
+            steps=self._before + len(self._steps),
         )
 
     async def aclose(self) -> None:

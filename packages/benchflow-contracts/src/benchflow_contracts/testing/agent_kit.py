@@ -1,0 +1,28 @@
+"""The conformance kit of an Agent and its Session."""
+
+from collections.abc import Callable, Sequence
+
+from .agent_subject import AgentCheck, AgentSubject
+from .check import CheckResult, run_checks
+from .checks.agent_checks import AGENT_CHECKS
+
+
+def agent_checks() -> list[AgentCheck]:
+    """Return every check; `str(check)` is its name."""
+    return list(AGENT_CHECKS)
+
+
+async def check_agent(
+    subject: AgentSubject,
+    *,
+    only: Sequence[str] | None = None,
+    on_result: Callable[[CheckResult], None] | None = None,
+) -> list[CheckResult]:
+    """Run the checks against `subject.agent` in sandboxes of `subject.provider`.
+
+    Checks whose prompt is missing are skipped. The provider stays open.
+
+    Raises:
+        UsageError: `only` names a check that does not exist.
+    """
+    return await run_checks(AGENT_CHECKS, subject, only=only, on_result=on_result)

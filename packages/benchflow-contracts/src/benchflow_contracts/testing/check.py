@@ -1,0 +1,182 @@
+"""One check of the conformance kit, and the runner of a list of them.
+
+The kit raises its own errors instead of using `assert`, so that it still fails
+under `python -O`.
+"""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, Protocol, TypeVar, overload
+
+from benchflow_contracts._model import Model
+from benchflow_contracts.errors import UsageError
+
+SubjectT = TypeVar("SubjectT")
+
+CheckStatus = Literal["passed", "failed", "skipped"]
+DEADLINE_SEC = 60.0
+"""How long one check may take before it counts as failed."""
+
+
+class CheckFailedError(AssertionError):
+    """A promise does not hold."""
+
+
+class CheckSkippedError(Exception):
+    """The promise cannot be tested here. The message says what is absent."""
+
+
+class CheckResult(Model):
+    """The outcome of one check."""
+
+    name: str
+    status: CheckStatus
+    reason: str = ""
+    """Why it failed or was skipped."""
+    duration_sec: float
+
+    def raise_if_failed(self) -> None:
+        """Raise `CheckFailedError` unless it passed or was skipped."""
+        if self.status == "failed":
+            raise CheckFailedError(f"{self.name}: {self.reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class Check(Generic[SubjectT]):
+    """One promise of a Protocol and the code that tests it."""
+
+    name: str
+    promise: str
+    run: Callable[[SubjectT], Awaitable[None]]
+    lacks: Callable[[SubjectT], str | None]
+    """Returns which capability the subject honestly lacks for it, or `None`."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class _Promising(Protocol):
+    def __call__(self, run: Callable[[SubjectT], Awaitable[None]]) -> Check[SubjectT]: ...
+
+
+@overload
+def promise() -> _Promising: ...
+@overload
+def promise(
+    lacks: Callable[[SubjectT], str | None],
+) -> Callable[[Callable[[SubjectT], Awaitable[None]]], Check[SubjectT]]: ...
+def promise(lacks: Callable[[Any], str | None] | None = None) -> Any:
+    """Turn an async function into a Check: its name is the name, its docstring the promise."""
+
+    def made(run: Callable[[Any], Awaitable[None]]) -> Check[Any]:
+        name = getattr(run, "__name__", "")
+        text = inspect.cleandoc(run.__doc__ or "")
+        return Check(name, text, run, lacks or _nothing)
+
+    return made
+
+
+def _nothing(_subject: object) -> str | None:
+    return None
+
+
+def expect(condition: object, message: str) -> None:
+    """Fail the running check with `message` unless `condition` is true."""
+    if not condition:
+        raise CheckFailedError(message)
+
+
+def expect_equal(found: object, wanted: object, what: str) -> None:
+    """Fail the running check unless both are equal; the message shows both."""
+    if found != wanted:
+        raise CheckFailedError(f"{what} is {_short(found)}, not {_short(wanted)}")
+
+
+async def expect_error(
+    kinds: type[BaseException] | tuple[type[BaseException], ...],
+    work: Awaitable[object],
+    what: str,
+) -> BaseException:
+    """Fail the running check unless awaiting `work` raises one of `kinds`; return it."""
+    try:
+        value = await work
+    except kinds as error:
+        return error
+    names = " or ".join(k.__name__ for k in (kinds if isinstance(kinds, tuple) else (kinds,)))
+    raise CheckFailedError(f"{what} gave {_short(value)} instead of raising {names}")
+
+
+async def run_checks(
+    checks: Sequence[Check[SubjectT]],
+    subject: SubjectT,
+    *,
+    only: Sequence[str] | None = None,
+    on_result: Callable[[CheckResult], None] | None = None,
+) -> list[CheckResult]:
+    """Run `checks` one after the other and return their results in order.
+
+    A check that raises anything has failed; the rest still runs. Cancellation ends
+    the run.
+
+    Raises:
+        UsageError: `only` names a check that does not exist.
+    """
+    unknown = set(only or ()) - {check.name for check in checks}
+    if unknown:
+        raise UsageError(f"no such check: {', '.join(sorted(unknown))}")
+    results: list[CheckResult] = []
+    for check in checks:
+        if only is not None and check.name not in only:
+            continue
+        result = await run_check(check, subject)
+        results.append(result)
+        if on_result is not None:
+            on_result(result)
+    return results
+
+
+async def run_check(check: Check[SubjectT], subject: SubjectT) -> CheckResult:
+    """Run one check and return its result."""
+    started = time.monotonic()
+    status, reason = await _outcome(check, subject)
+    return CheckResult(
+        name=check.name,
+        status=status,
+        reason=reason,
+        duration_sec=time.monotonic() - started,
+    )
+
+
+async def _outcome(check: Check[SubjectT], subject: SubjectT) -> tuple[CheckStatus, str]:
+    missing = check.lacks(subject)
+    if missing:
+        return "skipped", missing
+    deadline = asyncio.timeout(DEADLINE_SEC)
+    try:
+        async with deadline:
+            await check.run(subject)
+    except CheckSkippedError as skipped:
+        return "skipped", str(skipped)
+    except Exception as error:  # noqa: BLE001 - recorded: whatever breaks is a failed check
+        if deadline.expired():
+            return "failed", f"did not end within {DEADLINE_SEC:g} s"
+        return "failed", describe(error)
+    return "passed", ""
+
+
+def describe(error: BaseException) -> str:
+    """Return an error, and those inside an exception group, in one line."""
+    if isinstance(error, BaseExceptionGroup):
+        inner: tuple[BaseException, ...] = error.exceptions  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        return "; ".join(describe(each) for each in inner)
+    if isinstance(error, CheckFailedError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
+
+
+def _short(value: object, limit: int = 200) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"

@@ -1,0 +1,90 @@
+"""Checks of `Sandbox.freeze`."""
+
+import contextlib
+
+from benchflow_contracts.testing.check import expect, expect_equal, promise
+from benchflow_contracts.testing.sandbox_subject import (
+    TICKER,
+    SandboxCheck,
+    SandboxSubject,
+    lacks_freeze,
+    lacks_snapshots,
+)
+
+
+def _lacks_either(subject: SandboxSubject) -> str | None:
+    return lacks_freeze(subject) or lacks_snapshots(subject)
+
+
+@promise(lacks_freeze)
+async def freeze_holds_every_process_still(subject: SandboxSubject) -> None:
+    """No process runs while it is held, and all go on afterwards."""
+    async with subject.box() as box:
+        await box.spawn(f"({TICKER}) & {TICKER}")
+        await subject.moves_on(box)
+        async with box.freeze():
+            await subject.stands_still(box, "in a frozen sandbox")
+        await subject.moves_on(box)
+
+
+@promise(lacks_freeze)
+async def freeze_is_reentrant(subject: SandboxSubject) -> None:
+    """Only the outermost exit thaws; it can be frozen again later."""
+    async with subject.box() as box:
+        await box.spawn(TICKER)
+        await subject.moves_on(box)
+        for _ in range(2):
+            async with box.freeze():
+                async with box.freeze():
+                    await subject.stands_still(box, "in a sandbox that is frozen twice")
+                await subject.stands_still(box, "after the inner freeze ended")
+            await subject.moves_on(box)
+
+
+@promise(lacks_freeze)
+async def freeze_thaws_on_error(subject: SandboxSubject) -> None:
+    """An exception inside the block passes through, and the sandbox runs again."""
+    async with subject.box() as box:
+        await box.spawn(TICKER)
+        await subject.moves_on(box)
+        swallowed = False
+        with contextlib.suppress(KeyError):
+            async with box.freeze():
+                raise KeyError("of the check")
+            swallowed = True
+        expect(not swallowed, "the error did not pass through")
+        await subject.moves_on(box)
+
+
+@promise(lacks_freeze)
+async def download_works_in_a_frozen_sandbox(subject: SandboxSubject) -> None:
+    """Files can be copied out while nothing inside runs."""
+    async with subject.box() as box:
+        await subject.put(box, "file", b"content")
+        async with box.freeze():
+            expect_equal(await subject.get(box, "file"), b"content", "the file")
+
+
+@promise(_lacks_either)
+async def snapshot_works_in_a_frozen_sandbox(subject: SandboxSubject) -> None:
+    """A snapshot under a freeze holds that instant; the sandbox stays frozen."""
+    async with subject.box() as box:
+        await box.spawn(TICKER)
+        await subject.moves_on(box)
+        async with box.freeze():
+            held = await subject.ticks(box)
+            image = await box.snapshot("filesystem")
+            await subject.stands_still(box, "in a frozen sandbox after its snapshot")
+        async with subject.box(image=image) as child:
+            expect_equal(await subject.ticks(child), held, "the progress in the child")
+        await subject.provider.discard(image)
+        await subject.moves_on(box)
+
+
+FREEZE_CHECKS: tuple[SandboxCheck, ...] = (
+    freeze_holds_every_process_still,
+    freeze_is_reentrant,
+    freeze_thaws_on_error,
+    download_works_in_a_frozen_sandbox,
+    snapshot_works_in_a_frozen_sandbox,
+)

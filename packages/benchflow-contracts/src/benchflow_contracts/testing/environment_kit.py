@@ -1,0 +1,204 @@
+"""The conformance kit of an Environment."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from benchflow_contracts.environment import (
+    Environment,
+    EnvironmentFactory,
+    EnvState,
+    ProvisionContext,
+)
+from benchflow_contracts.sandbox import (
+    Sandbox,
+    SandboxCapabilities,
+    SandboxImage,
+    SandboxProvider,
+    SandboxSpec,
+)
+
+from .check import Check, CheckResult, expect, expect_equal, promise, run_checks
+
+_TASK = "kit"
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentSubject:
+    """An environment under test, the sandboxes it lives in, and a change to its state."""
+
+    make: EnvironmentFactory
+    provider: SandboxProvider
+    capabilities: SandboxCapabilities
+    spec: SandboxSpec
+    mutate: Callable[[Sandbox], Awaitable[None]]
+    """Changes the live state; a second call changes it again."""
+
+    @asynccontextmanager
+    async def world(
+        self, *, image: SandboxImage | None = None
+    ) -> AsyncGenerator[tuple[Environment, Sandbox], None]:
+        """Provision a ready environment and take everything down in the end."""
+        environment = self.make()
+        spec = environment.prepare(self.spec, task_id=_TASK)
+        sandbox = await self.provider.create(spec, image=image)
+        try:
+            resumed = image is not None
+            context = ProvisionContext(sandbox=sandbox, task_id=_TASK, resumed=resumed)
+            await environment.provision(context)
+            probe = await environment.readiness()
+            expect(probe.ready, f"the environment is not ready: {probe.error}")
+            yield environment, sandbox
+        finally:
+            await environment.teardown()
+            await sandbox.teardown()
+
+    async def changed(self, environment: Environment, sandbox: Sandbox) -> EnvState:
+        """Change the state and return it; fail when the change does not show."""
+        before = await environment.query()
+        await self.mutate(sandbox)
+        after = await environment.query()
+        expect(after != before, "a change of the state does not show in query()")
+        return after
+
+
+EnvironmentCheck = Check[EnvironmentSubject]
+
+
+def _lacks_forks(subject: EnvironmentSubject) -> str | None:
+    levels = subject.capabilities.snapshot_levels
+    return None if "filesystem" in levels else "capabilities: no filesystem snapshots"
+
+
+@promise()
+async def prepare_only_adds_to_the_spec(subject: EnvironmentSubject) -> None:
+    """The workdir, user, limits and variables of the spec stay; the call may be repeated."""
+    spec = subject.spec.model_copy(update={"env": {**subject.spec.env, "KIT": "kept"}})
+    prepared = subject.make().prepare(spec, task_id=_TASK)
+    expect_equal(prepared.workdir, spec.workdir, "the workdir")
+    expect_equal(prepared.user, spec.user, "the user")
+    expect_equal(prepared.limits, spec.limits, "the limits")
+    expect_equal(prepared.env.get("KIT"), "kept", "a variable")
+    expect_equal(subject.make().prepare(spec, task_id=_TASK), prepared, "a second call")
+
+
+@promise()
+async def query_shows_the_state_and_does_not_change_it(subject: EnvironmentSubject) -> None:
+    """Two queries without a change between them are equal; a change shows."""
+    async with subject.world() as (environment, sandbox):
+        expect_equal(await environment.query(), await environment.query(), "a second query")
+        await subject.changed(environment, sandbox)
+
+
+@promise()
+async def restore_rolls_the_state_back(subject: EnvironmentSubject) -> None:
+    """The state is as at the snapshot, however often it was changed and restored."""
+    async with subject.world() as (environment, sandbox):
+        before = await environment.query()
+        snapshot = await environment.snapshot()
+        expect_equal(await environment.query(), before, "the state after a snapshot")
+        for _ in range(2):
+            await subject.changed(environment, sandbox)
+            await environment.restore(snapshot)
+            expect_equal(await environment.query(), before, "the restored state")
+        await subject.changed(environment, sandbox)
+
+
+@promise()
+async def snapshots_are_independent(subject: EnvironmentSubject) -> None:
+    """A later snapshot does not replace an earlier one; either can be restored."""
+    async with subject.world() as (environment, sandbox):
+        first_state = await environment.query()
+        first = await environment.snapshot()
+        second_state = await subject.changed(environment, sandbox)
+        second = await environment.snapshot()
+        expect(first.id != second.id, "two snapshots have one id")
+        for snapshot, state in ((first, first_state), (second, second_state)):
+            await environment.restore(snapshot)
+            expect_equal(await environment.query(), state, "the restored state")
+
+
+@promise()
+async def reset_returns_to_the_baseline(subject: EnvironmentSubject) -> None:
+    """The state is as after `provision`, also when snapshots were taken since."""
+    async with subject.world() as (environment, sandbox):
+        baseline = await environment.query()
+        await subject.changed(environment, sandbox)
+        await environment.snapshot()
+        await environment.reset()
+        expect_equal(await environment.query(), baseline, "the state after reset")
+        await subject.changed(environment, sandbox)
+
+
+@promise(_lacks_forks)
+async def a_fork_carries_the_state(subject: EnvironmentSubject) -> None:
+    """A world made from a checkpoint goes on from its state, apart from the parent."""
+    async with subject.world() as (parent, sandbox):
+        await subject.changed(parent, sandbox)
+        await parent.snapshot()
+        at_fork = await parent.query()
+        image = await sandbox.snapshot("filesystem")
+        try:
+            async with subject.world(image=image) as (child, inner):
+                expect_equal(await child.query(), at_fork, "the child's state")
+                await subject.changed(child, inner)
+                expect_equal(await parent.query(), at_fork, "the parent's state")
+        finally:
+            await subject.provider.discard(image)
+
+
+@promise()
+async def worlds_are_isolated(subject: EnvironmentSubject) -> None:
+    """A change in one sandbox's world does not show in another's."""
+    async with subject.world() as (first, sandbox), subject.world() as (second, _):
+        before = await second.query()
+        await subject.changed(first, sandbox)
+        expect_equal(await second.query(), before, "the other world's state")
+
+
+@promise()
+async def teardown_may_be_repeated(subject: EnvironmentSubject) -> None:
+    """A second teardown does nothing, also without a provision before it."""
+    await subject.make().teardown()
+    async with subject.world() as (environment, _):
+        await environment.teardown()
+        await environment.teardown()
+
+
+_CHECKS: tuple[EnvironmentCheck, ...] = (
+    prepare_only_adds_to_the_spec,
+    query_shows_the_state_and_does_not_change_it,
+    restore_rolls_the_state_back,
+    snapshots_are_independent,
+    reset_returns_to_the_baseline,
+    a_fork_carries_the_state,
+    worlds_are_isolated,
+    teardown_may_be_repeated,
+)
+
+
+def environment_checks() -> list[EnvironmentCheck]:
+    """Return every check; `str(check)` is its name."""
+    return list(_CHECKS)
+
+
+async def check_environment(
+    make: EnvironmentFactory,
+    provider: SandboxProvider,
+    mutate: Callable[[Sandbox], Awaitable[None]],
+    *,
+    spec: SandboxSpec | None = None,
+    only: Sequence[str] | None = None,
+    on_result: Callable[[CheckResult], None] | None = None,
+) -> list[CheckResult]:
+    """Run the checks against the environments of `make`, which must declare state.
+
+    `mutate` acts on the world as an agent would, from inside its sandbox, and changes
+    the state anew at each call. `provider` stays open.
+
+    Raises:
+        UsageError: `only` names a check that does not exist.
+    """
+    capabilities = await provider.capabilities()
+    subject = EnvironmentSubject(make, provider, capabilities, spec or SandboxSpec(), mutate)
+    return await run_checks(_CHECKS, subject, only=only, on_result=on_result)

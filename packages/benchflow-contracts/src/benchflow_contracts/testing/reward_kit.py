@@ -1,0 +1,115 @@
+"""The conformance kit of a Reward."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from benchflow_contracts.errors import RewardError
+from benchflow_contracts.reward import Reward, VerifyResult
+from benchflow_contracts.tree import RolloutNode
+
+from .check import Check, CheckResult, expect, expect_equal, promise, run_checks
+
+
+@dataclass(frozen=True, slots=True)
+class RewardSubject:
+    """A reward under test and a way to get nodes that it can score."""
+
+    reward: Reward
+    make_node: Callable[[], RolloutNode]
+
+    async def verdict(self, node: RolloutNode) -> VerifyResult | None:
+        """Return the verdict, or `None` when scoring failed as the contract allows."""
+        try:
+            return await self.reward.score(node)
+        except RewardError:
+            return None
+
+
+RewardCheck = Check[RewardSubject]
+
+
+@promise()
+async def a_verdict_has_a_reward_or_a_cause(subject: RewardSubject) -> None:
+    """The reward is finite, or `None` with an error, or RewardError is raised."""
+    verdict = await subject.verdict(subject.make_node())
+    if verdict is None:
+        return
+    if verdict.reward is None:
+        expect(verdict.error, "an unscored result names no cause")
+    else:
+        expect(math.isfinite(verdict.reward), f"the reward is {verdict.reward}")
+    for name, value in verdict.items.items():
+        expect(math.isfinite(value), f"the item {name!r} is {value}")
+
+
+@promise()
+async def events_point_to_steps_of_the_path(subject: RewardSubject) -> None:
+    """A signal of granularity `step` names a step between the root and the node."""
+    node = subject.make_node()
+    verdict = await subject.verdict(node)
+    known = {step.id for step in node.steps}
+    for event in verdict.events if verdict else ():
+        expect(math.isfinite(event.value), f"the event of {event.source!r} is {event.value}")
+        if event.granularity == "step":
+            expect(event.step_id in known, f"no step {event.step_id!r} on the path")
+
+
+@promise()
+async def scoring_leaves_the_tree_alone(subject: RewardSubject) -> None:
+    """`score` writes no result, value or child; that is the kernel's work."""
+    node = subject.make_node()
+
+    def picture() -> list[tuple[str, int, dict[str, VerifyResult], object]]:
+        return [(n.id, len(n.children), dict(n.results), n.value) for n in node.path]
+
+    before = picture()
+    await subject.verdict(node)
+    expect_equal(picture(), before, "the path after scoring")
+
+
+@promise()
+async def a_reward_has_a_lasting_name(subject: RewardSubject) -> None:
+    """`name` is not empty and does not change by scoring."""
+    name = subject.reward.name
+    expect(name, "the reward has no name")
+    await subject.verdict(subject.make_node())
+    expect_equal(subject.reward.name, name, "the name after scoring")
+
+
+@promise()
+async def a_reward_scores_more_than_one_node(subject: RewardSubject) -> None:
+    """The leaves of a tree are scored by one object: either all get a verdict or none."""
+    verdicts = [await subject.verdict(subject.make_node()) for _ in range(2)]
+    scored = [verdict is not None and verdict.reward is not None for verdict in verdicts]
+    expect_equal(scored[1], scored[0], "whether an equal second node was scored")
+
+
+_CHECKS: tuple[RewardCheck, ...] = (
+    a_verdict_has_a_reward_or_a_cause,
+    events_point_to_steps_of_the_path,
+    scoring_leaves_the_tree_alone,
+    a_reward_has_a_lasting_name,
+    a_reward_scores_more_than_one_node,
+)
+
+
+def reward_checks() -> list[RewardCheck]:
+    """Return every check; `str(check)` is its name."""
+    return list(_CHECKS)
+
+
+async def check_reward(
+    reward: Reward,
+    make_node: Callable[[], RolloutNode],
+    *,
+    only: Sequence[str] | None = None,
+    on_result: Callable[[CheckResult], None] | None = None,
+) -> list[CheckResult]:
+    """Run the checks against `reward`. `make_node` returns a fresh, equal node each time.
+
+    Raises:
+        UsageError: `only` names a check that does not exist.
+    """
+    subject = RewardSubject(reward, make_node)
+    return await run_checks(_CHECKS, subject, only=only, on_result=on_result)

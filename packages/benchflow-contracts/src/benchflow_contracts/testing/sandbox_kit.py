@@ -1,0 +1,64 @@
+"""The conformance kit of a SandboxProvider."""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchflow_contracts.sandbox import SandboxProvider, SandboxSpec
+
+from .check import CheckResult, run_checks
+from .checks.exec_checks import EXEC_CHECKS
+from .checks.freeze_checks import FREEZE_CHECKS
+from .checks.life_checks import LIFE_CHECKS
+from .checks.snapshot_checks import SNAPSHOT_CHECKS
+from .checks.spawn_checks import SPAWN_CHECKS
+from .checks.transfer_checks import TRANSFER_CHECKS
+from .sandbox_subject import SandboxCheck, SandboxSubject
+
+
+def sandbox_checks() -> list[SandboxCheck]:
+    """Return every check; `str(check)` is its name. The last one closes the provider."""
+    return [
+        *EXEC_CHECKS,
+        *SPAWN_CHECKS,
+        *TRANSFER_CHECKS,
+        *FREEZE_CHECKS,
+        *SNAPSHOT_CHECKS,
+        *LIFE_CHECKS,
+    ]
+
+
+async def check_sandbox(
+    provider: SandboxProvider,
+    *,
+    spec: SandboxSpec | None = None,
+    only: Sequence[str] | None = None,
+    on_result: Callable[[CheckResult], None] | None = None,
+) -> list[CheckResult]:
+    """Run the checks against `provider` and return their results in order.
+
+    Guarantees: a check is skipped only when `capabilities()` denies what it tests, or
+    when the sandbox lacks the program that it tests with; a check that breaks or does
+    not end within a minute has failed. `spec` is what sandboxes are made of. Unless
+    `only` leaves it out, the last check closes `provider`.
+
+    Raises:
+        UsageError: `only` names a check that does not exist.
+    """
+    async with sandbox_subject(provider, spec=spec) as subject:
+        return await run_checks(sandbox_checks(), subject, only=only, on_result=on_result)
+
+
+@asynccontextmanager
+async def sandbox_subject(
+    provider: SandboxProvider, *, spec: SandboxSpec | None = None
+) -> AsyncGenerator[SandboxSubject, None]:
+    """Hold what the checks work with, for those who run them one by one."""
+    capabilities = await provider.capabilities()
+    known = capabilities.network_modes
+    # A provider without `none` is tested with what it has, so that the rest is tested.
+    network = "none" if "none" in known or not known else min(known)
+    wanted = spec or SandboxSpec(network=network)
+    with TemporaryDirectory(prefix="benchflow-kit-") as scratch:
+        yield SandboxSubject(provider, capabilities, wanted, Path(scratch))

@@ -1,0 +1,169 @@
+"""What the checks of a Sandbox work with."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from benchflow_contracts.errors import TransferError
+from benchflow_contracts.sandbox import (
+    Sandbox,
+    SandboxCapabilities,
+    SandboxImage,
+    SandboxProvider,
+    SandboxSpec,
+)
+
+from .check import Check, CheckFailedError, expect, expect_equal
+
+TICKER = "while :; do echo x >> ticks; sleep 0.02; done"
+"""Grows the file `ticks` in its working directory for as long as it runs.
+
+Where `sleep` takes whole seconds only it fails at once, and the loop just spins.
+"""
+
+PATIENCE_SEC = 15.0
+"""How long something that must happen may take."""
+
+STILL_SEC = 0.3
+"""How long something that must not happen is watched for. Absence has no event."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSubject:
+    """A provider under test, with what it says of itself.
+
+    Commands use paths relative to the working directory, so that a provider which
+    only maps paths can be tested too.
+    """
+
+    provider: SandboxProvider
+    capabilities: SandboxCapabilities
+    spec: SandboxSpec
+    scratch: Path
+    """A private host directory."""
+
+    def specified(self, **changes: object) -> SandboxSpec:
+        """Return the spec with some fields changed, checked again."""
+        return SandboxSpec.model_validate({**dict(self.spec), **changes})
+
+    @asynccontextmanager
+    async def box(
+        self,
+        *,
+        spec: SandboxSpec | None = None,
+        image: SandboxImage | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> AsyncGenerator[Sandbox, None]:
+        """Create a sandbox and tear it down in the end."""
+        sandbox = await self.provider.create(spec or self.spec, image=image, labels=labels)
+        try:
+            yield sandbox
+        finally:
+            await sandbox.teardown()
+
+    @asynccontextmanager
+    async def sealed(self, sandbox: Sandbox) -> AsyncGenerator[SandboxImage, None]:
+        """Snapshot the files of `sandbox` and discard the snapshot in the end."""
+        image = await sandbox.snapshot("filesystem")
+        try:
+            yield image
+        finally:
+            await self.provider.discard(image)
+
+    def inside(self, name: str) -> str:
+        """Return the absolute path of `name` in the working directory."""
+        return f"{self.spec.workdir}/{name}"
+
+    def fresh(self) -> Path:
+        """Return a host path at which nothing lies."""
+        return self.scratch / uuid4().hex
+
+    def folder(self) -> Path:
+        """Return a new, empty host directory."""
+        path = self.fresh()
+        path.mkdir()
+        return path
+
+    def file(self, content: bytes) -> Path:
+        """Return a new host file."""
+        path = self.fresh()
+        path.write_bytes(content)
+        return path
+
+    async def put(self, sandbox: Sandbox, name: str, content: bytes) -> None:
+        """Write a file of the default user into the working directory."""
+        await sandbox.upload(self.file(content), self.inside(name), user=self.spec.user)
+
+    async def get(self, sandbox: Sandbox, name: str) -> bytes:
+        """Read a file of the working directory."""
+        local = self.fresh()
+        await sandbox.download(self.inside(name), local)
+        return local.read_bytes()
+
+    async def output(self, sandbox: Sandbox, cmd: str) -> str:
+        """Run shell text that must succeed and return its stdout."""
+        result = await sandbox.exec(cmd)
+        expect_equal(result.exit_code, 0, f"the exit code of {cmd!r} ({result.stderr!r})")
+        return result.stdout
+
+    async def ticks(self, sandbox: Sandbox) -> int:
+        """Return how far the TICKER came; 0 before its first tick."""
+        try:
+            return len(await self.get(sandbox, "ticks"))
+        except TransferError:
+            return 0
+
+    async def moves_on(self, sandbox: Sandbox) -> int:
+        """Wait until the TICKER goes on ticking and return how far it came."""
+        start = await self.ticks(sandbox)
+
+        async def grown() -> bool:
+            return await self.ticks(sandbox) > start
+
+        await until(grown, "the process inside does not go on")
+        return await self.ticks(sandbox)
+
+    async def stands_still(self, sandbox: Sandbox, why: str) -> None:
+        """Fail unless the TICKER makes no tick for a while."""
+        before = await self.ticks(sandbox)
+        expect(before > 0, "the process inside never ran, so nothing is proven")
+        await asyncio.sleep(STILL_SEC)
+        expect_equal(await self.ticks(sandbox), before, f"the progress of a process {why}")
+
+
+SandboxCheck = Check[SandboxSubject]
+
+
+async def until(condition: Callable[[], Awaitable[bool]], failure: str) -> None:
+    """Poll until `condition` holds; fail with `failure` after `PATIENCE_SEC`."""
+    deadline = time.monotonic() + PATIENCE_SEC
+    while not await condition():
+        if time.monotonic() > deadline:
+            raise CheckFailedError(failure)
+        await asyncio.sleep(0.02)
+
+
+def lacks_users(subject: SandboxSubject) -> str | None:
+    """Say that processes cannot run as another user, when so."""
+    return None if subject.capabilities.users else "capabilities: no other users"
+
+
+def lacks_freeze(subject: SandboxSubject) -> str | None:
+    """Say that there is no freeze, when so."""
+    return None if subject.capabilities.freeze else "capabilities: no freeze"
+
+
+def lacks_snapshots(subject: SandboxSubject) -> str | None:
+    """Say that there are no filesystem snapshots, when so."""
+    levels = subject.capabilities.snapshot_levels
+    return None if "filesystem" in levels else "capabilities: no filesystem snapshots"
+
+
+def lacks_live_snapshots(subject: SandboxSubject) -> str | None:
+    """Say that there are no live snapshots, when so."""
+    levels = subject.capabilities.snapshot_levels
+    return None if "live" in levels else "capabilities: no live snapshots"
