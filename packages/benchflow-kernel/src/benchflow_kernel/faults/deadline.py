@@ -24,7 +24,7 @@ _LATE: dict[Guarded, type[BenchFlowError]] = {
 }
 
 
-class within:
+class within:  # noqa: N801 - reads as the statement that it is
     """Give the body `seconds`; attribute failures and lateness to a boundary.
 
     On lateness the body is cancelled and the boundary's timeout error is raised,

@@ -63,7 +63,7 @@ async def _score(reward: Reward, node: RolloutNode, deadline: float) -> VerifyRe
     try:
         async with scope:
             result = cast("object", await reward.score(node))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is: a cause, not a number
         if scope.expired():
             return VerifyResult.unscored(f"reward {reward.name!r} ran over the verify deadline")
         return VerifyResult.unscored(f"{type(error).__name__}: {error}")

@@ -31,7 +31,7 @@ async def call_in_daemon(work: Callable[[], T]) -> T:
         failure: BaseException | None = None
         try:
             result = work()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - handed to the awaiting side
             failure = error
         with suppress(RuntimeError):  # the loop was closed meanwhile
             loop.call_soon_threadsafe(deliver, result, failure)
