@@ -27,27 +27,57 @@ class Account:
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
 
 
-def look_up(root: int, name: str) -> Account:
-    """Find a user by name or number in the box whose root directory is `root`.
+class AccountBook:
+    """The users of one box, read again whenever its files have changed."""
 
-    Raises:
-        SandboxError: There is no such user.
-    """
-    users = _rows(root, "etc/passwd", 7)
-    key = 2 if name.isdecimal() else 0
-    for row in users:
-        if row[key] == name:
-            uid, gid = int(row[2]), int(row[3])
-            return Account(row[0], uid, gid, _groups(root, row[0], gid), row[5] or "/")
-    if name.isdecimal() and int(name) < 1 << 31:
-        return Account(name, int(name), int(name), (int(name),), "/")
-    raise SandboxError(f"the sandbox has no user {name!r}", hint="name a user of /etc/passwd")
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._seen: tuple[object, object] = (None, None)
+        self._users: list[list[str]] = []
+        self._groups: list[list[str]] = []
+        self._found: dict[str, Account] = {}
+
+    def look_up(self, name: str) -> Account:
+        """Find a user by name or number.
+
+        Raises:
+            SandboxError: There is no such user.
+        """
+        self._refresh()
+        if name not in self._found:
+            self._found[name] = self._find(name)
+        return self._found[name]
+
+    def _find(self, name: str) -> Account:
+        key = 2 if name.isdecimal() else 0
+        for row in self._users:
+            if row[key] == name:
+                uid, gid = int(row[2]), int(row[3])
+                return Account(row[0], uid, gid, self._groups_of(row[0], gid), row[5] or "/")
+        if _is_id(name):
+            return Account(name, int(name), int(name), (int(name),), "/")
+        raise SandboxError(f"the sandbox has no user {name!r}", hint="name a user of /etc/passwd")
+
+    def _groups_of(self, name: str, gid: int) -> tuple[int, ...]:
+        named = {int(row[2]) for row in self._groups if name in row[3].split(",")}
+        return (gid, *sorted(named - {gid}))
+
+    def _refresh(self) -> None:
+        seen = (_signature(self._root, "etc/passwd"), _signature(self._root, "etc/group"))
+        if seen != self._seen:
+            self._users = _rows(self._root, "etc/passwd", 7)
+            self._groups = _rows(self._root, "etc/group", 4)
+            self._seen, self._found = seen, {}
 
 
-def _groups(root: int, name: str, gid: int) -> tuple[int, ...]:
-    rows = _rows(root, "etc/group", 4)
-    named = {int(row[2]) for row in rows if name in row[3].split(",")}
-    return (gid, *sorted(named - {gid}))
+def _signature(root: int, path: str) -> object:
+    try:
+        fd = open_strict(root, path, os.O_PATH)
+    except OSError:
+        return None
+    info = os.fstat(fd)
+    os.close(fd)
+    return info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 
 def _rows(root: int, path: str, width: int) -> list[list[str]]:

@@ -57,14 +57,13 @@ class Command:
         """The command for a message."""
         return " ".join(self.argv)[:200]
 
-    async def start(self, machine: Machine, group: Group, fds: tuple[int, int, int]) -> int:
+    async def start(self, machine: Machine, fds: tuple[int, int, int]) -> int:
         """Start it; return its pid inside.
 
         Raises:
             SandboxLimitError: The box is full of processes.
             SandboxError: It cannot be started, or the box is gone.
         """
-        before = group.hits()
         try:
             return await machine.init.spawn(
                 self.argv,
@@ -77,13 +76,12 @@ class Command:
                 fds=fds,
             )
         except InitError as error:
-            raise self._refused(error, group, before) from error
+            raise self._refused(error) from error
         except ValueError as error:
             raise SandboxError(f"{self.shown!r} cannot be passed on: {error}") from error
 
-    def _refused(self, error: InitError, group: Group, before: Mapping[str, int]) -> SandboxError:
-        full = group.hits().get("pids", 0) > before.get("pids", 0)
-        if full or (error.errno == errno.EAGAIN and error.stage == "fork"):
+    def _refused(self, error: InitError) -> SandboxError:
+        if (error.errno, error.stage) == (errno.EAGAIN, "fork"):
             return SandboxLimitError(f"{self.shown!r}: no process is left (pids limit)")
         if error.stage == "connection":
             return SandboxError(f"{self.shown!r}: the sandbox is gone ({error})")
@@ -97,9 +95,9 @@ class Command:
         self, machine: Machine, group: Group, stdin: bytes, timeout: float | None, limit: int
     ) -> ExecResult:
         """Run it and collect its output; the whole group is dead when this fails."""
-        began, before = time.monotonic(), group.hits()
+        began, before = time.monotonic(), group.hits("memory")
         with Streams() as streams:
-            pid = await self.start(machine, group, streams.child)
+            pid = await self.start(machine, streams.child)
             streams.close_child()
             out = Capture(streams.stdout.detach(), limit)
             err = Capture(streams.stderr.detach(), limit)
@@ -110,7 +108,7 @@ class Command:
             finally:
                 out.close()
                 err.close()
-        if code == _KILLED and group.hits().get("memory", 0) > before.get("memory", 0):
+        if code == _KILLED and group.hits("memory") > before:
             raise SandboxLimitError(f"{self.shown!r} was killed: the memory limit was hit")
         return ExecResult(
             exit_code=code,

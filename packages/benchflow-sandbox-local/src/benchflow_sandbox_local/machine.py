@@ -11,6 +11,7 @@ from benchflow_contracts.errors import SandboxError, SandboxLimitError
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_native import InitClient, InitError
 
+from .accounts import AccountBook
 from .box.paths import open_strict
 from .cgroup.group import Group
 from .launcher import Call, Launcher
@@ -38,6 +39,7 @@ class Machine:
         self.name = name
         self.notes = notes
         self.pidfd, self.root, self.netns = fds[:3]
+        self.accounts = AccountBook(self.root)
         self.listener = socket.socket(fileno=fds[3]) if len(fds) > 3 else None
         self._control = -1
         self._pid = 0

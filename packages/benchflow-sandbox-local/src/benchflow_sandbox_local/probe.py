@@ -140,12 +140,12 @@ async def _memory(sandbox: LocalSandbox) -> None:
 async def _pids(sandbox: LocalSandbox) -> None:
     _needs(sandbox, "pids")
     script = "i=0; while [ $i -lt 40 ]; do sleep 1 & i=$((i+1)); done; kill $(jobs -p); wait"
-    before = sandbox.group.hits().get("pids", 0)
+    before = sandbox.group.hits("pids")
     try:
         await sandbox.exec(["/bin/sh", "-c", script], timeout=20)
     except SandboxLimitError:
         return
-    if sandbox.group.hits().get("pids", 0) == before:
+    if sandbox.group.hits("pids") == before:
         raise SandboxUnsupportedError("more processes were started than pids allows")
 
 

@@ -17,7 +17,7 @@ from benchflow_contracts.sandbox import (
     SnapshotLevel,
 )
 
-from .accounts import Account, look_up
+from .accounts import Account
 from .box.paths import open_strict
 from .cgroup.group import Group
 from .command import Command, shell_of
@@ -117,7 +117,7 @@ class LocalSandbox:
         command = self._command(self._spec.entrypoint, "root", "/", None)
         null = open_strict(self.machine.root, "dev/null", os.O_RDWR)
         try:
-            await command.start(self.machine, self._group, (null, null, null))
+            await command.start(self.machine, (null, null, null))
         finally:
             os.close(null)
 
@@ -151,7 +151,7 @@ class LocalSandbox:
         streams = Streams()
         try:
             machine = self.machine
-            pid = await command.start(machine, self._group, streams.child)
+            pid = await command.start(machine, streams.child)
         except BaseException:
             streams.close()
             raise
@@ -172,7 +172,7 @@ class LocalSandbox:
 
     def _account(self, name: str) -> Account:
         if self._rooted:
-            return look_up(self.machine.root, name)
+            return self.machine.accounts.look_up(name)
         if name in {self._spec.user, "root", "0"}:
             # Only one user is mapped: it is called root inside, and is the caller outside.
             return Account(name, 0, 0, (), "/root" if name == "root" else f"/home/{name}")

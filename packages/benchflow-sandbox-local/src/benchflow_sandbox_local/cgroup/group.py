@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox import ResourceKind, ResourceLimits
 
 from .hierarchy import Hierarchies
 
+HitKind = Literal["memory", "pids"]
 _CPU_PERIOD_US = 100_000
 _FREEZE_SECONDS = 10.0
 
@@ -58,8 +59,8 @@ class Group(Protocol):
         """Let the group run on. Idempotent."""
         ...
 
-    def hits(self) -> Mapping[str, int]:
-        """How often `memory` and `pids` were refused so far."""
+    def hits(self, kind: HitKind) -> int:
+        """How often a process was killed or refused for `kind` so far."""
         ...
 
     def remove(self) -> None:
@@ -86,9 +87,9 @@ class NoGroup:
     def thaw(self) -> None:
         """Do nothing."""
 
-    def hits(self) -> Mapping[str, int]:
-        """Return nothing."""
-        return {}
+    def hits(self, kind: HitKind) -> int:  # noqa: ARG002 - nothing is counted here
+        """Return 0."""
+        return 0
 
     def remove(self) -> None:
         """Do nothing."""
@@ -136,14 +137,13 @@ class V1Group:
         with suppress(FileNotFoundError):
             _write(self._dirs["freezer"] / "freezer.state", "THAWED")
 
-    def hits(self) -> Mapping[str, int]:
-        """How often `memory` and `pids` were refused so far."""
-        found: dict[str, int] = {}
-        if "memory" in self._dirs:
-            found["memory"] = _counter(self._dirs["memory"] / "memory.oom_control", "oom_kill")
-        if "pids" in self._dirs:
-            found["pids"] = _counter(self._dirs["pids"] / "pids.events", "max")
-        return found
+    def hits(self, kind: HitKind) -> int:
+        """How often a process was killed or refused for `kind` so far."""
+        if kind not in self._dirs:
+            return 0
+        if kind == "memory":
+            return _counter(self._dirs["memory"] / "memory.oom_control", "oom_kill")
+        return _counter(self._dirs["pids"] / "pids.events", "max")
 
     def remove(self) -> None:
         """Kill what is left and remove the directories. Idempotent."""
@@ -190,14 +190,11 @@ class V2Group:
         with suppress(FileNotFoundError):
             _write(self._dir / "cgroup.freeze", "0")
 
-    def hits(self) -> Mapping[str, int]:
-        """How often `memory` and `pids` were refused so far."""
-        found: dict[str, int] = {}
-        if "memory" in self.enforced:
-            found["memory"] = _counter(self._dir / "memory.events", "oom_kill")
-        if "pids" in self.enforced:
-            found["pids"] = _counter(self._dir / "pids.events", "max")
-        return found
+    def hits(self, kind: HitKind) -> int:
+        """How often a process was killed or refused for `kind` so far."""
+        if kind == "memory":
+            return _counter(self._dir / "memory.events", "oom_kill")
+        return _counter(self._dir / "pids.events", "max")
 
     def remove(self) -> None:
         """Kill what is left and remove the directory. Idempotent."""
@@ -254,7 +251,12 @@ def _write(path: Path, value: str) -> None:
 
 def _counter(path: Path, name: str) -> int:
     with suppress(FileNotFoundError):
-        for line in path.read_text().splitlines():
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            text = os.read(fd, 4096).decode()
+        finally:
+            os.close(fd)
+        for line in text.splitlines():
             key, _, value = line.partition(" ")
             if key == name:
                 return int(value)
