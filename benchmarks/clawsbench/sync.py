@@ -37,7 +37,8 @@ def baseline(task: Path) -> str:
         for command, name in SERVICES.items():
             database = Path(folder) / f"{name}.db"
             seed = task / "environment" / "files" / "data" / "seed" / f"{name}.json"
-            subprocess.run([BIN / command, "--db", database, "seed", seed], check=True)
+            launch = [sys.executable, "-I", BIN / command]
+            subprocess.run([*launch, "--db", database, "seed", seed], check=True)
             state[f"/data/{name}.db"] = dump(database)
     return json.dumps(state, ensure_ascii=False, indent=1) + "\n"
 

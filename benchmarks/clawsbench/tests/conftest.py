@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -155,6 +156,36 @@ def mail(tmp_path: Path, start: Callable[..., Service]) -> Service:
     return start("claw-gmail", _seeded("claw-gmail", MAILBOX, tmp_path))
 
 
+@pytest.fixture(scope="session")
+def still_mail(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Give the mailbox, without MCP, to tests that change nothing; started once."""
+    database = _seeded("claw-gmail", MAILBOX, tmp_path_factory.mktemp("mail"))
+    service = Service("claw-gmail", database, "--no-mcp")
+    yield service
+    service.stop()
+
+
+@pytest.fixture(scope="session")
+def still_calendar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Give the calendar to tests that change nothing; started once."""
+    database = _seeded("claw-gcal", CALENDAR, tmp_path_factory.mktemp("calendar"))
+    service = Service("claw-gcal", database, "--no-mcp")
+    yield service
+    service.stop()
+
+
+@pytest.fixture
+def mailbox() -> dict[str, Any]:
+    """Return a seed."""
+    return dict(MAILBOX)
+
+
+@pytest.fixture
+def seeding() -> Callable[[str, Path, Path], subprocess.CompletedProcess[str]]:
+    """Return the seed command."""
+    return seed
+
+
 @pytest.fixture
 def calendar(tmp_path: Path, start: Callable[..., Service]) -> Service:
     return start("claw-gcal", _seeded("claw-gcal", CALENDAR, tmp_path))
@@ -174,42 +205,82 @@ def sync() -> ModuleType:
 class Office:
     """A task's world, run as the box runs it, but for the box itself."""
 
-    def __init__(self, task: str, folder: Path, begin: Callable[..., Service], dump: Any) -> None:
+    def __init__(self, task: str, folder: Path, dump: Any) -> None:
         self.task = HERE / "tasks" / task
         self.folder = folder
-        self._dump = dump
-        self.databases = {}
+        self.dump = dump
         self.env = {"PATH": PATH}
+        self.databases: dict[str, Path] = {}
+        self.services: list[Service] = []
         for command, name in (("claw-gmail", "gmail"), ("claw-gcal", "gcal")):
             database = folder / f"{name}.db"
             file = self.task / "environment" / "files" / "data" / "seed" / f"{name}.json"
             assert seed(command, database, file).returncode == 0
-            url = begin(command, database, "--no-mcp").url
-            self.env[command.upper().replace("-", "_") + "_URL"] = url
+            shutil.copy(database, folder / f"{name}.seeded")
+            service = Service(command, database, "--no-mcp")
+            self.services.append(service)
+            self.env[command.upper().replace("-", "_") + "_URL"] = service.url
             self.databases[f"/data/{name}.db"] = database
+
+    def reset(self, folder: Path) -> None:
+        """Roll both databases back below the running services; grade in `folder`."""
+        self.folder = folder
+        for database in self.databases.values():
+            seeded = sqlite3.connect(database.with_suffix(".seeded"))
+            live = sqlite3.connect(database)
+            seeded.backup(live)
+            seeded.close()
+            live.close()
 
     def run(self, script: str) -> None:
         """Run a shell script as an agent would."""
         subprocess.run(["sh", "-euc", script], env=self.env, check=True, capture_output=True)
 
-    def grade(self, steps: list[Any] | None = None) -> dict[str, Any]:
-        """Collect the evidence and run the task's own tests over it."""
+    def evidence(self) -> dict[str, Any]:
+        """Return the state as the environment's query has it."""
+        state = {path: self.dump(file) for path, file in self.databases.items()}
+        return {"databases": state, "files": {}}
+
+    def grade(self, steps: list[Any] | None = None, state: Any = None) -> dict[str, Any]:
+        """Run the task's own tests over the evidence; return the verdict."""
         evidence, verdict = self.folder / "evidence", self.folder / "verdict"
         evidence.mkdir()
-        state = {path: self._dump(file) for path, file in self.databases.items()}
-        (evidence / "env_state.json").write_text(json.dumps({"databases": state, "files": {}}))
+        (evidence / "env_state.json").write_text(json.dumps(state or self.evidence()))
         lines = "".join(json.dumps(step) + "\n" for step in steps or [{"id": "s1"}])
         (evidence / "steps.jsonl").write_text(lines)
-        env = {**self.env, "CLAWS_EVIDENCE": str(evidence), "CLAWS_VERDICT": str(verdict)}
+        env = {"PATH": PATH, "CLAWS_EVIDENCE": str(evidence), "CLAWS_VERDICT": str(verdict)}
         subprocess.run(["sh", self.task / "tests" / "test.sh"], env=env, check=True)
         return json.loads((verdict / "reward.json").read_text())
 
 
+@pytest.fixture(scope="session")
+def offices(
+    tmp_path_factory: pytest.TempPathFactory, sync: ModuleType
+) -> Iterator[Callable[[str], Office]]:
+    """The worlds of all tasks, each started once."""
+    running: dict[str, Office] = {}
+
+    def find(task: str) -> Office:
+        if task not in running:
+            running[task] = Office(task, tmp_path_factory.mktemp(task), sync.dump)
+        return running[task]
+
+    yield find
+    for office in running.values():
+        for service in office.services:
+            service.stop()
+
+
 @pytest.fixture
-def office(
-    tmp_path: Path, start: Callable[..., Service], sync: ModuleType
-) -> Callable[[str], Office]:
-    return lambda task: Office(task, tmp_path, start, sync.dump)
+def office(offices: Callable[[str], Office], tmp_path: Path) -> Callable[[str], Office]:
+    """Give a task's world as its seed left it."""
+
+    def find(task: str) -> Office:
+        found = offices(task)
+        found.reset(tmp_path)
+        return found
+
+    return find
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Every task: nothing earns 0, the solution 1, and plausible mistakes something below."""
 
 import re
+import subprocess
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -169,21 +170,17 @@ def test_reading_the_mail_that_matters_is_no_damage(office: Callable[[str], Any]
     assert world.grade()["reward"] == 1
 
 
-def test_a_world_flooded_beyond_the_row_cap_earns_nothing(
-    office: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_world_flooded_beyond_the_row_cap_earns_nothing(office: Callable[[str], Any]) -> None:
     world = office("archive-newsletters")
-    dump = world._dump
-    empty = {"columns": ["id"], "rows": None}
-    monkeypatch.setattr(world, "_dump", lambda file: {**dump(file), "messages": empty})
-    assert world.grade()["reward"] == 0
+    state = world.evidence()
+    state["databases"]["/data/gmail.db"]["messages"]["rows"] = None
+    assert world.grade(state=state)["reward"] == 0
 
 
 def test_missing_evidence_gives_no_verdict(office: Callable[[str], Any]) -> None:
     world = office("archive-newsletters")
-    world.databases.clear()
-    with pytest.raises(Exception, match="non-zero exit status"):
-        world.grade()
+    with pytest.raises(subprocess.CalledProcessError):
+        world.grade(state={"databases": {}})
     assert not (world.folder / "verdict").exists()
 
 

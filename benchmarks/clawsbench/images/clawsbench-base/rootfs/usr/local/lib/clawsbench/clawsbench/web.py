@@ -13,6 +13,7 @@ from .operation import Operation, Request, Service
 from .store import connect, transaction
 
 BODY_CAP = 1024 * 1024
+DISCARD_CAP = 8 * BODY_CAP
 IDLE_SECONDS = 60.0
 
 
@@ -122,6 +123,7 @@ class ClawHandler(BaseHTTPRequestHandler):
             self.close_connection = True
             raise ApiError(400, "bad_length", "Content-Length is not a number")
         if len(text) > 12 or int(text) > BODY_CAP:
+            self._discard(min(int(text[:12]), DISCARD_CAP))
             self.close_connection = True
             raise ApiError(413, "too_large", f"the body is larger than {BODY_CAP} bytes")
         raw = self.rfile.read(int(text))
@@ -129,6 +131,11 @@ class ClawHandler(BaseHTTPRequestHandler):
             self.close_connection = True
             raise ApiError(400, "short_body", "the body ended early")
         return raw
+
+    def _discard(self, size: int) -> None:
+        # To close on unread bytes would reset the connection, and lose the refusal.
+        while size > 0 and (chunk := self.rfile.read(min(size, 65536))):
+            size -= len(chunk)
 
     def _reply(self, status: int, payload: object) -> None:
         body = b"" if payload is None else json.dumps(payload, ensure_ascii=False).encode() + b"\n"

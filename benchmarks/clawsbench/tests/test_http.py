@@ -1,0 +1,132 @@
+"""How the services speak HTTP and MCP, also with clients that misbehave."""
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def raw(service: Any, data: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", service.port), timeout=30) as wire:
+        wire.sendall(data)
+        wire.shutdown(socket.SHUT_WR)
+        reply = b""
+        while chunk := wire.recv(65536):
+            reply += chunk
+    return reply
+
+
+def test_health_answers_without_a_world(tmp_path: Path, start: Callable[..., Any]) -> None:
+    service = start("claw-gmail", tmp_path / "empty.db")
+    assert service.get("/health") == {"status": "ok", "service": "claw-gmail"}
+    assert service.refused("GET", "/profile") == (503, "not_seeded")
+
+
+def test_one_connection_carries_many_requests(mail: Any) -> None:
+    first = mail.get("/health")
+    local = mail._connection.sock
+    assert mail.get("/health") == first
+    assert mail.refused("GET", "/nowhere") == (404, "not_found")
+    assert mail._connection.sock is local
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "answer"),
+    [
+        ("GET", "/nowhere", None, (404, "not_found")),
+        ("GET", "/messages/", None, (404, "not_found")),
+        ("GET", "/messages/msg-9", None, (404, "not_found")),
+        ("GET", "/messages/%00%ff", None, (400, "invalid_value")),
+        ("DELETE", "/messages", None, (405, "method_not_allowed")),
+        ("PUT", "/messages/msg-1", None, (405, "method_not_allowed")),
+        ("GET", "/messages?colour=red", None, (400, "unknown_field")),
+        ("GET", "/messages?limit=1&limit=2", None, (400, "invalid_value")),
+        ("GET", "/messages?limit=0", None, (400, "invalid_value")),
+        ("GET", "/messages?limit=%D9%A3", None, (400, "invalid_value")),
+        ("GET", "/messages?text=%ff", None, (400, "bad_query")),
+        ("GET", "/messages?after=yesterday", None, (400, "invalid_value")),
+        ("GET", "/messages?after=2026-02-30T00:00:00Z", None, (400, "invalid_value")),
+        ("POST", "/messages", b"{", (400, "bad_json")),
+        ("POST", "/messages", b"[]", (400, "bad_json")),
+        ("POST", "/messages", b"\xff", (400, "bad_json")),
+        ("POST", "/messages", b"[" * 100_000, (400, "bad_json")),
+        ("POST", "/messages", b'{"body": "a", "body": "b"}', (400, "bad_json")),
+        ("POST", "/labels", {"name": "  "}, (400, "invalid_value")),
+        ("POST", "/labels", {"name": "x" * 61}, (400, "invalid_value")),
+        ("POST", "/labels", b'{"name": "\\ud800"}', (400, "invalid_value")),
+        ("POST", "/labels?name=a", {"name": "b"}, (400, "invalid_value")),
+        ("POST", "/messages", {"to": ["a@b.example"] * 3, "body": True}, (400, "invalid_value")),
+        ("POST", "/messages", {"to": ["a@b\r\nBcc: c"], "body": ""}, (400, "invalid_value")),
+        ("POST", "/messages", b'{"body":"' + b"x" * 2**20 + b'"}', (413, "too_large")),
+        ("POST", "/mcp", None, (404, "not_found")),
+    ],
+)
+def test_a_bad_request_is_told_what_is_wrong(
+    still_mail: Any, method: str, path: str, body: Any, answer: Any
+) -> None:
+    assert still_mail.refused(method, path, body) == answer
+    assert still_mail.get("/messages")["total"] == 2
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [
+        (b"POST /labels HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 411),
+        (b"POST /labels HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"POST /labels HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{}", 400),
+        (b"POST /labels HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999\r\n\r\n", 413),
+        (b"GET //[ HTTP/1.1\r\nHost: a\r\n\r\n", 404),
+        (b"nonsense\r\n\r\n", 400),
+    ],
+)
+def test_a_broken_client_gets_an_answer_and_the_service_lives(
+    mail: Any, request_line: bytes, status: int
+) -> None:
+    assert f"{status}".encode() in raw(mail, request_line).split(b"\r\n")[0]
+    assert mail.get("/health")["status"] == "ok"
+
+
+def rpc(service: Any, method: str, params: Any = None, ident: Any = 1) -> Any:
+    body = {"jsonrpc": "2.0", "id": ident, "method": method, "params": params or {}}
+    status, reply = service.request("POST", "/mcp", body)
+    assert (status, reply["id"]) == (200, ident)
+    return reply
+
+
+def test_mcp_offers_every_operation_as_a_tool(mail: Any) -> None:
+    assert rpc(mail, "initialize")["result"]["capabilities"] == {"tools": {}}
+    note = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    assert mail.request("POST", "/mcp", note) == (202, None)
+    tools = {tool["name"]: tool for tool in rpc(mail, "tools/list")["result"]["tools"]}
+    assert {"list", "get", "send", "modify", "delete-label"} <= set(tools)
+    assert tools["send"]["inputSchema"]["required"] == ["body"]
+
+
+def test_mcp_calls_do_what_http_does(mail: Any) -> None:
+    call = {"name": "modify", "arguments": {"id": "msg-1", "remove": ["inbox"]}}
+    result = rpc(mail, "tools/call", call)["result"]
+    assert result["isError"] is False
+    assert json.loads(result["content"][0]["text"]) == result["structuredContent"]
+    assert mail.get("/messages/msg-1")["labels"] == ["unread"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"name": "nothing"},
+        {"name": "get", "arguments": {"id": "msg-9"}},
+        {"name": "get", "arguments": {}},
+        {"name": "get", "arguments": []},
+        {"name": "get", "arguments": {"id": 1}},
+    ],
+)
+def test_mcp_tells_a_refusal_as_a_failed_call(mail: Any, call: Any) -> None:
+    assert rpc(mail, "tools/call", call)["result"]["isError"] is True
+
+
+def test_mcp_refuses_what_it_does_not_know(mail: Any) -> None:
+    assert rpc(mail, "resources/list")["error"]["code"] == -32601
+    assert mail.request("POST", "/mcp", {"id": 1})[0] == 400
