@@ -176,6 +176,8 @@ class Connection:
                 await asyncio.sleep(0)
         except AgentProtocolError as error:
             self._over = str(error)
+            for task in self._served:
+                task.cancel()
             await self._process.kill()
             raise
         return self._results.pop(request_id)

@@ -17,7 +17,7 @@ from acp.schema import (
 from benchflow_contracts import AgentProtocolError, Ask, Step, StopReason, Usage
 from pydantic import ValidationError
 
-from .asks import ASK_METHODS, to_answer, to_ask
+from .asks import to_answer, to_ask
 from .caps import cap_value
 from .draft import StepDraft, ToolDraft, block_text
 from .framing import as_object
@@ -114,15 +114,14 @@ class StepBuilder:
             self._feed_update(record)
         elif "method" in message and "id" in message:
             self._feed_request(record)
-        elif "method" not in message and message.get("id") == self._prompt_id:
+        elif "method" not in message and _same(message.get("id"), self._prompt_id):
             self._feed_response(record)
 
     def _feed_request(self, record: WireRecord) -> None:
-        message = record.msg
-        if message["method"] not in ASK_METHODS or message["id"] in self._asks:
+        key, method = record.msg["id"], record.msg["method"]
+        if type(key) not in (int, str) or key in self._asks or not isinstance(method, str):
             return
-        params = as_object(message.get("params"))
-        request = IncomingRequest(message["id"], message["method"], params)
+        request = IncomingRequest(key, method, as_object(record.msg.get("params")))
         ask = to_ask(request)
         if ask is None:
             return
@@ -223,6 +222,10 @@ class StepBuilder:
             tool = self._tools.get(key)
             if tool is not None:
                 self._tools[key] = ToolDraft(key, title=tool.title, kind=tool.kind)
+
+
+def _same(key: object, known: RequestId) -> bool:
+    return type(key) is type(known) and key == known
 
 
 def steps_from_wire(
