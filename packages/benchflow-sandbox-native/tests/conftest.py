@@ -23,6 +23,7 @@ class Box:
     socket_path: Path
     outer: subprocess.Popen[bytes]
     init_pid: int
+    null: int
 
     @property
     def client(self) -> InitClient:
@@ -57,13 +58,12 @@ class Box:
         """Return (pid, stdout) of a program that lives on; end of file means all of it ended."""
         read, write = os.pipe()
         with contextlib.ExitStack() as stack:
-            stdout = stack.enter_context(open(read, "rb", buffering=0))
-            with open("/dev/null", "r+b", buffering=0) as null:
-                try:
-                    fds = (null.fileno(), write, null.fileno())
-                    pid = await self.client.spawn(argv, **(with_defaults(options) | {"fds": fds}))
-                finally:
-                    os.close(write)
+            stdout = stack.enter_context(os.fdopen(read, "rb", buffering=0))
+            try:
+                fds = (self.null, write, self.null)
+                pid = await self.client.spawn(argv, **(with_defaults(options) | {"fds": fds}))
+            finally:
+                os.close(write)
             stack.pop_all()
             return pid, stdout
 
@@ -105,11 +105,13 @@ def running_box(binary, directory, environment=None):
     socket_path = directory / "init.sock"
     command = [*namespace_command(), str(binary), str(socket_path)]
     # Python ignores SIGPIPE; init has to undo that for its children.
+    null = os.open(os.devnull, os.O_RDWR)
     with subprocess.Popen(command, restore_signals=False, env=environment) as outer:
         try:
-            yield Box(socket_path, outer, await_init(socket_path, outer))
+            yield Box(socket_path, outer, await_init(socket_path, outer), null)
         finally:
             outer.kill()
+            os.close(null)
 
 
 @pytest.fixture
@@ -127,7 +129,7 @@ def compile_program():
 
     def compile_to(output, *flags):
         command = [compiler, "-std=c11", "-D_GNU_SOURCE", *flags, "-o", output, *SOURCES]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return output
 

@@ -22,7 +22,9 @@ def test_the_packaged_program_needs_no_loader():
 
 
 def test_it_refuses_to_be_anything_but_pid_1(tmp_path):
-    done = subprocess.run([init_path(), tmp_path / "sock"], capture_output=True, text=True)
+    done = subprocess.run(
+        [init_path(), tmp_path / "sock"], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, "not PID 1" in done.stderr) == (2, True)
     assert not (tmp_path / "sock").exists()
 
@@ -41,7 +43,7 @@ def test_a_missing_program_is_an_error_with_a_remedy(tmp_path):
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert "hint: build it with `uv sync --reinstall-package" in done.stdout, done.stderr
 
 

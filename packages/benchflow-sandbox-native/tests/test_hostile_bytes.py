@@ -1,6 +1,5 @@
 import array
 import asyncio
-import os
 import socket
 import struct
 import sys
@@ -41,8 +40,8 @@ fuzz = settings(
 
 
 def throw(box, data, fd_count, pieces):
-    with box.connect() as raw, open("/dev/null", "r+b", buffering=0) as null:
-        rights = array.array("i", [null.fileno()] * fd_count)
+    with box.connect() as raw:
+        rights = array.array("i", [box.null] * fd_count)
         control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if fd_count else []
         try:
             for start in range(0, len(data), max(1, len(data) // pieces)):
@@ -86,16 +85,16 @@ def test_the_sanitized_init_does_the_ordinary_things_cleanly(sanitized_box):
 
 @pytest.mark.parametrize("body", [b"", b"x", SPAWN[:-1], SPAWN + b"x", SPAWN + b"x\0"])
 def test_a_malformed_spawn_is_refused_with_a_reason(box, body):
-    with box.connect() as raw, open("/dev/null", "r+b", buffering=0) as null:
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [null.fileno()] * 3))]
+    with box.connect() as raw:
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [box.null] * 3))]
         raw.sendmsg([struct.pack("=II", 2, len(body)) + body], rights)
         assert raw.recv(64) == struct.pack("=IIII", 22, 1, 0, 0)
 
 
 @pytest.mark.parametrize("fd_count", [0, 1, 2])
 def test_a_spawn_without_its_three_fds_is_refused(box, fd_count):
-    with box.connect() as raw, open("/dev/null", "r+b", buffering=0) as null:
-        rights = array.array("i", [null.fileno()] * fd_count)
+    with box.connect() as raw:
+        rights = array.array("i", [box.null] * fd_count)
         control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if fd_count else []
         raw.sendmsg([struct.pack("=II", 2, len(SPAWN)) + SPAWN], control)
         assert raw.recv(64) == struct.pack("=IIII", 22, 1, 0, 0)
@@ -134,4 +133,4 @@ def test_a_process_of_the_box_cannot_use_the_socket_whatever_its_uid(box):
 
 
 def test_only_its_owner_may_connect_to_the_socket(box):
-    assert os.stat(box.socket_path).st_mode & 0o777 == 0o600
+    assert box.socket_path.stat().st_mode & 0o777 == 0o600

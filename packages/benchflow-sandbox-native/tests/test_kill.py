@@ -89,6 +89,7 @@ def test_waiters_learn_of_kill_all(box):
         pid, stdout = await box.start("sleep", "1000")
         async with asyncio.TaskGroup() as group:
             wait = group.create_task(box.client.wait(pid))
+            await asyncio.sleep(0)  # let it send its request
             await box.client.ping()
             await box.client.kill_all()
         assert wait.result() == 128 + signal.SIGKILL

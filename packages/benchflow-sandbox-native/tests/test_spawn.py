@@ -18,6 +18,10 @@ def field_values(text):
     return {name: value.strip() for name, _, value in pairs}
 
 
+def list_open(pid):
+    return sorted(path.name for path in Path(f"/proc/{pid}/fd").iterdir())
+
+
 def raw_send_fds(raw, data, fds):
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
     raw.sendmsg([data], rights)
@@ -71,7 +75,7 @@ def test_standard_streams_are_the_given_pipes(box):
         os.write(feed, b"through the box")
         os.close(feed)
         assert await box.client.wait(pid) == 0
-        with open(out, "rb") as output, open(err, "rb") as problem:
+        with os.fdopen(out, "rb") as output, os.fdopen(err, "rb") as problem:
             return output.read(), problem.read()
 
     assert asyncio.run(main()) == (b"through the box", b"problem\n")
@@ -167,7 +171,7 @@ def test_a_process_has_no_other_open_file(box):
     async def main():
         _, stdout = await box.start("sleep", "1000")
         (child,) = box.children()
-        assert sorted(path.name for path in Path(f"/proc/{child}/fd").iterdir()) == ["0", "1", "2"]
+        assert list_open(child) == ["0", "1", "2"]
         stdout.close()
 
     asyncio.run(main())
@@ -212,7 +216,7 @@ def test_a_spawn_whose_caller_vanishes_before_it_knows_the_pid_is_killed(box):
             os.close(write)
             reply = struct.unpack("=IIII", raw.recv(64))
         assert reply[0] == 0
-        with open(read, "rb") as stdout:
+        with os.fdopen(read, "rb") as stdout:
             assert await asyncio.to_thread(stdout.read) == b""  # its only writer is dead
         await box.all_reaped()
 

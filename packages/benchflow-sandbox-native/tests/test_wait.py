@@ -45,6 +45,7 @@ def test_a_cancelled_wait_loses_no_status(box):
         pid, stdout = await box.start("sleep", "1000")
         async with asyncio.TaskGroup() as group:
             waits = [group.create_task(box.client.wait(pid)) for _ in range(5)]
+            await asyncio.sleep(0)  # let each of them send its request
             await box.client.ping()
             for wait in waits:
                 wait.cancel()
@@ -74,6 +75,7 @@ def test_all_simultaneous_waiters_get_the_status(box):
         pid, stdout = await box.start("sleep", "1000")
         async with asyncio.TaskGroup() as group:
             waits = [group.create_task(box.client.wait(pid)) for _ in range(8)]
+            await asyncio.sleep(0)  # let each of them send its request
             await box.client.ping()
             await box.client.kill(pid, signal.SIGKILL)
         assert {wait.result() for wait in waits} == {128 + signal.SIGKILL}
@@ -85,14 +87,13 @@ def test_all_simultaneous_waiters_get_the_status(box):
 def test_more_waiters_than_connections_are_all_served(box):
     async def main():
         gate, release = os.pipe()
-        with open("/dev/null", "r+b", buffering=0) as null:
-            fds = (gate, null.fileno(), null.fileno())
-            options = {"env": {}, "cwd": "/", "uid": 0, "gid": 0, "fds": fds}
-            pids = [await box.client.spawn(["/bin/cat"], **options) for _ in range(300)]
+        fds = (gate, box.null, box.null)
+        options = {"env": {}, "cwd": "/", "uid": 0, "gid": 0, "fds": fds}
+        pids = [await box.client.spawn(["/bin/cat"], **options) for _ in range(300)]
         os.close(gate)
         async with asyncio.TaskGroup() as group:
             waits = [group.create_task(box.client.wait(pid)) for pid in pids]
-            await asyncio.sleep(0)  # let each of them connect
+            await asyncio.sleep(0)  # let each of them send its request
             os.close(release)
         assert {wait.result() for wait in waits} == {0}
 
@@ -101,12 +102,11 @@ def test_more_waiters_than_connections_are_all_served(box):
 
 def test_the_oldest_uncollected_status_is_forgotten_when_the_table_is_full(box, expect_failure):
     async def main():
-        with open("/dev/null", "r+b", buffering=0) as null:
-            options = {"env": {}, "cwd": "/", "uid": 0, "gid": 0, "fds": (null.fileno(),) * 3}
-            first = await box.client.spawn(["/bin/true"], **options)
-            await box.all_reaped()
-            for _ in range(4096):
-                last = await box.client.spawn(["/bin/true"], **options)
+        options = {"env": {}, "cwd": "/", "uid": 0, "gid": 0, "fds": (box.null,) * 3}
+        first = await box.client.spawn(["/bin/true"], **options)
+        await box.all_reaped()
+        for _ in range(4096):
+            last = await box.client.spawn(["/bin/true"], **options)
         with expect_failure(errno.ESRCH, "wait"):
             await box.client.wait(first)
         assert await box.client.wait(last) == 0
