@@ -27,7 +27,8 @@ _LIST_STEERING = f"""set -u
 for d in "$@"; do
   [ ! -e "$d" ] || find -P "$d" -xdev -maxdepth 8 -type d -name node_modules -prune -o \\
     \\( -name '*.py' -o -name '*.pth' -o -name '*.ini' -o -name '*.cfg' -o -name '.*rc' \\
-    -o -name '.*profile' -o -name '.*env' -o -name '.gitconfig' -o -path '*/.git/hooks/*' \\) \\
+    -o -name '.*profile' -o -name '.*env' -o -name '.gitconfig' -o -path '*/.git/hooks/*' \\
+    -o -lname '*tests*' -o -lname '*logs*' -o -lname '*evidence*' \\) \\
     -printf '{_FORMAT}' 2>/dev/null
 done
 echo
@@ -63,7 +64,10 @@ async def list_system(box: Sandbox) -> dict[str, Entry]:
 
 
 async def list_steering(box: Sandbox, directories: Sequence[str]) -> dict[str, Entry]:
-    """List what may steer a shell, an interpreter or a test runner below `directories`."""
+    """List what may steer a shell, an interpreter or a test runner below `directories`.
+
+    Links that may lead into the grader's directories are listed too.
+    """
     return await _list(box, _LIST_STEERING, directories)
 
 
