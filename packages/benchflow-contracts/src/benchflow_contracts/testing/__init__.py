@@ -24,7 +24,7 @@ from .environment_kit import (
     environment_checks,
 )
 from .reward_kit import RewardCheck, RewardSubject, check_reward, reward_checks
-from .sandbox_kit import check_sandbox, sandbox_checks, sandbox_subject
+from .sandbox_kit import check_sandbox, open_sandbox_subject, sandbox_checks
 from .sandbox_subject import SandboxCheck, SandboxSubject
 from .user_kit import UserCheck, UserSubject, check_user_model, user_model_checks
 
@@ -51,10 +51,10 @@ __all__ = [
     "check_sandbox",
     "check_user_model",
     "environment_checks",
+    "open_sandbox_subject",
     "reward_checks",
     "run_check",
     "run_checks",
     "sandbox_checks",
-    "sandbox_subject",
     "user_model_checks",
 ]

@@ -46,12 +46,12 @@ async def check_sandbox(
     Raises:
         UsageError: `only` names a check that does not exist.
     """
-    async with sandbox_subject(provider, spec=spec) as subject:
+    async with open_sandbox_subject(provider, spec=spec) as subject:
         return await run_checks(sandbox_checks(), subject, only=only, on_result=on_result)
 
 
 @asynccontextmanager
-async def sandbox_subject(
+async def open_sandbox_subject(
     provider: SandboxProvider, *, spec: SandboxSpec | None = None
 ) -> AsyncGenerator[SandboxSubject, None]:
     """Hold what the checks work with, for those who run them one by one."""

@@ -1,0 +1,137 @@
+"""The provider: one private directory per sandbox, and a record of its owner."""
+
+import asyncio
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from uuid import uuid4
+
+from benchflow_contracts import (
+    ReapPolicy,
+    SandboxCapabilities,
+    SandboxError,
+    SandboxImage,
+    SandboxRecord,
+    SandboxSpec,
+    SandboxUnsupportedError,
+)
+
+from .sandbox import SubprocessSandbox
+
+_RECORD = "record.json"
+
+
+class SubprocessProvider:
+    """Runs commands as the runner's own user, on the host. Isolates nothing.
+
+    `allow_unisolated` is the operator's consent; without it `create` refuses.
+    """
+
+    def __init__(self, *, allow_unisolated: bool = False) -> None:
+        self._allowed = allow_unisolated
+        self._base = Path(tempfile.gettempdir()) / f"benchflow-subprocess-{os.getuid()}"
+        self._live: list[SubprocessSandbox] = []
+
+    @property
+    def name(self) -> str:
+        """The registry name."""
+        return "subprocess"
+
+    async def capabilities(self) -> SandboxCapabilities:
+        """Say what is there: no isolation, the host's network, an output cap."""
+        return SandboxCapabilities(
+            isolation="none",
+            network_modes=frozenset({"public"}),
+            resource_limits=frozenset({"output"}),
+            notes={"isolation": "use a provider with namespaces, containers or machines"},
+        )
+
+    async def create(
+        self,
+        spec: SandboxSpec,
+        *,
+        image: SandboxImage | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> SubprocessSandbox:
+        """Make a directory and record its owner."""
+        self._refuse_what_is_missing(spec, image)
+        home = self._base / f"box-{uuid4().hex[:12]}"
+        try:
+            self._base.mkdir(mode=0o700, exist_ok=True)
+            if self._base.lstat().st_uid != os.getuid():
+                raise SandboxError(f"{str(self._base)!r} belongs to somebody else")
+            home.mkdir(mode=0o700)
+            record = {"pid": os.getpid(), "at": time.time(), "labels": dict(labels or {})}
+            (home / _RECORD).write_text(json.dumps(record), encoding="utf-8")
+            sandbox = SubprocessSandbox(home, spec)
+        except OSError as error:
+            shutil.rmtree(home, ignore_errors=True)
+            raise SandboxError(f"sandbox {home.name!r} cannot be made: {error}") from error
+        self._live.append(sandbox)
+        return sandbox
+
+    async def sandboxes(self) -> AsyncIterator[SandboxRecord]:
+        """Every sandbox of this user, also of dead runners."""
+        for path in sorted(self._base.glob(f"*/{_RECORD}")):
+            try:
+                record = json.loads(path.read_text(encoding="utf-8"))
+            except FileNotFoundError:
+                continue  # torn down since the listing
+            yield SandboxRecord(
+                id=path.parent.name,
+                provider=self.name,
+                owner_alive=_runs(record["pid"]),
+                created_at=record["at"],
+                labels=record["labels"],
+            )
+
+    async def discard(self, image: SandboxImage) -> None:
+        """Do nothing: there are no snapshots."""
+
+    async def reap(self, policy: ReapPolicy) -> list[SandboxRecord]:
+        """Remove the directories of dead runners."""
+        wanted = policy.labels.items()
+        found = [
+            record
+            async for record in self.sandboxes()
+            if policy.dead_owners and not record.owner_alive and wanted <= record.labels.items()
+        ]
+        for record in found:
+            if not policy.dry_run:
+                await asyncio.to_thread(shutil.rmtree, self._base / record.id)
+        return found
+
+    async def aclose(self) -> None:
+        """Tear down every sandbox of this instance. Idempotent."""
+        while self._live:
+            await self._live.pop().teardown()
+
+    def _refuse_what_is_missing(self, spec: SandboxSpec, image: SandboxImage | None) -> None:
+        if not self._allowed:
+            raise SandboxUnsupportedError(
+                "subprocess sandboxes do not isolate", hint="pass --allow-unisolated to accept that"
+            )
+        missing = {
+            f"network {spec.network!r}": spec.network != "public",
+            f"image {spec.image!r}": spec.image not in {None, "host"},
+            "snapshots": image is not None,
+            "mounts": bool(spec.mounts),
+            "an entrypoint": spec.entrypoint is not None,
+        }
+        for what, asked in missing.items():
+            if asked:
+                raise SandboxUnsupportedError(f"subprocess sandboxes do not have {what}")
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
