@@ -29,7 +29,7 @@ from benchflow_contracts.testing.fakes import (
     Stop,
     ask_with_options,
 )
-from benchflow_kernel import fold, read_events
+from benchflow_kernel import EventLog, fold, read_events
 
 ALL_PHASES = [
     "setup",
@@ -544,13 +544,11 @@ def test_contradicting_needs_of_two_roles_are_refused(rig):
 
 def test_a_directory_with_a_record_is_never_overwritten(rig):
     rig.run()
-    with pytest.raises(StoreError, match="events.jsonl"):
+    with pytest.raises(StoreError, match=r"events\.jsonl"):
         asyncio.run(rig.run_async())
 
 
 def test_a_log_that_cannot_be_written_still_tears_everything_down(rig, monkeypatch):
-    from benchflow_kernel.events.log import EventLog
-
     write = EventLog._write
 
     def full(self, line):

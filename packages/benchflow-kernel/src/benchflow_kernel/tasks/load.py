@@ -87,7 +87,8 @@ def _parse(text: str, name: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         found = re.search(r"at line (\d+)", str(error))
-        where = f"{name}:{found.group(1)}" if found else name
+        line = found.group(1) if found else text.rstrip("\n").count("\n") + 1
+        where = f"{name}:{line}"
         raise TaskError(f"not TOML: {error}", where=where) from error
 
 

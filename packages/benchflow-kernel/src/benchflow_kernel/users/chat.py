@@ -46,9 +46,11 @@ def complete(endpoint: ModelEndpoint, model: str, messages: list[Message], timeo
         if len(body) > _MAX_REPLY_BYTES:
             raise _failed(f"its reply is larger than {_MAX_REPLY_BYTES} bytes")
         content = json.loads(body)["choices"][0]["message"]["content"]
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise _failed(str(error), retryable=error.code >= 429) from error
     except (OSError, HTTPException) as error:
-        code = error.code if isinstance(error, urllib.error.HTTPError) else None
-        raise _failed(str(error), retryable=code is None or code >= 429) from error
+        raise _failed(str(error), retryable=True) from error
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise _failed(f"its reply is no chat completion: {error!r}") from error
     if not isinstance(content, str):
