@@ -184,7 +184,7 @@ class Keeper:
                 under=[layer.path(self._root) for layer in body.layers] if merged else [],
                 parent=body.base.key if merged or not body.layers else body.layers[0].digest,
             ) as call:
-                async with sandbox.hold_if_possible():
+                async with sandbox.hold_for_seal():
                     size = (await call.answer()).message["bytes"]
                 digest = (await call.answer()).message["digest"]
         finally:

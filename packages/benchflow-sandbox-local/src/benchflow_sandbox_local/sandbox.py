@@ -22,6 +22,7 @@ from .box.paths import open_strict
 from .cgroup.group import Group
 from .command import Command, shell_of
 from .freezing import Freezer
+from .holding import hold_stopped
 from .machine import Machine
 from .network.forward import Forward
 from .pipes import Streams
@@ -238,9 +239,11 @@ class LocalSandbox:
             _ = self.machine
             return await self._keeper.seal(self)
 
-    def hold_if_possible(self) -> AbstractAsyncContextManager[None]:
-        """Freeze for a snapshot where the machine can; refuse where it cannot."""
-        return self._freezer.hold()
+    def hold_for_seal(self) -> AbstractAsyncContextManager[None]:
+        """Keep the files of one instant: frozen, or stopped where nothing can freeze."""
+        if self._group.can_freeze:
+            return self._freezer.hold()
+        return hold_stopped(self.machine.pid)
 
     async def restore(self, image: SandboxImage) -> None:
         """Go back to `image`. All processes end; `id`, spec and endpoints stay."""

@@ -84,8 +84,7 @@ class Launcher:
         elif operation == "stop":
             self._stop(request, reply)
         elif operation == "socket":
-            with network.socket_in(fds[0]) as made:
-                wire.send(reply, {"ok": True}, (made.fileno(),))
+            self._socket(fds[0], reply)
         elif operation == "drop_family":
             self._space.drop_family(request["family"])
             wire.send(reply, {"ok": True})
@@ -121,6 +120,17 @@ class Launcher:
         if group_fd is not None:
             os.close(group_fd)
         self._boxes[box] = _Live(pid, family)
+
+    def _socket(self, netns: int, reply: socket.socket) -> None:
+        # Without root there is no way back into the host's namespace: a child goes instead.
+        if not self._space.rooted and os.fork():
+            return
+        try:
+            with network.socket_in(netns, come_back=self._space.rooted) as made:
+                wire.send(reply, {"ok": True}, (made.fileno(),))
+        finally:
+            if not self._space.rooted:
+                os._exit(0)
 
     def _stop(self, request: dict[str, Any], reply: socket.socket) -> None:
         live = self._boxes.get(request["box"])

@@ -26,10 +26,11 @@ def listen(port: int) -> socket.socket:
     return sock
 
 
-def socket_in(netns: int) -> socket.socket:
+def socket_in(netns: int, *, come_back: bool) -> socket.socket:
     """Return an unconnected TCP socket that lives in the namespace `netns`.
 
     A socket keeps the namespace that it was made in, so anyone may use it after.
+    Unless it is to come back, the calling process stays in `netns`.
     """
     own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -37,6 +38,7 @@ def socket_in(netns: int) -> socket.socket:
         try:
             return socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         finally:
-            setns(own, CLONE_NEWNET)
+            if come_back:
+                setns(own, CLONE_NEWNET)
     finally:
         os.close(own)

@@ -34,10 +34,10 @@ def build(directory: str, request: dict[str, Any], opaque: str, *, rooted: bool)
     if image is not None:
         lowers.insert(0, image if complete else _copy_image(directory, image, opaque))
     accounts = Accounts.parse(_read(lowers, "etc/passwd"), _read(lowers, "etc/group"))
-    uid, gid, home = accounts.ensure(request["user"])
+    uid, gid, home = _default_user(accounts, request["user"], rooted=rooted)
     _fill(f"{directory}/skel", opaque, request["init"], accounts, rooted=rooted)
-    if uid and home.startswith("/home/") and ".." not in home.split("/"):
-        _make_home(f"{directory}/skel{home}", uid, gid, owned=rooted)
+    if home.startswith("/home/") and ".." not in home.split("/"):
+        _make_home(f"{directory}/skel{home}", uid, gid)
     return {
         "ok": True,
         "lowers": [f"{directory}/skel", *lowers],
@@ -45,6 +45,13 @@ def build(directory: str, request: dict[str, Any], opaque: str, *, rooted: bool)
         "uid": uid,
         "gid": gid,
     }
+
+
+def _default_user(accounts: Accounts, name: str, *, rooted: bool) -> tuple[int, int, str]:
+    if rooted:
+        return accounts.ensure(name)
+    # The one user that is mapped is 0 inside, whatever it is called.
+    return 0, 0, f"/home/{name}"
 
 
 def _host_layers(directory: str, opaque: str, *, rooted: bool) -> tuple[list[str], list[str]]:
@@ -113,7 +120,6 @@ def _write(path: str, text: str) -> None:
     os.chmod(path, 0o644)
 
 
-def _make_home(path: str, uid: int, gid: int, *, owned: bool) -> None:
+def _make_home(path: str, uid: int, gid: int) -> None:
     os.makedirs(path, mode=0o755, exist_ok=True)
-    if owned:
-        os.chown(path, uid, gid)
+    os.chown(path, uid, gid)

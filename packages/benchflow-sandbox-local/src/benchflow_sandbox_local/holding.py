@@ -1,0 +1,72 @@
+"""Holding a box still by stopping each of its processes, where no control group can."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from benchflow_contracts.errors import SandboxError
+
+_SECONDS = 10.0
+_STOPPED = {"T", "t", "Z", "X"}
+
+
+@asynccontextmanager
+async def hold_stopped(init: int) -> AsyncGenerator[None, None]:
+    """Stop every process of the pid namespace that `init` leads, for the block.
+
+    Consistent, but not invisible: a process that watches its children for stops
+    sees this one. So it serves a snapshot and is not offered as `freeze`.
+
+    Raises:
+        SandboxError: They did not all stop in time; those that did run on.
+    """
+    stopped: set[int] = set()
+    try:
+        async with asyncio.timeout(_SECONDS):
+            # Only when a whole round finds nothing running can nothing have been born since.
+            while not _all_stopped(init, stopped):
+                await asyncio.sleep(0.001)
+        yield
+    except TimeoutError as error:
+        raise SandboxError(f"the box of process {init} does not stop", retryable=True) from error
+    finally:
+        # The first process last: it must not reap before all can answer again.
+        for pid in sorted(stopped, reverse=True):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+def _all_stopped(init: int, stopped: set[int]) -> bool:
+    settled = True
+    for pid in _members(init):
+        if pid not in stopped and _states(pid) <= _STOPPED:
+            continue  # it was stopped before, by somebody inside: it stays so
+        if pid not in stopped:
+            stopped.add(pid)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        settled = settled and _states(pid) <= _STOPPED
+    return settled
+
+
+def _members(init: int) -> list[int]:
+    namespace = os.readlink(f"/proc/{init}/ns/pid")  # noqa: PTH115 - not a path of files
+    found: list[int] = []
+    for name in os.listdir("/proc"):  # noqa: PTH208 - thousands of entries, names only
+        if name.isdecimal():
+            with suppress(OSError):
+                if os.readlink(f"/proc/{name}/ns/pid") == namespace:  # noqa: PTH115
+                    found.append(int(name))
+    return found
+
+
+def _states(pid: int) -> set[str]:
+    states: set[str] = set()
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):
+                states.add((task / "stat").read_text().rpartition(")")[2].split()[0])
+    return states
