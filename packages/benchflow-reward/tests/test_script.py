@@ -282,13 +282,14 @@ def test_setup_is_applied_in_the_kernels_order(make_node, make_task, verifier, p
     (task.files_dir / "seed.txt").write_text("seed")
 
     def setup(call):
-        order.append((call.sandbox.files.exists("/seed.txt"), call.env["A"]))
+        seeded = call.sandbox.files.exists("/seed.txt")
+        order.append((seeded, call.env["A"], call.env["PYTHONPATH"]))
         return ok()
 
     provider.on("make-world", setup)
     verifier(reward("1"))
     assert score(make_node(task=task)).reward == 1
-    assert order == [(True, "1")]
+    assert order == [(True, "1", "/evil")]
 
 
 def test_a_failed_setup_command_is_no_verdict(make_node, make_task, verifier, provider):

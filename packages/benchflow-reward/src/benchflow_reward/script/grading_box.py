@@ -13,7 +13,6 @@ from benchflow_contracts import (
     Sandbox,
     SandboxImage,
     SandboxTimeoutError,
-    Task,
 )
 
 from benchflow_reward.live_node import LiveNode
@@ -53,12 +52,16 @@ async def grading_box(
         await box.teardown()
 
 
-async def furnish(box: Sandbox, task: Task) -> None:
+async def furnish(box: Sandbox, live: LiveNode) -> None:
     """Set the task's world up as it was before the agent: files, then commands.
+
+    The commands are the task's and nothing of the agent is here yet, so they have the
+    variables that they had in the agent's box.
 
     Raises:
         RewardError: A setup command failed.
     """
+    task, env = live.task, live.grading_spec.env
     if task.files_dir.is_dir():
         await box.upload(task.files_dir, "/")
     for setup in task.config.environment.setup_commands:
@@ -67,7 +70,7 @@ async def furnish(box: Sandbox, task: Task) -> None:
             user=setup.user,
             timeout=setup.timeout_sec,
             cwd=setup.cwd,
-            env=setup.env,
+            env={**env, **setup.env},
         )
         if not result.ok:
             raise RewardError(

@@ -36,7 +36,7 @@ async def grade_hermetic(live: LiveNode) -> VerifyResult:
         if refused := [item for item in artifacts if item.outcome == "refused"]:
             return _failed_submission(live, refused, meta)
         async with grading_box(live) as box:
-            await furnish(box, live.task)
+            await furnish(box, live)
             await _place(box, artifacts)
             bench = Bench(box, live)
             await bench.place_tests(scratch)

@@ -45,8 +45,10 @@ async def integrity_report(
     `tampered`: the grader's own paths, the directories of the pinned PATH, /etc, or
     start-up files of interpreters and the loader differ. `suspicious`: below
     `agent_dirs` something new may steer a shell, an interpreter or a test runner, or
-    is a link to where the tests will be, or the comparison could not be made. The listing runs in the twin, so it holds
-    against an unprivileged agent and not against one that was root.
+    is a link to where the tests will be; or the comparison could not be made.
+
+    The listing runs in the twin, so it holds against an unprivileged agent and not
+    against one that was root.
     """
     try:
         findings = [

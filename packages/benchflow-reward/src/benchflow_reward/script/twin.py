@@ -25,7 +25,7 @@ async def grade_twin(live: LiveNode) -> VerifyResult:
     workdir = live.task.config.environment.workdir
     async with _sealed(live) as image, grading_box(live, image) as box:
         async with grading_box(live) as pristine:
-            await furnish(pristine, live.task)
+            await furnish(pristine, live)
             dirs = [workdir, "/home", "/root", "/tmp", "/var/tmp"]  # noqa: S108 - inside the box
             integrity = await integrity_report(box, pristine, dirs)
         with tempfile.TemporaryDirectory(prefix="bf-grading-") as name:
