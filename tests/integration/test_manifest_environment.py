@@ -14,9 +14,11 @@ from benchflow_contracts import (
     ProvisionContext,
     Sandbox,
     SandboxSpec,
+    SandboxUnsupportedError,
 )
+from benchflow_contracts.testing import EnvironmentCheck, check_environment, environment_checks
 from benchflow_env_manifest import ManifestEnvironment, manifest_environment
-from benchflow_sandbox_local import LocalProvider
+from benchflow_sandbox_local import LocalProvider, LocalSandbox
 
 # A bank over SQLite in WAL mode that keeps its connection open. `/busy` starts a writer
 # that moves money between two accounts for ever: the sum is always 100.
@@ -264,9 +266,6 @@ def test_query_and_snapshot_hold_the_invariant_under_a_busy_writer(tmp_path: Pat
 
 
 def test_without_freeze_query_asks_sqlite_for_a_copy(tmp_path: Path, monkeypatch):
-    from benchflow_contracts import SandboxUnsupportedError
-    from benchflow_sandbox_local import LocalSandbox
-
     def no_freeze(self):
         raise SandboxUnsupportedError("no freezer")
 
@@ -579,5 +578,29 @@ def test_a_world_without_state_cannot_be_rolled_back(tmp_path: Path):
                 await bank.environment.snapshot()
             await bank.environment.reset()
             assert await bank.call("/") == {"a": 60, "b": 40}
+
+    run(test)
+
+
+@pytest.mark.parametrize("check", environment_checks(), ids=str)
+def test_it_keeps_the_promises_of_an_environment(tmp_path: Path, check: EnvironmentCheck):
+    # In a test of the kit, the service's program comes with the image.
+    image = tmp_path / "images" / "bank" / "rootfs" / "opt"
+    image.mkdir(parents=True)
+    (image / "bank.py").write_text(SERVICE)
+    manifest = tmp_path / "environment.toml"
+    manifest.write_text(ONE.replace('"host"', '"bank"'))
+    amounts = iter(range(1, 50))
+
+    async def mutate(box: Sandbox) -> None:
+        url = f"http://127.0.0.1:9001/{next(amounts)}"
+        assert (await box.exec(["curl", "-sS", "-X", "POST", url], timeout=30)).ok
+
+    async def test():
+        async with LocalProvider(store=tmp_path / "store") as provider:
+            make = manifest_environment(manifest)
+            (result,) = await check_environment(make, provider, mutate, only=[str(check)])
+            result.raise_if_failed()
+            assert result.status == "passed"
 
     run(test)

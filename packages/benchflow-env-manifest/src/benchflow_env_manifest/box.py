@@ -24,7 +24,7 @@ _FIND = """
 for tool in python3 sqlite3 curl bash; do
   command -v "$tool" >/dev/null 2>&1 && echo "$tool"
 done
-python3 -I -c 'import sqlite3' >/dev/null 2>&1 && echo python3-sqlite
+python3 -IS -c 'import sqlite3' >/dev/null 2>&1 && echo python3-sqlite
 exit 0
 """
 
@@ -80,7 +80,7 @@ class Box:
         """
         folder = files("benchflow_env_manifest").joinpath("inbox")
         texts = {name: folder.joinpath(f"{name}.py").read_text("utf-8") for name in modules}
-        cmd = ["python3", "-I", "-c", _BOOT, json.dumps(request)]
+        cmd = ["python3", "-IS", "-c", _BOOT, json.dumps(request)]
         result = await self.run(cmd, timeout=timeout, stdin=json.dumps(texts).encode())
         if not result.ok:
             raise EnvironmentError_(f"{modules[-1]} crashed in the sandbox: {tail_of(result)}")

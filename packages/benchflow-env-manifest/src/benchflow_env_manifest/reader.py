@@ -9,7 +9,6 @@ from typing import Any
 
 from benchflow_contracts import ManifestError
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from .caps import MAX_BYTES, over_cap
 from .coherence import Problem, cross_problems
@@ -108,7 +107,7 @@ def _key_problems(exc: ValidationError) -> Iterable[Problem]:
     for error in exc.errors(include_url=False, include_context=False):
         # The empty place is the rules across keys, which are reported by key already.
         if error["loc"]:
-            yield _dotted(error["loc"]), _describe(error)
+            yield _dotted(error["loc"]), _describe(error["type"], error["msg"], error["input"])
 
 
 def _dotted(loc: tuple[int | str, ...]) -> str:
@@ -122,14 +121,13 @@ def _dotted(loc: tuple[int | str, ...]) -> str:
     return key
 
 
-def _describe(error: ErrorDetails) -> str:
-    if error["type"] == "missing":
+def _describe(kind: str, message: str, value: object) -> str:
+    if kind == "missing":
         return "missing"
-    if error["type"] == "extra_forbidden":
+    if kind == "extra_forbidden":
         return "unknown key"
-    message = error["msg"].removeprefix("Value error, ")
-    message = message[:1].lower() + message[1:]
-    return f"{message} (got {_shown(error['input'])})"
+    message = message.removeprefix("Value error, ")
+    return f"{message[:1].lower()}{message[1:]} (got {_shown(value)})"
 
 
 def _shown(value: object) -> str:

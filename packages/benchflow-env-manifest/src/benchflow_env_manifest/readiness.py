@@ -96,13 +96,18 @@ async def _ask(box: Box, names: Sequence[str], seconds: float) -> Mapping[str, s
     if not names:
         return {}
     if "python3" in tools:
-        request = {"probes": list(names), "seconds": seconds}
-        return await box.python(["probe"], request, timeout=seconds + 30)
+        request = {"probes": {name: _split(name) for name in names}, "seconds": seconds}
+        answers = await box.python(["probe"], request, timeout=seconds + 30)
+        if set(answers) != set(names):
+            raise EnvironmentError_(f"the readiness probe gave no answer to {names!r}")
+        return answers
     await asyncio.sleep(min(_PAUSE_SEC, seconds))
     if "curl" in tools:
         command = ["sh", "-c", _CURL, "sh", *names]
     elif "bash" in tools:
-        command = ["bash", "-c", _BASH, "bash", *(part for name in names for part in _split(name))]
+        command = ["bash", "-c", _BASH, "bash"]
+        for probe in map(_split, names):
+            command += [probe["host"], probe["port"], probe["path"]]
     else:
         raise EnvironmentError_(
             "the sandbox has no python3, curl or bash to ask the services with",
@@ -115,11 +120,13 @@ async def _ask(box: Box, names: Sequence[str], seconds: float) -> Mapping[str, s
     return dict(zip(names, lines, strict=True))
 
 
-def _split(name: str) -> tuple[str, str, str]:
+def _split(name: str) -> dict[str, str]:
     if name.startswith("tcp:"):
-        return "localhost", name.removeprefix("tcp:"), ""
+        port = name.removeprefix("tcp:")
+        return {"host": "localhost", "port": port, "path": "", "tls": ""}
     url = urlsplit(name)
     assert url.hostname is not None, "the manifest's parser demands one"
-    default = 443 if url.scheme == "https" else 80
+    tls = url.scheme == "https"
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
-    return url.hostname, str(url.port or default), path
+    port = str(url.port or (443 if tls else 80))
+    return {"host": url.hostname, "port": port, "path": path, "tls": "yes" if tls else ""}

@@ -1,1 +1,1 @@
-"""Programs that run inside the sandbox, as text handed to its `python3 -I -c`."""
+"""Programs that run inside the sandbox, as text handed to its `python3 -IS -c`."""

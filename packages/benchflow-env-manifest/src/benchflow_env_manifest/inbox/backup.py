@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 import sqlite3
 import sys
 import time
@@ -91,9 +90,17 @@ def capture(paths: Sequence[str], directory: str, deadline: Deadline) -> list[st
         digests = captured_digests(str(partial), len(paths))
         partial.rename(directory)
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
+        remove(partial)
         raise
     return digests
+
+
+def remove(directory: Path) -> None:
+    """Remove a directory of captured files. Idempotent."""
+    if directory.exists():
+        for file in directory.iterdir():
+            file.unlink()
+        directory.rmdir()
 
 
 @contextlib.contextmanager
@@ -133,10 +140,10 @@ def restore(
         _put_back(range(len(paths)), paths, directory, expected, touched, deadline)
     except BaseException:
         # Only what was reached: what is locked was not changed, and stays locked.
-        _put_back(list(touched), paths, safety, before, touched, Deadline(_UNDO_SEC))
+        _put_back(list(dict.fromkeys(touched)), paths, safety, before, touched, Deadline(_UNDO_SEC))
         raise
     finally:
-        shutil.rmtree(safety, ignore_errors=True)
+        remove(Path(safety))
 
 
 def _put_back(

@@ -6,7 +6,6 @@ Imported on the host and run inside the sandbox: standard library only.
 import hashlib
 import sqlite3
 from collections.abc import Iterator
-from typing import Any
 
 _OWN = r"name NOT LIKE 'sqlite\_%' ESCAPE '\'"
 
@@ -60,7 +59,7 @@ def content_digest(conn: sqlite3.Connection) -> str:
     return digest.hexdigest()
 
 
-def row_line(row: tuple[Any, ...]) -> str:
+def row_line(row: tuple[object, ...]) -> str:
     """Return a row as one line that keeps types apart and depends on nothing else."""
     return ascii(row)
 

@@ -1,0 +1,188 @@
+"""The order and the failures of ManifestEnvironment, in a fake sandbox."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from benchflow_contracts import (
+    EnvironmentError_,
+    EnvState,
+    ExecResult,
+    ManifestError,
+    ProvisionContext,
+    SandboxError,
+    SandboxSpec,
+)
+from benchflow_contracts.testing.fakes import (
+    FakeCall,
+    FakeSandbox,
+    FakeSandboxProvider,
+    FakeStreams,
+)
+from benchflow_env_manifest import ManifestEnvironment, manifest_environment
+
+STATELESS = """
+[environment]
+name = "office"
+base_image = "host"
+owns_lifecycle = false
+[environment.readiness]
+timeout_sec = 5
+[[environment.services]]
+name = "mail"
+command = "mail-service"
+port = 9001
+"""
+STATEFUL = STATELESS + '[environment.state]\npaths = ["/data/mail.db"]\n'
+
+
+async def forever(call: FakeCall, streams: FakeStreams) -> int:
+    await asyncio.Event().wait()
+    return 0
+
+
+def answer(code: int = 0, stdout: str = "", stderr: str = "") -> ExecResult:
+    return ExecResult(exit_code=code, stdout=stdout, stderr=stderr, duration_sec=0)
+
+
+def in_box(
+    folder: Path,
+    text: str,
+    test: Callable[[ManifestEnvironment, FakeSandbox], Awaitable[None]],
+) -> None:
+    async def main() -> None:
+        path = folder / "environment.toml"
+        path.write_text(text)
+        environment = manifest_environment(path)()
+        assert isinstance(environment, ManifestEnvironment)
+        box = await FakeSandboxProvider().create(SandboxSpec())
+        box.on("sh -c", lambda call: answer())
+        box.on_spawn("mail-service", forever)
+        await test(environment, box)
+        await environment.teardown()
+        await environment.teardown()
+
+    asyncio.run(main())
+
+
+def test_nothing_but_teardown_works_before_provision(tmp_path: Path):
+    async def test(environment: ManifestEnvironment, box: FakeSandbox):
+        for call in (environment.readiness, environment.query, environment.reset):
+            with pytest.raises(EnvironmentError_, match="'office' is not provisioned"):
+                await call()
+
+    in_box(tmp_path, STATELESS, test)
+
+
+def test_without_a_state_table_there_is_nothing_to_roll_back(tmp_path: Path):
+    async def test(environment: ManifestEnvironment, box: FakeSandbox):
+        await environment.provision(ProvisionContext(box, "t"))
+        assert await environment.query() == EnvState()
+        with pytest.raises(RuntimeError, match=r"no \[environment\.state\]"):
+            await environment.snapshot()
+
+    in_box(tmp_path, STATELESS, test)
+
+
+def test_one_object_is_provisioned_once(tmp_path: Path):
+    async def test(environment: ManifestEnvironment, box: FakeSandbox):
+        handle = await environment.provision(ProvisionContext(box, "t"))
+        assert (handle.name, handle.services) == ("office", ("mail",))
+        with pytest.raises(EnvironmentError_, match="provisioned already"):
+            await environment.provision(ProvisionContext(box, "t"))
+
+    in_box(tmp_path, STATELESS, test)
+
+
+def test_a_provision_that_fails_leaves_nothing_running(tmp_path: Path):
+    async def test(environment: ManifestEnvironment, box: FakeSandbox):
+        box.provider.faults.fail_on["spawn"] = SandboxError("no processes left")
+        with pytest.raises(SandboxError, match="no processes left"):
+            await environment.provision(ProvisionContext(box, "t"))
+        del box.provider.faults.fail_on["spawn"]
+        await environment.provision(ProvisionContext(box, "t"))
+
+    in_box(tmp_path, STATELESS, test)
+
+
+@pytest.mark.parametrize(
+    ("answers", "refused"),
+    [
+        (["41ed 0 0 2"] * 2 + ["-"] * 4, None),
+        (["41ed 0 0 2", "-"] + ["-"] * 4, None),
+        (["41ed 0 0 2", "41ed 10001 0 2"] + ["-"] * 4, "'/data' can be written or replaced"),
+        (["41ed 0 0 2", "41fd 0 10001 2"] + ["-"] * 4, "'/data' can be written or replaced"),
+        (["41ed 0 0 2", "41fd 0 0 2"] + ["-"] * 4, None),
+        (["41ed 0 0 2", "43ff 0 0 2"] + ["-"] * 4, "'/data' can be written or replaced"),
+        (["41ed 0 0 2", "a1ff 0 0 1"] + ["-"] * 4, "'/data' is not a directory"),
+        (["41ed 0 0 2"] * 2 + ["81a4 0 0 2", "-", "-", "-"], "has a second hard link"),
+        (["41ed 0 0 2"] * 2 + ["-", "11a4 0 0 1", "-", "-"], "db-wal' is not a regular file"),
+        (["41ed 0 0 2"] * 2 + ["81a4 10001 0 1", "-", "-", "-"], "can be written or replaced"),
+        (["41ed 0 0 2"], "something unexpected"),
+    ],
+)
+def test_state_must_be_out_of_the_agent_s_reach(
+    tmp_path: Path, answers: list[str], refused: str | None
+):
+    async def test(environment: ManifestEnvironment, box: FakeSandbox):
+        def stat(call: FakeCall) -> ExecResult:
+            asked = "stat -c" in call.cmd[2]
+            return answer(stdout="10001\n10001\n" + "\n".join(answers) if asked else "")
+
+        box.on("sh -c", stat)
+        if refused is None:
+            await environment.provision(ProvisionContext(box, "t"))
+            return
+        with pytest.raises(EnvironmentError_) as caught:
+            await environment.provision(ProvisionContext(box, "t"))
+        assert refused in str(caught.value)
+        assert "spawn" not in box.provider.operations
+
+    in_box(tmp_path, STATEFUL, test)
+
+
+def test_a_box_without_any_client_cannot_be_gated(tmp_path: Path):
+    async def test(environment: ManifestEnvironment, box: FakeSandbox):
+        await environment.provision(ProvisionContext(box, "t"))
+        with pytest.raises(EnvironmentError_, match="no python3, curl or bash"):
+            await environment.readiness()
+
+    in_box(tmp_path, STATELESS, test)
+
+
+@pytest.mark.parametrize("said", ["", "{}", "[]", '{"a": ""}', '{"a": 1}', "{", "null"])
+def test_a_probe_that_talks_nonsense_never_means_ready(tmp_path: Path, said: str):
+    async def test(environment: ManifestEnvironment, box: FakeSandbox):
+        box.on(
+            "sh -c", lambda call: answer(stdout="python3\n" if "command -v" in call.cmd[2] else "")
+        )
+        box.on("python3 -IS", lambda call: answer(stdout=said))
+        await environment.provision(ProvisionContext(box, "t"))
+        with pytest.raises(EnvironmentError_, match="probe gave no answer"):
+            await environment.readiness()
+
+    in_box(tmp_path, STATELESS, test)
+
+
+def test_a_box_that_can_copy_no_database_says_what_to_install(tmp_path: Path):
+    async def test(environment: ManifestEnvironment, box: FakeSandbox):
+        def stat(call: FakeCall) -> ExecResult:
+            lines = ["10001", "10001", *["41ed 0 0 2"] * 2, *["-"] * 4]
+            return answer(stdout="\n".join(lines) if "stat -c" in call.cmd[2] else "")
+
+        box.on("sh -c", stat)
+        box.on("rm -rf", lambda call: answer())
+        await environment.provision(ProvisionContext(box, "t"))
+        with pytest.raises(EnvironmentError_, match="neither python3") as caught:
+            await environment.snapshot()
+        assert "add one of them to the image" in caught.value.hint
+
+    in_box(tmp_path, STATEFUL, test)
+
+
+def test_a_broken_manifest_is_refused_when_it_is_loaded(tmp_path: Path):
+    path = tmp_path / "environment.toml"
+    path.write_text("[environment]\n")
+    with pytest.raises(ManifestError, match=r"environment\.name: missing"):
+        manifest_environment(path)
