@@ -134,6 +134,8 @@ def _file(tar: tarfile.TarFile, member: tarfile.TarInfo, parent: int, name: str)
 
 
 def _hard_link(root: int, target: list[str], parent: int, name: str) -> None:
+    if not target:
+        raise SandboxError(f"member {name!r} links to the root")
     place = open_strict(root, "/".join(target[:-1]))
     try:
         if not stat.S_ISREG(os.stat(target[-1], dir_fd=place, follow_symlinks=False).st_mode):

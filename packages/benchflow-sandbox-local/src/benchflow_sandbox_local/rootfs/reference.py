@@ -53,7 +53,7 @@ def _find(image: str, search: Sequence[str]) -> Path:
             if candidate.is_dir():
                 return candidate.resolve()
     direct = Path(image)
-    if direct.is_dir() or direct.is_file():
+    if "/" in image and (direct.is_dir() or direct.is_file()):
         return direct.resolve()
     looked = ", ".join(repr(item) for item in search) or "no directory"
     raise SandboxUnsupportedError(

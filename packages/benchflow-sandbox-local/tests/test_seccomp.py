@@ -1,0 +1,69 @@
+import struct
+
+import pytest
+from benchflow_sandbox_local.box import seccomp
+
+ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+
+
+def decide(arch, number, args=(0,), audit=None):
+    """Run the program as the kernel does."""
+    data = struct.pack("=iIQ", number, audit or ARCH[arch], 0)
+    data += b"".join(struct.pack("=Q", arg) for arg in (*args, 0, 0, 0, 0, 0)[:6])
+    code = seccomp.program(arch)
+    at = accumulator = 0
+    while True:
+        op, true, false, value = struct.unpack_from("=HBBI", code, at * 8)
+        at += 1
+        if op == 0x06:
+            return value
+        if op == 0x20:
+            (accumulator,) = struct.unpack_from("=I", data, value)
+        else:
+            taken = {
+                0x15: accumulator == value,
+                0x35: accumulator >= value,
+                0x45: bool(accumulator & value),
+            }[op]
+            at += true if taken else false
+
+
+@pytest.mark.parametrize("arch", ["x86_64", "aarch64"])
+def test_each_denied_call_is_refused_and_every_other_passes(arch):
+    column = list(ARCH).index(arch)
+    denied = {numbers[column] for numbers in seccomp._DENIED.values()} - {None}
+    denied |= set(seccomp._DENIED_EVERYWHERE.values())
+    absent = set(seccomp._ABSENT.values())
+    for number in range(500):
+        found = decide(arch, number)
+        if number in absent:
+            assert found == ERRNO | 38
+        elif number in denied:
+            assert found == ERRNO | 1
+        elif number == {"x86_64": 41, "aarch64": 198}[arch]:
+            assert found == ERRNO | 97
+        else:
+            assert found == ALLOW, number
+
+
+@pytest.mark.parametrize(("arch", "clone"), [("x86_64", 56), ("aarch64", 220)])
+def test_clone_makes_threads_and_children_but_no_namespace(arch, clone):
+    for flags in (17, 0x003D0F00, 0x01200011):
+        assert decide(arch, clone, (flags,)) == ALLOW
+    for bit in (17, 25, 26, 27, 28, 29, 30):
+        assert decide(arch, clone, (1 << bit | 17,)) == ERRNO | 1
+
+
+@pytest.mark.parametrize(("arch", "call"), [("x86_64", 41), ("aarch64", 198)])
+def test_only_local_and_internet_sockets_can_be_made(arch, call):
+    allowed = {n for n in range(60) if decide(arch, call, (n,)) == ALLOW}
+    assert allowed == {1, 2, 10, 16}
+
+
+def test_another_architecture_is_killed_and_x32_refused():
+    assert decide("x86_64", 0, audit=0x40000003) == KILL
+    assert decide("aarch64", 0, audit=ARCH["x86_64"]) == KILL
+    assert decide("x86_64", 0x40000000 + 165) == ERRNO | 38
+    with pytest.raises(KeyError):
+        seccomp.program("riscv64")
