@@ -12,20 +12,22 @@ from benchflow_agent_acp.limits import WireLimits
 from benchflow_contracts import AgentError, AgentProtocolError, AgentTimeoutError, Answer, Role
 
 # The preamble speaks properly; `turn` is what the agent does instead of a turn.
-AGENT = '''
+AGENT = """
 import json, os, sys, time
 def say(**m): os.write(1, json.dumps({{"jsonrpc": "2.0", **m}}).encode() + b"\\n")
 def raw(b):
     while b: b = b[os.write(1, b):]
 def update(**u): say(method="session/update", params={{"sessionId": "s", "update": u}})
-def message(text): update(sessionUpdate="agent_message_chunk", content={{"type": "text", "text": text}})
+def message(text):
+    block = {{"type": "text", "text": text}}
+    update(sessionUpdate="agent_message_chunk", content=block)
 def hear(): return json.loads(sys.stdin.readline())
 def turn(request):
 {turn}
 m = hear(); say(id=m["id"], result={{"protocolVersion": 1}})
 m = hear(); say(id=m["id"], result={{"sessionId": "s"}})
 turn(hear())
-'''
+"""
 
 LIMITS = WireLimits(turn_bytes=6 * 1024 * 1024, noise_lines=20, steps=50)
 
@@ -41,9 +43,7 @@ def run_hostile(in_sandbox, tmp_path):
         agent = AcpAgent(decl.model_copy(update={"launch": launch}), limits=limits)
 
         async def main(sandbox):
-            session = await agent.connect(
-                sandbox, Role(**role_fields), log_dir=tmp_path / "log"
-            )
+            session = await agent.connect(sandbox, Role(**role_fields), log_dir=tmp_path / "log")
             session.on_ask_user(choose_first)
             try:
                 if expect is None:
@@ -68,6 +68,10 @@ async def choose_first(ask):
     return Answer.choose(ask, ask.questions[0].options[0].id)
 
 
+TOOL_FLOOD = """
+tool = dict(sessionUpdate="tool_call", title="t", status="completed")
+for n in range(500): update(toolCallId=str(n), **tool)
+"""
 END = 'say(id=request["id"], result={"stopReason": "end_turn"})'
 
 
@@ -76,9 +80,9 @@ END = 'say(id=request["id"], result={"stopReason": "end_turn"})'
     [
         ("raw(b'{\"a\": \"' + b'x' * (64 << 20))", "line of more than"),
         ("raw(b'[' * 10 + b'\\n')\nraw(b'{\"a\":' * 2000 + b'\\n')", "deeper than"),
-        ("raw(b'{\"jsonrpc\": \"2.0\", \"method\": NaN}\\n')", "broken message"),
+        ('raw(b\'{"jsonrpc": "2.0", "method": NaN}\\n\')', "broken message"),
         ("raw(b'{oh no\\n')", "broken message"),
-        ("raw(b'{\"jsonrpc\": \"2.0\"}\\n')", "no JSON-RPC message"),
+        ('raw(b\'{"jsonrpc": "2.0"}\\n\')', "no JSON-RPC message"),
         ("raw(b'banner\\n' * 30)", "no messages"),
         ('say(id=[1], method="session/request_permission", params={})', "request id"),
         ('say(id="x" * 1000, method="x", params={})', "request id"),
@@ -87,9 +91,7 @@ END = 'say(id=request["id"], result={"stopReason": "end_turn"})'
         ('say(id=request["id"], result=7)', "stop reason"),
         ("while True: message('x' * 1000)", "more than 6291456 bytes"),
         (
-            "for n in range(500):\n"
-            "    update(sessionUpdate='tool_call', toolCallId=str(n), title='t', "
-            "status='completed')",
+            TOOL_FLOOD,
             "more than 50 steps",
         ),
     ],
@@ -108,9 +110,7 @@ def test_memory_stays_bounded_whatever_the_agent_sends(run_hostile):
 
 def test_an_agent_that_never_answers_is_silent(run_hostile, monkeypatch):
     monkeypatch.setattr("benchflow_agent_acp.session.CANCEL_GRACE_SEC", 0.2)
-    run_hostile(
-        "time.sleep(60)", expect=AgentTimeoutError, match="silent", idle_timeout_sec=0.2
-    )
+    run_hostile("time.sleep(60)", expect=AgentTimeoutError, match="silent", idle_timeout_sec=0.2)
 
 
 def test_an_agent_that_does_not_read_its_input_is_silent(run_hostile, monkeypatch):

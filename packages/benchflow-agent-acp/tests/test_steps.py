@@ -71,7 +71,12 @@ def test_a_step_is_reason_act_tool_in_tool_out():
         end(usage={"totalTokens": 9, "inputTokens": 7, "outputTokens": 2, "cachedReadTokens": 1}),
     )
     first, last = steps
-    assert (first.id, first.prompt, first.reasoning, first.message) == ("s-1", "go", "hm", "I look.")
+    assert (first.id, first.prompt, first.reasoning, first.message) == (
+        "s-1",
+        "go",
+        "hm",
+        "I look.",
+    )
     assert first.tool_calls[0].raw_input == {"q": 1}
     assert first.observations[0].raw_output == {"r": 2}
     assert first.stop_reason is None
@@ -156,7 +161,9 @@ def test_a_cancelled_turn_says_so_whatever_the_agent_says():
 
 def test_an_unfinished_call_shows_what_it_had_at_the_end():
     partial = [{"type": "content", "content": {"type": "text", "text": "half"}}]
-    (step,) = fold(prompt("go"), updated(tool("a", "in_progress", "tool_call", content=partial)), end())
+    (step,) = fold(
+        prompt("go"), updated(tool("a", "in_progress", "tool_call", content=partial)), end()
+    )
     assert [(o.status, o.content) for o in step.observations] == [("in_progress", "half")]
 
 

@@ -11,15 +11,18 @@ from .declaration_file import parse_declaration, read_declaration
 from .limits import WireLimits
 from .nop import NopAgent
 from .oracle import OracleAgent
+from .probe import ProbeReport, probe
 
 __all__ = [
     "AcpAgent",
     "AgentDecl",
     "NopAgent",
     "OracleAgent",
+    "ProbeReport",
     "WireLimits",
     "agent_from_file",
     "parse_declaration",
+    "probe",
     "read_declaration",
     "shipped_declaration",
 ]

@@ -6,6 +6,9 @@ from typing import Annotated, Literal
 from benchflow_contracts import AgentCapabilities
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+ASK_SWITCH = "BENCHFLOW_ASK"
+"""The variable of a role's env that turns on `[ask] enable`."""
+
 AgentId = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,63}$")]
 Text = Annotated[str, Field(max_length=16384)]
 
@@ -108,8 +111,8 @@ class AskSection(Section):
 
     channel: Literal["elicitation", "permission", "vendor", "none"] = "none"
     enable: Mapping[str, str | bool] = {}
-    """Session options without which it never asks. Set only when a role asks for them
-    with `env.BENCHFLOW_ASK = "1"`, because they change how the agent works."""
+    """Session options without which it never asks. They change how the agent works, so
+    they are set only for a role whose env has `ASK_SWITCH` as "1"."""
 
 
 class McpSection(Section):

@@ -32,10 +32,9 @@ from benchflow_contracts import (
 from pydantic import BaseModel, ValidationError
 
 from .connection import Connection
-from .declaration import AgentDecl
+from .declaration import ASK_SWITCH, AgentDecl
 
 _Reply = TypeVar("_Reply", bound=BaseModel)
-ASK_SWITCH = "BENCHFLOW_ASK"
 
 
 class Opening:

@@ -1,0 +1,173 @@
+"""Trying an agent for real: what its declaration may claim, and what it may not."""
+
+import time
+from collections.abc import Generator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchflow_contracts import (
+    AgentError,
+    Answer,
+    Ask,
+    ModelEndpoint,
+    Role,
+    Sandbox,
+    SandboxProvider,
+    SandboxSpec,
+    Session,
+    SessionSnapshot,
+    SnapshotError,
+)
+from pydantic import BaseModel, ConfigDict
+
+from .agent import AcpAgent
+from .declaration import ASK_SWITCH
+
+PROBE_FILE = "benchflow-probe.txt"
+PROBE_TEXT = "benchflow"
+WRITE_PROMPT = f"Write the word {PROBE_TEXT} into the file {PROBE_FILE}. Use a tool, do not ask."
+NUDGE = "Say in one word what you wrote before."
+ASK_PROMPT = "Ask me with your question tool whether I want tea or coffee, then end your turn."
+
+
+class ProbeReport(BaseModel):
+    """Facts about one agent on one machine: what its `[probe]` table may record.
+
+    Each result is `ok`, or else the reason; a fact that was not reached is absent.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    agent: str
+    version: str
+    date: str
+    """Of the probe, as YYYY-MM-DD in UTC."""
+    results: Mapping[str, str]
+    """By fact: `start`, `write`, `load_after_kill`, `ask`."""
+    timings_sec: Mapping[str, float]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the agent starts and finishes a turn that writes a file."""
+        return self.results.get("write") == "ok"
+
+
+async def probe(
+    agent: AcpAgent,
+    provider: SandboxProvider,
+    *,
+    model: ModelEndpoint | None = None,
+    model_name: str | None = None,
+    role: Role | None = None,
+    log_dir: Path | None = None,
+) -> ProbeReport:
+    """Start `agent` in a sandbox of `provider` and report what works.
+
+    Runs one turn that must write a file, loads the session in a new process after a
+    kill, and asks for a question. A failure of the agent is a fact in the report; a
+    failure of the sandbox is raised.
+    """
+    role = (role or Role()).model_copy(update={"agent": agent.name, "model": model_name})
+    run = _Probe(agent, role, log_dir)
+    try:
+        mounts = (await agent.needs(role)).mounts
+    except AgentError as error:
+        run.results["start"] = str(error)
+        return run.report()
+    spec = SandboxSpec(mounts=mounts, network="model-only" if model else "none", model=model)
+    sandbox = await provider.create(spec, labels={"benchflow.probe": agent.name})
+    try:
+        await run.collect(sandbox)
+    finally:
+        await sandbox.teardown()
+    return run.report()
+
+
+class _Probe:
+    """The facts so far."""
+
+    def __init__(self, agent: AcpAgent, role: Role, log_dir: Path | None) -> None:
+        self.results: dict[str, str] = {}
+        self._agent = agent
+        self._role = role
+        self._log_dir = log_dir
+        self._timings: dict[str, float] = {}
+        self._asks: list[Ask] = []
+
+    def report(self) -> ProbeReport:
+        return ProbeReport(
+            agent=self._agent.name,
+            version=self._agent.decl.version,
+            date=datetime.now(UTC).date().isoformat(),
+            results=self.results,
+            timings_sec=self._timings,
+        )
+
+    async def collect(self, sandbox: Sandbox) -> None:
+        """Collect facts until one of them makes the rest impossible."""
+        snapshot: SessionSnapshot | None = None
+        async with AsyncExitStack() as stack:
+            with self._fact("start"):
+                session = await self._connect(sandbox, "write")
+                stack.push_async_callback(session.aclose)
+                with self._fact("write"):
+                    await session.prompt(WRITE_PROMPT)
+                    await self._check_file(sandbox)
+                if self._agent.decl.session.snapshot != "none":
+                    with self._fact("load_after_kill"):
+                        snapshot = await session.snapshot()
+        if snapshot is not None:
+            with self._fact("load_after_kill"):
+                await self._talk(sandbox, "load", NUDGE, resume=snapshot)
+        if self.results.get("start") == "ok" and self._agent.decl.ask.channel != "none":
+            with self._fact("ask"):
+                await self._ask(sandbox)
+
+    @contextmanager
+    def _fact(self, name: str) -> Generator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        except (AgentError, SnapshotError) as error:
+            self.results[name] = str(error)
+        else:
+            self.results[name] = "ok"
+        self._timings[name] = round(time.monotonic() - started, 3)
+
+    async def _connect(
+        self, sandbox: Sandbox, part: str, resume: SessionSnapshot | None = None
+    ) -> Session:
+        logs = self._log_dir / part if self._log_dir else None
+        session = await self._agent.connect(sandbox, self._role, resume=resume, log_dir=logs)
+        session.on_ask_user(self._answer)
+        return session
+
+    async def _talk(
+        self, sandbox: Sandbox, part: str, text: str, *, resume: SessionSnapshot | None = None
+    ) -> None:
+        session = await self._connect(sandbox, part, resume)
+        try:
+            await session.prompt(text)
+        finally:
+            await session.aclose()
+
+    async def _check_file(self, sandbox: Sandbox) -> None:
+        found = await sandbox.exec(["cat", "--", PROBE_FILE], timeout=30)
+        if PROBE_TEXT not in found.stdout:
+            raise AgentError(f"the turn ended, but {PROBE_FILE!r} does not hold {PROBE_TEXT!r}")
+
+    async def _ask(self, sandbox: Sandbox) -> None:
+        self._asks.clear()
+        env = {**self._role.env, ASK_SWITCH: "1"}
+        self._role = self._role.model_copy(update={"env": env})
+        await self._talk(sandbox, "ask", ASK_PROMPT)
+        if not any(ask.kind == "question" for ask in self._asks):
+            raise AgentError("the turn ended without a question")
+
+    async def _answer(self, ask: Ask) -> Answer:
+        self._asks.append(ask)
+        options = ask.questions[0].options
+        if len(ask.questions) == 1 and options:
+            return Answer.choose(ask, options[0].id)
+        return Answer(outcome="declined")

@@ -1,0 +1,137 @@
+"""Installing with stand-ins for uv and npm that are found on PATH."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+from benchflow_agent_acp.builtin import shipped_declaration
+from benchflow_agent_acp.install import install
+from benchflow_agent_acp.interpreters import find_node, find_python
+from benchflow_contracts import AgentError
+
+# Counts its runs, and makes what the real one makes as far as the installer looks.
+UV = """#!/bin/sh
+echo "$@" >> "$CALLS"
+case "$1" in
+venv) for last; do :; done
+  mkdir -p "$last/bin"; ln -s "$4" "$last/bin/python"; echo "home = $4" > "$last/pyvenv.cfg";;
+pip) test "$UV_FAILS" != 1 || { echo "no such version" >&2; exit 2; }; sleep 0.2;;
+esac
+"""
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """An empty cache, and a PATH that starts with a directory of stand-ins."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+
+    def tool(name, text):
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+
+    tool("uv", UV)
+    return tool
+
+
+def vibe():
+    decl = shipped_declaration("mistral-vibe")
+    runtime = decl.runtime.model_copy(update={"python": ">=3.11"})
+    return decl.model_copy(update={"runtime": runtime})
+
+
+def calls(tmp_path):
+    return (tmp_path / "calls").read_text().splitlines()
+
+
+def test_an_agent_is_installed_once_and_shown_where_its_user_may_look(machine, tmp_path):
+    first = asyncio.run(install(vibe()))
+    again = asyncio.run(install(vibe()))
+    assert first == again
+    assert [call.split()[0] for call in calls(tmp_path)] == ["venv", "pip"]
+    place = tmp_path / "cache/benchflow/agents/mistral-vibe-2.19.1"
+    assert first.mounts[0].source == str(place)
+    assert first.mounts[0].target == "/opt/benchflow/agents/mistral-vibe-2.19.1"
+    assert first.path == ("/opt/benchflow/agents/mistral-vibe-2.19.1/venv/bin",)
+    assert place.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_venv_points_to_its_interpreter_inside(machine, tmp_path):
+    if Path(sys.base_prefix).is_relative_to("/usr"):
+        pytest.skip("the interpreter of this test is part of the system")
+    done = asyncio.run(install(vibe()))
+    runtime = done.mounts[1]
+    assert runtime.target.startswith("/opt/benchflow/runtimes/python")
+    venv = Path(done.mounts[0].source) / "venv"
+    assert str((venv / "bin/python").readlink()).startswith(runtime.target)
+    assert f"home = {runtime.target}/bin" in (venv / "pyvenv.cfg").read_text()
+
+
+def test_two_at_once_install_once(machine, tmp_path):
+    async def both():
+        async with asyncio.TaskGroup() as tasks:
+            one = tasks.create_task(install(vibe()))
+            two = tasks.create_task(install(vibe()))
+        assert one.result() == two.result()
+
+    asyncio.run(both())
+    assert len(calls(tmp_path)) == 2
+
+
+def test_a_failed_installation_leaves_nothing_and_can_be_repeated(machine, tmp_path, monkeypatch):
+    monkeypatch.setenv("UV_FAILS", "1")
+    with pytest.raises(AgentError, match="no such version"):
+        asyncio.run(install(vibe()))
+    left = list((tmp_path / "cache/benchflow/agents").iterdir())
+    assert [path.name for path in left] == ["mistral-vibe-2.19.1.lock"]
+    monkeypatch.setenv("UV_FAILS", "0")
+    assert asyncio.run(install(vibe())).mounts
+
+
+def test_a_removed_interpreter_means_a_new_installation(machine, tmp_path):
+    done = asyncio.run(install(vibe()))
+    record = Path(done.mounts[0].source) / "benchflow-install.json"
+    record.write_text(record.read_text().replace(done.mounts[-1].source, "/no/such/place"))
+    asyncio.run(install(vibe()))
+    assert [call.split()[0] for call in calls(tmp_path)] == ["venv", "pip"] * 2
+
+
+def test_node_agents_are_installed_with_npm_and_need_their_node(machine, tmp_path, monkeypatch):
+    machine("node", '#!/bin/sh\necho "$NODE_VERSION"; echo "$0"\n')
+    machine("npm", '#!/bin/sh\necho npm "$@" >> "$CALLS"\n')
+    decl = shipped_declaration("qwen")
+    monkeypatch.setenv("NODE_VERSION", "20.1.0")
+    with pytest.raises(AgentError, match=r"Node\.js >=22.*found only 20\.1\.0"):
+        asyncio.run(install(decl))
+    monkeypatch.setenv("NODE_VERSION", "22.3.0")
+    done = asyncio.run(install(decl))
+    assert done.path[0] == "/opt/benchflow/agents/qwen-0.24.4/node_modules/.bin"
+    assert calls(tmp_path)[-1].endswith("@qwen-code/qwen-code@0.24.4")
+
+
+def test_missing_tools_are_named_with_a_remedy(machine, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    with pytest.raises(AgentError, match="uv was not found") as caught:
+        asyncio.run(install(vibe()))
+    assert "pip install uv" in caught.value.hint
+
+
+def test_an_interpreter_is_believed_only_after_it_ran(machine, monkeypatch, tmp_path):
+    machine("python3.99", "#!/bin/sh\nexit 127\n")
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    with pytest.raises(AgentError, match=r"Python >=3\.90"):
+        asyncio.run(find_python(">=3.90"))
+    machine("node", "#!/bin/sh\nexit 1\n")
+    monkeypatch.setenv("NVM_DIR", str(tmp_path))
+    with pytest.raises(AgentError, match=r"Node\.js >=20"):
+        asyncio.run(find_node(">=20"))
+
+
+def test_builtin_and_binary_agents_need_no_installer(machine, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert asyncio.run(install(shipped_declaration("scripted"))).mounts == ()
