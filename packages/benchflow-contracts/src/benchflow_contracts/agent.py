@@ -109,7 +109,10 @@ class Session(Protocol):
         ...
 
     def on_ask_user(self, handler: AskUserHandler) -> None:
-        """Let `handler` answer every Ask. The agent waits meanwhile."""
+        """Let `handler` answer every Ask. The agent waits meanwhile.
+
+        The step that the Ask ends is out (`on_step`) before the handler is called.
+        """
         ...
 
     def on_step(self, handler: StepHandler) -> None:
@@ -163,7 +166,8 @@ class Agent(Protocol):
     ) -> Session:
         """Start the agent inside `sandbox` and open (or load) a session.
 
-        `log_dir` is a host directory for the wire log and the agent's stderr.
+        `log_dir` is a host directory for the wire log and the agent's stderr; the agent
+        makes it when it writes there.
 
         Raises:
             AgentError: It did not start, or refused the session. No process is left.

@@ -29,4 +29,4 @@ class NodeState:
     env_state: EnvState | None = None
     """The final state, read by the kernel before scoring."""
     log_dir: Path | None = None
-    """A host directory for the verifier's output and reward files."""
+    """A host directory for the verifier's output and reward files; made by who writes it."""
