@@ -5,14 +5,17 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Literal
 
 from benchflow_contracts import NodeState, RolloutNode, Sandbox, SandboxSpec, Task, TaskConfig
 from benchflow_reward import ScriptVerifier
 from benchflow_sandbox_local import LocalProvider
 from report import emit
 
-RUNS, TWINS = 40, 5
-LIMITS = {"hermetic": 300.0, "twin": None}
+Isolation = Literal["hermetic", "twin", "shared"]
+
+RUNS: dict[Isolation, int] = {"shared": 40, "hermetic": 40, "twin": 5}
+LIMITS: dict[Isolation, float] = {"hermetic": 300.0}
 SPEC = SandboxSpec()
 TEST = """if [ "$(cat /workspace/answer.txt)" = 42 ]; then echo 1; else echo 0; fi \\
   > /logs/verifier/reward.txt
@@ -36,7 +39,7 @@ async def agents_box(provider: LocalProvider) -> Sandbox:
     return box
 
 
-async def graded(provider: LocalProvider, task: Task, isolation: str) -> float:
+async def graded(provider: LocalProvider, task: Task, isolation: Isolation) -> float:
     """Grade one box and return how long that took, the test's own time taken off."""
     box = await agents_box(provider)
     node = RolloutNode(id="leaf")
@@ -46,7 +49,7 @@ async def graded(provider: LocalProvider, task: Task, isolation: str) -> float:
     took = time.perf_counter() - started
     assert result.reward == 1, result
     await box.teardown()
-    return (took - result.meta["duration_sec"]) * 1000
+    return (took - float(result.meta["duration_sec"])) * 1000
 
 
 async def main() -> int:
@@ -56,7 +59,7 @@ async def main() -> int:
         task = write_task(Path(name))
         provider = LocalProvider()
         try:
-            for isolation, runs in (("shared", RUNS), ("hermetic", RUNS), ("twin", TWINS)):
+            for isolation, runs in RUNS.items():
                 await graded(provider, task, isolation)
                 samples = [await graded(provider, task, isolation) for _ in range(runs)]
                 limit = LIMITS.get(isolation)

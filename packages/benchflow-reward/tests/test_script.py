@@ -168,11 +168,11 @@ def test_the_tests_see_the_steps_and_the_state(make_node, make_task, verifier, s
         reward("1")(call)
 
     verifier(test)
-    steps = [step(message="a"), step(message="b")]
+    steps = [step(message="a"), step(message="\ud800")]
     state = EnvState(files={"/x": "sha256:1"})
     score(make_node(*steps, env_state=state))
     lines = seen["steps.jsonl"].splitlines()
-    assert [json.loads(line)["message"] for line in lines] == ["a", "b"]
+    assert [json.loads(line)["message"] for line in lines] == ["a", "\ud800"]
     assert EnvState.model_validate_json(seen["env_state.json"]) == state
 
 

@@ -109,12 +109,13 @@ class Bench:
 
     def _write_evidence(self, directory: Path) -> None:
         directory.mkdir()
-        lines = "".join(step.model_dump_json() + "\n" for step in self.live.node.steps)
-        (directory / "steps.jsonl").write_text(lines, "utf-8")
+        # In ASCII, so that no text of the agent's can fail to be written.
+        lines = [json.dumps(step.model_dump(mode="json")) + "\n" for step in self.live.node.steps]
+        (directory / "steps.jsonl").write_text("".join(lines), "ascii")
         state = self.live.env_state
         if state is not None:
             text = json.dumps(state.model_dump(mode="json"))
-            (directory / "env_state.json").write_text(text, "utf-8")
+            (directory / "env_state.json").write_text(text, "ascii")
 
     async def run(self, *, cwd: str, env: Mapping[str, str]) -> ExecResult:
         """Run test.sh by its absolute path; its output is kept in the log directory.
