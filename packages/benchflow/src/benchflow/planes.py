@@ -1,6 +1,6 @@
 """The planes of a run, by name from the registry: the only wiring there is."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
@@ -24,7 +24,7 @@ from benchflow.options import RunOptions
 
 
 @asynccontextmanager
-async def open_provider(options: RunOptions) -> AsyncIterator[SandboxProvider]:
+async def open_provider(options: RunOptions) -> AsyncGenerator[SandboxProvider]:
     """Yield the sandbox provider; everything that it made is gone afterwards."""
     found = Registry().resolve("benchflow.sandboxes", options.sandbox)
     factory = cast("SandboxProviderFactory", found)

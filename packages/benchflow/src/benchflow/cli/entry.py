@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from .commands import GROUPS, ROOT, overview
 
@@ -112,7 +112,7 @@ def _report(error: Exception) -> int:
     if isinstance(error, BaseExceptionGroup):
         inner: BaseException = error
         while isinstance(inner, BaseExceptionGroup):
-            inner = inner.exceptions[0]
+            inner = cast("BaseExceptionGroup[BaseException]", inner).exceptions[0]
         return _report(inner) if isinstance(inner, Exception) else INTERRUPTED
     what = f"{type(error).__name__}: {error}"
     return _fail(what, "run again with --debug and report the traceback", INFRASTRUCTURE)
