@@ -11,7 +11,7 @@ from .grading import verdict
 from .grading_box import Bench, run_checked
 from .layout import TESTS
 
-_PREPARE = """mkdir -p /logs/verifier /tests &&
+_PREPARE = """mkdir -p /logs/verifier /tests && chown "$1" /logs/verifier &&
 rm -rf /logs/verifier/reward.txt /logs/verifier/reward.json"""
 
 
@@ -23,9 +23,10 @@ async def grade_shared(live: LiveNode) -> VerifyResult:
     task's `[verifier] env` is set. The exit code of test.sh is recorded only.
     """
     task = live.task
+    user = task.config.verifier.user
     bench = Bench(live.sandbox, live)
-    await run_checked(live.sandbox, ["/bin/sh", "-c", _PREPARE])
-    await live.sandbox.upload(task.tests_dir, TESTS)
+    await run_checked(live.sandbox, ["/bin/sh", "-c", _PREPARE, "sh", user])
+    await live.sandbox.upload(task.tests_dir, TESTS, user=user)
     with tempfile.TemporaryDirectory(prefix="bf-grading-") as name:
         workdir = task.config.environment.workdir
         result = await bench.run(cwd=workdir, env=task.config.verifier.env)
