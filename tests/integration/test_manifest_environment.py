@@ -265,6 +265,30 @@ def test_query_and_snapshot_hold_the_invariant_under_a_busy_writer(tmp_path: Pat
     run(test)
 
 
+def test_query_works_while_the_caller_holds_the_sandbox_still(tmp_path: Path):
+    """A checkpoint reads the state and seals the files inside one freeze."""
+
+    async def test():
+        async with world(tmp_path) as bank:
+            await bank.call("/busy", post=True)
+            async with bank.box.freeze():
+                first = await bank.environment.query()
+                assert sum(accounts(first).values()) == 100
+                assert await bank.environment.query() == first
+                image = await bank.box.snapshot()
+            fork = await bank.provider.create(bank.box.spec, image=image)
+            environment = manifest_environment(tmp_path / "environment.toml")()
+            try:
+                await environment.provision(ProvisionContext(fork, "x", resumed=True))
+                assert (await environment.readiness()).ready
+                assert await environment.query() == first
+            finally:
+                await environment.teardown()
+                await fork.teardown()
+
+    run(test)
+
+
 def test_without_freeze_query_asks_sqlite_for_a_copy(tmp_path: Path, monkeypatch):
     def no_freeze(self):
         raise SandboxUnsupportedError("no freezer")

@@ -48,13 +48,33 @@ class SqliteState:
             return self._proven.intersection(self._paths)
         return self._proven
 
+    async def examine(self) -> frozenset[str]:
+        """Return which state files and logs exist, all out of the agent's reach.
+
+        While the caller itself holds the sandbox still, nothing inside can be asked;
+        then the answer of the last time stands. What was out of reach before the agent
+        ran has stayed so.
+
+        Raises:
+            EnvironmentError_: One is within reach.
+            SandboxFrozenError: The sandbox is held still and was never asked.
+        """
+        try:
+            seen = await check_state_files(self._box, self._paths)
+        except SandboxFrozenError:
+            if self._seen is None:
+                raise
+            return self._seen
+        self._seen = seen
+        return seen
+
     async def snapshot(self) -> StateSnapshot:
         """Copy all databases into a new directory of the sandbox.
 
         Raises:
             EnvironmentError_: It failed; nothing is left behind.
         """
-        await check_state_files(self._box, self._paths)
+        await self.examine()
         snapshot_id = uuid4().hex
         path = f"{ROOT}/{snapshot_id}"
         try:
@@ -79,7 +99,7 @@ class SqliteState:
                 f"snapshot {snap.id!r} at {snap.path!r} was not made by this environment",
                 hint="restore only what `snapshot` returned",
             )
-        await check_state_files(self._box, self._paths)
+        await self.examine()
         safety = f"{ROOT}/{uuid4().hex}"
         try:
             await (await self._tool()).restore(self._paths, snap.path, snap.digest, safety)

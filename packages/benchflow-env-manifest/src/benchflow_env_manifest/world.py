@@ -15,7 +15,6 @@ from benchflow_contracts import (
 
 from .box import Box
 from .confinement import close_state_files, hide, make_state_folders
-from .guard import check_state_files
 from .installed import missing_services
 from .manifest import Manifest, Service
 from .readiness import probes_for, wait_until_ready
@@ -50,7 +49,7 @@ class World:
         """
         environment = self._manifest.environment
         if self.state is not None:
-            await check_state_files(self.box, self.state.paths)
+            await self.state.examine()
             if not environment.owns_lifecycle:
                 await make_state_folders(self.box, self.state.paths)
         self._installed = await self._find_installed(environment.services)
