@@ -151,12 +151,15 @@ def test_the_checkpoint_is_taken_inside_one_freeze_before_the_prompt(forked):
 
 
 def test_children_log_below_their_own_directory(forked):
-    forked.run()
-    names = sorted(path.name for path in (forked.directory / "branches").iterdir())
-    assert len(names) == 3
-    assert all((forked.directory / "branches" / name / "verifier").is_dir() for name in names)
-    fork = fork_of(fold(forked.events))
-    assert names == sorted(child.id for child in fork.children)
+    verifiers = []
+    forked.rewards = [FakeReward(lambda node: verifiers.append(node.state.log_dir) or 1.0)]
+    tree = forked.run()
+    homes = {forked.directory / "branches" / child.id for child in fork_of(tree).children}
+    assert len(homes) == 3
+    assert {path.parent for path in verifiers} == homes
+    root, *agents = [session.log_dir for session in forked.agent.sessions]
+    assert root == forked.directory / "agent"
+    assert {path.parent for path in agents} == homes
 
 
 def test_children_that_fail_are_lost_alone_and_left_out_of_the_mean(forked):

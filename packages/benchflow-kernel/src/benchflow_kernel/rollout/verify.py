@@ -1,7 +1,6 @@
 """Scoring: after the agent is dead, before the world is gone."""
 
 import asyncio
-from pathlib import Path
 from typing import cast
 
 from benchflow_contracts import (
@@ -33,10 +32,7 @@ async def verify(plan: Plan, journal: Journal, world: World, leaf: str) -> None:
     if state is not None:
         journal.append(StateCaptured, node=leaf, state=state)
     node = journal.node(leaf)
-    log_dir = world.verifier_dir
-    if log_dir is not None:
-        log_dir.mkdir(parents=True, exist_ok=True)
-    node.state = _node_state(plan, world, node, log_dir)
+    node.state = _node_state(plan, world, node)
     deadline = asyncio.get_running_loop().time() + plan.config.deadlines.verify
     try:
         for reward in plan.planes.rewards:
@@ -46,7 +42,7 @@ async def verify(plan: Plan, journal: Journal, world: World, leaf: str) -> None:
         node.state = None
 
 
-def _node_state(plan: Plan, world: World, node: RolloutNode, log_dir: Path | None) -> NodeState:
+def _node_state(plan: Plan, world: World, node: RolloutNode) -> NodeState:
     return NodeState(
         task=plan.task,
         provider=plan.planes.provider,
@@ -54,7 +50,7 @@ def _node_state(plan: Plan, world: World, node: RolloutNode, log_dir: Path | Non
         grading_spec=world.grading_spec,
         environment=world.environment,
         env_state=node.env_state,
-        log_dir=log_dir,
+        log_dir=world.verifier_dir,
     )
 
 

@@ -26,8 +26,14 @@ def tree_to_json(tree: RolloutTree) -> dict[str, Any]:
 
 
 def tree_to_bytes(tree: RolloutTree) -> bytes:
-    """Return the contents of `tree.json`; folding a log twice gives the same bytes."""
-    return json.dumps(tree_to_json(tree), ensure_ascii=False, indent=1).encode() + b"\n"
+    """Return the contents of `tree.json`; folding a log twice gives the same bytes.
+
+    It is `tree_to_json` with one node per line.
+    """
+    data = tree_to_json(tree)
+    nodes = ",\n".join(_text(node) for node in data.pop("nodes"))
+    head = _text(data).removesuffix("}")
+    return f'{head}, "nodes": [\n{nodes}\n]}}\n'.encode()
 
 
 def _node(node: RolloutNode) -> dict[str, Any]:
@@ -43,6 +49,11 @@ def _node(node: RolloutNode) -> dict[str, Any]:
         "checkpoint_ref": node.checkpoint_ref,
         "env_state": _dump(node.env_state),
     }
+
+
+def _text(data: dict[str, Any]) -> str:
+    # Without an indent, since only then the encoder is the one written in C.
+    return json.dumps(data, ensure_ascii=False)
 
 
 def _dump(model: Model | None) -> dict[str, Any] | None:

@@ -101,6 +101,4 @@ class Sessions:
         if self._log_dir is None:
             return None
         name = re.sub(r"[^A-Za-z0-9_-]", "-", role.name)
-        path = self._log_dir / f"{self._opened + 1}-{name}" if self._opened else self._log_dir
-        path.mkdir(parents=True, exist_ok=True)
-        return path
+        return self._log_dir / f"{self._opened + 1}-{name}" if self._opened else self._log_dir

@@ -6,7 +6,6 @@ from typing import Literal
 
 from benchflow_contracts import (
     BenchFlowError,
-    EnvHandle,
     Environment,
     EnvState,
     Phase,
@@ -106,11 +105,9 @@ class World:
         if image is None:
             await self._furnish()
         self._enter("provision")
-        async with within(deadlines.provision, "environment", "provisioning the environment"):
-            await self._provision(resumed=image is not None)
+        await self._provision(resumed=image is not None)
         self._enter("readiness")
-        async with within(deadlines.provision, "environment", "the readiness gate"):
-            await self._gate()
+        await self._gate()
 
     async def query(self) -> EnvState | None:
         """Read the environment's state; `None` without an environment."""
@@ -168,14 +165,17 @@ class World:
     async def _furnish(self) -> None:
         """Bring in the task's files and run its setup commands."""
         task = self._plan.task
-        deadline = self._plan.config.deadlines.start
-        async with within(deadline, "sandbox", "uploading the task's files"):
-            if task.files_dir.is_dir():
-                await self.sandbox.upload(task.files_dir, "/")
-            if self._plan.skills:
-                await self.sandbox.upload(task.skills_dir, SKILLS_DIR)
-            if self._plan.solution and task.solution_dir.is_dir():
-                await self.sandbox.upload(task.solution_dir, "/solution")
+        uploads = (
+            (task.files_dir, "/"),
+            (task.skills_dir, SKILLS_DIR),
+            (task.solution_dir, "/solution"),
+        )
+        shown = (True, self._plan.skills, self._plan.solution)
+        for (local, remote), wanted in zip(uploads, shown, strict=True):
+            if wanted and local.is_dir():
+                seconds = self._plan.config.deadlines.start
+                async with within(seconds, "sandbox", f"uploading {local.name!r}"):
+                    await self.sandbox.upload(local, remote)
         for index, command in enumerate(task.config.environment.setup_commands):
             with boundary("sandbox"):
                 result = await self.sandbox.exec(
@@ -192,22 +192,28 @@ class World:
                     where=f"task.toml:environment.setup_commands.{index}",
                 )
 
-    async def _provision(self, *, resumed: bool) -> EnvHandle | None:
+    async def _provision(self, *, resumed: bool) -> None:
         if self._environment is None:
-            return None
+            return
         self._provisioned = True
-        return await self._environment.provision(
-            ProvisionContext(sandbox=self.sandbox, task_id=self._plan.task.id, resumed=resumed)
+        context = ProvisionContext(
+            sandbox=self.sandbox, task_id=self._plan.task.id, resumed=resumed
         )
+        seconds = self._plan.config.deadlines.provision
+        async with within(seconds, "environment", "provisioning the environment"):
+            await self._environment.provision(context)
 
     async def _gate(self) -> None:
         if self._environment is None:
             return
-        probe = await self._environment.readiness()
-        if not probe.ready:
-            silent = [name for name, answered in probe.checked.items() if not answered]
-            raise ReadinessError(
-                f"environment {self._environment.name!r} is not ready after"
-                f" {probe.waited_sec:g} s: {probe.error or 'no answer'}"
-                + (f" ({', '.join(silent)})" if silent else "")
-            )
+        seconds = self._plan.config.deadlines.provision
+        async with within(seconds, "environment", "the readiness gate"):
+            probe = await self._environment.readiness()
+        if probe.ready:
+            return
+        silent = [name for name, answered in probe.checked.items() if not answered]
+        raise ReadinessError(
+            f"environment {self._environment.name!r} is not ready after"
+            f" {probe.waited_sec:g} s: {probe.error or 'no answer'}"
+            + (f" ({', '.join(silent)})" if silent else "")
+        )
