@@ -47,8 +47,8 @@ CALENDAR = {
     "format": "claw-gcal/1",
     "address": "ada@office.example",
     "name": "Ada",
-    "now": "2026-03-16T08:00:00Z",
-    "timezone": "Europe/Lisbon",
+    "now": "2026-03-16T09:00:00+01:00",
+    "timezone": "Europe/Berlin",
     "calendars": [
         {"id": "cal-1", "name": "Ada", "kind": "person", "owner": "ada@office.example"},
         {"id": "cal-2", "name": "Bob", "kind": "person", "owner": "bob@office.example"},

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from http.client import HTTPConnection
 from typing import Any
 
@@ -144,11 +145,11 @@ def test_of_eight_who_race_for_a_room_one_gets_it(calendar: Any, rows: Callable[
     body = json.dumps(event("11:00", "12:00", attendee=[OAK]))
 
     def book(_: int) -> int:
-        connection = HTTPConnection("127.0.0.1", calendar.port, timeout=30)
-        connection.request("POST", "/events", body)
-        status = connection.getresponse().status
-        connection.close()
-        return status
+        with closing(HTTPConnection("127.0.0.1", calendar.port, timeout=30)) as connection:
+            connection.request("POST", "/events", body)
+            reply = connection.getresponse()
+            reply.read()
+            return reply.status
 
     with ThreadPoolExecutor(8) as pool:
         answers = sorted(pool.map(book, range(8)))
@@ -165,7 +166,8 @@ def test_a_second_calendar_of_ones_own_takes_events(calendar: Any) -> None:
 
 
 def test_the_profile_tells_the_time_in_the_owners_zone(still_calendar: Any) -> None:
-    assert still_calendar.get("/profile")["now"] == "2026-03-16T08:00:00+00:00"
+    profile = still_calendar.get("/profile")
+    assert (profile["timezone"], profile["now"]) == ("Europe/Berlin", "2026-03-16T09:00:00+01:00")
 
 
 def test_the_command_line_makes_and_moves_events(calendar: Any) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,9 @@ def test_the_log_is_written_ahead_and_outlives_each_request(
 
 def test_eight_writers_lose_nothing_and_share_no_id(mail: Any, rows: Callable[..., Any]) -> None:
     def write(writer: int) -> None:
-        connection = HTTPConnection("127.0.0.1", mail.port, timeout=30)
-        for number in range(EACH):
-            send(connection, writer * EACH + number)
-        connection.close()
+        with closing(HTTPConnection("127.0.0.1", mail.port, timeout=30)) as connection:
+            for number in range(EACH):
+                send(connection, writer * EACH + number)
 
     with ThreadPoolExecutor(WRITERS) as pool:
         list(pool.map(write, range(WRITERS)))
@@ -70,15 +70,15 @@ def test_a_killed_service_leaves_a_sound_database(
     enough = threading.Event()
 
     def write() -> None:
-        connection = HTTPConnection("127.0.0.1", mail.port, timeout=30)
-        for number in range(100_000):
-            try:
+        with (
+            closing(HTTPConnection("127.0.0.1", mail.port, timeout=30)) as connection,
+            suppress(OSError, HTTPException),
+        ):
+            for number in range(100_000):
                 send(connection, number)
-            except (OSError, HTTPException):
-                return
-            acknowledged.append(number)
-            if len(acknowledged) == 20:
-                enough.set()
+                acknowledged.append(number)
+                if len(acknowledged) == 20:
+                    enough.set()
 
     writer = threading.Thread(target=write)
     writer.start()

@@ -1,9 +1,8 @@
 """Reading calendars and events."""
 
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from sqlite3 import Connection
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from .calendar_busy import read_range
 from .calendar_rows import find_calendar, find_event, render
@@ -11,13 +10,13 @@ from .store import setting
 
 
 def profile(db: Connection, args: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001
-    """Return the owner, their time zone and the world's own time in that zone."""
-    zone = setting(db, "timezone")
-    now = datetime.fromtimestamp(int(setting(db, "now")), ZoneInfo(zone))
+    """Return the owner, their time zone and the world's own time there."""
+    offset = timezone(timedelta(seconds=int(setting(db, "utc_offset"))))
+    now = datetime.fromtimestamp(int(setting(db, "now")), offset)
     return {
         "address": setting(db, "address"),
         "name": setting(db, "name"),
-        "timezone": zone,
+        "timezone": setting(db, "timezone"),
         "now": now.isoformat(timespec="seconds"),
     }
 

@@ -1,8 +1,8 @@
 """Filling an empty calendar world from a seed file."""
 
+from datetime import datetime
 from sqlite3 import Connection
 from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from .calendar_rows import insert_event
 from .errors import ApiError, UsageError
@@ -55,14 +55,15 @@ def seed_calendar(db: Connection, world: dict[str, Any]) -> None:
 
 
 def _settings(db: Connection, given: dict[str, Any]) -> None:
-    try:
-        ZoneInfo(given["timezone"])
-    except (ZoneInfoNotFoundError, ValueError) as error:
-        raise UsageError(f"seed: no time zone {given['timezone']!r} on this machine") from error
     for key in ("name", "timezone"):
         db.execute("INSERT INTO settings VALUES (?, ?)", (key, given[key]))
     db.execute("INSERT INTO settings VALUES ('address', ?)", (bare(given["address"]),))
     db.execute("INSERT INTO settings VALUES ('now', ?)", (str(epoch(given["now"])),))
+    # Kept from the seed, so that the world does not depend on the machine's zone tables.
+    offset = datetime.fromisoformat(given["now"]).utcoffset()
+    assert offset is not None, "an Instant has an offset"
+    seconds = str(int(offset.total_seconds()))
+    db.execute("INSERT INTO settings VALUES ('utc_offset', ?)", (seconds,))
 
 
 def _calendar(db: Connection, each: dict[str, Any]) -> None:
