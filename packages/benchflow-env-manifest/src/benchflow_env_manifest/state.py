@@ -23,6 +23,7 @@ class SqliteState:
     def __init__(self, box: Box, paths: Sequence[str]) -> None:
         self._box = box
         self._paths = tuple(paths)
+        self._seen: frozenset[str] | None = None
         self._proven: frozenset[str] = frozenset()
 
     @property
