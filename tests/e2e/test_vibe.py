@@ -77,7 +77,7 @@ def test_vibe_writes_its_file_through_acp_with_no_network_but_the_model(tmp_path
     assert acting.message == "I will write the file."
     assert [(call.name, call.kind) for call in acting.tool_calls] == [("write_file", "edit")]
     assert acting.observations[0].status == "completed"
-    assert closing.message == "Done: wrote hello.txt."
+    assert closing.message.startswith("Done: ")
     assert closing.stop_reason == "end_turn"
     assert closing.usage is not None
     assert closing.usage.input_tokens == 22

@@ -13,7 +13,8 @@ class WriteOneFile:
     """Writes one file with a tool of the agent's own, then says that it is done.
 
     Prefers a tool that takes a path and a content, and falls back to a shell.
-    A call without tools (a title, a summary) gets a short text.
+    A call without tools (a title, a summary) gets a short text. A prompt that speaks of a
+    question tool is answered with a question, by whichever tool takes `questions`.
     """
 
     def __init__(self, path: str, content: str) -> None:
@@ -24,11 +25,33 @@ class WriteOneFile:
         if not request.tools:
             return ModelReply(text="A title")
         if request.tool_results:
-            return ModelReply(text=f"Done: wrote {self._path}.")
+            return ModelReply(text=f"Done: {request.tool_results[-1][:80]}")
+        if "question tool" in request.user_text:
+            return self._ask(request.tools)
         use = self._by_writing(request.tools) or self._by_shell(request.tools)
         if use is None:
             return ModelReply(text="I have no tool that writes.")
         return ModelReply(text="I will write the file.", tools=(use,))
+
+    def _ask(self, tools: dict[str, dict[str, Any]]) -> ModelReply:
+        options = [
+            {"label": "Tea", "description": "Hot"},
+            {"label": "Coffee", "description": "Hotter"},
+        ]
+        question = {
+            "id": "drink",
+            "header": "Drink",
+            "question": "Tea or coffee?",
+            "options": options,
+            "multiSelect": False,
+        }
+        for name, schema in tools.items():
+            item = schema.get("properties", {}).get("questions", {}).get("items", {})
+            known = item.get("properties")
+            if known:
+                asked = {key: value for key, value in question.items() if key in known}
+                return ModelReply(tools=(ToolUse(name, {"questions": [asked]}),))
+        return ModelReply(text="I have no tool that asks.")
 
     def _by_writing(self, tools: dict[str, dict[str, Any]]) -> ToolUse | None:
         for name, schema in tools.items():

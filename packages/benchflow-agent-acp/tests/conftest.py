@@ -201,6 +201,11 @@ def host_process():
 
 
 @pytest.fixture
+def host_sandbox():
+    return HostSandbox
+
+
+@pytest.fixture
 def in_sandbox(tmp_path):
     """Run an async test body with a sandbox that is torn down after it."""
 

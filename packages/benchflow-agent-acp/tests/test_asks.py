@@ -32,7 +32,8 @@ CODEX = {
         "properties": {
             "color": {
                 "type": "string",
-                "description": "Which color?",
+                "title": "Which color?",
+                "description": "Color",
                 "oneOf": [
                     {"const": "red", "title": "Red"},
                     {"const": "None of the above", "title": "None of the above"},
@@ -110,7 +111,7 @@ def test_claudes_form_is_one_branchable_question_with_free_text():
     assert ask.branchable
     (question,) = ask.questions
     assert question.id == "question_0"
-    assert question.text == "Which database shall I use?"
+    assert question.text == "Which database shall I use?\nDatabase"
     assert [(o.id, o.description) for o in question.options] == [
         ("SQLite", "One file"),
         ("Postgres", ""),
@@ -124,7 +125,7 @@ def test_codex_form_has_every_kind_of_question_and_hides_the_note():
     assert [question.id for question in ask.questions] == ["color", "size", "sure", "tags"]
     assert [question.multi for question in ask.questions] == [False, False, False, True]
     assert [len(question.options) for question in ask.questions] == [2, 0, 2, 3]
-    assert ask.questions[0].text == "Which color?"
+    assert ask.questions[0].text == "Which color?\nColor"
     assert not ask.branchable
 
 

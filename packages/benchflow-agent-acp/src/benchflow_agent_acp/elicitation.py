@@ -44,14 +44,12 @@ def _companion(question_id: str, properties: dict[str, Any]) -> str | None:
 def _question(name: str, properties: dict[str, Any], message: str, *, alone: bool) -> Question:
     schema = properties[name]
     options = _options(schema)
-    own = schema.description or schema.title or name
-    # Claude puts the question itself into the message, and a short header here.
-    text = message if alone and own in (name, schema.title) else own
-    if alone and message and message not in text and text not in message:
-        text = f"{message}\n{text}"
+    # Claude puts the question itself into the message, Codex into the title.
+    parts = [message if alone else None, schema.title, schema.description]
+    text = "\n".join(dict.fromkeys(part for part in parts if part))
     return Question(
         id=name,
-        text=text,
+        text=text or name,
         options=options,
         allow_custom=not options or _companion(name, properties) is not None,
         multi=isinstance(schema, ElicitationMultiSelectPropertySchema),

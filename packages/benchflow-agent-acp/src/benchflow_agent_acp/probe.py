@@ -31,6 +31,9 @@ NUDGE = "Say in one word what you wrote before."
 ASK_PROMPT = "Ask me with your question tool whether I want tea or coffee, then end your turn."
 
 
+_FACTS = ("start", "write", "load_after_kill", "ask")
+
+
 class ProbeReport(BaseModel):
     """Facts about one agent on one machine: what its `[probe]` table may record.
 
@@ -100,7 +103,7 @@ class _Probe:
             agent=self._agent.name,
             version=self._agent.decl.version,
             date=datetime.now(UTC).date().isoformat(),
-            results=self.results,
+            results={fact: self.results[fact] for fact in _FACTS if fact in self.results},
             timings_sec=self._timings,
         )
 
