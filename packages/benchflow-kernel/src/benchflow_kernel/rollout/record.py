@@ -30,8 +30,8 @@ def meta_of(task: Task, config: RolloutConfig, planes: Planes) -> dict[str, Any]
 
 
 def _redacted(value: object) -> object:
-    if isinstance(value, Mapping):
-        items = cast("Mapping[str, object]", value).items()
+    if isinstance(value, dict):
+        items = cast("dict[str, object]", value).items()
         return {name: _redacted_item(name, item) for name, item in items}
     if isinstance(value, list):
         return [_redacted(item) for item in cast("list[object]", value)]
@@ -39,10 +39,10 @@ def _redacted(value: object) -> object:
 
 
 def _redacted_item(name: str, item: object) -> object:
-    if name in {"headers", "env"} and isinstance(item, Mapping):
-        return dict.fromkeys(cast("Mapping[str, object]", item), _HIDDEN)
-    if name in {"upstream", "url"} and isinstance(item, str):
-        return _CREDENTIAL.sub("", item)
+    if isinstance(item, str):
+        return _CREDENTIAL.sub("", item) if name in {"upstream", "url"} else item
+    if name in {"headers", "env"} and isinstance(item, dict):
+        return dict.fromkeys(cast("dict[str, object]", item), _HIDDEN)
     return _redacted(item)
 
 

@@ -7,6 +7,9 @@ from benchflow_contracts import Model, RolloutNode, RolloutTree
 
 TREE_SCHEMA_VERSION: Final = "1.0"
 
+# Without an indent, since only then the encoder is the one written in C.
+_text = json.JSONEncoder(ensure_ascii=False).encode
+
 
 def tree_to_json(tree: RolloutTree) -> dict[str, Any]:
     """Return the tree as plain JSON data: nodes in order, parents first.
@@ -49,11 +52,6 @@ def _node(node: RolloutNode) -> dict[str, Any]:
         "checkpoint_ref": node.checkpoint_ref,
         "env_state": _dump(node.env_state),
     }
-
-
-def _text(data: dict[str, Any]) -> str:
-    # Without an indent, since only then the encoder is the one written in C.
-    return json.dumps(data, ensure_ascii=False)
 
 
 def _dump(model: Model | None) -> dict[str, Any] | None:

@@ -165,17 +165,12 @@ class World:
     async def _furnish(self) -> None:
         """Bring in the task's files and run its setup commands."""
         task = self._plan.task
-        uploads = (
-            (task.files_dir, "/"),
-            (task.skills_dir, SKILLS_DIR),
-            (task.solution_dir, "/solution"),
-        )
-        shown = (True, self._plan.skills, self._plan.solution)
-        for (local, remote), wanted in zip(uploads, shown, strict=True):
-            if wanted and local.is_dir():
-                seconds = self._plan.config.deadlines.start
-                async with within(seconds, "sandbox", f"uploading {local.name!r}"):
-                    await self.sandbox.upload(local, remote)
+        if task.files_dir.is_dir():
+            await self._upload(task.files_dir, "/")
+        if self._plan.skills:
+            await self._upload(task.skills_dir, SKILLS_DIR)
+        if self._plan.solution and task.solution_dir.is_dir():
+            await self._upload(task.solution_dir, "/solution")
         for index, command in enumerate(task.config.environment.setup_commands):
             with boundary("sandbox"):
                 result = await self.sandbox.exec(
@@ -191,6 +186,11 @@ class World:
                     f"setup command exited with {result.exit_code}: {said}",
                     where=f"task.toml:environment.setup_commands.{index}",
                 )
+
+    async def _upload(self, local: Path, remote: str) -> None:
+        seconds = self._plan.config.deadlines.start
+        async with within(seconds, "sandbox", f"uploading {local.name!r}"):
+            await self.sandbox.upload(local, remote)
 
     async def _provision(self, *, resumed: bool) -> None:
         if self._environment is None:
