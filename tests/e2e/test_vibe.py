@@ -38,7 +38,7 @@ async def run_vibe(llm: ScriptedLlm, log_dir: Path, body: Any, **role_fields: An
     spec = SandboxSpec(
         mounts=needs.mounts,
         network="model-only",
-        model=ModelEndpoint(upstream=llm.url, headers={"Authorization": "Bearer real-key"}),
+        model=ModelEndpoint(upstream=f"{llm.url}/v1", headers={"Authorization": "Bearer real-key"}),
     )
     async with LocalProvider() as provider:
         sandbox = await provider.create(spec)

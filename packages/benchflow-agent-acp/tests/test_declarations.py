@@ -70,7 +70,7 @@ def test_config_files_are_still_valid_after_rendering():
     assert tomllib.loads(render(vibe, VALUES))["models"][0]["name"] == "org/model-1.5"
     codex = shipped_declaration("codex-acp").launch.files["{home}/.codex/config.toml"]
     provider = tomllib.loads(render(codex, VALUES))["model_providers"]["benchflow"]
-    assert provider["base_url"] == "http://127.0.0.1:8721/v1"
+    assert provider["base_url"] == "http://127.0.0.1:8721"
 
 
 def test_only_a_probed_snapshot_is_promised():

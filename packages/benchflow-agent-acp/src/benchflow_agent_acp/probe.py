@@ -60,8 +60,8 @@ async def probe(
     agent: AcpAgent,
     provider: SandboxProvider,
     *,
-    model: ModelEndpoint | None = None,
-    model_name: str | None = None,
+    endpoint: ModelEndpoint | None = None,
+    model: str | None = None,
     role: Role | None = None,
     log_dir: Path | None = None,
 ) -> ProbeReport:
@@ -71,14 +71,14 @@ async def probe(
     kill, and asks for a question. A failure of the agent is a fact in the report; a
     failure of the sandbox is raised.
     """
-    role = (role or Role()).model_copy(update={"agent": agent.name, "model": model_name})
+    role = (role or Role()).model_copy(update={"agent": agent.name, "model": model})
     run = _Probe(agent, role, log_dir)
     try:
         mounts = (await agent.needs(role)).mounts
     except AgentError as error:
         run.results["start"] = str(error)
         return run.report()
-    spec = SandboxSpec(mounts=mounts, network="model-only" if model else "none", model=model)
+    spec = SandboxSpec(mounts=mounts, network="model-only" if endpoint else "none", model=endpoint)
     sandbox = await provider.create(spec, labels={"benchflow.probe": agent.name})
     try:
         await run.collect(sandbox)
