@@ -37,7 +37,7 @@ async def _printf(shell: FakeShell, arguments: list[str]) -> int:
         holes = form.count("%s")
         rounds = [rest[at : at + holes] for at in range(0, max(len(rest), 1), holes)]
         out = "".join(_fill(form, values) for values in rounds)
-    await shell.streams.stdout.write(out.encode())
+    await shell.streams.stdout.write(out.replace("%%", "%").encode())
     return 0
 
 
@@ -244,7 +244,7 @@ async def _command(shell: FakeShell, arguments: list[str]) -> int:
 
 
 async def _sh(shell: FakeShell, arguments: list[str]) -> int:
-    inner = shell.child()
+    inner = shell.process()
     options = [word for word in arguments if word.startswith("-")]
     rest = [word for word in arguments if not word.startswith("-")]
     if any("c" in option for option in options):

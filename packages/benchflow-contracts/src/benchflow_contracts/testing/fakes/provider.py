@@ -83,6 +83,7 @@ class FakeSandboxProvider:
         fail_on: Mapping[str, Fault] | None = None,
         hang_on: set[str] | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        sandbox_type: type[FakeSandbox] = FakeSandbox,
     ) -> None:
         self.faults = FakeFaults.of(fail_on, hang_on)
         self.commands = FakeCommands()
@@ -91,6 +92,7 @@ class FakeSandboxProvider:
         """Every sandbox ever made, in order, also those torn down."""
         self.log: list[tuple[str, str]] = []
         self.sleep = sleep
+        self._sandbox_type = sandbox_type
         self._name = name
         self._capabilities = capabilities
         self._files = dict(files or {})
@@ -139,7 +141,7 @@ class FakeSandboxProvider:
         files = self._base(spec) if image is None else self.images.open(image)
         if files is None:
             raise SandboxError(f"snapshot {image.ref if image else None!r} is not known")
-        sandbox = FakeSandbox(self, spec, files, labels or {})
+        sandbox = self._sandbox_type(self, spec, files, labels or {})
         self._live[sandbox.id] = sandbox
         self.created.append(sandbox)
         self.record("create", sandbox.id)

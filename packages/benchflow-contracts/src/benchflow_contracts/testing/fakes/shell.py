@@ -101,6 +101,12 @@ class FakeShell:
             streams=streams or self.streams,
         )
 
+    def process(self) -> "FakeShell":
+        """Return a shell of its own: it inherits what was exported and nothing else."""
+        inner = self.child()
+        inner.variables.clear()
+        return inner
+
     async def script(self, script: Script) -> int:
         """Run statements in order and return the last exit code."""
         for statement in script:
@@ -181,6 +187,7 @@ class FakeShell:
         arguments = [piece for word in words for piece in self._expand(word)]
         if not arguments:
             self.variables.update(changed)
+            self.env.update({name: changed[name] for name in changed if name in self.env})
             return 0
         if not changed:
             return await self.program(arguments)
@@ -260,7 +267,7 @@ class FakeShell:
             await self.complain(f"sh: {words[0]}: Permission denied")
             return 126
         text = self.files.read(path, user=self.user).decode("utf-8", "replace")
-        return await self.child().run_text(text, words)
+        return await self.process().run_text(text, words)
 
 
 class _FileWriter:

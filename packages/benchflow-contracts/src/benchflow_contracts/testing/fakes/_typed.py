@@ -1,0 +1,44 @@
+"""Proof, read by the type checkers alone, that each fake satisfies its Protocol."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from benchflow_contracts.agent import Agent, Session
+    from benchflow_contracts.environment import Environment, EnvironmentFactory
+    from benchflow_contracts.reward import Reward
+    from benchflow_contracts.sandbox import (
+        ByteReader,
+        ByteWriter,
+        Process,
+        Sandbox,
+        SandboxProvider,
+    )
+    from benchflow_contracts.user import UserModel
+
+    from .agent import FakeAgent
+    from .environment import FakeEnvironment
+    from .pipe import FakePipe
+    from .process import FakeProcess
+    from .provider import FakeSandboxProvider
+    from .reward import FakeReward
+    from .sandbox import FakeSandbox
+    from .session import FakeSession
+    from .user import FakeUserModel
+
+    def sandboxes(
+        provider: FakeSandboxProvider, sandbox: FakeSandbox, process: FakeProcess, pipe: FakePipe
+    ) -> tuple[SandboxProvider, Sandbox, Process, ByteReader, ByteWriter]:
+        """Return the fakes as what they stand for."""
+        return provider, sandbox, process, pipe, pipe
+
+    def agents(agent: FakeAgent, session: FakeSession) -> tuple[Agent, Session]:
+        """Return the fakes as what they stand for."""
+        return agent, session
+
+    def environments(environment: FakeEnvironment) -> tuple[Environment, EnvironmentFactory]:
+        """Return the fake as what it stands for."""
+        return environment, FakeEnvironment
+
+    def judges(reward: FakeReward, user: FakeUserModel) -> tuple[Reward, UserModel]:
+        """Return the fakes as what they stand for."""
+        return reward, user

@@ -1,0 +1,397 @@
+"""The kit can fail: a provider that breaks one promise fails the check of that promise."""
+
+import asyncio
+import os
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from benchflow_contracts import (
+    ExecResult,
+    SandboxError,
+    SandboxTimeoutError,
+    SandboxUnsupportedError,
+    TransferError,
+)
+from benchflow_contracts.testing import check as check_module
+from benchflow_contracts.testing import check_sandbox, sandbox_checks
+from benchflow_contracts.testing import sandbox_subject as subject_module
+from benchflow_contracts.testing.fakes import FakeSandbox, FakeSandboxProvider
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch):
+    monkeypatch.setattr(subject_module, "PATIENCE_SEC", 1.0)
+
+
+class TimeoutLeavesProcesses(FakeSandbox):
+    async def exec(self, cmd, *, timeout=None, **rest):
+        if timeout is None:
+            return await super().exec(cmd, **rest)
+        process = await super().spawn(cmd)
+        try:
+            async with asyncio.timeout(timeout):
+                code = await process.wait()
+        except TimeoutError:
+            raise SandboxTimeoutError("late") from None
+        return ExecResult(exit_code=code, stdout="", stderr="", duration_sec=0)
+
+
+class CancelLeavesProcesses(FakeSandbox):
+    async def exec(self, cmd, *, timeout=None, **rest):
+        if "ticks" not in cmd:
+            return await super().exec(cmd, timeout=timeout, **rest)
+        process = await super().spawn(cmd)
+        return ExecResult(exit_code=await process.wait(), stdout="", stderr="", duration_sec=0)
+
+
+class WaitsForDaemons(FakeSandbox):
+    async def exec(self, cmd, *, timeout=None, **rest):
+        text = f"{cmd}\nwait" if isinstance(cmd, str) else cmd
+        return await super().exec(text, timeout=timeout, **rest)
+
+
+class FreezesNothing(FakeSandbox):
+    @asynccontextmanager
+    async def freeze(self):
+        yield
+
+
+class ThawsEarly(FakeSandbox):
+    @asynccontextmanager
+    async def freeze(self):
+        self.gate._depth = 1
+        self.gate._open.clear()
+        try:
+            yield
+        finally:
+            self.gate._depth = 0
+            self.gate._open.set()
+
+
+class StaysFrozenOnError(FakeSandbox):
+    @asynccontextmanager
+    async def freeze(self):
+        self.gate._depth += 1
+        self.gate._open.clear()
+        yield
+        self.gate._depth -= 1
+        self.gate._open.set()
+
+
+class AlwaysSucceeds(FakeSandbox):
+    async def exec(self, cmd, **rest):
+        return (await super().exec(cmd, **rest)).model_copy(update={"exit_code": 0})
+
+
+class ReportsSignalsRaw(FakeSandbox):
+    async def exec(self, cmd, **rest):
+        result = await super().exec(cmd, **rest)
+        return result.model_copy(update={"exit_code": -(result.exit_code - 128)})
+
+
+class MixesStreams(FakeSandbox):
+    async def exec(self, cmd, **rest):
+        result = await super().exec(cmd, **rest)
+        return result.model_copy(update={"stdout": result.stdout + result.stderr, "stderr": ""})
+
+
+class JoinsArguments(FakeSandbox):
+    async def exec(self, cmd, **rest):
+        return await super().exec(cmd if isinstance(cmd, str) else " ".join(cmd), **rest)
+
+
+class LeaksTheHost(FakeSandbox):
+    async def exec(self, cmd, *, env=None, **rest):
+        return await super().exec(cmd, env={**os.environ, **(env or {})}, **rest)
+
+
+class ForgetsTheCount(FakeSandbox):
+    async def exec(self, cmd, **rest):
+        result = await super().exec(cmd, **rest)
+        return result.model_copy(update={"stdout_dropped": 0})
+
+
+class IgnoresStdin(FakeSandbox):
+    async def exec(self, cmd, *, stdin=b"", **rest):
+        return await super().exec(cmd, **rest)
+
+
+class FallsBackToTheDefaultUser(FakeSandbox):
+    async def exec(self, cmd, *, user=None, **rest):
+        return await super().exec(cmd, user=user if user == "root" else None, **rest)
+
+
+class RunsAllAsRoot(FakeSandbox):
+    async def exec(self, cmd, *, user=None, **rest):
+        return await super().exec(cmd, user="root", **rest)
+
+
+class FallsBackToTheWorkdir(FakeSandbox):
+    async def exec(self, cmd, *, cwd=None, **rest):
+        known = cwd is not None and self.files.exists(cwd)
+        return await super().exec(cmd, cwd=cwd if known else None, **rest)
+
+
+class KeepsShellState(FakeSandbox):
+    last = None
+
+    async def exec(self, cmd, *, cwd=None, **rest):
+        if isinstance(cmd, str) and "cd away" in cmd:
+            self.last = f"{self.spec.workdir}/away"
+        return await super().exec(cmd, cwd=cwd or self.last, **rest)
+
+
+class KillsLeadersOnly(FakeSandbox):
+    async def spawn(self, cmd, **rest):
+        process = await super().spawn(cmd, **rest)
+
+        async def kill() -> None:
+            process.group._finish(137)
+
+        process.kill = kill
+        return process
+
+
+class FollowsLinks(FakeSandbox):
+    async def download(self, remote, local, **rest):
+        entry = self.files.entry(remote)
+        if entry is None or entry.kind != "file":
+            await super().download(remote, local, **rest)
+        else:
+            local.write_bytes(entry.data)
+
+
+class FollowsLinksToTheHost(FakeSandbox):
+    async def download(self, remote, local, **rest):
+        parent, _, name = remote.rpartition("/")
+        entry = self.files.entry(parent, follow=False)
+        if entry is None or entry.kind != "link":
+            await super().download(remote, local, **rest)
+        else:
+            local.write_bytes((Path(entry.target) / name).read_bytes())
+
+
+class LeavesPartialDownloads(FakeSandbox):
+    async def download(self, remote, local, **rest):
+        try:
+            await super().download(remote, local, **rest)
+        except TransferError:
+            local.write_bytes(b"partial")
+            raise
+
+
+class UploadsUntilALink(FakeSandbox):
+    async def upload(self, local, remote, *, user="root"):
+        if local.is_dir():
+            for path in sorted(local.iterdir()):
+                await super().upload(path, f"{remote}/{path.name}", user=user)
+        else:
+            await super().upload(local, remote, user=user)
+
+
+class UploadsThroughLinks(FakeSandbox):
+    async def upload(self, local, remote, *, user="root"):
+        target = local.resolve()
+        await super().upload(target, remote, user=user)
+
+
+class LosesTheExecutableBit(FakeSandbox):
+    async def upload(self, local, remote, *, user="root"):
+        await super().upload(local, remote, user=user)
+        for path in self.files.below(remote):
+            if self.files.entry(path).kind == "file":
+                self.files.chmod(path, 0o644)
+
+
+class ForgetsTheOwner(FakeSandbox):
+    async def upload(self, local, remote, *, user="root"):
+        await super().upload(local, remote, user=self.spec.user)
+
+
+class ReplacesDirectories(FakeSandbox):
+    async def upload(self, local, remote, *, user="root"):
+        if local.is_dir() and self.files.exists(remote):
+            self.files.remove(remote, recursive=True)
+        await super().upload(local, remote, user=user)
+
+
+class RestoreKeepsProcesses(FakeSandbox):
+    async def restore(self, image):
+        files = self.provider.images.open(image)
+        self.files._entries = files._entries
+
+
+class RestoreDoesNothing(FakeSandbox):
+    async def restore(self, image):
+        await self._end_processes()
+
+
+class SnapshotsAnyLevel(FakeSandbox):
+    async def snapshot(self, level="filesystem"):
+        return await super().snapshot("filesystem")
+
+
+class WorksAfterTeardown(FakeSandbox):
+    async def exec(self, cmd, **rest):
+        alive, self.alive = self.alive, True
+        try:
+            return await super().exec(cmd, **rest)
+        finally:
+            self.alive = alive
+
+
+class SharedImages(FakeSandboxProvider):
+    """Children of one image write to the same files."""
+
+    def __init__(self, **rest):
+        super().__init__(**rest)
+        self.images.open = lambda image: self.images._sealed.get(image.ref)
+
+
+class UnsealedImages(FakeSandboxProvider):
+    """A snapshot goes on changing with its sandbox."""
+
+    def __init__(self, **rest):
+        super().__init__(**rest)
+        seal = self.images.seal
+
+        def share(files, provider):
+            image = seal(files, provider)
+            self.images._sealed[image.ref] = files
+            return image
+
+        self.images.seal = share
+
+
+class DiscardEndsSandboxes(FakeSandboxProvider):
+    async def discard(self, image):
+        for sandbox in self.live[1:]:
+            await sandbox.teardown()
+        await super().discard(image)
+
+
+class DropsLabels(FakeSandboxProvider):
+    async def create(self, spec, *, image=None, labels=None):
+        return await super().create(spec, image=image)
+
+
+class ReapsTheLiving(FakeSandboxProvider):
+    async def reap(self, policy):
+        for sandbox in self.live:
+            self.abandon(sandbox)
+        return await super().reap(policy)
+
+
+class LeavesSandboxes(FakeSandboxProvider):
+    async def aclose(self):
+        return
+
+
+class AcceptsEveryNetwork(FakeSandboxProvider):
+    async def create(self, spec, **rest):
+        try:
+            return await super().create(spec, **rest)
+        except SandboxUnsupportedError:
+            return await super().create(spec.model_copy(update={"network": "none"}), **rest)
+
+
+class RepeatsIds(FakeSandbox):
+    id = "always-the-same"
+
+
+BROKEN_SANDBOXES = [
+    (TimeoutLeavesProcesses, "a_timeout_kills_the_whole_group"),
+    (CancelLeavesProcesses, "cancellation_kills_the_whole_group"),
+    (FreezesNothing, "freeze_holds_every_process_still"),
+    (FreezesNothing, "snapshot_works_in_a_frozen_sandbox"),
+    (ThawsEarly, "freeze_is_reentrant"),
+    (StaysFrozenOnError, "freeze_thaws_on_error"),
+    (AlwaysSucceeds, "exec_reports_the_exit_code"),
+    (AlwaysSucceeds, "a_missing_program_is_never_a_success"),
+    (ReportsSignalsRaw, "exec_reports_a_signal_as_128_plus_n"),
+    (MixesStreams, "exec_keeps_stdout_and_stderr_apart"),
+    (JoinsArguments, "exec_passes_an_argument_vector_as_it_is"),
+    (LeaksTheHost, "the_runners_environment_stays_outside"),
+    (ForgetsTheCount, "exec_caps_output_and_counts_the_rest"),
+    (IgnoresStdin, "exec_feeds_stdin_and_then_its_end"),
+    (FallsBackToTheDefaultUser, "exec_refuses_an_unknown_user"),
+    (RunsAllAsRoot, "exec_runs_as_the_user_it_was_told"),
+    (RunsAllAsRoot, "upload_gives_files_to_the_user_it_was_told"),
+    (FallsBackToTheWorkdir, "exec_refuses_a_missing_directory"),
+    (KeepsShellState, "execs_share_no_shell_state"),
+    (KillsLeadersOnly, "kill_ends_the_whole_group"),
+    (KillsLeadersOnly, "closing_a_process_kills_it"),
+    (FollowsLinks, "download_refuses_links"),
+    (FollowsLinksToTheHost, "a_linked_parent_does_not_lead_to_the_host"),
+    (LeavesPartialDownloads, "download_stops_at_its_cap"),
+    (LeavesPartialDownloads, "download_of_nothing_is_an_error"),
+    (UploadsUntilALink, "upload_refuses_links"),
+    (UploadsThroughLinks, "upload_refuses_links"),
+    (LosesTheExecutableBit, "upload_keeps_the_executable_bit"),
+    (ForgetsTheOwner, "upload_gives_files_to_the_user_it_was_told"),
+    (ReplacesDirectories, "upload_merges_a_tree_into_a_directory"),
+    (RestoreKeepsProcesses, "restore_ends_all_processes"),
+    (RestoreDoesNothing, "restore_rolls_the_files_back"),
+    (SnapshotsAnyLevel, "an_unsupported_level_is_refused"),
+    (WorksAfterTeardown, "teardown_may_be_repeated"),
+    (RepeatsIds, "sandboxes_have_ids_and_specs_of_their_own"),
+]
+
+BROKEN_PROVIDERS = [
+    (SharedImages, "siblings_and_parent_are_isolated"),
+    (SharedImages, "many_children_start_at_once"),
+    (UnsealedImages, "a_snapshot_is_sealed"),
+    (DiscardEndsSandboxes, "a_discarded_snapshot_spares_its_sandboxes"),
+    (DropsLabels, "labels_show_in_the_records"),
+    (ReapsTheLiving, "reap_leaves_live_sandboxes_alone"),
+    (LeavesSandboxes, "closing_the_provider_leaves_no_sandbox"),
+    (AcceptsEveryNetwork, "an_unsupported_network_is_refused"),
+]
+
+
+async def status_of(provider: FakeSandboxProvider, name: str) -> str:
+    try:
+        (result,) = await check_sandbox(provider, only=[name])
+    finally:
+        for sandbox in provider.created:
+            for group in sandbox._groups:
+                await group.kill()
+    return result.status
+
+
+@pytest.mark.parametrize(("broken", "name"), BROKEN_SANDBOXES)
+def test_a_broken_sandbox_fails_the_check_of_its_promise(broken, name):
+    provider = FakeSandboxProvider(sandbox_type=broken)
+    assert asyncio.run(status_of(provider, name)) == "failed"
+
+
+@pytest.mark.parametrize(("broken", "name"), BROKEN_PROVIDERS)
+def test_a_broken_provider_fails_the_check_of_its_promise(broken, name):
+    assert asyncio.run(status_of(broken(), name)) == "failed"
+
+
+def test_an_exec_that_waits_for_daemons_fails(monkeypatch):
+    name = "a_background_process_does_not_hold_up_exec"
+    provider = FakeSandboxProvider(sandbox_type=WaitsForDaemons)
+    real = asyncio.timeout
+    # The check allows ten seconds for what is done at once.
+    monkeypatch.setattr(asyncio, "timeout", lambda sec: real(0.2 if sec == 10 else sec))
+    assert asyncio.run(status_of(provider, name)) == "failed"
+
+
+def test_a_provider_that_cannot_create_fails_every_check_and_hides_none():
+    provider = FakeSandboxProvider(fail_on={"create": SandboxError("no room")})
+    results = asyncio.run(check_sandbox(provider))
+    assert len(results) == len(sandbox_checks())
+    assert {result.status for result in results} == {"failed", "skipped"}
+    assert all("no room" in result.reason for result in results if result.status == "failed")
+    denied = ("capabilities: ", "every ")
+    skipped = [result.reason for result in results if result.status == "skipped"]
+    assert all(reason.startswith(denied) for reason in skipped)
+
+
+def test_a_check_that_hangs_has_failed(monkeypatch):
+    monkeypatch.setattr(check_module, "DEADLINE_SEC", 0.05)
+    provider = FakeSandboxProvider(hang_on={"exec"})
+    assert asyncio.run(status_of(provider, "exec_reports_the_exit_code")) == "failed"
