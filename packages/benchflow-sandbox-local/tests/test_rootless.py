@@ -82,7 +82,9 @@ def run(place, look, **env):
 
 @pytest.mark.timeout(300)
 def test_without_root_the_host_root_is_isolated_and_the_rest_is_told(place):
-    first, results = run(place, "ls /root /home /etc/shadow; touch /usr/x; id -u; echo $$ > w; cat w")
+    first, results = run(
+        place, "ls /root /home /etc/shadow; touch /usr/x; id -u; echo $$ > w; cat w"
+    )
     assert first["uid"] == UID
     found = first["capabilities"]
     assert found["isolation"] == "namespaces"
@@ -105,8 +107,33 @@ def test_without_root_an_image_directory_of_the_user_is_a_root(place):
     for name in ("bin", "lib", "lib64"):
         if os.path.islink(f"/{name}"):
             os.symlink(os.readlink(f"/{name}"), f"{image}/{name}")
-    wanted = ["sh", "cat", "ls", "id", "rm", "sleep", "dd", "mkdir", "chmod", "test", "false", "true"]
-    wanted += ["env", "printf", "echo", "head", "wc", "ln", "mkfifo", "stat", "bash", "tail", "touch"]
+    wanted = [
+        "sh",
+        "cat",
+        "ls",
+        "id",
+        "rm",
+        "sleep",
+        "dd",
+        "mkdir",
+        "chmod",
+        "test",
+        "false",
+        "true",
+    ]
+    wanted += [
+        "env",
+        "printf",
+        "echo",
+        "head",
+        "wc",
+        "ln",
+        "mkfifo",
+        "stat",
+        "bash",
+        "tail",
+        "touch",
+    ]
     files = {os.path.realpath(f"/usr/bin/{name}") for name in wanted}
     listed = subprocess.run(["ldd", *files], capture_output=True, text=True, check=False).stdout
     files |= {word for word in listed.split() if word.startswith("/") and not word.endswith(":")}
@@ -118,11 +145,15 @@ def test_without_root_an_image_directory_of_the_user_is_a_root(place):
             subprocess.run(["cp", "-f", source, image + target], check=True)
     for name in wanted:
         if not os.path.exists(f"{image}/usr/bin/{name}"):
-            subprocess.run(["cp", os.path.realpath(f"/usr/bin/{name}"), f"{image}/usr/bin/{name}"], check=True)
+            subprocess.run(
+                ["cp", os.path.realpath(f"/usr/bin/{name}"), f"{image}/usr/bin/{name}"], check=True
+            )
     with open(f"{image}/etc/mark", "w") as file:
         file.write("image\n")
     subprocess.run(["chown", "-R", f"{UID}:{UID}", image], check=True)
-    first, results = run(place, "cat /etc/mark; rm /etc/mark; ls /etc/mark; ls /usr/share", IMAGE=image)
+    first, results = run(
+        place, "cat /etc/mark; rm /etc/mark; ls /etc/mark; ls /usr/share", IMAGE=image
+    )
     assert first["seen"] == "image\n"
     assert os.path.exists(f"{image}/etc/mark")
     assert {r["name"]: r["reason"] for r in results if r["status"] == "failed"} == {}

@@ -15,9 +15,9 @@ from benchflow_contracts.sandbox import ExecResult, SandboxSpec
 from benchflow_sandbox_native import InitError
 
 from .accounts import Account
+from .body import Body
 from .capture import Capture
 from .cgroup.group import Group
-from .machine import Machine
 from .pipes import PipeWriter, Streams
 from .shield import finish
 
@@ -57,7 +57,7 @@ class Command:
         """The command for a message."""
         return " ".join(self.argv)[:200]
 
-    async def start(self, machine: Machine, fds: tuple[int, int, int]) -> int:
+    async def start(self, machine: Body, fds: tuple[int, int, int]) -> int:
         """Start it; return its pid inside.
 
         Raises:
@@ -92,7 +92,7 @@ class Command:
         return SandboxError(f"{self.shown!r} cannot be started: {error}")
 
     async def run(
-        self, machine: Machine, group: Group, stdin: bytes, timeout: float | None, limit: int
+        self, machine: Body, group: Group, stdin: bytes, timeout: float | None, limit: int
     ) -> ExecResult:
         """Run it and collect its output; the whole group is dead when this fails."""
         began, before = time.monotonic(), group.hits("memory")
@@ -120,7 +120,7 @@ class Command:
         )
 
     async def _finish(
-        self, machine: Machine, pid: int, pipe: PipeWriter, stdin: bytes, timeout: float | None
+        self, machine: Body, pid: int, pipe: PipeWriter, stdin: bytes, timeout: float | None
     ) -> int:
         try:
             async with asyncio.timeout(timeout):
@@ -148,7 +148,7 @@ async def _feed(pipe: PipeWriter, data: bytes) -> None:
     pipe.close()
 
 
-async def _end(machine: Machine, pid: int) -> None:
+async def _end(machine: Body, pid: int) -> None:
     # A box that is gone has killed it already.
     with suppress(InitError, SandboxError):
         await machine.init.kill(pid, signal.SIGKILL, group=True)

@@ -27,7 +27,7 @@ async def hold_stopped(init: int) -> AsyncGenerator[None, None]:
     try:
         async with asyncio.timeout(_SECONDS):
             # Only when a whole round finds nothing running can nothing have been born since.
-            while not _all_stopped(init, stopped):
+            while not _all_stopped(init, stopped):  # noqa: ASYNC110 - the kernel has no event
                 await asyncio.sleep(0.001)
         yield
     except TimeoutError as error:

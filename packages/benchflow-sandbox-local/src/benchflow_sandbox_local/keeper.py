@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from benchflow_contracts.errors import SandboxError, SnapshotError
+from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
 from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
 from benchflow_sandbox_native import init_path
 
@@ -43,11 +43,18 @@ class Keeper:
     """Makes, seals, restarts and removes boxes through one launcher."""
 
     def __init__(
-        self, launcher: Launcher, root: Path, cache: Path, store: LabelStore, where: Hierarchies
+        self,
+        launcher: Launcher,
+        directory: Path,
+        store: LabelStore,
+        where: Hierarchies,
+        *,
+        rooted: bool,
     ) -> None:
         self._launcher = launcher
-        self._root = str(root)
-        self._cache = cache
+        self._root = str(mount_point(directory))
+        self._cache = directory / "images"
+        self._rooted = rooted
         self._store = store
         self._where = where
         self._owner = ProcessIdentity.of(os.getpid())
@@ -64,10 +71,9 @@ class Keeper:
         spec: SandboxSpec,
         image: SandboxImage | None,
         labels: Mapping[str, str],
-        *,
-        rooted: bool,
     ) -> LocalSandbox:
         """Start a sandbox; leave nothing behind when it does not start."""
+        _refuse(spec)
         sealed = None if image is None else self.images.get(image)
         base = await self._base(spec) if sealed is None else sealed.base
         name = f"bf-{secrets.token_hex(6)}"
@@ -77,7 +83,7 @@ class Keeper:
         family = layers[0].family if layers else Family(f"f-{name}")
         self._bodies[name] = _Body(base, family, layers)
         hold(layers)
-        sandbox = LocalSandbox(name, spec, group, self, rooted=rooted)
+        sandbox = LocalSandbox(name, spec, group, self, rooted=self._rooted)
         self.sandboxes[name] = sandbox
         try:
             group.create(spec.limits)
@@ -244,3 +250,16 @@ class Keeper:
         """Tear down every sandbox. Idempotent."""
         for sandbox in list(self.sandboxes.values()):
             await sandbox.teardown()
+
+
+def mount_point(directory: Path) -> Path:
+    """Return where a launcher mounts its private file systems."""
+    return directory / "mnt"
+
+
+def _refuse(spec: SandboxSpec) -> None:
+    if spec.network not in {"none", "model-only"}:
+        raise SandboxUnsupportedError(
+            f"the local provider has no network {spec.network!r}",
+            hint="use 'none' or 'model-only'",
+        )

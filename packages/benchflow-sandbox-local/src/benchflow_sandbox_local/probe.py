@@ -1,10 +1,9 @@
 """Finding out what works here, by doing each thing once in a real toy box."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 from benchflow_contracts.errors import BenchFlowError, SandboxLimitError, SandboxUnsupportedError
 from benchflow_contracts.sandbox import (
@@ -13,32 +12,15 @@ from benchflow_contracts.sandbox import (
     ResourceKind,
     ResourceLimits,
     SandboxCapabilities,
-    SandboxImage,
     SandboxSpec,
     SnapshotLevel,
 )
 
+from .keeper import Keeper
 from .sandbox import LocalSandbox
 
 _LIMITS = ResourceLimits(memory_mb=96, pids=24, cpus=1.0, disk_mb=8)
 _REPLY = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nprobe"
-
-
-class Prober(Protocol):
-    """What the probe needs of a provider."""
-
-    async def create(self, spec: SandboxSpec, *, image: SandboxImage | None = None) -> LocalSandbox:
-        """Start a sandbox."""
-        ...
-
-    async def discard(self, image: SandboxImage) -> None:
-        """Forget a snapshot."""
-        ...
-
-    @property
-    def notes(self) -> Mapping[str, str]:
-        """What the launcher had to do without."""
-        ...
 
 
 @dataclass(slots=True)
@@ -60,7 +42,7 @@ class _Findings:
         return True
 
 
-async def probe(provider: Prober) -> SandboxCapabilities:
+async def probe(keeper: Keeper) -> SandboxCapabilities:
     """Try every capability; leave out what fails, with a note that says why.
 
     Raises:
@@ -70,7 +52,7 @@ async def probe(provider: Prober) -> SandboxCapabilities:
     endpoint, server = await _upstream()
     async with server:
         spec = SandboxSpec(limits=_LIMITS, network="model-only", model=endpoint)
-        sandbox = await provider.create(spec)
+        sandbox = await keeper.create(spec, None, {})
         try:
             await _limits(sandbox, found)
             if await found.attempt("users", lambda: _users(sandbox)):
@@ -79,7 +61,7 @@ async def probe(provider: Prober) -> SandboxCapabilities:
                 found.modes.add("model-only")
             if await found.attempt("freeze", lambda: _freeze(sandbox)):
                 found.freeze = True
-            if await found.attempt("filesystem", lambda: _snapshot(provider, sandbox)):
+            if await found.attempt("filesystem", lambda: _snapshot(keeper, sandbox)):
                 found.levels.add("filesystem")
         finally:
             await sandbox.teardown()
@@ -91,7 +73,7 @@ async def probe(provider: Prober) -> SandboxCapabilities:
         resource_limits=frozenset(found.limits),
         users=found.users,
         freeze=found.freeze,
-        notes={**provider.notes, **found.notes},
+        notes={**keeper.notes, **found.notes},
     )
 
 
@@ -195,12 +177,12 @@ async def _freeze(sandbox: LocalSandbox) -> None:
     await sandbox.exec(["true"], timeout=10)
 
 
-async def _snapshot(provider: Prober, sandbox: LocalSandbox) -> None:
+async def _snapshot(keeper: Keeper, sandbox: LocalSandbox) -> None:
     await sandbox.exec("echo before > state")
     image = await sandbox.snapshot()
     try:
         await sandbox.exec("echo after > state")
-        child = await provider.create(sandbox.spec, image=image)
+        child = await keeper.create(sandbox.spec, image, {})
         try:
             carried = await child.exec(["cat", "state"])
         finally:
@@ -208,6 +190,6 @@ async def _snapshot(provider: Prober, sandbox: LocalSandbox) -> None:
         await sandbox.restore(image)
         restored = await sandbox.exec(["cat", "state"])
     finally:
-        await provider.discard(image)
+        await keeper.discard(image)
     if (carried.stdout, restored.stdout) != ("before\n", "before\n"):
         raise SandboxUnsupportedError("a snapshot did not carry the files")

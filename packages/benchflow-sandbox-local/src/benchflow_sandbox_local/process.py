@@ -7,7 +7,7 @@ from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox import ByteReader, ByteWriter
 from benchflow_sandbox_native import InitError
 
-from .machine import Machine
+from .body import Body
 from .pipes import Streams
 from .shield import finish
 
@@ -15,7 +15,7 @@ from .shield import finish
 class LocalProcess:
     """One process that `spawn` started. Its pipes are this process's own."""
 
-    def __init__(self, machine: Machine, pid: int, streams: Streams) -> None:
+    def __init__(self, machine: Body, pid: int, streams: Streams) -> None:
         self._machine = machine
         self._pid = pid
         self._streams = streams

@@ -17,7 +17,7 @@ from benchflow_contracts.sandbox import (
 )
 
 from .cgroup import hierarchy
-from .keeper import Keeper
+from .keeper import Keeper, mount_point
 from .launcher import Launcher, LauncherError
 from .probe import probe
 from .relay.upstream import Upstream
@@ -25,6 +25,7 @@ from .sandbox import LocalSandbox
 from .shield import finish
 from .store.labels import PROVIDER, LabelStore
 from .store.reap import reap
+from .unisolated.plain_keeper import CAPABILITIES, PlainKeeper
 
 
 class LocalProvider:
@@ -50,7 +51,7 @@ class LocalProvider:
         self._prefer_v2 = prefer_cgroup_v2
         self._rooted = os.geteuid() == 0
         self._launcher: Launcher | None = None
-        self._keeper: Keeper | None = None
+        self._keeper: Keeper | PlainKeeper | None = None
         self._capabilities: SandboxCapabilities | None = None
         self._starting = asyncio.Lock()
         self._closed = False
@@ -70,18 +71,17 @@ class LocalProvider:
         """Start a sandbox, from the spec or from a snapshot; it is ready on return."""
         _check(spec)
         keeper = await self._ready()
-        return await keeper.create(spec, image, labels or {}, rooted=self._rooted)
+        return await keeper.create(spec, image, labels or {})
 
     async def capabilities(self) -> SandboxCapabilities:
         """Probe by doing, once."""
         if self._capabilities is None:
-            self._capabilities = await probe(self)
+            keeper = await self._ready()
+            if isinstance(keeper, PlainKeeper):
+                self._capabilities = CAPABILITIES
+            else:
+                self._capabilities = await probe(keeper)
         return self._capabilities
-
-    @property
-    def notes(self) -> Mapping[str, str]:
-        """What this machine made the provider do without, by capability."""
-        return {} if self._keeper is None else self._keeper.notes
 
     async def sandboxes(self) -> AsyncIterator[SandboxRecord]:
         """Every sandbox of this provider in its store, also of dead owners."""
@@ -121,7 +121,7 @@ class LocalProvider:
     ) -> None:
         await self.aclose()
 
-    async def _ready(self) -> Keeper:
+    async def _ready(self) -> Keeper | PlainKeeper:
         async with self._starting:
             if self._closed:
                 raise SandboxError("the provider is closed", hint="make a new one")
@@ -129,21 +129,28 @@ class LocalProvider:
                 self._keeper = await self._start()
             return self._keeper
 
-    async def _start(self) -> Keeper:
-        root = self._directory / "mnt"
+    async def _start(self) -> Keeper | PlainKeeper:
+        store = LabelStore(self._directory / "boxes")
+        try:
+            self._launcher = await self._launch()
+        except SandboxUnsupportedError:
+            if not self._allow_unisolated:
+                raise
+            return PlainKeeper(store.plain, store)
+        where = hierarchy.find(prefer_v2=self._prefer_v2)
+        return Keeper(self._launcher, self._directory, store, where, rooted=self._rooted)
+
+    async def _launch(self) -> Launcher:
+        root = mount_point(self._directory)
         try:
             for path in (self._directory, root):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            launcher = await Launcher.start(root, userns=not self._rooted)
+            return await Launcher.start(root, userns=not self._rooted)
         except (OSError, LauncherError) as error:
             raise SandboxUnsupportedError(
                 f"this machine lets this user make no namespaces: {error}",
                 hint="run as root, enable user namespaces, or accept --allow-unisolated",
             ) from error
-        self._launcher = launcher
-        where = hierarchy.find(prefer_v2=self._prefer_v2)
-        store = LabelStore(self._directory / "boxes")
-        return Keeper(launcher, root, self._directory / "images", store, where)
 
 
 def default_store() -> Path:
@@ -162,11 +169,6 @@ def _check(spec: SandboxSpec) -> None:
                 f"{path!r} is not a path inside a sandbox",
                 hint="name an absolute path without '..'",
             )
-    if spec.network not in {"none", "model-only"}:
-        raise SandboxUnsupportedError(
-            f"the local provider has no network {spec.network!r}",
-            hint="use 'none' or 'model-only'",
-        )
     if spec.model is not None and spec.network != "model-only":
         raise SandboxUnsupportedError(
             f"a model endpoint needs network 'model-only', not {spec.network!r}"

@@ -18,12 +18,12 @@ from benchflow_contracts.sandbox import (
 )
 
 from .accounts import Account
+from .body import Body
 from .box.paths import open_strict
 from .cgroup.group import Group
 from .command import Command, shell_of
 from .freezing import Freezer
 from .holding import hold_stopped
-from .machine import Machine
 from .network.forward import Forward
 from .pipes import Streams
 from .process import LocalProcess
@@ -50,7 +50,7 @@ class Keeper(Protocol):
         """Copy the sandbox's upper layer away while it is frozen."""
         ...
 
-    async def restart(self, sandbox: "LocalSandbox", image: SandboxImage) -> Machine:
+    async def restart(self, sandbox: "LocalSandbox", image: SandboxImage) -> Body:
         """Kill the box and start it again from `image`."""
         ...
 
@@ -70,7 +70,7 @@ class LocalSandbox:
         self._group = group
         self._keeper = keeper
         self._rooted = rooted
-        self._machine: Machine | None = None
+        self._machine: Body | None = None
         self._relay: Relay | None = None
         self._forwards: dict[int, tuple[Forward, Endpoint]] = {}
         self._freezer = Freezer(group)
@@ -87,7 +87,7 @@ class LocalSandbox:
         return self._spec
 
     @property
-    def machine(self) -> Machine:
+    def machine(self) -> Body:
         """The running box; raise `SandboxError` once it is torn down."""
         if self._machine is None:
             raise SandboxError(f"sandbox {self._name!r} is gone", hint="create a new one")
@@ -103,7 +103,7 @@ class LocalSandbox:
         """The relay to the model endpoint, when the spec has one."""
         return self._relay
 
-    async def adopt(self, machine: Machine) -> None:
+    async def adopt(self, machine: Body) -> None:
         """Take a started box as this sandbox's body and serve its relay."""
         self._machine = machine
         if machine.listener is not None and self._spec.model is not None:
@@ -166,10 +166,15 @@ class LocalSandbox:
         cwd: str | None,
         env: Mapping[str, str] | None,
     ) -> Command:
-        root = self.machine.root
-        shell = shell_of(root) if isinstance(cmd, str) else ""
+        shell = self._shell() if isinstance(cmd, str) else ""
         account = self._account(user or self._spec.user)
-        return Command.of(cmd, account, cwd or self._spec.workdir, self._spec, env, shell)
+        return Command.of(cmd, account, self._directory_of(cwd), self._spec, env, shell)
+
+    def _shell(self) -> str:
+        return shell_of(self.machine.root)
+
+    def _directory_of(self, cwd: str | None) -> str:
+        return cwd or self._spec.workdir
 
     def _account(self, name: str) -> Account:
         if self._rooted:
@@ -192,10 +197,10 @@ class LocalSandbox:
             os.close(root)
 
     def _owner(self, user: str) -> Owner:
+        if not self._rooted:
+            return Owner(os.getuid(), os.getgid())  # whatever it is called, there is one user
         account = self._account(user)
-        if self._rooted:
-            return Owner(account.uid, account.gid)
-        return Owner(os.getuid(), os.getgid())
+        return Owner(account.uid, account.gid)
 
     async def download(self, remote: str, local: Path, *, max_bytes: int = 1 << 30) -> None:
         """Copy a regular file or a directory tree out to `local`, a new path."""

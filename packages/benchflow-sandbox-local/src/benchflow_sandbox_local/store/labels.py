@@ -27,6 +27,8 @@ class Label(BaseModel):
     labels: dict[str, str]
     groups: tuple[str, ...]
     """Control group directories."""
+    plain: bool = False
+    """Whether it is an unisolated one, with a directory of its own."""
 
     def record(self) -> SandboxRecord:
         """Return the public view."""
@@ -45,6 +47,11 @@ class LabelStore:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def plain(self) -> Path:
+        """Where the directories of unisolated sandboxes are."""
+        return self._directory.parent / "plain"
 
     def write(self, label: Label) -> None:
         """Write one label, whole or not at all."""

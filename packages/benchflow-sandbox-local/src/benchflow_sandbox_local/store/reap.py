@@ -1,12 +1,14 @@
 """Removing what a killed runner left behind."""
 
 import os
+import shutil
 import signal
 from contextlib import suppress
 
 from benchflow_contracts.sandbox import ReapPolicy, SandboxRecord
 
 from benchflow_sandbox_local.cgroup.group import remove_directories
+from benchflow_sandbox_local.unisolated.plain_init import kill_marked
 
 from .labels import Label, LabelStore
 
@@ -25,13 +27,16 @@ def reap(store: LabelStore, policy: ReapPolicy) -> list[SandboxRecord]:
         if not policy.labels.items() <= label.labels.items():
             continue
         if not policy.dry_run:
-            _remove(label)
+            _remove(label, store)
             store.remove(label.id)
         removed.append(label.record())
     return removed
 
 
-def _remove(label: Label) -> None:
+def _remove(label: Label, store: LabelStore) -> None:
+    if label.plain:
+        kill_marked(label.id)
+        shutil.rmtree(store.plain / label.id, ignore_errors=True)
     # Mounts, upper layers and network namespaces live in the launcher's namespaces
     # and went with it; the kernel killed the box's first process, and with it all.
     if label.launcher.alive:

@@ -1,0 +1,125 @@
+"""Processes of the host that only share a mark."""
+
+import errno
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from benchflow_contracts.errors import SandboxError
+from benchflow_sandbox_native import InitError
+
+from benchflow_sandbox_local.readiness import readable
+
+MARK = "BENCHFLOW_PLAIN_SANDBOX"
+_ROUNDS = 200
+
+
+class PlainInit:
+    """Starts processes as the runner's own user, with its rights and its view."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+
+    async def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: str,
+        uid: int,  # noqa: ARG002 - there is one user
+        gid: int,  # noqa: ARG002
+        groups: Sequence[int] = (),  # noqa: ARG002
+        rlimits: Mapping[int, tuple[int, int]] | None = None,  # noqa: ARG002
+        fds: tuple[int, int, int],
+    ) -> int:
+        """Start a program in a session of its own; return its number."""
+        if not os.access(cwd, os.X_OK):
+            raise InitError(errno.ENOENT, "cwd", f"spawn of {argv[0]!r}")
+        try:
+            process = subprocess.Popen(  # noqa: ASYNC220 - returns once the program runs
+                list(argv),
+                stdin=fds[0],
+                stdout=fds[1],
+                stderr=fds[2],
+                env={**env, MARK: self._name},
+                cwd=cwd,
+                start_new_session=True,
+            )
+        except OSError as error:
+            stage = "fork" if error.errno == errno.EAGAIN else "exec"
+            raise InitError(error.errno or errno.EIO, stage, f"spawn of {argv[0]!r}") from error
+        self._running[process.pid] = process
+        return process.pid
+
+    async def wait(self, pid: int) -> int:
+        """Return the exit code as a shell reports it. Can be asked once."""
+        process = self._running.get(pid)
+        if process is None:
+            raise InitError(errno.ESRCH, "wait", f"wait for {pid}")
+        if process.returncode is None:
+            place = os.pidfd_open(pid)
+            try:
+                await readable(place)
+            finally:
+                os.close(place)
+        code = process.wait()
+        self._running.pop(pid, None)
+        return code if code >= 0 else 128 - code
+
+    async def kill(self, pid: int, signal: int, *, group: bool = True) -> None:
+        """Send a signal to a process or to its group."""
+        try:
+            if group:
+                os.killpg(pid, signal)
+            else:
+                os.kill(pid, signal)
+        except ProcessLookupError as error:
+            raise InitError(errno.ESRCH, "kill", f"kill of {pid}") from error
+
+    def end(self) -> None:
+        """Kill everything that carries the mark, and collect what is ours. Idempotent.
+
+        Raises:
+            SandboxError: Something did not die.
+        """
+        kill_marked(self._name)
+        # Their codes stay collectable: somebody may still wait for them.
+        for process in self._running.values():
+            process.wait()
+
+
+def kill_marked(name: str) -> None:
+    """Kill every process of this user that carries the mark of the sandbox `name`.
+
+    A process that has wiped its own environment is not found: there is no isolation.
+
+    Raises:
+        SandboxError: Something did not die.
+    """
+    wanted = f"{MARK}={name}".encode()
+    for _ in range(_ROUNDS):
+        alive = [pid for pid in _processes() if wanted in _environment(pid)]
+        if not alive:
+            return
+        for pid in alive:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.002)
+    raise SandboxError(f"processes of the plain sandbox {name!r} do not die")
+
+
+def _processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208
+
+
+def _environment(pid: int) -> list[bytes]:
+    # A dead process that is not collected yet has no environment any more.
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []

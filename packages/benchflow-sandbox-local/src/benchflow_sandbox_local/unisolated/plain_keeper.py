@@ -1,0 +1,135 @@
+"""Makes plain sandboxes, where the operator has accepted them."""
+
+import os
+import secrets
+import shutil
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchflow_contracts.errors import SandboxUnsupportedError
+from benchflow_contracts.sandbox import SandboxCapabilities, SandboxImage, SandboxSpec
+
+from benchflow_sandbox_local.body import Body
+from benchflow_sandbox_local.sandbox import LocalSandbox
+from benchflow_sandbox_local.shield import finish
+from benchflow_sandbox_local.store.labels import Label, LabelStore
+from benchflow_sandbox_local.store.owner import ProcessIdentity
+
+from .plain_sandbox import PlainBody, PlainSandbox
+
+CAPABILITIES = SandboxCapabilities(
+    isolation="none",
+    network_modes=frozenset({"public"}),
+    resource_limits=frozenset({"output"}),
+    notes={
+        "isolation": "plain processes of your own user: they can read and change all that you can"
+        " (hint: run as root, or enable user namespaces)",
+        "network": "it is the host's own, so only mode 'public' is true",
+        "snapshots": "nothing holds plain processes still, so no instant can be copied",
+    },
+)
+"""What is true without any namespace."""
+
+
+class PlainKeeper:
+    """Makes and removes plain sandboxes below one directory."""
+
+    def __init__(self, directory: Path, store: LabelStore) -> None:
+        self._directory = directory
+        self._store = store
+        self._owner = ProcessIdentity.of(os.getpid())
+        self.sandboxes: dict[str, PlainSandbox] = {}
+        self.notes: dict[str, str] = {}
+
+    async def create(
+        self, spec: SandboxSpec, image: SandboxImage | None, labels: Mapping[str, str]
+    ) -> LocalSandbox:
+        """Make a directory and its sandbox."""
+        _refuse(spec, image)
+        name = f"bf-{secrets.token_hex(6)}"
+        self._store.write(self._label(name, labels))
+        directory = self._directory / name
+        sandbox = PlainSandbox(name, spec, self, str(directory))
+        self.sandboxes[name] = sandbox
+        try:
+            await sandbox.adopt(PlainBody(name, _make(directory, spec.workdir)))
+        except BaseException:
+            await finish(sandbox.teardown())
+            raise
+        return sandbox
+
+    def _label(self, name: str, labels: Mapping[str, str]) -> Label:
+        return Label(
+            id=name,
+            owner=self._owner,
+            launcher=self._owner,
+            created_at=time.time(),
+            labels=dict(labels),
+            groups=(),
+            plain=True,
+        )
+
+    async def socket_in(self, netns: int) -> socket.socket:  # noqa: ARG002 - there is one network
+        """Return a socket of the host."""
+        return socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+
+    def check(self, image: SandboxImage) -> None:  # noqa: ARG002 - refused
+        """Refuse: there are no snapshots."""
+        raise _no_snapshots()
+
+    async def seal(self, sandbox: LocalSandbox) -> SandboxImage:  # noqa: ARG002 - refused
+        """Refuse: there are no snapshots."""
+        raise _no_snapshots()
+
+    async def restart(
+        self,
+        sandbox: LocalSandbox,  # noqa: ARG002 - refused
+        image: SandboxImage,  # noqa: ARG002
+    ) -> Body:
+        """Refuse: there are no snapshots."""
+        raise _no_snapshots()
+
+    async def discard(self, image: SandboxImage) -> None:
+        """Do nothing: there are no snapshots."""
+
+    async def remove(self, sandbox: LocalSandbox) -> None:
+        """Remove the directory of a sandbox whose processes are dead. Idempotent."""
+        if self.sandboxes.pop(sandbox.id, None) is not None:
+            shutil.rmtree(self._directory / sandbox.id, ignore_errors=True)
+            self._store.remove(sandbox.id)
+
+    async def aclose(self) -> None:
+        """Tear down every sandbox. Idempotent."""
+        for sandbox in list(self.sandboxes.values()):
+            await sandbox.teardown()
+
+
+def _make(directory: Path, workdir: str) -> str:
+    Path(f"{directory}{workdir}").mkdir(mode=0o700, parents=True)
+    return str(directory)
+
+
+def _no_snapshots() -> SandboxUnsupportedError:
+    return SandboxUnsupportedError(
+        "a plain sandbox takes no snapshot", hint="run where namespaces are allowed"
+    )
+
+
+def _refuse(spec: SandboxSpec, image: SandboxImage | None) -> None:
+    """Refuse what plain processes would only pretend to honour."""
+    wishes = {
+        f"network {spec.network!r}": spec.network != "public",
+        f"image {spec.image!r}": spec.image not in {None, "host"},
+        "mounts": bool(spec.mounts),
+        "an entrypoint": spec.entrypoint is not None,
+        "a model endpoint": spec.model is not None,
+        "a snapshot": image is not None,
+    }
+    for wish, present in wishes.items():
+        if present:
+            raise SandboxUnsupportedError(
+                f"an unisolated sandbox cannot have {wish}",
+                hint="run as root, enable user namespaces, or use another provider",
+            )

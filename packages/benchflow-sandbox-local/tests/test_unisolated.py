@@ -1,0 +1,111 @@
+import json
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from benchflow_contracts.sandbox import Mount, ResourceLimits, SandboxSpec
+
+# Inside a box no namespace can be made: exactly the machine that this is about.
+INNER = """
+import asyncio, json, os
+from pathlib import Path
+from benchflow_contracts.errors import SandboxUnsupportedError
+from benchflow_contracts.sandbox import ReapPolicy, SandboxSpec
+from benchflow_contracts.testing import check_sandbox
+from benchflow_sandbox_local import LocalProvider
+
+async def main():
+    found = {}
+    try:
+        await LocalProvider(store=Path("/tmp/a")).create(SandboxSpec())
+    except SandboxUnsupportedError as error:
+        found["refused"] = [str(error), error.hint]
+    async with LocalProvider(store=Path("/tmp/b"), allow_unisolated=True) as provider:
+        found["capabilities"] = (await provider.capabilities()).model_dump(mode="json")
+        for spec in (SandboxSpec(), SandboxSpec(network="public", image="/usr")):
+            try:
+                await provider.create(spec)
+            except SandboxUnsupportedError as error:
+                found.setdefault("wishes", []).append(str(error))
+        public = SandboxSpec(network="public")
+        sandbox = await provider.create(public)
+        await sandbox.exec("(setsid sleep 86398 &)")
+        for call in (
+            lambda: sandbox.exec("id", user="root"), sandbox.snapshot, sandbox.freeze().__aenter__
+        ):
+            try:
+                await call()
+            except SandboxUnsupportedError as error:
+                found.setdefault("calls", []).append(str(error))
+        await sandbox.teardown()
+        found["left"] = sorted(os.listdir("/tmp/b/plain"))
+        found["sleeping"] = os.popen("pgrep -fc 'sleep 8639[8]'").read().strip()
+        results = await check_sandbox(provider, spec=public)
+        found["results"] = [result.model_dump() for result in results]
+    if os.fork() == 0:
+        async def die():
+            gone = LocalProvider(store=Path("/tmp/b"), allow_unisolated=True)
+            box = await gone.create(public)
+            await box.spawn("(setsid sleep 86397 &); sleep 86397")
+            os._exit(0)
+        await die()
+    os.wait()
+    found["reaped"] = len(await provider.reap(ReapPolicy()))
+    found["after"] = [sorted(os.listdir("/tmp/b/plain")), os.popen("pgrep -fc 'sleep 8639[7]'").read().strip()]
+    print(json.dumps(found))
+
+asyncio.run(main())
+"""
+
+
+def packages():
+    """The directories that the inner provider imports from."""
+    return [
+        path
+        for path in sys.path
+        if path
+        and Path(path).is_dir()
+        and "/lib/python" not in path
+        or path.endswith("site-packages")
+    ]
+
+
+@pytest.mark.timeout(300)
+def test_without_namespaces_it_refuses_unless_plain_processes_are_accepted(with_provider):
+    python = Path(f"/usr/bin/python{sysconfig.get_python_version()}")
+    probe = (
+        subprocess.run([python, "-c", "import encodings"], check=False) if python.exists() else None
+    )
+    if probe is None or probe.returncode:
+        pytest.skip("the host's own Python is of another version")
+
+    async def check(provider):
+        paths = packages()
+        mounts = tuple(Mount(source=path, target=path) for path in paths)
+        limits = ResourceLimits(pids=2000)
+        sandbox = await provider.create(SandboxSpec(mounts=mounts, limits=limits))
+        env = {"PYTHONPATH": ":".join(paths)}
+        result = await sandbox.exec([str(python), "-c", INNER], env=env, timeout=200)
+        assert result.ok, result.stderr
+        return json.loads(result.stdout)
+
+    found = with_provider(check)
+    assert "namespaces" in found["refused"][0]
+    assert "allow-unisolated" in found["refused"][1]
+    capabilities = found["capabilities"]
+    assert capabilities["isolation"] == "none"
+    assert capabilities["snapshot_levels"] == []
+    assert capabilities["network_modes"] == ["public"]
+    assert capabilities["resource_limits"] == ["output"]
+    assert not capabilities["users"]
+    assert not capabilities["freeze"]
+    assert len(found["wishes"]) == 2
+    assert len(found["calls"]) == 3
+    assert (found["left"], found["sleeping"]) == ([], "0")
+    failed = {r["name"]: r["reason"] for r in found["results"] if r["status"] == "failed"}
+    assert failed == {}
+    assert found["reaped"] == 1
+    assert found["after"] == [[], "0"]
