@@ -1,12 +1,11 @@
 import os
 
 import pytest
+from benchflow_contracts.errors import SandboxError
 from benchflow_sandbox_local.accounts import AccountBook
 from benchflow_sandbox_local.box.accounts import Accounts
 from hypothesis import given
 from hypothesis import strategies as st
-
-from benchflow_contracts.errors import SandboxError
 
 
 @pytest.fixture

@@ -4,13 +4,12 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError
+from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_local.rootfs.archive import unpack
 from benchflow_sandbox_local.rootfs.reference import resolve
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError
-from benchflow_contracts.sandbox import SandboxSpec
 
 
 def archive(path, *members):

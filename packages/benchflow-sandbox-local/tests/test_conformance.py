@@ -1,5 +1,4 @@
 import pytest
-
 from benchflow_contracts.testing import check_sandbox
 
 

@@ -5,12 +5,11 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-
 from benchflow_contracts.sandbox import Mount, ResourceLimits, SandboxSpec
 
 # Inside a box no namespace can be made: exactly the machine that this is about.
 INNER = """
-import asyncio, json, os
+import asyncio, json, os, subprocess, sys
 from pathlib import Path
 from benchflow_contracts.errors import SandboxUnsupportedError
 from benchflow_contracts.sandbox import ReapPolicy, SandboxSpec
@@ -42,20 +41,28 @@ async def main():
                 found.setdefault("calls", []).append(str(error))
         await sandbox.teardown()
         found["left"] = sorted(os.listdir("/tmp/b/plain"))
-        found["sleeping"] = os.popen("pgrep -fc 'sleep 8639[8]'").read().strip()
+        found["sleeping"] = os.popen("pgrep -xc sleep").read().strip()
         results = await check_sandbox(provider, spec=public)
         found["results"] = [result.model_dump() for result in results]
-    if os.fork() == 0:
-        async def die():
-            gone = LocalProvider(store=Path("/tmp/b"), allow_unisolated=True)
-            box = await gone.create(public)
-            await box.spawn("(setsid sleep 86397 &); sleep 86397")
-            os._exit(0)
-        await die()
-    os.wait()
+    subprocess.run([sys.executable, "-c", os.environ["DYING"]], check=True)
     found["reaped"] = len(await provider.reap(ReapPolicy()))
-    found["after"] = [sorted(os.listdir("/tmp/b/plain")), os.popen("pgrep -fc 'sleep 8639[7]'").read().strip()]
+    found["after"] = [sorted(os.listdir("/tmp/b/plain")), os.popen("pgrep -xc sleep").read().strip()]
     print(json.dumps(found))
+
+asyncio.run(main())
+"""
+
+DYING = """
+import asyncio, os
+from pathlib import Path
+from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_sandbox_local import LocalProvider
+
+async def main():
+    provider = LocalProvider(store=Path("/tmp/b"), allow_unisolated=True)
+    box = await provider.create(SandboxSpec(network="public"))
+    await box.spawn("(setsid sleep 86397 &); sleep 86397")
+    os._exit(0)
 
 asyncio.run(main())
 """
@@ -66,9 +73,9 @@ def packages():
     return [
         path
         for path in sys.path
-        if path
+        if (path
         and Path(path).is_dir()
-        and "/lib/python" not in path
+        and "/lib/python" not in path)
         or path.endswith("site-packages")
     ]
 
@@ -87,8 +94,8 @@ def test_without_namespaces_it_refuses_unless_plain_processes_are_accepted(with_
         mounts = tuple(Mount(source=path, target=path) for path in paths)
         limits = ResourceLimits(pids=2000)
         sandbox = await provider.create(SandboxSpec(mounts=mounts, limits=limits))
-        env = {"PYTHONPATH": ":".join(paths)}
-        result = await sandbox.exec([str(python), "-c", INNER], env=env, timeout=200)
+        env = {"PYTHONPATH": ":".join(paths), "DYING": DYING}
+        result = await sandbox.exec([str(python), "-c", INNER], env=env, timeout=100)
         assert result.ok, result.stderr
         return json.loads(result.stdout)
 

@@ -243,7 +243,7 @@ def main() -> None:
         space = Workspace(options["root"], rooted)
         space.prepare()
     except OSError as error:
-        wire.send(control, {"error": str(error), "errno": error.errno})
+        _fail(control, error)
         return
     wire.send(control, {"ok": True})
     Launcher(control, space).run()
