@@ -109,6 +109,35 @@ def test_a_killed_session_goes_on_in_a_new_process_with_the_next_turn(in_sandbox
     assert {step.id for step in again.steps}.isdisjoint(step.id for step in session.steps)
 
 
+def test_a_session_without_a_turn_goes_on_as_a_new_one(in_sandbox, tmp_path):
+    role = role_with(tmp_path, ASKING)
+
+    async def body(sandbox):
+        session = await scripted().connect(sandbox, role)
+        snapshot = await session.snapshot()
+        await session.aclose()
+        again = await scripted().connect(sandbox, role, resume=snapshot)
+        again.on_ask_user(choose_tuesday)
+        await again.prompt("Book a day.")
+        await again.aclose()
+        assert again.id != session.id
+        return again.steps
+
+    assert in_sandbox(body)[-1].message == "Done."
+
+
+def test_skills_are_put_where_the_agent_looks_for_them(in_sandbox, tmp_path):
+    (tmp_path / "skills/booking").mkdir(parents=True)
+    (tmp_path / "skills/booking/SKILL.md").write_text("Book early.")
+    role = role_with(tmp_path, ASKING, skills_dir=str(tmp_path / "skills"))
+
+    async def body(sandbox):
+        await (await scripted().connect(sandbox, role)).aclose()
+
+    in_sandbox(body)
+    assert (tmp_path / "home/.agents/skills/booking/SKILL.md").read_text() == "Book early."
+
+
 def test_a_copied_client_state_answers_the_same_ask_differently(in_sandbox, tmp_path):
     """The scripted agent is replayed to its ask; its client's state is the copy."""
     role = role_with(tmp_path, ASKING)

@@ -55,6 +55,9 @@ class Opening:
             AgentTimeoutError: It did not answer within the declared start timeout.
         """
         initialized = await self._initialize()
+        if resume is not None and resume.steps == 0:
+            # Several agents save nothing before the first prompt; nothing was said yet.
+            resume = None
         if self._decl.auth is not None:
             await self._call("authenticate", {"methodId": self._decl.auth.method_id})
         modes = (
