@@ -10,19 +10,24 @@ def value_of(node: RolloutNode) -> Value | None:
 
     The return of a child is its reward when it is a leaf, and its own V otherwise.
     A leaf is worth its reward. What has no score is left out; it never counts as 0.
+    A step that was not forked adds no sample: before an only child, V is that child's.
     """
-    returns: dict[str, float | None] = {}
     values: dict[str, Value | None] = {}
     # Children before parents and without recursion: a path may have thousands of steps.
     for item in reversed(list(node.subtree)):
-        scored = [item.reward] if not item.children else [returns[c.id] for c in item.children]
-        value = _summary([score for score in scored if score is not None])
-        values[item.id] = value
-        returns[item.id] = None if value is None else value.mean
+        match item.children:
+            case []:
+                values[item.id] = _summary([item.reward])
+            case [only]:
+                values[item.id] = values[only.id]
+            case several:
+                below = [values[child.id] for child in several]
+                values[item.id] = _summary([None if v is None else v.mean for v in below])
     return values[node.id]
 
 
-def _summary(scores: list[float]) -> Value | None:
+def _summary(returns: list[float | None]) -> Value | None:
+    scores = [score for score in returns if score is not None]
     if not scores:
         return None
     n = len(scores)
