@@ -94,6 +94,13 @@ def test_scripted_declines_what_no_rule_answers(rules):
     assert answered(ScriptedUser(rules), ask(DAY)) == Answer(outcome="declined")
 
 
+def test_scripted_takes_the_one_option_that_a_pattern_fits():
+    fitting = ScriptedUser([ScriptedAnswer(match="day", option="tue|sunday")])
+    assert answered(fitting, ask(DAY)).selected == {"q1": ("o2",)}
+    several = ScriptedUser([ScriptedAnswer(match="day", option=".")])
+    assert answered(several, ask(DAY)) == Answer(outcome="declined")
+
+
 def test_scripted_can_refuse_a_permission():
     user = ScriptedUser([ScriptedAnswer(match="run", option="reject_once")])
     assert answered(user, permission("allow_once", "reject_once")).selected["p"] == ("reject_once",)
@@ -102,6 +109,8 @@ def test_scripted_can_refuse_a_permission():
 def test_a_pattern_that_is_no_expression_is_the_tasks_error():
     with pytest.raises(TaskError, match=r"user\.answers\.1\.match"):
         ScriptedUser([ScriptedAnswer(), ScriptedAnswer(match="(")])
+    with pytest.raises(TaskError, match=r"user\.answers\.0\.option"):
+        ScriptedUser([ScriptedAnswer(option="(")])
 
 
 @pytest.mark.parametrize("make", [AutoUser, lambda nudges: ScriptedUser((), nudges)])

@@ -84,8 +84,10 @@ class ScriptedAnswer(Model):
     match: str = ".*"
     """A regular expression searched in the question's text."""
     option: str | None = None
-    """The label or id of the option to choose."""
+    """The option to choose: its id or label, or a regular expression that is found in
+    the id, label or description of exactly one."""
     text: str | None = None
+    """What to say where no option fits and free text is allowed."""
 
 
 class TaskUser(Model):

@@ -15,8 +15,9 @@ _SEARCHED_CHARS = 4096
 class ScriptedUser:
     """Answers each question by the first rule whose pattern is found in its text.
 
-    A rule's `option` names an option by its id or, in any case, its label; its `text`
-    is used where free text is allowed. An Ask with a question that no rule answers is
+    A rule's `option` names an option by its id or, in any case, its label; or it is a
+    pattern that fits exactly one, since agents word their options as they like. Its
+    `text` is used where no option fits and free text is allowed. An Ask with a question that no rule answers is
     declined as a whole. A permission that no rule answers is allowed.
 
     Raises:
@@ -25,6 +26,8 @@ class ScriptedUser:
 
     def __init__(self, answers: Sequence[ScriptedAnswer] = (), nudges: Sequence[str] = ()) -> None:
         self._rules = [(_compile(rule, index), rule) for index, rule in enumerate(answers)]
+        for index, rule in enumerate(answers):
+            _pattern(rule.option or "", f"user.answers.{index}.option")
         self._nudges = tuple(nudges)
 
     async def answer(self, ask: Ask, steps: Sequence[Step]) -> Answer:
@@ -58,12 +61,15 @@ class ScriptedUser:
 
 
 def _compile(rule: ScriptedAnswer, index: int) -> re.Pattern[str]:
+    return _pattern(rule.match, f"user.answers.{index}.match")
+
+
+def _pattern(text: str, key: str) -> re.Pattern[str]:
     try:
-        return re.compile(rule.match, re.IGNORECASE | re.DOTALL)
+        return re.compile(text, re.IGNORECASE | re.DOTALL)
     except re.error as error:
         raise TaskError(
-            f"pattern {rule.match!r} is no regular expression: {error}",
-            where=f"task.toml:user.answers.{index}.match",
+            f"pattern {text!r} is no regular expression: {error}", where=f"task.toml:{key}"
         ) from error
 
 
@@ -74,4 +80,10 @@ def _option(rule: ScriptedAnswer, question: Question) -> str | None:
     for option in question.options:
         if option.id == rule.option or option.label.strip().casefold() == wanted:
             return option.id
-    return None
+    pattern = re.compile(rule.option, re.IGNORECASE | re.DOTALL)
+    fitting = [
+        option.id
+        for option in question.options
+        if pattern.search(f"{option.id}\n{option.label}\n{option.description}"[:_SEARCHED_CHARS])
+    ]
+    return fitting[0] if len(fitting) == 1 else None
