@@ -17,8 +17,9 @@ class ScriptedUser:
 
     A rule's `option` names an option by its id or, in any case, its label; or it is a
     pattern that fits exactly one, since agents word their options as they like. Its
-    `text` is used where no option fits and free text is allowed. An Ask with a question that no rule answers is
-    declined as a whole. A permission that no rule answers is allowed.
+    `text` is used where no option fits and free text is allowed. An Ask with a question
+    that no rule answers is declined as a whole. A permission that no rule answers is
+    allowed.
 
     Raises:
         TaskError: A pattern is no regular expression.
