@@ -66,6 +66,17 @@ class AsksTwice(FakeSession):
         super().on_ask_user(twice)
 
 
+class TellsStepsLate(FakeSession):
+    def on_step(self, handler):
+        self.late = handler
+
+    async def prompt(self, text):
+        reason = await super().prompt(text)
+        for step in self.steps:
+            self.late(step)
+        return reason
+
+
 class EndsTurnsOnCancel(FakeSession):
     async def prompt(self, text):
         await super().prompt(text)
@@ -98,6 +109,7 @@ BROKEN_SESSIONS = [
     (SharesSteps, TALK, "sessions_are_their_own"),
     (ForgetsTheAnswer, ASKING, "an_ask_ends_a_step_and_its_answer_opens_the_next"),
     (AsksTwice, ASKING, "an_ask_ends_a_step_and_its_answer_opens_the_next"),
+    (TellsStepsLate, ASKING, "an_ask_ends_a_step_and_its_answer_opens_the_next"),
     (EndsTurnsOnCancel, [[Hang()]], "cancel_ends_the_turn"),
     (PromptsAfterClose, TALK, "a_closed_session_takes_no_prompt"),
     (CannotResume, TALK, "a_session_goes_on_from_its_snapshot"),
@@ -169,6 +181,16 @@ class QueryShowsNothing(FakeEnvironment):
         return EnvState()
 
 
+class AsksInside(FakeEnvironment):
+    async def provision(self, ctx):
+        self.box = ctx.sandbox
+        return await super().provision(ctx)
+
+    async def query(self):
+        await self.box.exec("true")
+        return await super().query()
+
+
 class SeedsAgain(FakeEnvironment):
     async def provision(self, ctx):
         return await super().provision(type(ctx)(sandbox=ctx.sandbox, task_id=ctx.task_id))
@@ -202,6 +224,7 @@ class TearsDownOnce(FakeEnvironment):
         (KeepsOneSnapshot, "snapshots_are_independent"),
         (QueryWrites, "query_shows_the_state_and_does_not_change_it"),
         (QueryShowsNothing, "query_shows_the_state_and_does_not_change_it"),
+        (AsksInside, "the_state_can_be_read_and_taken_while_frozen"),
         (SeedsAgain, "a_fork_carries_the_state"),
         (DropsVariables, "prepare_only_adds_to_the_spec"),
         (LivesOutside, "worlds_are_isolated"),

@@ -60,23 +60,31 @@ class FreezesNothing(FakeSandbox):
 class ThawsEarly(FakeSandbox):
     @asynccontextmanager
     async def freeze(self):
-        self.gate._depth = 1
+        self.gate._holders.append(None)
         self.gate._open.clear()
         try:
             yield
         finally:
-            self.gate._depth = 0
+            self.gate._holders.clear()
             self.gate._open.set()
 
 
 class StaysFrozenOnError(FakeSandbox):
     @asynccontextmanager
     async def freeze(self):
-        self.gate._depth += 1
+        self.gate._holders.append(None)
         self.gate._open.clear()
         yield
-        self.gate._depth -= 1
+        self.gate._holders.clear()
         self.gate._open.set()
+
+
+class WaitsForItsOwnFreeze(FakeSandbox):
+    @asynccontextmanager
+    async def freeze(self):
+        async with super().freeze():
+            self.gate._holders[-1] = None
+            yield
 
 
 class AlwaysSucceeds(FakeSandbox):
@@ -307,6 +315,7 @@ BROKEN_SANDBOXES = [
     (FreezesNothing, "snapshot_works_in_a_frozen_sandbox"),
     (ThawsEarly, "freeze_is_reentrant"),
     (StaysFrozenOnError, "freeze_thaws_on_error"),
+    (WaitsForItsOwnFreeze, "exec_by_the_holder_of_a_freeze_is_refused"),
     (AlwaysSucceeds, "exec_reports_the_exit_code"),
     (AlwaysSucceeds, "a_missing_program_is_never_a_success"),
     (ReportsSignalsRaw, "exec_reports_a_signal_as_128_plus_n"),

@@ -130,6 +130,23 @@ async def reset_returns_to_the_baseline(subject: EnvironmentSubject) -> None:
         await subject.changed(environment, sandbox)
 
 
+def _lacks_freeze(subject: EnvironmentSubject) -> str | None:
+    return None if subject.capabilities.freeze else "capabilities: no freeze"
+
+
+@promise(_lacks_freeze)
+async def the_state_can_be_read_and_taken_while_frozen(subject: EnvironmentSubject) -> None:
+    """`query` and `snapshot` work while the caller holds the sandbox still."""
+    async with subject.world() as (environment, sandbox):
+        before = await subject.changed(environment, sandbox)
+        async with sandbox.freeze():
+            expect_equal(await environment.query(), before, "the state under a freeze")
+            snapshot = await environment.snapshot()
+        await subject.changed(environment, sandbox)
+        await environment.restore(snapshot)
+        expect_equal(await environment.query(), before, "the restored state")
+
+
 @promise(_lacks_forks)
 async def a_fork_carries_the_state(subject: EnvironmentSubject) -> None:
     """A world made from a checkpoint goes on from its state, apart from the parent."""
@@ -171,6 +188,7 @@ _CHECKS: tuple[EnvironmentCheck, ...] = (
     restore_rolls_the_state_back,
     snapshots_are_independent,
     reset_returns_to_the_baseline,
+    the_state_can_be_read_and_taken_while_frozen,
     a_fork_carries_the_state,
     worlds_are_isolated,
     teardown_may_be_repeated,

@@ -4,6 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from benchflow_contracts.agent import Session
+from benchflow_contracts.ask import Answer, Ask
 from benchflow_contracts.errors import AgentError, SnapshotError
 from benchflow_contracts.testing.agent_subject import AgentCheck, AgentSubject, FirstOption
 from benchflow_contracts.testing.check import expect, expect_equal, expect_error, promise
@@ -95,15 +96,24 @@ async def a_session_takes_a_second_prompt(subject: AgentSubject) -> None:
 
 @promise(_lacks_ask_prompt)
 async def an_ask_ends_a_step_and_its_answer_opens_the_next(subject: AgentSubject) -> None:
-    """The handler gets each Ask once; the steps carry it and then the answer."""
+    """The handler gets each Ask once, when its step is out; the next step has the answer."""
     user = FirstOption()
+    told: list[Step] = []
+    out: list[object] = []
+
+    async def handler(ask: Ask) -> Answer:
+        out.append(told[-1].ask if told else None)
+        return await user(ask)
+
     async with subject.box() as box, subject.session(box) as session:
-        session.on_ask_user(user)
+        session.on_step(told.append)
+        session.on_ask_user(handler)
         await session.prompt(subject.ask_prompt or "")
         steps = session.steps
     asked = [at for at, step in enumerate(steps) if step.ask is not None]
     expect(asked, "the agent asked nothing")
     expect_equal([steps[at].ask for at in asked], user.asked, "the asks of the steps")
+    expect_equal(out, user.asked, "what ended the last step when the handler was called")
     for at, answer in zip(asked, user.answers, strict=True):
         expect(at + 1 < len(steps), "no step follows the answer")
         expect_equal(steps[at + 1].answer, answer, "the answer that opens the next step")

@@ -2,7 +2,8 @@
 
 import contextlib
 
-from benchflow_contracts.testing.check import expect, expect_equal, promise
+from benchflow_contracts.errors import SandboxFrozenError
+from benchflow_contracts.testing.check import expect, expect_equal, expect_error, promise
 from benchflow_contracts.testing.sandbox_subject import (
     TICKER,
     SandboxCheck,
@@ -65,6 +66,16 @@ async def download_works_in_a_frozen_sandbox(subject: SandboxSubject) -> None:
             expect_equal(await subject.get(box, "file"), b"content", "the file")
 
 
+@promise(lacks_freeze)
+async def exec_by_the_holder_of_a_freeze_is_refused(subject: SandboxSubject) -> None:
+    """It raises SandboxFrozenError at once, since it would wait for itself for ever."""
+    async with subject.box() as box:
+        async with box.freeze():
+            call = box.exec("echo never", timeout=2)
+            await expect_error(SandboxFrozenError, call, "exec under the own freeze")
+        expect_equal(await subject.output(box, "echo on"), "on\n", "the next command")
+
+
 @promise(_lacks_either)
 async def snapshot_works_in_a_frozen_sandbox(subject: SandboxSubject) -> None:
     """A snapshot under a freeze holds that instant; the sandbox stays frozen."""
@@ -86,5 +97,6 @@ FREEZE_CHECKS: tuple[SandboxCheck, ...] = (
     freeze_is_reentrant,
     freeze_thaws_on_error,
     download_works_in_a_frozen_sandbox,
+    exec_by_the_holder_of_a_freeze_is_refused,
     snapshot_works_in_a_frozen_sandbox,
 )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from typing import Any
 
-from benchflow_contracts.errors import SandboxError
+from benchflow_contracts.errors import SandboxError, SandboxFrozenError
 
 from .pipe import FakePipe
 
@@ -19,7 +19,7 @@ class FakeGate:
     """What holds every fake process still while the sandbox is frozen."""
 
     def __init__(self) -> None:
-        self._depth = 0
+        self._holders: list[asyncio.Task[Any] | None] = []
         self._open = asyncio.Event()
         self._open.set()
         self.freezes = 0
@@ -28,21 +28,27 @@ class FakeGate:
     @property
     def frozen(self) -> bool:
         """Whether nothing may run now."""
-        return self._depth > 0
+        return bool(self._holders)
 
     @contextmanager
     def closed(self) -> Generator[None, None, None]:
         """Hold everything that passes here. Re-entrant."""
-        if self._depth == 0:
+        if not self._holders:
             self.freezes += 1
             self._open.clear()
-        self._depth += 1
+        holder = asyncio.current_task()
+        self._holders.append(holder)
         try:
             yield
         finally:
-            self._depth -= 1
-            if self._depth == 0:
+            self._holders.remove(holder)
+            if not self._holders:
                 self._open.set()
+
+    def refuse_own_task(self) -> None:
+        """Raise when the caller would wait for what it holds still itself."""
+        if asyncio.current_task() in self._holders:
+            raise SandboxFrozenError("the sandbox is frozen by this task: nothing inside can run")
 
     async def passage(self) -> None:
         """Let others run, then wait until nothing is frozen."""

@@ -102,6 +102,7 @@ class FakeSandbox:
     ) -> ExecResult:
         """Run a command to its end."""
         await self._begin("exec")
+        self.gate.refuse_own_task()
         call = self._call(cmd, user, cwd, env, stdin=stdin, timeout=timeout)
         started = time.monotonic()
         handler = self.commands.handler(call.text) or self.provider.commands.handler(call.text)
