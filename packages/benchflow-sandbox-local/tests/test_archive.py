@@ -1,6 +1,6 @@
 import io
-import os
 import tarfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -8,6 +8,7 @@ from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_local.rootfs.archive import unpack
 from benchflow_sandbox_local.rootfs.reference import resolve
+from benchflow_sandbox_native import init_path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -38,7 +39,7 @@ def test_an_archive_is_unpacked_once_by_its_content(tmp_path):
     )
     root = unpack(made, tmp_path / "cache")
     assert (root / "etc" / "mark").read_bytes() == b"marked"
-    assert os.readlink(root / "link") == "/etc/mark"
+    assert str((root / "link").readlink()) == "/etc/mark"
     assert (root / "hard").stat().st_ino == (root / "etc" / "mark").stat().st_ino
     assert not (root / "dev" / "null").exists()
     copy = tmp_path / "b.tar"
@@ -96,10 +97,8 @@ def test_no_archive_writes_outside_of_its_root(tmp_path, members):
     base = tmp_path / "x" / "y"
     base.mkdir(parents=True, exist_ok=True)
     made = archive(base / "a.tar", *named)
-    try:
+    with suppress(SandboxError):
         unpack(made, base / "cache")
-    except SandboxError:
-        pass
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x"]
     assert sorted(p.name for p in base.iterdir()) == ["a.tar", "cache"]
     assert all(len(p.name.strip(".").split(".")[0]) == 64 for p in (base / "cache").iterdir())
@@ -108,7 +107,7 @@ def test_no_archive_writes_outside_of_its_root(tmp_path, members):
 def test_what_is_no_archive_is_an_error(tmp_path):
     bad = tmp_path / "bad.tar"
     bad.write_bytes(b"nonsense" * 1000)
-    with pytest.raises(SandboxError, match="bad.tar"):
+    with pytest.raises(SandboxError, match=r"bad\.tar"):
         unpack(bad, tmp_path / "cache")
 
 
@@ -150,8 +149,6 @@ def test_a_layer_lies_over_the_hosts_programs(with_provider, tmp_path):
 
 def test_a_complete_root_hides_the_host(with_provider, tmp_path):
     # A static program is all that a root needs; the box's own init is one.
-    from benchflow_sandbox_native import init_path
-
     root = tmp_path / "root"
     (root / "bin").mkdir(parents=True)
     (root / "bin" / "sh").write_bytes(init_path().read_bytes())

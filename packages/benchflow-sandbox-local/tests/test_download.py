@@ -1,3 +1,6 @@
+# Names are looked at as the kernel has them.
+# ruff: noqa: PTH208
+
 import asyncio
 import os
 

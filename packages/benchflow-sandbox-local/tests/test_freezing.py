@@ -2,6 +2,7 @@ import asyncio
 
 import pytest
 from benchflow_contracts.errors import SandboxError
+from benchflow_contracts.sandbox import SandboxSpec
 
 COUNTER = (
     "i=0; while :; do i=$((i+1)); echo $i > /tmp/count.new; mv /tmp/count.new /tmp/count; done"
@@ -18,8 +19,6 @@ def test_nothing_runs_while_it_is_held_and_all_goes_on_after(
     with_provider, tmp_path, prefer_cgroup_v2
 ):
     async def check(provider):
-        from benchflow_contracts.sandbox import SandboxSpec
-
         sandbox = await provider.create(SandboxSpec())
         process = await sandbox.spawn(COUNTER)
         await sandbox.exec("while [ ! -e /tmp/count ]; do :; done", timeout=10)

@@ -124,35 +124,33 @@ def test_no_file_of_the_host_outside_of_its_programs_can_be_seen(with_box, tmp_p
             for path in (secret, planted, Path(__file__), Path("/var/run/docker.sock")):
                 assert not (await sandbox.exec(["test", "-e", str(path)], user="root")).ok, path
             top = set((await sandbox.exec(["ls", "-A", "/"], user="root")).stdout.split())
-            allowed = set(
-                [
-                    ".bf",
-                    "bin",
-                    "boot",
-                    "dev",
-                    "etc",
-                    "home",
-                    "lib",
-                    "lib32",
-                    "lib64",
-                    "libx32",
-                    "media",
-                    "mnt",
-                    "nix",
-                    "gnu",
-                    "opt",
-                    "proc",
-                    "root",
-                    "run",
-                    "sbin",
-                    "srv",
-                    "sys",
-                    "tmp",
-                    "usr",
-                    "var",
-                    "workspace",
-                ]
-            )
+            allowed = {
+                ".bf",
+                "bin",
+                "boot",
+                "dev",
+                "etc",
+                "home",
+                "lib",
+                "lib32",
+                "lib64",
+                "libx32",
+                "media",
+                "mnt",
+                "nix",
+                "gnu",
+                "opt",
+                "proc",
+                "root",
+                "run",
+                "sbin",
+                "srv",
+                "sys",
+                "tmp",
+                "usr",
+                "var",
+                "workspace",
+            }
             assert top <= allowed
             for name in ("root", "srv", "mnt", "opt", "run", "tmp", "media", "boot", "sys"):
                 assert (await sandbox.exec(["ls", "-A", f"/{name}"], user="root")).stdout == ""
@@ -189,23 +187,21 @@ def test_the_kernels_switches_are_read_only_or_hidden(with_box):
 def test_the_usual_devices_work_and_no_other_is_there(with_box):
     async def check(sandbox):
         names = set((await sandbox.exec(["ls", "/dev"])).stdout.split())
-        assert names == set(
-            [
-                "fd",
-                "full",
-                "null",
-                "ptmx",
-                "pts",
-                "random",
-                "shm",
-                "stderr",
-                "stdin",
-                "stdout",
-                "tty",
-                "urandom",
-                "zero",
-            ]
-        )
+        assert names == {
+            "fd",
+            "full",
+            "null",
+            "ptmx",
+            "pts",
+            "random",
+            "shm",
+            "stderr",
+            "stdin",
+            "stdout",
+            "tty",
+            "urandom",
+            "zero",
+        }
         script = "echo x > /dev/null && head -c 4 /dev/urandom | wc -c && touch /dev/shm/a"
         result = await sandbox.exec(f"{script} && python3 -c 'import pty; pty.openpty()'")
         assert result.stdout == "4\n", result

@@ -1,4 +1,8 @@
+# A limit is hit by one of many calls.
+# ruff: noqa: PT012
+
 import asyncio
+from contextlib import suppress
 
 import pytest
 from benchflow_contracts.errors import SandboxError, SandboxLimitError
@@ -24,17 +28,15 @@ def test_a_fork_bomb_stays_below_the_limit_and_spares_the_next_command(
         if "pids" not in sandbox.group.enforced:
             pytest.skip("this hierarchy has no pids controller")
         bomb = "b() { b | b & }; b; sleep 1"
-        try:
+        with suppress(SandboxError):
             await sandbox.exec(bomb, timeout=5)
-        except SandboxError:
-            pass
-        for _ in range(100):
-            try:
+        # What the bomb left behind goes on forking: one sweep need not catch it all.
+        for _ in range(200):
+            with suppress(SandboxError):
                 await sandbox.exec("pkill -9 bash", user="root", timeout=5)
-            except SandboxError:
-                await asyncio.sleep(0.05)
-            else:
-                break
+                if (await sandbox.exec(["pgrep", "bash"], timeout=5)).exit_code == 1:
+                    break
+            await asyncio.sleep(0.02)
         assert (await sandbox.exec("true", timeout=10)).ok
 
     with_provider(check, prefer_cgroup_v2=prefer_cgroup_v2)
@@ -87,7 +89,10 @@ def test_a_full_disk_is_an_error_inside_and_harmless_outside(with_provider):
 def test_the_processor_share_is_set(with_provider):
     async def check(provider):
         sandbox = await provider.create(SandboxSpec(limits=ResourceLimits(cpus=0.5)))
-        spin = "import time; s=time.monotonic(); \nwhile time.monotonic() - s < 1: pass\nprint(time.process_time())"
+        spin = (
+            "import time; s=time.monotonic()\nwhile time.monotonic() - s < 1: pass\n"
+            "print(time.process_time())"
+        )
         used = float((await sandbox.exec(["python3", "-I", "-c", spin])).stdout)
         assert used < 0.8
 

@@ -1,3 +1,6 @@
+# What is left behind is looked for on the spot.
+# ruff: noqa: ASYNC240, PT012
+
 import asyncio
 import os
 from pathlib import Path

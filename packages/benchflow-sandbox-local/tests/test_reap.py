@@ -1,3 +1,6 @@
+# What is left behind is looked for on the spot.
+# ruff: noqa: ASYNC240
+
 import asyncio
 import json
 import os

@@ -1,3 +1,6 @@
+# An image is put together here from programs of the host, by name.
+# ruff: noqa: PTH103, PTH110, PTH114, PTH115, PTH120, PTH123, PTH211, PLW2901
+
 import json
 import os
 import subprocess

@@ -46,7 +46,8 @@ async def main():
         found["results"] = [result.model_dump() for result in results]
     subprocess.run([sys.executable, "-c", os.environ["DYING"]], check=True)
     found["reaped"] = len(await provider.reap(ReapPolicy()))
-    found["after"] = [sorted(os.listdir("/tmp/b/plain")), os.popen("pgrep -xc sleep").read().strip()]
+    left = sorted(os.listdir("/tmp/b/plain"))
+    found["after"] = [left, os.popen("pgrep -xc sleep").read().strip()]
     print(json.dumps(found))
 
 asyncio.run(main())
@@ -73,9 +74,7 @@ def packages():
     return [
         path
         for path in sys.path
-        if (path
-        and Path(path).is_dir()
-        and "/lib/python" not in path)
+        if (path and Path(path).is_dir() and "/lib/python" not in path)
         or path.endswith("site-packages")
     ]
 
