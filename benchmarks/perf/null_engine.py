@@ -26,12 +26,30 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from benchflow_contracts import (
+    AgentCapabilities,
+    AgentNeeds,
+    AskUserHandler,
+    ExecResult,
+    Observation,
+    Role,
+    RolloutConfig,
+    RolloutNode,
+    SandboxSpec,
+    Step,
+    StepHandler,
+    Task,
+    TaskConfig,
+    ToolCall,
+    VerifyResult,
+)
+from benchflow_kernel import AutoUser, Planes, run_rollout
 from report import emit
 
 HERE = Path(__file__).resolve()
 PEERS = {
-    "inspect-ai": ("inspect-ai==0.3.285", "peer_inspect.py"),
-    "verifiers": ("verifiers==0.1.14", "peer_verifiers.py"),
+    "inspect-ai==0.3.285": "peer_inspect.py",
+    "verifiers==0.1.14": "peer_verifiers.py",
 }
 
 
@@ -45,12 +63,11 @@ def peak_rss_mb() -> float:
 class NullSandbox:
     """A box in which nothing happens."""
 
-    def __init__(self, spec: Any, ident: str) -> None:
+    def __init__(self, spec: SandboxSpec, ident: str) -> None:
         self.spec = spec
         self.id = ident
 
-    async def exec(self, cmd: str, **_: Any) -> Any:
-        from benchflow_contracts import ExecResult
+    async def exec(self, cmd: str, **_: object) -> ExecResult:
 
         await asyncio.sleep(0)
         return ExecResult(exit_code=0, stdout=cmd, stderr="", duration_sec=0.0)
@@ -71,7 +88,7 @@ class NullProvider:
     def __init__(self) -> None:
         self._made = 0
 
-    async def create(self, spec: Any, **_: Any) -> NullSandbox:
+    async def create(self, spec: SandboxSpec, **_: object) -> NullSandbox:
         await asyncio.sleep(0)
         self._made += 1
         return NullSandbox(spec, f"null-{self._made}")
@@ -97,18 +114,17 @@ class NullSession:
 
     id = "null"
 
-    def __init__(self, sandbox: NullSandbox, role: Any, steps: int, gate: Any) -> None:
+    def __init__(self, sandbox: NullSandbox, role: Role, steps: int, gate: Gate | None) -> None:
         self._sandbox, self._role, self._count, self._gate = sandbox, role, steps, gate
-        self.steps: list[Any] = []
+        self.steps: list[Step] = []
 
-    def on_ask_user(self, handler: Any) -> None:
-        self._ask = handler
+    def on_ask_user(self, handler: AskUserHandler) -> None:
+        del handler
 
-    def on_step(self, handler: Any) -> None:
+    def on_step(self, handler: StepHandler) -> None:
         self._step = handler
 
     async def prompt(self, text: str) -> str:
-        from benchflow_contracts import Observation, Step, ToolCall
 
         if self._gate is not None:
             await self._gate.pass_through()
@@ -122,9 +138,7 @@ class NullSession:
                 role=self._role.name,
                 prompt=text if number == 0 else None,
                 message="I will look at the next file.",
-                tool_calls=(
-                    ToolCall(id=f"c{number}", title="bash", raw_input={"cmd": "true"}),
-                ),
+                tool_calls=(ToolCall(id=f"c{number}", title="bash", raw_input={"cmd": "true"}),),
                 observations=(
                     Observation(
                         tool_call_id=f"c{number}", status="completed", content=result.stdout
@@ -147,21 +161,19 @@ class NullAgent:
 
     name = "null"
 
-    def __init__(self, steps: int, gate: Any = None) -> None:
+    def __init__(self, steps: int, gate: Gate | None = None) -> None:
         self._steps, self._gate = steps, gate
 
-    def capabilities(self) -> Any:
-        from benchflow_contracts import AgentCapabilities
+    def capabilities(self) -> AgentCapabilities:
 
         return AgentCapabilities(protocol="null")
 
-    async def needs(self, role: Any) -> Any:
-        from benchflow_contracts import AgentNeeds
+    async def needs(self, role: Role) -> AgentNeeds:
 
         del role
         return AgentNeeds()
 
-    async def connect(self, sandbox: Any, role: Any, **_: Any) -> NullSession:
+    async def connect(self, sandbox: NullSandbox, role: Role, **_: object) -> NullSession:
         await asyncio.sleep(0)
         return NullSession(sandbox, role, self._steps, self._gate)
 
@@ -171,8 +183,7 @@ class NullReward:
 
     name = "reward"
 
-    async def score(self, node: Any) -> Any:
-        from benchflow_contracts import VerifyResult
+    async def score(self, node: RolloutNode) -> VerifyResult:
 
         del node
         return VerifyResult(reward=1.0)
@@ -181,9 +192,7 @@ class NullReward:
 class Bench:
     """Runs null rollouts, each with its record on disk."""
 
-    def __init__(self, folder: Path, steps: int, gate: Any = None) -> None:
-        from benchflow_contracts import RolloutConfig, Task, TaskConfig
-        from benchflow_kernel import AutoUser, Planes
+    def __init__(self, folder: Path, steps: int, gate: Gate | None = None) -> None:
 
         self._folder = folder
         self._config = RolloutConfig.single("null")
@@ -203,7 +212,6 @@ class Bench:
         )
 
     async def one(self, name: str) -> None:
-        from benchflow_kernel import run_rollout
 
         tree = await run_rollout(
             self._task, self._config, self._planes, directory=self._folder / name
@@ -282,7 +290,38 @@ def measure(n: int, crowd_size: int) -> None:
     emit("null_engine.crowd", [peak], unit="MB", limit=250, rollouts=crowd_size, **memory)
 
 
-def child(kind: str, steps: int, n: int) -> Any:
+def measure_peers() -> None:
+    """Run the shared workload on every peer that can be had."""
+    for package, script in PEERS.items():
+        name = package.split("==")[0]
+        one = peer(package, script, 1, 20, 220)
+        fifty = peer(package, script, 50, 10, 50)
+        if one is None or fifty is None:
+            print(f"{package} cannot be had here", file=sys.stderr)
+            continue
+        marginal = (statistics.median(fifty) - statistics.median(one)) / 49
+        facts = {"package": package, "at_once": 64}
+        emit(f"null_engine.peer.{name}.rollout_of_1_step", one, unit="CPU ms", **facts)
+        emit(f"null_engine.peer.{name}.rollout_of_50_steps", fifty, unit="CPU ms", **facts)
+        emit(f"null_engine.peer.{name}.extra_step", [marginal], unit="CPU ms", **facts)
+
+
+def peer(package: str, script: str, steps: int, small: int, large: int) -> list[float] | None:
+    """Return the peer's CPU ms per rollout, three times, or `None` without the peer."""
+    command = ["uv", "run", "--no-project", "--quiet", "--python", sys.executable]
+    command += ["--with", package, "python", str(HERE.with_name(script))]
+    samples: list[float] = []
+    for _ in range(3):
+        sizes = [str(steps), str(small), str(large)]
+        try:
+            done = subprocess.run([*command, *sizes], check=True, stdout=subprocess.PIPE)
+        except (OSError, subprocess.CalledProcessError):
+            return None
+        samples.append(float(done.stdout.decode().strip().splitlines()[-1]))
+    return samples
+
+
+def child(kind: str, steps: int, n: int) -> Any:  # noqa: ANN401 - whatever it printed
     command = [sys.executable, str(HERE), "--child", kind, "--steps", str(steps), "--n", str(n)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     return json.loads(done.stdout)
@@ -309,6 +348,8 @@ def main() -> None:
         run_child(given.child, given.steps, given.n)
         return
     measure(given.n, given.crowd)
+    if given.peers:
+        measure_peers()
 
 
 if __name__ == "__main__":
