@@ -15,16 +15,20 @@ from benchflow_contracts.sandbox import Mount, ResourceLimits, Sandbox, SandboxP
 from benchflow_sandbox_local import LocalProvider, LocalSandbox
 
 
+PREFIX = f"benchflow-test{os.getpid()}-"
+
+
+@pytest.fixture(autouse=True)
+def groups_of_this_run(monkeypatch):
+    """Other runs make groups on this machine at the same time."""
+    monkeypatch.setattr("benchflow_sandbox_local.keeper.GROUP_PREFIX", PREFIX)
+
+
 def footprint():
-    groups = [
-        path
-        for base in Path("/sys/fs/cgroup").glob("**/benchflow-*")
-        for path in [base]
-        if path.is_dir()
-    ]
+    """Count what a sandbox takes on the host: descriptors, control groups, mounts."""
     return (
         len(list(Path("/proc/self/fd").iterdir())),
-        len(groups),
+        len(list(Path("/sys/fs/cgroup").glob(f"**/{PREFIX}*"))),
         len(Path("/proc/self/mountinfo").read_text().splitlines()),
     )
 
@@ -66,6 +70,8 @@ def test_two_hundred_lives_leave_nothing(with_provider):
             async with asyncio.TaskGroup() as group:
                 making = [group.create_task(provider.create(SandboxSpec())) for _ in range(4)]
             boxes = [task.result() for task in making]
+            if number == 0:
+                assert footprint()[1] > before[1]
             if number % 10 == 0:
                 image = await boxes[0].snapshot()
                 await boxes[1].restore(image)
