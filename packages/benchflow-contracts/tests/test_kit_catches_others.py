@@ -224,7 +224,7 @@ class TearsDownOnce(FakeEnvironment):
         (KeepsOneSnapshot, "snapshots_are_independent"),
         (QueryWrites, "query_shows_the_state_and_does_not_change_it"),
         (QueryShowsNothing, "query_shows_the_state_and_does_not_change_it"),
-        (AsksInside, "the_state_can_be_read_and_taken_while_frozen"),
+        (AsksInside, "the_state_can_be_read_while_frozen"),
         (SeedsAgain, "a_fork_carries_the_state"),
         (DropsVariables, "prepare_only_adds_to_the_spec"),
         (LivesOutside, "worlds_are_isolated"),
