@@ -10,6 +10,7 @@ from benchflow.trajectories import (
     trajectory_to_verifiers_record,
 )
 from benchflow.trajectories.export import stable_example_id
+from benchflow.trajectories.timing import Span, verifiers_timing
 from benchflow_contracts import (
     Answer,
     Ask,
@@ -113,7 +114,15 @@ def test_an_unscored_record_has_no_reward_and_is_not_complete() -> None:
     assert row["reward"] is None
     assert row["is_completed"] is False
     assert row["info"]["reward_valid"] is False
-    assert row["error"] == "the tests hung"
+    assert row["metrics"] == {}
+    assert row["error"] == {
+        "error": "RewardError",
+        "message": "the tests hung",
+        "error_chain_repr": "RewardError('the tests hung')",
+        "error_chain_str": "RewardError",
+    }
+    assert row["error_chain"] == "RewardError('the tests hung')"
+    assert row["long_error_chain"] == "RewardError"
 
 
 def test_an_unscored_record_is_left_out_of_the_file(tmp_path: Path) -> None:
@@ -131,6 +140,78 @@ def test_a_failed_export_leaves_the_old_file_alone(tmp_path: Path) -> None:
         export_trajectories_to_jsonl([{"reward": 1.0, "bad": object()}], target)
     assert target.read_text() == "old\n"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_the_keys_stand_in_the_order_of_verifiers() -> None:
+    row = trajectory_to_verifiers_record(
+        task_id="office/book",
+        messages=steps_to_messages([ASKING, ACTING]),
+        verify_result=VerifyResult(reward=1.0, items={"booked": 1.0}),
+        stop_condition="end_turn",
+        token_usage={"input_tokens": 3.0, "output_tokens": 1.0},
+    )
+    head = ["example_id", "prompt", "completion", "info", "reward", "error", "timing"]
+    flags = ["is_completed", "is_truncated", "stop_condition"]
+    assert list(row) == [*head, *flags, "metrics", "tool_defs", "token_usage", "booked"]
+    assert list(row["completion"][0]) == ["role", "content", "tool_calls", "reasoning_content"]
+
+
+def test_a_record_without_times_has_the_whole_timing_all_zero() -> None:
+    timing = record(VerifyResult(reward=1.0))["timing"]
+    nothing = {"start": 0.0, "end": 0.0, "duration": 0.0}
+    assert timing["setup"] == timing["generation"] == timing["scoring"] == nothing
+    assert timing["model"] == timing["env"] == {"spans": [], "duration": 0.0}
+    assert timing["total"] == timing["overhead"] == timing["start_time"] == 0.0
+
+
+def test_the_parts_of_the_timing_add_up() -> None:
+    timing = verifiers_timing(
+        start_time=9.0, setup=Span(10, 12), generation=Span(10, 20), scoring=Span(21, 24)
+    )
+    assert [timing[k]["duration"] for k in ("setup", "generation", "scoring")] == [2, 10, 3]
+    assert timing["total"] == 14
+    assert timing["overhead"] == 9
+
+
+def test_a_verdict_without_items_is_its_own_metric() -> None:
+    row = record(VerifyResult(reward=0.5))
+    assert row["metrics"] == {"verdict": 0.5}
+    assert row["verdict"] == 0.5
+    assert row["info"]["reward_metadata"]["items"] is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "arguments"),
+    [
+        ({"n": 1}, {"n": 1}),
+        (None, {"title": "look"}),
+        ("ls", {"input": "ls"}),
+        ([1], {"input": [1]}),
+    ],
+)
+def test_the_arguments_of_a_call_are_an_object(raw: object, arguments: object) -> None:
+    step = Step(
+        id="s",
+        tool_calls=(ToolCall(id="t", title="look", raw_input=raw),),
+        started_at=1,
+        finished_at=2,
+    )
+    row = trajectory_to_verifiers_record(
+        task_id="t",
+        messages=steps_to_messages([step]),
+        verify_result=VerifyResult(reward=1.0),
+        tool_calls="openai",
+    )
+    [call] = row["completion"][0]["tool_calls"]
+    assert (call["id"], call["type"]) == ("t", "function")
+    assert json.loads(call["function"]["arguments"]) == arguments
+
+
+def test_a_file_is_plain_ascii_with_one_line_per_row(tmp_path: Path) -> None:
+    hostile = {"reward": 1.0, "text": "a\u2028b\x85c\ud800"}
+    report = export_trajectories_to_jsonl([hostile], tmp_path / "data.jsonl")
+    [line] = report.path.read_text(encoding="ascii").splitlines()
+    assert json.loads(line) == hostile
 
 
 @given(st.lists(st.text(min_size=1), unique=True, min_size=2, max_size=50))

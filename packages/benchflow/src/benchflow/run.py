@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchflow_contracts import Event, RolloutTree, SandboxProvider, Task, Trajectory
-from benchflow_kernel import load_task, run_rollout, trajectories
+from benchflow_kernel import Planes, load_task, run_rollout, trajectories
 
 from .options import RunOptions
 from .planes import assemble, open_provider
@@ -78,7 +78,7 @@ async def run_in(
     planes = assemble(options, task, provider)
     tree = await run_rollout(
         task,
-        options.rollout_config(labels={"rollout": rollout_id}),
+        options.rollout_config(labels=_labels(rollout_id, planes)),
         planes,
         rollout_id=rollout_id,
         directory=directory,
@@ -88,3 +88,10 @@ async def run_in(
     if directory is not None:
         write_rollout(directory, tree, task, options, record)
     return RunResult(tree=tree, record=record, directory=directory)
+
+
+def _labels(rollout_id: str, planes: Planes) -> dict[str, str]:
+    labels = {"rollout": rollout_id}
+    if planes.environment is not None:
+        labels["environment"] = planes.environment().name
+    return labels

@@ -1,10 +1,11 @@
 """`bench rollout`: read what a rollout left."""
 
 import json as jsonlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from benchflow_contracts import RolloutTree, StoreError
+from benchflow_contracts import Event, RolloutTree, StoreError
 from benchflow_kernel import fold, load_task, read_events, tree_to_json
 
 from benchflow.options import RunOptions
@@ -86,12 +87,15 @@ def export(
         format: `verifiers` rows, or the same with OpenAI tool calls for SFT.
     """
     directory = find_rollout(rollout, jobs_dir)
-    loaded = _load(directory)
+    events = _events(directory)
+    loaded = fold(events)
     config = _config(directory)
     options = RunOptions.model_validate(config["options"])
     task = load_task(Path(config["task_path"]))
     calls: Literal["verifiers", "openai"] = "openai" if format == "sft" else "verifiers"
-    records = (leaf_record(loaded, leaf, task, options, tool_calls=calls) for leaf in loaded.leaves)
+    records = (
+        leaf_record(loaded, leaf, task, options, events, tool_calls=calls) for leaf in loaded.leaves
+    )
     report = export_trajectories_to_jsonl(records, output)
     if json:
         print_json({"path": str(output), "written": report.written, "unscored": report.unscored})
@@ -102,10 +106,14 @@ def export(
 
 
 def _load(directory: Path) -> RolloutTree:
+    return fold(_events(directory))
+
+
+def _events(directory: Path) -> Sequence[Event]:
     read = read_events(directory / "events.jsonl")
     if read.torn_bytes:
         note(f"the log of {directory.name} ends in {read.torn_bytes} torn bytes; they are left out")
-    return fold(read.events)
+    return read.events
 
 
 def _config(directory: Path) -> dict[str, Any]:

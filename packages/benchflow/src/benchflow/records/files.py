@@ -34,9 +34,9 @@ def write_rollout(
         _write_inputs(directory, task, options)
         _write_lines(directory / "rewards.jsonl", _reward_lines(tree))
         _write_trajectories(directory / "trajectory", tree)
-        trainer = (leaf_record(tree, leaf, task, options) for leaf in tree.leaves)
-        export_trajectories_to_jsonl(trainer, directory / "trainer" / "verifiers.jsonl")
         events = read_events(directory / "events.jsonl").events
+        trainer = (leaf_record(tree, leaf, task, options, events) for leaf in tree.leaves)
+        export_trajectories_to_jsonl(trainer, directory / "trainer" / "verifiers.jsonl")
         _write_json(directory / "timing.json", phase_times(events))
         _write_json(directory / "result.json", record.model_dump(mode="json"))
     except OSError as error:

@@ -1,8 +1,8 @@
 """Trainer records: the Verifiers `RolloutOutput` row and its JSON Lines file.
 
-Source of the format: verifiers <= 0.3.1, `RolloutOutput` and `results.jsonl`.
-There, an assistant's tool calls are a list of JSON strings with flat `id`, `name`
-and `arguments`, and every metric appears again at the top level.
+Source of the format: verifiers <= 0.3.1, `RolloutOutput` and `results.jsonl`. The
+keys, their order and their types are those of that package, so that a line is what
+it would have written itself; `tests/e2e/test_trainer_rows.py` holds us to it.
 """
 
 import hashlib
@@ -10,13 +10,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from benchflow_contracts import StoreError, VerifyResult
 
 from .messages import Message
-
-ToolCallFormat = Literal["verifiers", "openai"]
+from .timing import verifiers_timing
+from .tool_calls import ToolCallFormat, render_tool_calls
 
 _RESERVED = frozenset(
     {
@@ -34,6 +34,9 @@ _RESERVED = frozenset(
         "metrics",
         "tool_defs",
         "token_usage",
+        "trajectory",
+        "error_chain",
+        "long_error_chain",
     }
 )
 
@@ -56,7 +59,9 @@ def trajectory_to_verifiers_record(  # noqa: PLR0913 - the published signature
     environment: str | None = None,
     example_id: int | None = None,
     is_truncated: bool = False,
+    stop_condition: str | None = None,
     timing: Mapping[str, Any] | None = None,
+    token_usage: Mapping[str, float] | None = None,
     tool_calls: ToolCallFormat = "verifiers",
     info: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -65,12 +70,14 @@ def trajectory_to_verifiers_record(  # noqa: PLR0913 - the published signature
     `prompt` is everything before the first assistant message, `completion` the
     rest. `reward` is `None` for an unscored trajectory, and `is_completed` false.
     `example_id` defaults to a stable number derived from `task_id`, so that two
-    tasks never share one by default. `tool_calls="openai"` keeps OpenAI's dicts,
-    which prime-rl's SFT reader needs.
+    tasks never share one by default. `timing` is the whole of `RolloutTiming`;
+    without it, nothing was measured. `token_usage` is left out when nobody reported
+    any. `tool_calls="openai"` keeps OpenAI's dicts, which prime-rl's SFT reader needs.
     """
     split = next((i for i, m in enumerate(messages) if m["role"] == "assistant"), len(messages))
-    rendered = [_render(message, tool_calls) for message in messages]
-    metrics = {k: float(v) for k, v in verify_result.items.items() if k not in _RESERVED}
+    rendered = [render_tool_calls(message, tool_calls) for message in messages]
+    metrics = _metrics(verify_result)
+    error = _error_data(verify_result.error)
     scored = verify_result.reward is not None
     return {
         "example_id": stable_example_id(task_id) if example_id is None else example_id,
@@ -85,11 +92,15 @@ def trajectory_to_verifiers_record(  # noqa: PLR0913 - the published signature
             **(info or {}),
         },
         "reward": verify_result.reward,
-        "error": verify_result.error,
-        "timing": dict(timing or {}),
+        "error": error,
+        "timing": dict(timing or verifiers_timing()),
         "is_completed": scored,
         "is_truncated": is_truncated,
+        "stop_condition": stop_condition,
         "metrics": metrics,
+        "tool_defs": None,
+        **({} if token_usage is None else {"token_usage": dict(token_usage)}),
+        **_error_columns(error),
         **metrics,
     }
 
@@ -115,7 +126,7 @@ def export_trajectories_to_jsonl(
                 if record["reward"] is None:
                     unscored += 1
                     continue
-                line = json.dumps(record, ensure_ascii=False, allow_nan=False)
+                line = json.dumps(record, allow_nan=False)
                 file.write(line + "\n")
                 written += 1
         scratch.replace(target)
@@ -130,10 +141,22 @@ def stable_example_id(task_id: str) -> int:
     return int.from_bytes(hashlib.sha256(task_id.encode()).digest()[:8]) >> 11
 
 
+def _metrics(result: VerifyResult) -> dict[str, float]:
+    """Return the items as metrics; a verdict without items is its own only metric.
+
+    There is always one for a scored row, as in Verifiers, where each reward function
+    is also a metric: a column of empty objects cannot be stored as Parquet.
+    """
+    items = {k: float(v) for k, v in result.items.items() if k not in _RESERVED}
+    return items or ({} if result.reward is None else {"verdict": result.reward})
+
+
 def _reward_metadata(result: VerifyResult) -> dict[str, Any]:
+    # A column has one type in a data set, so what is free-form or may be an empty
+    # object stays out: the events' `meta` is in the rollout's `rewards.jsonl`.
     return {
-        "items": dict(result.items),
-        "events": [event.model_dump(mode="json") for event in result.events],
+        "items": dict(result.items) or None,
+        "events": [event.model_dump(mode="json", exclude={"meta"}) for event in result.events],
         "error": result.error,
         "space": result.space,
         "granularity": result.granularity,
@@ -141,18 +164,21 @@ def _reward_metadata(result: VerifyResult) -> dict[str, Any]:
     }
 
 
-def _render(message: Message, tool_calls: ToolCallFormat) -> Message:
-    if tool_calls == "openai" or "tool_calls" not in message:
-        return dict(message)
-    calls = [
-        json.dumps(
-            {
-                "id": call["id"],
-                "name": call["function"]["name"],
-                "arguments": call["function"]["arguments"],
-            },
-            ensure_ascii=False,
-        )
-        for call in message["tool_calls"]
-    ]
-    return {**message, "tool_calls": calls}
+def _error_data(message: str | None) -> dict[str, str] | None:
+    if message is None:
+        return None
+    return {
+        "error": "RewardError",
+        "message": message,
+        "error_chain_repr": f"RewardError({message!r})",
+        "error_chain_str": "RewardError",
+    }
+
+
+def _error_columns(error: Mapping[str, str] | None) -> dict[str, str]:
+    if error is None:
+        return {}
+    return {
+        "error_chain": error["error_chain_repr"],
+        "long_error_chain": error["error_chain_str"],
+    }

@@ -1,8 +1,8 @@
 """Steps as chat messages with real tool calls and real tool results."""
 
 import json
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
 
 from benchflow_contracts import Answer, Ask, Step, ToolCall
 
@@ -52,8 +52,11 @@ def _step_messages(step: Step) -> Iterable[Message]:
 
 
 def _openai_call(call: ToolCall) -> dict[str, Any]:
-    arguments = call.raw_input if call.raw_input is not None else {"title": call.title}
-    return _call(call.id, call.name or call.kind, arguments)
+    arguments: object = {"title": call.title} if call.raw_input is None else call.raw_input
+    if not isinstance(arguments, Mapping):
+        # OpenAI's arguments are an object, and chat templates iterate over its items.
+        arguments = {"input": arguments}
+    return _call(call.id, call.name or call.kind, cast("Mapping[str, object]", arguments))
 
 
 def _ask_call(ask: Ask) -> dict[str, Any]:
@@ -64,7 +67,7 @@ def _ask_call(ask: Ask) -> dict[str, Any]:
     return _call(f"ask-{ask.id}", ASK_TOOL, {"questions": questions})
 
 
-def _call(call_id: str, name: str, arguments: object) -> dict[str, Any]:
+def _call(call_id: str, name: str, arguments: Mapping[str, object]) -> dict[str, Any]:
     text = json.dumps(arguments, ensure_ascii=False, sort_keys=True)
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
 

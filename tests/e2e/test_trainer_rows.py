@@ -1,0 +1,67 @@
+"""What trainers read, judged by the package that defines the format."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TASKS = Path(__file__).parents[2] / "benchmarks" / "clawsbench" / "tasks"
+JUDGE = Path(__file__).with_name("check_trainer_rows.py")
+# The last release with `RolloutOutput`; 0.4 writes another format.
+PACKAGE = "verifiers==0.3.1"
+
+
+def succeed(*args: object, cwd: Path) -> str:
+    done = subprocess.run(
+        [*map(str, args)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(cwd / "hf")},
+        check=False,
+    )
+    assert done.returncode == 0, f"{args}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture
+def judge(tmp_path: Path) -> Path:
+    """Install the pinned package; return its Python."""
+    venv = tmp_path / "venv"
+    succeed("uv", "venv", "--python", sys.executable, venv, cwd=tmp_path)
+    succeed(
+        *("uv", "pip", "install", "--exclude-newer", "2026-11-14", "--python", venv, PACKAGE),
+        cwd=tmp_path,
+    )
+    return venv / "bin" / "python"
+
+
+@pytest.mark.timeout(300)
+def test_the_package_reads_every_row_and_would_have_written_the_same(
+    bench: Any, judge: Path, tmp_path: Path
+) -> None:
+    demo = tmp_path / bench("demo", "--json")["directory"]
+    shutil.copy(demo / "trainer/verifiers.jsonl", tmp_path / "forked.jsonl")
+    bench("eval", "create", "--tasks-dir", TASKS, "--agent", "nop", "--job-name", "j", "--json")
+    shutil.copy(tmp_path / "jobs/j/verifiers.jsonl", tmp_path / "job.jsonl")
+    bench("tasks", "init", "plain")
+    plain = tmp_path / bench("run", "plain", "--agent", "oracle", "--json")["directory"]
+    shutil.copy(plain / "trainer/verifiers.jsonl", tmp_path / "plain.jsonl")
+    bench("rollout", "export", demo, "--output", "sft.jsonl", "--format", "sft")
+
+    rows = ("forked.jsonl", "job.jsonl", "plain.jsonl")
+    seen = json.loads(succeed(judge, "-I", JUDGE, *rows, "--sft", "sft.jsonl", cwd=tmp_path))
+
+    forked, job, [alone] = (seen["rows"][name] for name in rows)
+    assert len(forked) == 3
+    assert {row["calls"] > 0 for row in forked} == {True}
+    assert seen["sft_calls"] == sum(row["calls"] for row in forked)
+    assert {row["environment"] for row in forked + job} == {"clawsbench"}
+    assert len(job) == len(list(TASKS.glob("*/task.toml")))
+    assert (alone["reward"], alone["environment"]) == (1.0, None)
