@@ -130,6 +130,15 @@ def test_an_agent_that_exits_in_its_turn_is_reported_with_its_last_words(run_hos
     assert session.steps[-1].meta["incomplete"]
 
 
+def test_a_grandchild_that_holds_the_pipes_does_not_hold_the_runner(run_hostile):
+    turn = """
+import subprocess
+subprocess.Popen(["sleep", "3"], start_new_session=True, stdout=subprocess.DEVNULL)
+sys.stderr.write("gone\\n"); sys.exit(4)
+"""
+    run_hostile(turn, expect=AgentError, match=r"last words:\ngone")
+
+
 def test_an_agent_that_closes_its_output_and_stays_is_killed(run_hostile):
     run_hostile("os.close(1); time.sleep(60)", expect=AgentError, match="closed its output")
 

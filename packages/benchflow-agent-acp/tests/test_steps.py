@@ -141,6 +141,14 @@ def test_a_new_message_id_is_a_new_paragraph():
     assert step.message == "one two\n\nthree"
 
 
+def test_a_chunk_without_text_begins_nothing():
+    steps = fold(
+        prompt("go"), updated(tool("a", "completed", "tool_call")), updated(chunk("message", "")),
+        end(),
+    )  # fmt: skip
+    assert len(steps) == 1
+
+
 def test_updates_outside_of_a_turn_make_no_step():
     replay = [updated(chunk("message", "old")), updated(tool("x", "completed", "tool_call"))]
     steps = fold(*replay, prompt("go"), updated(chunk("message", "new")), end(), *replay)

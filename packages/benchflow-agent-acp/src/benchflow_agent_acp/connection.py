@@ -57,6 +57,7 @@ class Connection:
         self._alive: Callable[[], None] = _nothing
         self._results: dict[int, dict[str, Any]] = {}
         self._tasks: asyncio.TaskGroup | None = None
+        self._draining: asyncio.Task[None] | None = None
         self._served: set[asyncio.Task[None]] = set()
         self._writing = asyncio.Lock()
         self._received = 0
@@ -100,14 +101,14 @@ class Connection:
                 self._tasks = tasks
                 for request in list(self.state.requests.values()):
                     self._serve(request)
-                drain = tasks.create_task(self._stderr.drain(self._process.stderr))
+                self._draining = tasks.create_task(self._stderr.drain(self._process.stderr))
                 response = await self._pump(request_id)
-                drain.cancel()
+                self._draining.cancel()
                 await self._drop_served()
         except BaseExceptionGroup as failures:
             raise first_failure(failures) from None
         finally:
-            self._tasks = None
+            self._tasks = self._draining = None
         if "error" in response:
             raise AgentReplyError.of(self._name, method, response["error"])
         return as_object(response["result"])
@@ -266,10 +267,12 @@ class Connection:
         try:
             async with asyncio.timeout(_EXIT_WAIT_SEC):
                 code: int | None = await self._process.wait()
-                await self._stderr.drain(self._process.stderr)
         except TimeoutError:
             code = None
         await self._process.kill()
+        if self._draining is not None:
+            # A process outside of the group may hold the pipe open, so not for long.
+            await asyncio.wait({self._draining}, timeout=_EXIT_WAIT_SEC)
         how = "closed its output" if code is None else f"ended with exit code {code}"
         self._over = f"agent {self._name!r} {how}"
         tail = self._stderr.last_lines()

@@ -177,6 +177,8 @@ class AcpSession:
             return "cancelled"
         except AgentError as error:
             self._connection.end(str(error))
+            if isinstance(error, AgentProtocolError):
+                await self._connection.aclose(str(error))
             raise
         finally:
             self._clock = None

@@ -161,9 +161,11 @@ class StepBuilder:
             self._open(record.t).count("ignored_updates")
             return
         if isinstance(update, AgentMessageChunk | AgentThoughtChunk):
-            draft = self._open(record.t, begins=True)
+            text = block_text(update.content)
+            # Qwen reports tokens in a chunk without text, which is no act.
+            draft = self._open(record.t, begins=bool(text))
             part = "message" if isinstance(update, AgentMessageChunk) else "reasoning"
-            draft.add_text(part, block_text(update.content), update.message_id)
+            draft.add_text(part, text, update.message_id)
         elif isinstance(update, ToolCallStart | ToolCallProgress):
             self._feed_tool(record.t, update)
         elif isinstance(update, UsageUpdate):
