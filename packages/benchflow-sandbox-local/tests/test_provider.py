@@ -11,9 +11,15 @@ from benchflow_contracts.errors import (
     SandboxUnsupportedError,
     UsageError,
 )
-from benchflow_contracts.sandbox import Mount, ResourceLimits, Sandbox, SandboxProvider, SandboxSpec
+from benchflow_contracts.sandbox import (
+    Mount,
+    ReapPolicy,
+    ResourceLimits,
+    Sandbox,
+    SandboxProvider,
+    SandboxSpec,
+)
 from benchflow_sandbox_local import LocalProvider, LocalSandbox
-
 
 PREFIX = f"benchflow-test{os.getpid()}-"
 
@@ -149,6 +155,17 @@ def test_a_launcher_that_dies_is_an_error_and_teardown_still_cleans(with_provide
         assert list((store / "boxes").iterdir()) == []
 
     with_provider(check)
+
+
+def test_looking_makes_nothing(store):
+    async def look():
+        provider = LocalProvider(store=store)
+        assert [record async for record in provider.sandboxes()] == []
+        assert await provider.reap(ReapPolicy()) == []
+        await provider.aclose()
+
+    asyncio.run(look())
+    assert not store.exists()
 
 
 def test_an_unknown_image_names_where_it_was_looked_for(with_provider, tmp_path):

@@ -110,7 +110,7 @@ n = 0
 while True:
     n += 1
     for f in (a, b):
-        os.pwrite(f.fileno(), b"%020d" % n * 2000, 0)
+        os.pwrite(f.fileno(), b"%020d" % n * 20000, 0)
 """
 
     async def check(provider):

@@ -6,7 +6,7 @@ import secrets
 import socket
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
@@ -181,29 +181,38 @@ class Keeper:
         # Until it is sealed, the copy may take as much as the box itself.
         body.family.boxes[name] = body.family.boxes[body.box]
         try:
-            async with self._launcher.call(
-                "seal",
-                family=body.family.name,
-                size=body.family.size,
-                box=body.box,
-                layer=name,
-                under=[layer.path(self._root) for layer in body.layers] if merged else [],
-                parent=body.base.key if merged or not body.layers else body.layers[0].digest,
-            ) as call:
-                async with sandbox.hold_for_seal():
+            async with AsyncExitStack() as still:
+                await still.enter_async_context(sandbox.hold_for_seal())
+                async with self._launcher.call(
+                    "seal",
+                    family=body.family.name,
+                    size=body.family.size,
+                    box=body.box,
+                    layer=name,
+                    under=[layer.path(self._root) for layer in body.layers] if merged else [],
+                    parent=body.base.key if merged or not body.layers else body.layers[0].digest,
+                ) as call:
                     size = (await call.answer()).message["bytes"]
-                digest = (await call.answer()).message["digest"]
+                    # The copy is whole: the box may run on while its digest is made.
+                    await still.aclose()
+                    digest = (await call.answer()).message["digest"]
         finally:
             del body.family.boxes[name]
-        layer = Layer(name, body.family, size, digest)
+        image = self._register(body, Layer(name, body.family, size, digest), merged=merged)
+        made.append(image)
+        return image
+
+    def _register(self, body: _Body, layer: Layer, *, merged: bool) -> SandboxImage:
         layers = (layer,) if merged else (layer, *body.layers)
-        body.family.layers[name] = layer
-        ref = f"{self._owner.pid}-{body.family.name}/{name}"
+        body.family.layers[layer.name] = layer
         image = SandboxImage(
-            provider=PROVIDER, level="filesystem", ref=ref, digest=digest, bytes=size
+            provider=PROVIDER,
+            level="filesystem",
+            ref=f"{self._owner.pid}-{body.family.name}/{layer.name}",
+            digest=layer.digest,
+            bytes=layer.allowance,
         )
         self.images.add(Sealed(image, body.base, layers))
-        made.append(image)
         return image
 
     async def restart(self, sandbox: LocalSandbox, image: SandboxImage) -> Machine:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from .tree import keep_attribute
 
-_CHUNK = 1 << 20
+_CHUNK = 1 << 18
 
 
 class _Digest(Protocol):
@@ -29,13 +29,7 @@ def _walk(directory: int, prefix: str, digest: _Digest) -> None:
     for name in sorted(os.listdir(directory)):
         info = os.stat(name, dir_fd=directory, follow_symlinks=False)
         record = [f"{prefix}{name}", str(info.st_mode), str(info.st_uid), str(info.st_gid)]
-        record += _attributes(f"/proc/self/fd/{directory}/{name}")
-        if stat.S_ISLNK(info.st_mode):
-            record.append(os.readlink(name, dir_fd=directory))
-        elif stat.S_ISREG(info.st_mode):
-            record += [str(info.st_size), _file(directory, name)]
-        elif not stat.S_ISDIR(info.st_mode):
-            record.append(str(info.st_rdev))
+        record += _content(directory, name, info)
         for part in record:
             raw = os.fsencode(part)
             digest.update(len(raw).to_bytes(8, "big") + raw)
@@ -47,17 +41,30 @@ def _walk(directory: int, prefix: str, digest: _Digest) -> None:
                 os.close(below)
 
 
-def _attributes(path: str) -> list[str]:
-    names = sorted(filter(keep_attribute, os.listxattr(path, follow_symlinks=False)))
-    return [f"{n}={os.getxattr(path, n, follow_symlinks=False).hex()}" for n in names]
+def _content(directory: int, name: str, info: os.stat_result) -> list[str]:
+    if stat.S_ISREG(info.st_mode):
+        return _file(directory, name, info.st_size)
+    attributes = _attributes(f"/proc/self/fd/{directory}/{name}")
+    if stat.S_ISLNK(info.st_mode):
+        return [*attributes, os.readlink(name, dir_fd=directory)]
+    return attributes if stat.S_ISDIR(info.st_mode) else [*attributes, str(info.st_rdev)]
 
 
-def _file(directory: int, name: str) -> str:
+def _file(directory: int, name: str, size: int) -> list[str]:
     digest = hashlib.sha256()
     fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     try:
         while chunk := os.read(fd, _CHUNK):
             digest.update(chunk)
+        return [*_attributes(fd), str(size), digest.hexdigest()]
     finally:
         os.close(fd)
-    return digest.hexdigest()
+
+
+def _attributes(place: str | int) -> list[str]:
+    follow = isinstance(place, int)
+    names = os.listxattr(place, follow_symlinks=follow)
+    if not names:
+        return []
+    kept = sorted(filter(keep_attribute, names))
+    return [f"{n}={os.getxattr(place, n, follow_symlinks=follow).hex()}" for n in kept]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 MAX_DEPTH = 200
 _PRIVATE = {"origin", "impure", "nlink", "upper", "uuid"}
 _CHUNK = 1 << 20
+_SMALL = 1 << 16
 
 
 def is_whiteout(info: os.stat_result) -> bool:
@@ -117,7 +118,7 @@ class LayerCopy:
 
     def _leaf(self, src: int, dst: int, name: str, info: os.stat_result) -> None:
         if stat.S_ISREG(info.st_mode):
-            self.bytes += _copy_data(src, dst, name, info.st_size)
+            self.bytes += _copy_data(src, dst, name, info)
         elif stat.S_ISLNK(info.st_mode):
             os.symlink(os.readlink(name, dir_fd=src), name, dir_fd=dst)
         else:
@@ -136,13 +137,16 @@ def _is_dir(parent: int, name: str) -> bool:
         return False
 
 
-def _copy_data(src: int, dst: int, name: str, size: int) -> int:
+def _copy_data(src: int, dst: int, name: str, info: os.stat_result) -> int:
     """Copy the data and keep the holes; return the bytes that were copied."""
     reader = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=src)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     writer = os.open(name, flags, 0o600, dir_fd=dst)
+    size = info.st_size
     copied = offset = 0
     try:
+        if size <= _SMALL and info.st_blocks * 512 >= size:
+            return os.write(writer, os.read(reader, size))
         os.ftruncate(writer, size)
         while offset < size:
             try:

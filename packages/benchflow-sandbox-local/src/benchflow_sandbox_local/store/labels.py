@@ -46,7 +46,6 @@ class LabelStore:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
 
     @property
     def plain(self) -> Path:
@@ -58,6 +57,7 @@ class LabelStore:
         path = self._path(label.id)
         temporary = path.with_name(f".{label.id}.{secrets.token_hex(4)}")
         try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             temporary.write_text(label.model_dump_json(), encoding="utf-8")
             temporary.replace(path)
         except OSError as error:
@@ -70,6 +70,8 @@ class LabelStore:
 
     def all(self) -> Iterator[Label]:
         """Yield every label that can be read, by id."""
+        if not self._directory.is_dir():
+            return  # nobody has made a box yet
         for name in sorted(path.name for path in self._directory.iterdir()):
             if name.startswith(".") or not name.endswith(".json"):
                 continue
