@@ -162,7 +162,7 @@ async def a_missing_program_is_never_a_success(subject: SandboxSubject) -> None:
 async def a_timeout_kills_the_whole_group(subject: SandboxSubject) -> None:
     """When SandboxTimeoutError is raised, a grandchild in the background is dead too."""
     async with subject.box() as box:
-        call = box.exec(_BACKGROUND_TICKER, timeout=1.0)
+        call = box.exec(_BACKGROUND_TICKER, timeout=2.0)
         await expect_error(SandboxTimeoutError, call, "exec beyond its timeout")
         await subject.stands_still(box, "after the timeout")
         expect_equal(await subject.output(box, "echo on"), "on\n", "the next command")
