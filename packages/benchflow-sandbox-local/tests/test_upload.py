@@ -149,3 +149,25 @@ def test_a_missing_source_is_an_error(with_box, tmp_path):
             await sandbox.upload(tmp_path / "absent", "/workspace/x")
 
     with_box(check)
+
+
+def test_a_directory_swapped_for_a_link_never_leads_to_the_host(with_box, tmp_path, monkeypatch):
+    victim = tmp_path / "victim"
+    victim.write_text("of the host")
+    victim.chmod(0o600)
+    tree = make_tree(tmp_path / "tree")
+    make = os.mkdir
+
+    def made_and_swapped(path, mode=0o777, *, dir_fd=None):
+        make(path, mode, dir_fd=dir_fd)
+        if path == "swapped":  # what an agent that owns the parent does at that instant
+            os.rmdir(path, dir_fd=dir_fd)
+            os.symlink(victim, path, dir_fd=dir_fd)
+
+    async def check(sandbox):
+        monkeypatch.setattr(os, "mkdir", made_and_swapped)
+        with pytest.raises(TransferError, match="upload"):
+            await sandbox.upload(tree, "/workspace/swapped")
+        assert victim.stat().st_mode & 0o777 == 0o600
+
+    with_box(check)

@@ -85,8 +85,13 @@ class Upload:
         try:
             os.mkdir(name, mode, dir_fd=parent)
             self._made.append((path, True))
-            os.chmod(name, mode, dir_fd=parent)
-            os.chown(name, self._owner.uid, self._owner.gid, dir_fd=parent, follow_symlinks=False)
+            # By descriptor: the inside may have put a link to a file of the host in its place.
+            made = open_strict(parent, name, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fchmod(made, mode)
+                os.fchown(made, self._owner.uid, self._owner.gid)
+            finally:
+                os.close(made)
         finally:
             os.close(parent)
 
