@@ -294,8 +294,8 @@ def measure_peers() -> None:
     """Run the shared workload on every peer that can be had."""
     for package, script in PEERS.items():
         name = package.split("==")[0]
-        one = peer(package, script, 1, 20, 220)
-        fifty = peer(package, script, 50, 10, 50)
+        one = peer(package, script, 1, 20, 120)
+        fifty = peer(package, script, 50, 5, 25)
         if one is None or fifty is None:
             print(f"{package} cannot be had here", file=sys.stderr)
             continue
