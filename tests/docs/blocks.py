@@ -16,11 +16,9 @@ FENCE = re.compile(
 RUN_PYTHON = """
 import ast, asyncio, inspect, sys
 code = compile(sys.stdin.read(), sys.argv[1], "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-async def main():
-    result = eval(code, {"__name__": "__main__"})
-    if inspect.iscoroutine(result):
-        await result
-asyncio.run(main())
+result = eval(code, {"__name__": "__main__"})
+if code.co_flags & inspect.CO_COROUTINE:
+    asyncio.run(result)
 """
 
 
