@@ -233,6 +233,23 @@ def test_drain_waits_for_the_call_in_flight(with_provider):
     with_provider(check)
 
 
+def test_a_client_that_goes_away_ends_its_call(with_provider):
+    async def check(provider):
+        async with upstream() as (up, endpoint, _):
+            sandbox = await provider.create(spec(endpoint))
+            up.gate.clear()
+            process = await sandbox.spawn(["python3", "-I", "-c", CLIENT, "POST", "9", "/"])
+            while not up.heads:
+                await asyncio.sleep(0.01)
+            assert sandbox.relay.in_flight == 1
+            await process.aclose()
+            async with asyncio.timeout(10):
+                await sandbox.relay.drain()
+            up.gate.set()
+
+    with_provider(check)
+
+
 def test_the_relay_goes_on_after_a_restore_and_in_a_fork(with_provider):
     async def check(provider):
         async with upstream(headers={"X-Key": "k"}) as (up, endpoint, _):
@@ -310,5 +327,54 @@ def test_json_is_untouched(with_provider):
             sandbox = await provider.create(spec(endpoint))
             result = await sandbox.exec(["python3", "-I", "-c", CLIENT, "GET", "0", "/"])
             assert json.loads(result.stdout.removeprefix("200 close ")) == {"a": "ü\n", "b": [1, 2]}
+
+    with_provider(check)
+
+
+UNREAD = """
+import socket, time
+s = socket.socket()
+s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+s.connect(("127.0.0.1", 8721))
+s.sendall(b"GET /x HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n")
+print(s.recv(1), flush=True)
+time.sleep(600)
+"""
+
+
+def test_an_inside_that_does_not_read_cannot_hold_up_the_end(with_provider):
+    async def check(provider):
+        async with upstream() as (up, endpoint, _):
+            up.reply = b"HTTP/1.1 200 OK\r\nContent-Length: 64000000\r\n\r\n" + b"x" * 64_000_000
+            sandbox = await provider.create(spec(endpoint))
+            process = await sandbox.spawn(["python3", "-I", "-c", UNREAD])
+            assert await process.stdout.read()
+            assert sandbox.relay.in_flight == 1
+            async with asyncio.timeout(30):
+                await sandbox.relay.aclose()
+            await sandbox.teardown()
+
+    with_provider(check)
+
+
+def test_a_service_that_does_not_read_cannot_hold_up_the_end(with_provider):
+    server = (
+        "import socket,time\ns=socket.create_server(('127.0.0.1',8080))\n"
+        "print('up',flush=True)\nc=s.accept()\nprint('in',flush=True)\ntime.sleep(600)"
+    )
+
+    async def check(provider):
+        sandbox = await provider.create(SandboxSpec())
+        process = await sandbox.spawn(["python3", "-I", "-c", server])
+        assert await process.stdout.read()
+        endpoint = await sandbox.expose_port(8080)
+        _, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+        writer.write(b"x" * 64_000_000)
+        assert await process.stdout.read()
+        forward, _ = sandbox._forwards[8080]
+        async with asyncio.timeout(30):
+            await forward.aclose()
+        writer.transport.abort()
+        await sandbox.teardown()
 
     with_provider(check)

@@ -64,9 +64,14 @@ class Forward:
             raise
         in_reader, in_writer = await asyncio.open_connection(sock=inside)
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(_pump(reader, in_writer))
-                group.create_task(_pump(in_reader, writer))
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(_pump(reader, in_writer))
+                    group.create_task(_pump(in_reader, writer))
+            except BaseException:
+                # A service that does not read must not hold up the end.
+                in_writer.transport.abort()
+                raise
         except* OSError:
             writer.transport.abort()
         finally:

@@ -10,7 +10,7 @@ from .head import MAX_HEAD, Body, Head, HeadError, split_request, status_of
 from .pump import pump_body
 from .upstream import Upstream
 
-_MAX_CONNECTIONS = 256
+_MAX_CONNECTIONS, _CHUNK = 256, 65536
 _BROKEN = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, HeadError)
 
 
@@ -77,7 +77,9 @@ class Relay:
             else:
                 await self._serve(reader, writer)
         except asyncio.CancelledError:
-            return  # the relay is closing; the server that owns this task expects no error
+            # The relay is closing: an inside that does not read must not hold it up. The
+            # server that owns this task expects no error.
+            writer.transport.abort()
         finally:
             self._handlers.discard(task)
             await _close(writer)
@@ -116,6 +118,9 @@ class Relay:
         try:
             up_writer.write(self._rewrite(head, method, target))
             await self._both_ways(reader, writer, up_reader, up_writer, body, method)
+        except BaseException:
+            up_writer.transport.abort()
+            raise
         finally:
             await _close(up_writer)
 
@@ -135,20 +140,34 @@ class Relay:
         body: Body,
         method: str,
     ) -> None:
-        """Send the request's body while the response already comes back."""
+        """Send the request's body while the response already comes back.
+
+        A client that goes away ends the exchange, so that no call outlives its caller.
+        """
         async with asyncio.TaskGroup() as group:
             sending = group.create_task(_send(reader, up_writer, body))
-            watching = group.create_task(_receive(up_reader, writer, method))
-            await watching
+            receiving = group.create_task(_receive(up_reader, writer, method))
+            await asyncio.wait({sending, receiving}, return_when=asyncio.FIRST_COMPLETED)
+            if not receiving.done():
+                receiving.cancel()
+                writer.transport.abort()
             sending.cancel()
 
 
 async def _send(reader: asyncio.StreamReader, up_writer: asyncio.StreamWriter, body: Body) -> None:
-    # A client that breaks its own body ends its own request: the upstream sees the cut.
+    """Send one body; return when the client is gone or has broken its own request."""
     try:
         await pump_body(reader, up_writer, body)
+    except OSError:
+        # An upstream that answers early need not read all; its answer still counts.
+        if reader.exception() is not None:
+            return
     except _BROKEN:
-        await _close(up_writer)
+        return
+    with suppress(OSError):
+        # What follows the one request goes nowhere; only its end is of interest.
+        while await reader.read(_CHUNK):
+            continue
 
 
 async def _receive(
@@ -189,5 +208,9 @@ async def _refuse(writer: asyncio.StreamWriter, status: str, reason: str) -> Non
 
 async def _close(writer: asyncio.StreamWriter) -> None:
     writer.close()
-    with suppress(OSError):
-        await writer.wait_closed()
+    try:
+        with suppress(OSError):
+            await writer.wait_closed()
+    except asyncio.CancelledError:
+        writer.transport.abort()
+        raise
