@@ -27,12 +27,12 @@ def test_an_argument_vector_is_not_read_by_a_shell(with_box):
 def test_the_spec_gives_user_directory_and_environment(with_box):
     async def check(sandbox):
         result = await sandbox.exec("id -un; pwd; echo $ONE $TWO $HOME", env={"TWO": "2b"})
-        assert result.stdout == "tester\n/work/here\n1 2b /home/tester\n"
+        assert result.stdout == "tester\n/srv/here\n1 2b /home/tester\n"
         other = await sandbox.exec("id -u; pwd; echo $HOME", user="root", cwd="/tmp")
         assert other.stdout == "0\n/tmp\n/root\n"
         assert (await sandbox.exec("touch file && stat -c %U .")).stdout == "tester\n"
 
-    with_box(check, user="tester", workdir="/work/here", env={"ONE": "1", "TWO": "2"})
+    with_box(check, user="tester", workdir="/srv/here", env={"ONE": "1", "TWO": "2"})
 
 
 def test_a_process_killed_by_a_signal_reports_as_a_shell_does(with_box):

@@ -39,6 +39,7 @@ class Upstream:
                 if line.startswith("content-length:"):
                     self.bodies[at] = await reader.readexactly(int(line.split(":")[1]))
             await self.gate.wait()
+            self.writer = writer
             writer.write(self.reply)
             await writer.drain()
             self.bodies[at] += await reader.read(1000) if self.reply.endswith(b"wait") else b""
@@ -56,6 +57,15 @@ async def upstream(prefix="", headers=None):
         port = server.sockets[0].getsockname()[1]
         url = f"http://127.0.0.1:{port}{prefix}"
         yield scripted, ModelEndpoint(upstream=url, headers=headers or {}), port
+
+
+async def stuck(writer):
+    """Return once nothing more of what was written moves on."""
+    size, same = -1, 0
+    while same < 50:
+        now = writer.transport.get_write_buffer_size()
+        size, same = now, same + 1 if now == size and now else 0
+        await asyncio.sleep(0.01)
 
 
 def spec(endpoint):
@@ -349,8 +359,9 @@ def test_an_inside_that_does_not_read_cannot_hold_up_the_end(with_provider):
             sandbox = await provider.create(spec(endpoint))
             process = await sandbox.spawn(["python3", "-I", "-c", UNREAD])
             assert await process.stdout.read()
+            await stuck(up.writer)
             assert sandbox.relay.in_flight == 1
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(20):
                 await sandbox.relay.aclose()
             await sandbox.teardown()
 
@@ -371,8 +382,9 @@ def test_a_service_that_does_not_read_cannot_hold_up_the_end(with_provider):
         _, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
         writer.write(b"x" * 64_000_000)
         assert await process.stdout.read()
+        await stuck(writer)
         forward, _ = sandbox._forwards[8080]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(20):
             await forward.aclose()
         writer.transport.abort()
         await sandbox.teardown()
