@@ -1,14 +1,16 @@
 """The tree as `tree.json`."""
 
-import json
+from functools import partial
 from typing import Any, Final
 
-from benchflow_contracts import Model, RolloutNode, RolloutTree
+from benchflow_contracts import RolloutNode, RolloutTree
+from pydantic import TypeAdapter
 
 TREE_SCHEMA_VERSION: Final = "1.0"
 
-# Without an indent, since only then the encoder is the one written in C.
-_text = json.JSONEncoder(ensure_ascii=False).encode
+_ANY: TypeAdapter[Any] = TypeAdapter(Any, config={"ser_json_inf_nan": "constants"})
+_plain = partial(_ANY.dump_python, mode="json")
+_json = _ANY.dump_json
 
 
 def tree_to_json(tree: RolloutTree) -> dict[str, Any]:
@@ -16,16 +18,8 @@ def tree_to_json(tree: RolloutTree) -> dict[str, Any]:
 
     Deterministic: equal trees give equal data, with keys in the same order.
     """
-    return {
-        "schema_version": TREE_SCHEMA_VERSION,
-        "rollout_id": tree.rollout_id,
-        "task_id": tree.task_id,
-        "status": tree.status,
-        "error": _dump(tree.error),
-        "root": tree.root.id,
-        "meta": dict(tree.meta),
-        "nodes": [_node(node) for node in tree.nodes],
-    }
+    data: dict[str, Any] = _plain({**_head(tree), "nodes": [_fields(n) for n in tree.nodes]})
+    return data
 
 
 def tree_to_bytes(tree: RolloutTree) -> bytes:
@@ -33,26 +27,32 @@ def tree_to_bytes(tree: RolloutTree) -> bytes:
 
     It is `tree_to_json` with one node per line.
     """
-    data = tree_to_json(tree)
-    nodes = ",\n".join(_text(node) for node in data.pop("nodes"))
-    head = _text(data).removesuffix("}")
-    return f'{head}, "nodes": [\n{nodes}\n]}}\n'.encode()
+    head = _json({**_head(tree), "nodes": []}).removesuffix(b"]}")
+    return head + b"\n" + b",\n".join(_json(_fields(node)) for node in tree.nodes) + b"\n]}\n"
 
 
-def _node(node: RolloutNode) -> dict[str, Any]:
+def _head(tree: RolloutTree) -> dict[str, object]:
+    return {
+        "schema_version": TREE_SCHEMA_VERSION,
+        "rollout_id": tree.rollout_id,
+        "task_id": tree.task_id,
+        "status": tree.status,
+        "error": tree.error,
+        "root": tree.root.id,
+        "meta": tree.meta,
+    }
+
+
+def _fields(node: RolloutNode) -> dict[str, object]:
     return {
         "id": node.id,
         "parent": None if node.parent is None else node.parent.id,
         "label": node.label,
-        "step": _dump(node.step),
-        "branch": _dump(node.branch),
-        "results": {name: _dump(result) for name, result in node.results.items()},
-        "value": _dump(node.value),
-        "error": _dump(node.error),
+        "step": node.step,
+        "branch": node.branch,
+        "results": node.results,
+        "value": node.value,
+        "error": node.error,
         "checkpoint_ref": node.checkpoint_ref,
-        "env_state": _dump(node.env_state),
+        "env_state": node.env_state,
     }
-
-
-def _dump(model: Model | None) -> dict[str, Any] | None:
-    return None if model is None else model.model_dump(mode="json")
