@@ -148,3 +148,17 @@ def test_the_entrypoint_runs_as_root_with_the_specs_environment(with_box):
 
     command = ("sh", "-c", "echo $(id -u) $READY > /tmp/up.new; mv /tmp/up.new /tmp/up; sleep 100")
     with_box(check, entrypoint=command, env={"READY": "yes"})
+
+
+def test_a_command_that_is_held_before_it_starts_is_late(with_box):
+    async def late(sandbox):
+        async with asyncio.timeout(10):
+            with pytest.raises(SandboxTimeoutError):
+                await sandbox.exec("touch /tmp/ran", timeout=0.3)
+
+    async def check(sandbox):
+        async with sandbox.freeze(), asyncio.TaskGroup() as group:
+            await group.create_task(late(sandbox))
+        assert not (await sandbox.exec(["test", "-e", "/tmp/ran"])).ok
+
+    with_box(check)

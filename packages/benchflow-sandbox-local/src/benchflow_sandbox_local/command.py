@@ -97,12 +97,13 @@ class Command:
         """Run it and collect its output; the whole group is dead when this fails."""
         began, before = time.monotonic(), group.hits("memory")
         with Streams() as streams:
-            pid = await self.start(machine, streams.child)
+            pid = await self._begin(machine, streams.child, timeout)
             streams.close_child()
+            left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
             out = Capture(streams.stdout.detach(), limit)
             err = Capture(streams.stderr.detach(), limit)
             try:
-                code = await self._finish(machine, pid, streams.stdin, stdin, timeout)
+                code = await self._finish(machine, pid, streams.stdin, stdin, left, timeout)
                 out.finish()
                 err.finish()
             finally:
@@ -119,11 +120,28 @@ class Command:
             duration_sec=time.monotonic() - began,
         )
 
-    async def _finish(
-        self, machine: Body, pid: int, pipe: PipeWriter, stdin: bytes, timeout: float | None
-    ) -> int:
+    async def _begin(self, machine: Body, fds: tuple[int, int, int], timeout: float | None) -> int:
+        # A process of the same user can stop ours before it becomes the command.
         try:
             async with asyncio.timeout(timeout):
+                return await self.start(machine, fds)
+        except TimeoutError as error:
+            raise self._late(timeout) from error
+
+    def _late(self, timeout: float | None) -> SandboxTimeoutError:
+        return SandboxTimeoutError(f"{self.shown!r} did not end in {timeout} s")
+
+    async def _finish(
+        self,
+        machine: Body,
+        pid: int,
+        pipe: PipeWriter,
+        stdin: bytes,
+        left: float | None,
+        timeout: float | None,
+    ) -> int:
+        try:
+            async with asyncio.timeout(left):
                 if not stdin:
                     pipe.close()
                     return await machine.init.wait(pid)
@@ -135,7 +153,7 @@ class Command:
         except BaseException as error:
             await finish(_end(machine, pid))
             if isinstance(error, TimeoutError):
-                raise SandboxTimeoutError(f"{self.shown!r} did not end in {timeout} s") from error
+                raise self._late(timeout) from error
             if isinstance(error, InitError):
                 raise SandboxError(f"{self.shown!r}: the sandbox is gone ({error})") from error
             raise
