@@ -129,6 +129,7 @@ def test_every_problem_is_listed_with_its_file_and_key(tmp_path: Path):
     ("old", "new", "key"),
     [
         ('base_image     = "example/base:latest"', "", "environment.image"),
+        ('"example/base:latest"', '"/root"', "environment.base_image"),
         ("owns_lifecycle = false", "", "environment.services"),
         ("port        = 9003", "port = 9001", "environment.services[1].port"),
         ("port        = 9003", "port = 65536", "environment.services[1].port"),

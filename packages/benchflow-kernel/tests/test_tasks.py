@@ -78,6 +78,7 @@ def test_moving_bytes_between_a_name_and_a_content_changes_the_digest(tmp_path):
     [
         ("", "task.toml:name"),
         ('name = "demo"\nnoun = 1', "task.toml:noun"),
+        ('name = "demo"\n[environment]\nimage = "/root"', "task.toml:environment.image"),
         ('name = "demo"\n[agent]\ntimeout = 1', "task.toml:agent.timeout"),
         ('name = "demo"\n[agent]\ntimeout_sec = "5"', "task.toml:agent.timeout_sec"),
         ('name = "demo"\n[agent]\ntimeout_sec = inf', "task.toml:agent.timeout_sec"),

@@ -147,6 +147,17 @@ def test_a_layer_lies_over_the_hosts_programs(with_provider, tmp_path):
     with_provider(check)
 
 
+def test_a_name_never_finds_a_directory_near_the_runner(with_provider, tmp_path, monkeypatch):
+    (tmp_path / "org" / "tool").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+
+    async def check(provider):
+        with pytest.raises(SandboxUnsupportedError, match="org/tool"):
+            await provider.create(SandboxSpec(image="org/tool"))
+
+    with_provider(check)
+
+
 def test_a_complete_root_hides_the_host(with_provider, tmp_path):
     # A static program is all that a root needs; the box's own init is one.
     root = tmp_path / "root"

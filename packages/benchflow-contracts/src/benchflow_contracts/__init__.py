@@ -113,6 +113,7 @@ from .sandbox import (
 )
 from .step import Observation, Step, StopReason, ToolCall, ToolStatus, Usage
 from .task import (
+    IMAGE_NAME,
     ScriptedAnswer,
     SetupCommand,
     Task,
@@ -134,6 +135,7 @@ from .tree import (
 from .user import UserModel
 
 __all__ = [
+    "IMAGE_NAME",
     "Agent",
     "AgentCapabilities",
     "AgentError",

@@ -10,6 +10,9 @@ from ._model import Model
 from .reward import Grading
 from .sandbox import ResourceLimits
 
+IMAGE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$"
+"""What an image may be called by files that the operator did not write."""
+
 
 class SetupCommand(Model):
     """A command run as `user` in the sandbox before the environment starts."""
@@ -33,7 +36,8 @@ class TaskAgent(Model):
 class TaskEnvironment(Model):
     """`[environment]`: the box."""
 
-    image: str | None = None
+    image: str | None = Field(default=None, pattern=IMAGE_NAME)
+    """A name, never a path: a task must not choose a directory of the host."""
     workdir: str = "/workspace"
     env: Mapping[str, str] = {}
     setup_commands: tuple[SetupCommand, ...] = ()

@@ -4,7 +4,7 @@ from pathlib import PurePosixPath
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from benchflow_contracts import Model
+from benchflow_contracts import IMAGE_NAME, Model
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from .coherence import cross_problems
@@ -55,6 +55,8 @@ def _hidden_glob(text: str) -> str:
 Port = Annotated[int, Field(ge=1, le=65535)]
 EnvKey = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=256)]
 Text = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_printable)]
+# A name, never a path: a manifest must not choose a directory of the host.
+ImageName = Annotated[str, Field(pattern=IMAGE_NAME, max_length=4096)]
 LoopbackUrl = Annotated[str, Field(max_length=2048), AfterValidator(_loopback_url)]
 StatePath = Annotated[str, Field(max_length=1024), AfterValidator(_state_path)]
 HiddenGlob = Annotated[str, Field(max_length=1024), AfterValidator(_hidden_glob)]
@@ -115,8 +117,8 @@ class EnvironmentTable(_Table):
     """`[environment]`."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._@/+-]*$", max_length=128)
-    image: Text | None = None
-    base_image: Text | None = None
+    image: ImageName | None = None
+    base_image: ImageName | None = None
     ports: tuple[Port, ...] = _Array
     owns_lifecycle: bool = True
     keep_alive: bool = True

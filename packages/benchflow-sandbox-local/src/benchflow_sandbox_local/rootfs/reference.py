@@ -53,10 +53,11 @@ def _find(image: str, search: Sequence[str]) -> Path:
             if candidate.is_dir():
                 return candidate.resolve()
     direct = Path(image)
-    if "/" in image and (direct.is_dir() or direct.is_file()):
+    # Only absolute: a registry's name like `org/tool` must not find a directory nearby.
+    if direct.is_absolute() and (direct.is_dir() or direct.is_file()):
         return direct.resolve()
     looked = ", ".join(repr(item) for item in search) or "no directory"
     raise SandboxUnsupportedError(
-        f"no image {image!r}: it is not a path, and {looked} has no {name + '/rootfs'!r}",
+        f"no image {image!r}: it is no absolute path, and {looked} has no {name + '/rootfs'!r}",
         hint="name a directory or tar archive, or use another sandbox provider for registries",
     )
