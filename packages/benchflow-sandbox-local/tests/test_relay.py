@@ -390,3 +390,25 @@ def test_a_service_that_does_not_read_cannot_hold_up_the_end(with_provider):
         await sandbox.teardown()
 
     with_provider(check)
+
+
+MANY = """
+import socket, sys
+held = []
+for _ in range(int(sys.argv[1])):
+    s = socket.create_connection(("127.0.0.1", 8721), timeout=20)
+    s.sendall(b"GET /x HTTP/1.1\\r\\nHost: a\\r\\n")
+    held.append(s)
+held[-1].settimeout(20)
+print(held[-1].recv(100).split(b"\\r\\n")[0].decode())
+"""
+
+
+def test_a_flood_of_connections_takes_few_descriptors_of_the_runner(with_provider):
+    async def check(provider):
+        async with upstream() as (_, endpoint, _):
+            sandbox = await provider.create(spec(endpoint))
+            result = await sandbox.exec(["python3", "-I", "-c", MANY, "65"], timeout=30)
+            assert result.stdout == "HTTP/1.1 503 Service Unavailable\n"
+
+    with_provider(check)
