@@ -27,6 +27,7 @@ from benchflow_contracts.testing.fakes import (
     Hang,
     Pose,
     Say,
+    Stop,
     ask_with_options,
 )
 from benchflow_kernel import fold, trajectories
@@ -299,6 +300,23 @@ def test_a_child_that_never_asks_again_diverged(forked):
     assert tree.status == "failed"
     assert "ended its turn" in tree.error.message
     assert all(child.step is None for child in fork_of(tree).children)
+
+
+@pytest.mark.parametrize("end", [Hang(), Stop("refusal")])
+def test_a_child_that_gives_up_before_the_fork_is_lost_and_not_graded(forked, end):
+    forked.config["scenes"] = (Scene(roles=(Role(agent="fake", timeout_sec=0.2),)),)
+
+    class Tired(FakeAgent):
+        async def connect(self, sandbox, role, *, resume=None, log_dir=None):
+            if self.sessions:
+                self._turns = [[book("before"), Say("so tired"), end]]
+            return await super().connect(sandbox, role, resume=resume, log_dir=log_dir)
+
+    forked.agent = Tired(forked.agent._turns)
+    tree = forked.run()
+    assert tree.status == "failed"
+    assert tree.error.type == "SnapshotError"
+    assert forked.rewards[0].nodes == []
 
 
 def test_a_child_whose_world_differs_from_the_checkpoint_never_gets_an_agent(forked):

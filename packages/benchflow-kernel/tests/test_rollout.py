@@ -368,6 +368,33 @@ def test_the_execute_deadline_is_graded_too(rig):
     assert tree.leaves[0].error.type == "AgentTimeoutError"
 
 
+def test_a_user_who_holds_up_the_turns_is_not_the_agents_fault(rig):
+    rig.deadlines(execute=0.05)
+    rig.task_config["agent"] = {"max_turns": 2}
+    rig.user_options["hang_on"] = {"nudge"}
+    tree = rig.run()
+    assert tree.status == "failed"
+    assert tree.error.boundary == "environment"
+    assert rig.rewards[0].nodes == []
+
+
+def test_an_agent_that_cannot_be_ended_is_never_scored_beside(rig):
+    class Immortal(FakeAgent):
+        async def connect(self, sandbox, role, *, resume=None, log_dir=None):
+            session = await super().connect(sandbox, role, resume=resume, log_dir=log_dir)
+            session.aclose = self._refuse
+            return session
+
+        async def _refuse(self):
+            self.sessions[0].closed = True
+            raise AgentError("still alive")
+
+    rig.agent = Immortal([[Say("ok")]])
+    tree = rig.run()
+    assert tree.error.message == "still alive"
+    assert rig.rewards[0].nodes == []
+
+
 def test_a_connection_that_is_late_is_a_fault_and_not_graded(rig):
     rig.agent.faults.fail_on["connect"] = AgentTimeoutError("slow")
     tree = rig.run()

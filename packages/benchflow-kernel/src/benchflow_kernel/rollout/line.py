@@ -10,6 +10,7 @@ from benchflow_contracts import (
     Ask,
     BenchFlowError,
     Checkpointed,
+    EnvironmentError_,
     NodeError,
     Session,
     SnapshotError,
@@ -83,13 +84,11 @@ class Line:
         except TimeoutError:
             if not scope.expired():
                 raise
-        late = AgentTimeoutError(
-            f"the turns did not end within {self._plan.config.deadlines.execute:g} s",
-            hint="raise the execute deadline",
-        )
+        what = f"the turns did not end within {self._plan.config.deadlines.execute:g} s"
+        hint = "raise the execute deadline"
         if not self._prompting:
-            raise late
-        self._give_up(node_error(late))
+            raise EnvironmentError_(f"{what}, and it was not the agent's turn", hint=hint)
+        self._give_up(node_error(AgentTimeoutError(what, hint=hint)))
         return None
 
     async def finish(self) -> str:

@@ -18,16 +18,14 @@ from .journal import Journal
 
 
 async def verify(plan: Plan, journal: Journal, world: World, leaf: str) -> None:
-    """Score the node `leaf` with every reward, in turn.
+    """Score the node `leaf` with every reward, in turn. The agents have been ended.
 
     A reward that fails, returns nothing usable or is late leaves an unscored result
     that says so; the other ones are asked all the same. No fault becomes a number.
 
     Raises:
-        AgentError: The agent cannot be ended; nothing is scored beside a live agent.
         EnvironmentError_: The final state cannot be read; nothing is scored.
     """
-    await world.sessions.aclose()
     state = await world.query() if plan.config.capture_state else None
     if state is not None:
         journal.append(StateCaptured, node=leaf, state=state)
