@@ -49,9 +49,9 @@ class BranchRecord(Model):
     """How many were asked for; fewer nodes may exist."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RolloutNode:
-    """A state of the rollout, with its place in the tree.
+    """A state of the rollout, with its place in the tree. Equal only to itself.
 
     `path`, `subtree` and `leaves` are views, computed from the tree.
     """
@@ -110,9 +110,9 @@ class RolloutNode:
         return None if result is None else result.reward
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RolloutTree:
-    """One rollout. A linear rollout is a tree of degree 1."""
+    """One rollout. A linear rollout is a tree of degree 1. Equal only to itself."""
 
     rollout_id: str
     task_id: str
