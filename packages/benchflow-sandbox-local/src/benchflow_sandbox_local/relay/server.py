@@ -10,7 +10,9 @@ from .head import MAX_HEAD, Body, Head, HeadError, split_request, status_of
 from .pump import pump_body
 from .upstream import Upstream
 
-_MAX_CONNECTIONS, _CHUNK = 256, 65536
+_CHUNK = 65536
+# Two descriptors of the runner each, and 1024 is what a process has by default.
+_MAX_CONNECTIONS = 64
 _BROKEN = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, HeadError)
 
 
