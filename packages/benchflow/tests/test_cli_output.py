@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from benchflow.cli.commands import GROUPS, ROOT, overview
 from benchflow.cli.entry import run
-from benchflow.cli.output import visible
+from benchflow.cli.output import printable, visible
 from benchflow.cli.rollouts import find_rollout
-from benchflow_contracts import UsageError
+from benchflow.cli.treeview import print_tree
+from benchflow_contracts import RolloutNode, RolloutTree, UsageError
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.text import Text
 
 
 @given(st.text())
@@ -19,6 +21,37 @@ def test_nothing_that_an_agent_writes_reaches_the_terminal_as_a_control_code(tex
     shown = visible(text)
     assert all(char.isprintable() or char in "\n\t" for char in shown)
     assert "\x1b" not in shown
+
+
+@given(st.text(alphabet="\\[]/bold= \x1b"))
+def test_no_text_is_markup_or_breaks_it(text: str) -> None:
+    shown = Text.from_markup(f"[dim]{visible(text)}[/dim]")
+    assert {span.style for span in shown.spans} <= {"dim"}
+    # The markup language itself cannot tell every backslash from its own.
+    assert shown.plain.replace("\\", "") == printable(text).replace("\\", "")
+
+
+def test_an_error_that_quotes_an_agent_sends_the_terminal_no_command(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run(["rollout", "show", "no\x1b]52;c;QUFB\x07", "--jobs-dir", str(tmp_path)]) != 0
+    said = capfd.readouterr().err
+    assert "no" in said
+    assert "\x1b" not in said
+    assert "\x07" not in said
+
+
+def test_the_label_of_a_fork_sends_the_terminal_no_command(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    root = RolloutNode(id="n0")
+    root.children.append(RolloutNode(id="n1", parent=root, label="yes\x1b[2J\x9b2J"))
+    index = {node.id: node for node in (root, *root.children)}
+    print_tree(RolloutTree(rollout_id="r", task_id="t", root=root, index=index))
+    shown = capfd.readouterr().out
+    assert "yes" in shown
+    assert "\x1b" not in shown
+    assert "\x9b" not in shown
 
 
 def test_the_overview_names_every_command() -> None:

@@ -13,6 +13,7 @@ from .commands import GROUPS, ROOT, overview
 
 if TYPE_CHECKING:
     from cyclopts import App
+    from pydantic import ValidationError
 
     from .config import Config
 
@@ -90,12 +91,12 @@ def _app(first: str, config: "Sequence[Config]") -> "App":
         config=config,
     )
     for name, command in ROOT.items():
-        app.command(command.target, name=name, help=command.summary)
+        app.command(command.target, name=name)
     for name, group in GROUPS.items():
         sub = App(name=name, help=group.summary)
         # Only the group that is asked for: a command is imported to list its help.
         for verb, command in group.commands.items() if name == first else ():
-            sub.command(command.target, name=verb, help=command.summary)
+            sub.command(command.target, name=verb)
         app.command(sub)
     return app
 
@@ -103,10 +104,14 @@ def _app(first: str, config: "Sequence[Config]") -> "App":
 def _report(error: Exception) -> int:
     from benchflow_contracts import BenchFlowError
     from cyclopts import CycloptsError
+    from pydantic import ValidationError
 
     if isinstance(error, BenchFlowError):
         code = _EXIT_CODES.get(error.boundary, INFRASTRUCTURE)
         return _fail(str(error), error.hint, code)
+    if isinstance(error, ValidationError) or isinstance(error.__cause__, ValidationError):
+        wrong = error if isinstance(error, ValidationError) else error.__cause__
+        return _fail(_flag(cast("ValidationError", wrong)), "see `bench --help`", USAGE)
     if isinstance(error, CycloptsError):
         return _fail(str(error).strip(), "see `bench --help`", USAGE)
     if isinstance(error, BaseExceptionGroup):
@@ -118,10 +123,18 @@ def _report(error: Exception) -> int:
     return _fail(what, "run again with --debug and report the traceback", INFRASTRUCTURE)
 
 
+def _flag(error: "ValidationError") -> str:
+    first = error.errors()[0]
+    flag = "--" + str(first["loc"][0]).replace("_", "-") if first["loc"] else error.title
+    return f"{flag} {first['input']!r}: {first['msg']}"
+
+
 def _fail(message: str, hint: str | None, code: int) -> int:
-    sys.stderr.write(f"error: {message}\n")
+    from .output import note
+
+    note(f"error: {message}")
     if hint:
-        sys.stderr.write(f"hint: {hint}\n")
+        note(f"hint: {hint}")
     return code
 
 

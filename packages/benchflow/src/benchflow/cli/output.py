@@ -31,8 +31,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
 
 
 def note(message: str) -> None:
-    """Print a line for the person who watches."""
-    sys.stderr.write(message + "\n")
+    """Print a line for the person who watches; a terminal sees no command in it."""
+    sys.stderr.write(printable(message) + "\n")
 
 
 def stdout() -> "Console":
@@ -51,16 +51,22 @@ def stderr() -> "Console":
 
 
 def visible(text: str) -> str:
+    """Return what `printable` does, as rich's markup for exactly these characters."""
+    from rich.markup import escape
+
+    return escape(printable(text))
+
+
+def printable(text: str) -> str:
     """Return `text` without what would move the cursor or speak to the terminal.
 
     Agents write this text: control characters and bidirectional overrides are shown
-    as escape sequences, newlines and tabs stay; `[` is escaped for rich's markup.
+    as escape sequences, newlines and tabs stay.
     """
-    shown = "".join(
+    return "".join(
         char if char in "\n\t" or (char.isprintable() and char not in _BIDI) else _escape(char)
         for char in text
     )
-    return shown.replace("[", "\\[")
 
 
 _BIDI = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")

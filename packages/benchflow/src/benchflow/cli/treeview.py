@@ -30,7 +30,7 @@ def _grow(trunk: Tree, at: Tree, node: RolloutNode) -> None:
 def _label(node: RolloutNode) -> Text:
     text = Text(node.id, style="cyan")
     if node.label is not None:
-        text.append(f"  {node.label}", style="bold magenta")
+        text.append(f"  {_plain(node.label)}", style="bold magenta")
     if node.step is not None:
         text.append(f"  {_plain(one_line(node.step))}")
     if node.branch is not None:
