@@ -93,6 +93,21 @@ def test_files_skills_and_setup_commands_come_before_the_agent(rig):
     assert tree.leaves[0].step.skills == ("mail",)
 
 
+def test_the_operators_skills_take_the_place_of_the_tasks(rig, tmp_path):
+    (rig.task_dir / "environment/skills/mail").mkdir(parents=True)
+    (rig.task_dir / "environment/skills/mail/SKILL.md").write_text("s")
+    (tmp_path / "mine/search").mkdir(parents=True)
+    (tmp_path / "mine/search/SKILL.md").write_text("s")
+    rig.config |= {"skill_mode": "with-skill", "skills_dir": tmp_path / "mine"}
+    tree = rig.run()
+    assert tree.leaves[0].step.skills == ("search",)
+
+
+def test_skills_without_the_mode_that_shows_them_are_a_usage_error(rig, tmp_path):
+    rig.config["skills_dir"] = tmp_path
+    assert rig.run().error.boundary == "usage"
+
+
 def test_no_skill_hides_the_skills_and_only_the_oracle_sees_the_solution(rig):
     (rig.task_dir / "environment/skills/mail").mkdir(parents=True)
     (rig.task_dir / "solution").mkdir()

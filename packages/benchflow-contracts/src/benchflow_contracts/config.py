@@ -1,6 +1,7 @@
 """RolloutConfig: everything that shapes a rollout and is not the task."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -73,6 +74,8 @@ class RolloutConfig(Model):
     scenes: tuple[Scene, ...] = (Scene(roles=(Role(),)),)
     branch: BranchPolicy | None = None
     skill_mode: SkillMode = "no-skill"
+    skills_dir: Path | None = None
+    """A host directory of skills to show instead of the task's, with `with-skill`."""
     model: ModelEndpoint | None = None
     """The endpoint behind the relay, for agents that act through a model."""
     limits: ResourceLimits | None = None

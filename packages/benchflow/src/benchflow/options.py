@@ -26,28 +26,42 @@ class RunOptions(Model):
     agent_import_path: str | None = None
     """`module:attr` of an Agent; only ever from the operator."""
     agent_env: Mapping[str, str] = {}
+    """Variables of the agent, as `--agent-env.NAME VALUE` or a table of --config."""
     agent_idle_timeout: float = Field(default=600, gt=0)
     """Seconds without any update from the agent before its turn is ended."""
     model: str | None = None
+    """The model that the agent asks the endpoint for."""
     reasoning_effort: str | None = None
+    """Passed to an agent that declares how it takes one."""
     base_url: str | None = None
     """The model endpoint behind the relay. `None`: the sandbox reaches nothing."""
     api_key_env: str = "BENCHFLOW_API_KEY"
     """The host's variable with the endpoint's key. It never enters the sandbox."""
     sandbox: str = "local"
+    """The registry name of a sandbox provider."""
     allow_unisolated: bool = False
+    """Run without namespaces where the machine has none; never for untrusted agents."""
     environment_manifest: Path | None = None
     """`None` looks for `environment.toml` in the task and in its benchmark."""
     skill_mode: Literal["no-skill", "with-skill"] = "no-skill"
+    """Whether the agent is shown the task's skills, in its own native way."""
+    skills_dir: Path | None = None
+    """Skills to show instead of the task's."""
+    """Whether the agent gets the task's skills."""
     isolation: Literal["hermetic", "twin", "shared"] | None = None
+    """Overrides the box that the task is graded in."""
     user: Literal["scripted", "simulated", "auto", "human"] | None = None
     """Overrides the task's User Model."""
     user_model: str | None = None
     """The model behind a simulated user or a judge."""
     branch: Literal["ask-user"] | None = None
+    """Fork the rollout at each question to the user."""
     branch_children: int = Field(default=8, ge=2)
+    """The most children of one fork."""
     branch_depth: int = Field(default=1, ge=1)
+    """The most forks on a path."""
     branch_concurrency: int = Field(default=2, ge=1)
+    """Children that run at once."""
 
     @property
     def agent_name(self) -> str:
@@ -80,6 +94,7 @@ class RunOptions(Model):
             scenes=(Scene(roles=(role,)),),
             branch=self._branch(),
             skill_mode=self.skill_mode,
+            skills_dir=self.skills_dir,
             model=self.endpoint(),
             isolation=self.isolation,
             labels=labels or {},

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from benchflow_contracts import (
     Agent,
@@ -37,7 +38,8 @@ class Plan:
     """Of the agent's box, before the environment adds what it needs."""
     agent_env: frozenset[str]
     """Names of the variables that are there for the agents alone."""
-    skills: bool
+    skills: Path | None
+    """The host directory of the skills that the agents are shown."""
     solution: bool
 
     def grading_spec(self, spec: SandboxSpec) -> SandboxSpec:
@@ -53,10 +55,9 @@ async def make_plan(task: Task, config: RolloutConfig, planes: Planes, rollout_i
             roles whose needs contradict each other.
         AgentError: An agent cannot be made available on this machine.
     """
-    skills = config.skill_mode == "with-skill" and task.skills_dir.is_dir()
+    skills = _skills(task, config)
     turns = tuple(
-        replace(turn, role=_equipped(turn.role, task, skills=skills))
-        for turn in lower_scenes(config)
+        replace(turn, role=_equipped(turn.role, task, skills)) for turn in lower_scenes(config)
     )
     _check_rewards([reward.name for reward in planes.rewards])
     needs = [await _needs(planes, turn.role) for turn in _first_of_each_role(turns)]
@@ -102,16 +103,29 @@ def _first_of_each_role(turns: Sequence[LoweredTurn]) -> list[LoweredTurn]:
     return found
 
 
-def _equipped(role: Role, task: Task, *, skills: bool) -> Role:
+def _skills(task: Task, config: RolloutConfig) -> Path | None:
+    if config.skill_mode == "no-skill":
+        if config.skills_dir is not None:
+            raise UsageError(
+                "a skills directory was given, and skills are off", hint="use with-skill"
+            )
+        return None
+    if config.skills_dir is not None and not config.skills_dir.is_dir():
+        raise UsageError(f"no skills directory {str(config.skills_dir)!r}")
+    found = config.skills_dir or task.skills_dir
+    return found if found.is_dir() else None
+
+
+def _equipped(role: Role, task: Task, skills: Path | None) -> Role:
     """Return the role with the task's time limit and, when they are shown, its skills."""
     update: dict[str, object] = {}
     limit = task.config.agent.timeout_sec
     if limit is not None and limit < role.timeout_sec:
         update["timeout_sec"] = limit
-    if skills and role.skills_dir is None:
+    if skills is not None and role.skills_dir is None:
         update["skills_dir"] = SKILLS_DIR
         if not role.skills:
-            names = (entry.name for entry in task.skills_dir.iterdir() if entry.is_dir())
+            names = (entry.name for entry in skills.iterdir() if entry.is_dir())
             update["skills"] = tuple(sorted(names))
     return role.model_copy(update=update) if update else role
 

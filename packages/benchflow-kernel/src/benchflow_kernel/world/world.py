@@ -167,8 +167,8 @@ class World:
         task = self._plan.task
         if task.files_dir.is_dir():
             await self._upload(task.files_dir, "/")
-        if self._plan.skills:
-            await self._upload(task.skills_dir, SKILLS_DIR)
+        if self._plan.skills is not None:
+            await self._upload(self._plan.skills, SKILLS_DIR)
         if self._plan.solution and task.solution_dir.is_dir():
             await self._upload(task.solution_dir, "/solution")
         for index, command in enumerate(task.config.environment.setup_commands):
