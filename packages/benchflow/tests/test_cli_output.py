@@ -75,7 +75,7 @@ def test_every_command_of_a_group_has_help_with_examples(
 ) -> None:
     for verb in GROUPS[group].commands:
         assert run([group, verb, "--help"]) == 0
-        assert "bench " in capsys.readouterr().out
+        assert f"Examples:\n    bench {group} {verb}" in capsys.readouterr().out
 
 
 def test_an_unknown_command_is_a_usage_error_with_one_hint(
@@ -105,3 +105,24 @@ def test_a_rollout_is_found_by_a_unique_start_of_its_id(tmp_path: Path) -> None:
         find_rollout("task", tmp_path)
     with pytest.raises(UsageError, match="no rollout"):
         find_rollout("zzz", tmp_path)
+
+
+def test_a_flag_file_may_set_a_flag_that_is_named_like_a_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = tmp_path / "task"
+    assert run(["tasks", "init", str(task)]) == 0
+    file = tmp_path / "flags.toml"
+    file.write_text('agent = "no-such-agent"\n')
+    assert run(["run", str(task), f"--config={file}", "--jobs-dir", str(tmp_path)]) == 2
+    assert "'no-such-agent'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [["--concurrency", "0"], ["--job-name", "../x"], ["-n", "0"]])
+def test_a_value_out_of_range_is_wrong_usage_in_one_line(
+    flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["eval", "create", "--tasks-dir", str(tmp_path), *flags]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 2
+    assert flags[1] in error

@@ -25,7 +25,7 @@ class RunOptions(Model):
     """A registry name, or the path of an agent's TOML declaration."""
     agent_import_path: str | None = None
     """`module:attr` of an Agent; only ever from the operator."""
-    agent_env: Mapping[str, str] = {}
+    agent_env: dict[str, str] = Field(default_factory=dict)
     """Variables of the agent, as `--agent-env.NAME VALUE` or a table of --config."""
     agent_idle_timeout: float = Field(default=600, gt=0)
     """Seconds without any update from the agent before its turn is ended."""

@@ -4,7 +4,10 @@ One table serves the fast overview of `bench --help`, which imports no command
 and no parser, and the parser itself, which imports only the command it runs.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from inspect import getdoc
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +16,13 @@ class Command:
 
     target: str
     summary: str
+
+    def examples(self) -> str:
+        """Return the examples of the command's docstring, under a heading."""
+        module, name = self.target.split(":")
+        text = getdoc(getattr(import_module(module), name)) or ""
+        shown = text.partition("Examples:\n")[2].partition("\n\n")[0]
+        return f"\nExamples:\n{shown}\n" if shown else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +109,13 @@ Options for every command:
 Exit codes: 0 fine, 1 ran but failed, 2 wrong usage, 3 wrong task or manifest,
 4 the machine, sandbox or agent failed, 130 interrupted.
 """
+
+
+def find_command(words: Sequence[str]) -> Command | None:
+    """Return the command that `words` start with, `None` for a bare group."""
+    if words[0] not in GROUPS:
+        return ROOT.get(words[0])
+    return GROUPS[words[0]].commands.get(words[1]) if len(words) > 1 else None
 
 
 def overview() -> str:

@@ -1,11 +1,31 @@
 """Where flags come from besides the command line: the environment, then a file."""
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchflow_contracts import UsageError
-from cyclopts.config import Env, Toml, Yaml
+from cyclopts import App, ArgumentCollection
+from cyclopts.config import Dict, Env, Toml, Yaml
 
-Config = Env | Toml | Yaml
+
+@dataclass(frozen=True, slots=True)
+class FlagFile:
+    """The flags of one command, from a flat file."""
+
+    source: Toml | Yaml
+
+    def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+        """Fill the arguments that neither the command line nor the environment gave."""
+        # Below the command's own name: at the root, cyclopts drops a key that is also
+        # the name of a command, and `agent` and `sandbox` are.
+        data: dict[str, Any] = self.source.config
+        for word in reversed(commands):
+            data = {word: data}
+        Dict(data, source=str(self.source.path))(app, commands, arguments)
+
+
+Config = Env | FlagFile
 
 _READERS: dict[str, type[Toml] | type[Yaml]] = {".toml": Toml, ".yaml": Yaml, ".yml": Yaml}
 
@@ -20,6 +40,7 @@ def take_config(words: list[str]) -> tuple[list[str], list[Config]]:
         UsageError: The file is missing or is neither TOML nor YAML.
     """
     sources: list[Config] = [Env("BENCHFLOW_", command=False, show=False)]
+    words = [part for word in words for part in _split(word)]
     if "--config" not in words:
         return words, sources
     at = words.index("--config")
@@ -32,5 +53,8 @@ def take_config(words: list[str]) -> tuple[list[str], list[Config]]:
             f"--config {str(path)!r} is no TOML or YAML file",
             hint="give a file that ends in .toml, .yaml or .yml",
         )
-    file = reader(path, use_commands_as_keys=False, must_exist=True)
-    return words[:at] + words[at + 2 :], [*sources, file]
+    return words[:at] + words[at + 2 :], [*sources, FlagFile(reader(path, must_exist=True))]
+
+
+def _split(word: str) -> list[str]:
+    return ["--config", word.removeprefix("--config=")] if word.startswith("--config=") else [word]

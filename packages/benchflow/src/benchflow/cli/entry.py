@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, cast
 
-from .commands import GROUPS, ROOT, overview
+from .commands import GROUPS, ROOT, find_command, overview
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -62,6 +62,8 @@ def _dispatch(words: list[str]) -> int:
     words, config = take_config(words)
     _check_known(words)
     result = _app(words[0], config)(words, exit_on_error=False, print_error=False)
+    if {"--help", "-h"} & set(words) and (command := find_command(words)) is not None:
+        sys.stdout.write(command.examples())
     return result if isinstance(result, int) else 0
 
 
@@ -91,12 +93,12 @@ def _app(first: str, config: "Sequence[Config]") -> "App":
         config=config,
     )
     for name, command in ROOT.items():
-        app.command(command.target, name=name)
+        app.command(command.target, name=name, help=command.summary)
     for name, group in GROUPS.items():
         sub = App(name=name, help=group.summary)
         # Only the group that is asked for: a command is imported to list its help.
         for verb, command in group.commands.items() if name == first else ():
-            sub.command(command.target, name=verb)
+            sub.command(command.target, name=verb, help=command.summary)
         app.command(sub)
     return app
 
@@ -109,9 +111,9 @@ def _report(error: Exception) -> int:
     if isinstance(error, BenchFlowError):
         code = _EXIT_CODES.get(error.boundary, INFRASTRUCTURE)
         return _fail(str(error), error.hint, code)
-    if isinstance(error, ValidationError) or isinstance(error.__cause__, ValidationError):
-        wrong = error if isinstance(error, ValidationError) else error.__cause__
-        return _fail(_flag(cast("ValidationError", wrong)), "see `bench --help`", USAGE)
+    wrong = error.__cause__ if isinstance(error, CycloptsError) else error
+    if isinstance(wrong, ValidationError) and wrong.title.endswith("Options"):
+        return _fail(_flag(wrong), "see `bench --help`", USAGE)
     if isinstance(error, CycloptsError):
         return _fail(str(error).strip(), "see `bench --help`", USAGE)
     if isinstance(error, BaseExceptionGroup):

@@ -16,7 +16,8 @@ class JobOptions(Model):
     tasks_dir: Path
     run: RunOptions = RunOptions()
     jobs_dir: Path = Path("jobs")
-    job_name: str | None = None
+    job_name: str | None = Field(default=None, pattern=r"^\w[\w.@-]*$")
+    """One name, no path: the job's directory below `jobs_dir`."""
     repeats: int = Field(default=1, ge=1)
     concurrency: int = Field(default=4, ge=1)
     include: tuple[str, ...] = ()
