@@ -54,7 +54,9 @@ def visible(text: str) -> str:
     """Return what `printable` does, as rich's markup for exactly these characters."""
     from rich.markup import escape
 
-    return escape(printable(text))
+    shown = escape(printable(text))
+    # rich closes one trailing backslash only; an odd run would escape the next tag.
+    return shown + "\\" * ((len(shown) - len(shown.rstrip("\\"))) % 2)
 
 
 def printable(text: str) -> str:
