@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from .job import JobOptions, JobReport, run_job
     from .options import RunOptions
-    from .run import RunResult, run
+    from .rollout import RunResult, run
 
 __all__ = [
     "AskUserBranch",
@@ -57,7 +57,7 @@ _HOMES = {
     **dict.fromkeys(("find_tasks", "load_task"), "benchflow_kernel"),
     **dict.fromkeys(("JobOptions", "JobReport", "run_job"), "benchflow.job"),
     "RunOptions": "benchflow.options",
-    **dict.fromkeys(("RunResult", "run"), "benchflow.run"),
+    **dict.fromkeys(("RunResult", "run"), "benchflow.rollout"),
 }
 
 

@@ -1,5 +1,6 @@
 """The planes of a run, by name from the registry: the only wiring there is."""
 
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -38,6 +39,10 @@ async def open_provider(options: RunOptions) -> AsyncGenerator[SandboxProvider]:
 def load_agent(options: RunOptions) -> Agent:
     """Return the agent by import path, declaration file or registry name."""
     if options.agent_import_path is not None:
+        here = str(Path.cwd())
+        if here not in sys.path:
+            # Last, so that no file here shadows an installed module.
+            sys.path.append(here)
         return cast("AgentFactory", load_path(options.agent_import_path))()
     if options.agent.endswith(".toml"):
         return agent_from_file(Path(options.agent))

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 import benchflow
 from benchflow.options import RunOptions
-from benchflow.run import run as run_rollout
+from benchflow.rollout import run as run_rollout
 
 from . import format as fmt
 from .flags import DEFAULT_JOBS, JobsDir, Json

@@ -29,7 +29,9 @@ _EXIT_CODES = {
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run `bench` and exit. SIGTERM ends it as an interrupt does: everything is torn down."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Through SIGINT, which asyncio turns into a cancellation; an exception raised in
+    # the middle of the loop would cut the teardown short.
+    signal.signal(signal.SIGTERM, lambda _signal, _frame: signal.raise_signal(signal.SIGINT))
     sys.exit(run(sys.argv[1:] if argv is None else argv))
 
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from benchflow.options import RunOptions
-from benchflow.run import RunResult
-from benchflow.run import run as run_rollout
+from benchflow.rollout import RunResult
+from benchflow.rollout import run as run_rollout
 
 from . import format as fmt
 from .flags import DEFAULT_JOBS, JobsDir, Json, Run

@@ -8,7 +8,7 @@ from benchflow_kernel import find_tasks
 
 from benchflow.options import RunOptions
 from benchflow.planes import open_provider
-from benchflow.run import run_in
+from benchflow.rollout import run_in
 from benchflow.scaffold import write_task
 
 from . import format as fmt

@@ -15,7 +15,7 @@ from benchflow_contracts import (
 
 from benchflow.planes import open_provider
 from benchflow.records import RolloutRecord, new_job_name, new_rollout_id, write_text
-from benchflow.run import run_in
+from benchflow.rollout import run_in
 
 from .options import JobOptions, Slot
 from .report import JobReport, latest_records, write_report
@@ -55,7 +55,7 @@ async def run_job(options: JobOptions, *, listener: JobListener | None = None) -
     except OSError as error:
         raise StoreError(f"cannot make job directory {str(directory)!r}: {error}") from error
     done = {key: record for key, record in latest_records(directory).items() if record.final}
-    _check_same_tasks(slots, done)
+    _check_same_job(slots, done, options)
     todo = [slot for slot in slots if slot.id not in done]
     if listener is not None:
         listener.planned(slots, len(slots) - len(todo))
@@ -113,11 +113,18 @@ async def _run_one(
     return result.record
 
 
-def _check_same_tasks(slots: list[Slot], done: dict[str, RolloutRecord]) -> None:
+def _check_same_job(slots: list[Slot], done: dict[str, RolloutRecord], options: JobOptions) -> None:
+    hint = "give another --job-name, or remove that rollout's directory"
+    asked = (options.run.agent_name, options.run.model)
     for slot in slots:
         earlier = done.get(slot.id)
-        if earlier is not None and earlier.task_digest != slot.task.digest:
+        if earlier is None:
+            continue
+        if earlier.task_digest != slot.task.digest:
+            raise UsageError(f"task {slot.task.id!r} changed since this job ran it", hint=hint)
+        if (earlier.agent, earlier.model) != asked:
             raise UsageError(
-                f"task {slot.task.id!r} changed since this job ran it",
-                hint="start a new job, or remove that rollout's directory",
+                f"{earlier.rollout_id!r} of this job was run with agent {earlier.agent!r} and "
+                f"model {earlier.model!r}, not {asked[0]!r} and {asked[1]!r}",
+                hint=hint,
             )

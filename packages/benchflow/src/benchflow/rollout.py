@@ -1,4 +1,4 @@
-"""`benchflow.run`: one rollout of one task."""
+"""One rollout of one task: `benchflow.run`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
