@@ -214,3 +214,21 @@ def test_a_cancelled_snapshot_leaves_no_layer_and_a_running_box(with_provider, s
         assert int(free) < 50_000
 
     with_provider(check)
+
+
+def test_a_hole_costs_nothing_and_equals_zeros(with_provider):
+    async def check(provider):
+        sandbox = await provider.create(SandboxSpec())
+        write = "import sys; f = open('/workspace/f', 'wb'); {}"
+        await sandbox.exec(["python3", "-c", write.format("f.truncate(1 << 42)")])
+        async with asyncio.timeout(20):
+            huge = await sandbox.snapshot()
+        await sandbox.exec(["python3", "-c", write.format("f.truncate(1 << 20)")])
+        hole = await sandbox.snapshot()
+        await sandbox.exec(["python3", "-c", write.format("f.write(bytes(1 << 20))")])
+        zeros = await sandbox.snapshot()
+        await sandbox.exec(["python3", "-c", write.format("f.write(bytes(9999) + b'x')")])
+        other = await sandbox.snapshot()
+        assert huge.digest != hole.digest == zeros.digest != other.digest
+
+    with_provider(check)

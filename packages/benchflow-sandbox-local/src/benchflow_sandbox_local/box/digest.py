@@ -1,13 +1,15 @@
 """The identity of a sealed layer: what is in it, not when it was written."""
 
+import errno
 import hashlib
 import os
 import stat
+from collections.abc import Iterator
 from typing import Protocol
 
 from .tree import keep_attribute
 
-_CHUNK = 1 << 18
+_CHUNK, _PAGE = 1 << 18, 4096
 
 
 class _Digest(Protocol):
@@ -54,11 +56,30 @@ def _file(directory: int, name: str, size: int) -> list[str]:
     digest = hashlib.sha256()
     fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     try:
-        while chunk := os.read(fd, _CHUNK):
-            digest.update(chunk)
+        for offset, page in _pages(fd, size):
+            digest.update(offset.to_bytes(8, "big") + page)
         return [*_attributes(fd), str(size), digest.hexdigest()]
     finally:
         os.close(fd)
+
+
+def _pages(fd: int, size: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the pages that are not all zero: a hole may be larger than any disk."""
+    offset = 0
+    while offset < size:
+        try:
+            start = os.lseek(fd, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return  # only a hole is left
+            raise
+        offset = os.lseek(fd, start, os.SEEK_HOLE)
+        for at in range(start, offset, _CHUNK):
+            chunk = os.pread(fd, min(_CHUNK, offset - at), at)
+            for inner in range(0, len(chunk), _PAGE):
+                page = chunk[inner : inner + _PAGE]
+                if page.count(0) < len(page):
+                    yield at + inner, page
 
 
 def _attributes(place: str | int) -> list[str]:

@@ -185,6 +185,8 @@ class Launcher:
         if os.fork():
             return
         try:
+            # Long work must not outlive those who asked for it.
+            syscalls.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             self._control.close()
             work(request, reply)
         except BaseException as error:  # noqa: BLE001 - reported, then the process ends
