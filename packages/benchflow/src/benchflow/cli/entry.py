@@ -49,7 +49,7 @@ def run(argv: Sequence[str]) -> int:
     try:
         return _dispatch(words)
     except (KeyboardInterrupt, asyncio.CancelledError):
-        return _fail("interrupted", None, INTERRUPTED)
+        return _fail("interrupted", "a job goes on with its --job-name", INTERRUPTED)
     except BrokenPipeError:
         return _closed_pipe()
     except Exception as error:  # noqa: BLE001 - the last boundary: every error is reported
@@ -90,6 +90,7 @@ def _app(first: str, config: "Sequence[Config]") -> "App":
     app = App(
         name="bench",
         result_action="return_value",
+        suppress_keyboard_interrupt=False,
         help_format="plaintext",
         default_parameter=Parameter(negative=()),
         config=config,
