@@ -31,6 +31,18 @@ def test_a_user_is_found_by_name_and_number(root):
             book.look_up(name)
 
 
+def test_a_number_of_thousands_of_digits_is_no_user(root):
+    fd, path = root
+    (path / "etc" / "passwd").write_text(
+        f"huge:x:{'9' * 5000}:0::/:/bin/sh\nsvc:x:7:7::/:/bin/sh\n"
+    )
+    book = AccountBook(fd)
+    assert book.look_up("svc").uid == 7
+    for name in ("huge", "9" * 5000):
+        with pytest.raises(SandboxError, match="no user"):
+            book.look_up(name)
+
+
 def test_a_change_of_the_files_is_seen(root):
     fd, path = root
     book = AccountBook(fd)

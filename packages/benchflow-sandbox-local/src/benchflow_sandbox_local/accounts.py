@@ -95,4 +95,5 @@ def _rows(root: int, path: str, width: int) -> list[list[str]]:
 
 
 def _is_id(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and int(text) < 1 << 31
+    # Python refuses to read a number of thousands of digits.
+    return text.isascii() and text.isdecimal() and len(text) <= 10 and int(text) < 1 << 31
