@@ -30,6 +30,7 @@ from benchflow_contracts import (
     VerifyResult,
     event_adapter,
 )
+from benchflow_contracts.sandbox import ModelEndpoint, SandboxSpec
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -229,3 +230,9 @@ def test_a_result_without_a_reward_needs_a_cause():
     with pytest.raises(ValidationError, match="needs an error"):
         VerifyResult(reward=None, error="")
     assert VerifyResult.unscored("the box broke", grading="twin").reward is None
+
+
+def test_an_endpoint_shows_no_credential():
+    endpoint = ModelEndpoint(upstream="http://127.0.0.1:1", headers={"x-api-key": "canary"})
+    assert "canary" not in f"{endpoint!r} {endpoint} {SandboxSpec(model=endpoint)!r}"
+    assert ModelEndpoint.model_validate(endpoint.model_dump()) == endpoint

@@ -45,7 +45,8 @@ class ModelEndpoint(Model):
     upstream: str
     """An `http://` or `https://` base URL; its path is kept as a prefix."""
     port: int = Field(default=8721, gt=0, lt=65536)
-    headers: Mapping[str, str] = {}
+    headers: Mapping[str, str] = Field(default={}, repr=False)
+    """Left out of `repr`, so that no message that shows an endpoint shows a credential."""
 
 
 class SandboxSpec(Model):
