@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
-from benchflow_agent_acp import agent_from_file
+from benchflow_agent_acp import AcpAgent, agent_from_file
 from benchflow_contracts import (
     Agent,
     AgentFactory,
@@ -17,6 +17,7 @@ from benchflow_contracts import (
     SandboxProvider,
     SandboxProviderFactory,
     Task,
+    UsageError,
     UserModel,
 )
 from benchflow_kernel import Planes, Registry, load_path, make_user
@@ -43,10 +44,37 @@ def load_agent(options: RunOptions) -> Agent:
         if here not in sys.path:
             # Last, so that no file here shadows an installed module.
             sys.path.append(here)
-        return cast("AgentFactory", load_path(options.agent_import_path))()
+        return _imported(options.agent_import_path)
     if options.agent.endswith(".toml"):
         return agent_from_file(Path(options.agent))
     return cast("AgentFactory", Registry().resolve("benchflow.agents", options.agent))()
+
+
+def _imported(path: str) -> Agent:
+    made = load_path(path)
+    if callable(made):
+        made = cast("AgentFactory", made)()
+    if not all(callable(getattr(made, name, None)) for name in ("needs", "connect")):
+        raise UsageError(
+            f"{path!r} is no Agent", hint="name a class or a function that returns an Agent"
+        )
+    return cast("Agent", made)
+
+
+def check_agent(options: RunOptions) -> None:
+    """Refuse before anything is started what the agent cannot do without.
+
+    Raises:
+        UsageError: The agent acts through a model, and there is no endpoint.
+    """
+    agent = load_agent(options)
+    if not isinstance(agent, AcpAgent) or agent.decl.model.wire == "none":
+        return
+    if options.base_url is None or options.model is None:
+        raise UsageError(
+            f"agent {options.agent_name!r} acts through a model",
+            hint="give --base-url URL and --model NAME",
+        )
 
 
 def find_manifest(task: Task) -> Path | None:

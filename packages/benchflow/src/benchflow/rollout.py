@@ -1,15 +1,23 @@
 """One rollout of one task: `benchflow.run`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchflow_contracts import Event, RolloutTree, SandboxProvider, Task, Trajectory
+from benchflow_contracts import (
+    Event,
+    RolloutTree,
+    SandboxProvider,
+    Task,
+    Trajectory,
+    UsageError,
+)
 from benchflow_kernel import Planes, load_task, run_rollout, trajectories
+from pydantic import ValidationError
 
 from .options import RunOptions
-from .planes import assemble, open_provider
+from .planes import assemble, check_agent, open_provider
 from .records import RolloutRecord, new_rollout_id, write_rollout
 
 Subscriber = Callable[[Event], None]
@@ -52,7 +60,8 @@ async def run(
     Raises:
         BenchFlowError: The task, an option or the manifest is wrong.
     """
-    chosen = RunOptions.model_validate({**(options or RunOptions()).model_dump(), **overrides})
+    chosen = _options(options or RunOptions(), overrides)
+    check_agent(chosen)
     loaded = task if isinstance(task, Task) else load_task(Path(task))
     async with open_provider(chosen) as provider:
         return await run_in(
@@ -62,6 +71,17 @@ async def run(
             directory=None if jobs_dir is None else Path(jobs_dir) / new_rollout_id(loaded.id),
             subscribers=subscribers,
         )
+
+
+def _options(options: RunOptions, overrides: Mapping[str, Any]) -> RunOptions:
+    try:
+        return RunOptions.model_validate({**options.model_dump(), **overrides})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise UsageError(
+            f"option {key!r}: {first['msg']}", hint="options are the fields of RunOptions"
+        ) from error
 
 
 async def run_in(

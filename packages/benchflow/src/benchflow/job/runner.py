@@ -10,14 +10,14 @@ from benchflow_contracts import (
     Event,
     SandboxProvider,
     StoreError,
-    UsageError,
 )
 
-from benchflow.planes import open_provider
+from benchflow.planes import check_agent, open_provider
 from benchflow.records import RolloutRecord, new_job_name, new_rollout_id, write_text
 from benchflow.rollout import run_in
 
 from .options import JobOptions, Slot
+from .plan import JobPlan, settle_plan
 from .report import JobReport, latest_records, write_report
 
 
@@ -49,13 +49,14 @@ async def run_job(options: JobOptions, *, listener: JobListener | None = None) -
         BenchFlowError: Nothing could be started: a bad task, option or provider.
     """
     slots = options.plan()
+    check_agent(options.run)
     directory = options.jobs_dir / (options.job_name or new_job_name())
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"cannot make job directory {str(directory)!r}: {error}") from error
-    done = {key: record for key, record in latest_records(directory).items() if record.final}
-    _check_same_job(slots, done, options)
+    settle_plan(directory, JobPlan.of(slots, options))
+    done = {key for key, record in latest_records(directory).items() if record.final}
     todo = [slot for slot in slots if slot.id not in done]
     if listener is not None:
         listener.planned(slots, len(slots) - len(todo))
@@ -111,20 +112,3 @@ async def _run_one(
         write_text(home / "result.json", record.model_dump_json(indent=2) + "\n")
         return record
     return result.record
-
-
-def _check_same_job(slots: list[Slot], done: dict[str, RolloutRecord], options: JobOptions) -> None:
-    hint = "give another --job-name, or remove that rollout's directory"
-    asked = (options.run.agent_name, options.run.model)
-    for slot in slots:
-        earlier = done.get(slot.id)
-        if earlier is None:
-            continue
-        if earlier.task_digest != slot.task.digest:
-            raise UsageError(f"task {slot.task.id!r} changed since this job ran it", hint=hint)
-        if (earlier.agent, earlier.model) != asked:
-            raise UsageError(
-                f"{earlier.rollout_id!r} of this job was run with agent {earlier.agent!r} and "
-                f"model {earlier.model!r}, not {asked[0]!r} and {asked[1]!r}",
-                hint=hint,
-            )

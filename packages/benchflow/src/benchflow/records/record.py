@@ -117,7 +117,7 @@ class RolloutRecord(Model):
 
 def _grading(leaves: list[RolloutNode]) -> Grading | None:
     verdicts = (leaf.results.get("reward") for leaf in leaves)
-    modes: set[Grading] = {verdict.grading for verdict in verdicts if verdict is not None}
+    modes: set[Grading] = {v.grading for v in verdicts if v is not None and v.reward is not None}
     return modes.pop() if len(modes) == 1 else None
 
 

@@ -1,0 +1,62 @@
+"""`job.json`: what a job was planned to be, so that it is resumed as the same job."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from benchflow_contracts import Model, StoreError, UsageError
+from pydantic import ValidationError
+
+from benchflow.records import write_text
+
+from .options import JobOptions, Slot
+
+
+class JobPlan(Model):
+    """The slots in schedule order, each with its task's digest, and the run options."""
+
+    schema_version: Literal["1.0"] = "1.0"
+    slots: Mapping[str, str]
+    options: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, slots: Sequence[Slot], options: JobOptions) -> "JobPlan":
+        """Return the plan of a job that is about to run."""
+        return cls(
+            slots={slot.id: slot.task.digest for slot in slots},
+            options=options.run.model_dump(mode="json"),
+        )
+
+
+def settle_plan(directory: Path, plan: JobPlan) -> None:
+    """Write the plan of a new job, or hold a resumed one to the plan it has.
+
+    Raises:
+        UsageError: The job was planned with other tasks or other options.
+        StoreError: The plan on disk is damaged.
+    """
+    path = directory / "job.json"
+    if not path.exists():
+        write_text(path, plan.model_dump_json(indent=2) + "\n")
+        return
+    try:
+        earlier = JobPlan.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise StoreError(f"damaged plan: {error.errors()[0]['msg']}", where=str(path)) from error
+    difference = _difference(earlier, plan)
+    if difference is not None:
+        raise UsageError(
+            f"job {directory.name!r} was planned differently: {difference}",
+            hint="give another --job-name, or the options of the first run",
+        )
+
+
+def _difference(earlier: JobPlan, plan: JobPlan) -> str | None:
+    for key, value in plan.options.items():
+        before = earlier.options.get(key)
+        if before != value:
+            return f"{key} was {before!r} and is {value!r}"
+    if list(earlier.slots) != list(plan.slots):
+        return f"it had {len(earlier.slots)} rollouts, and these are {len(plan.slots)} others"
+    changed = next((s for s, digest in plan.slots.items() if earlier.slots[s] != digest), None)
+    return None if changed is None else f"the task of {changed!r} changed since"

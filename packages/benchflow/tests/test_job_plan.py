@@ -1,0 +1,58 @@
+"""A job is resumed as the job that it was planned to be."""
+
+from pathlib import Path
+
+import pytest
+from benchflow.job import JobOptions
+from benchflow.job.plan import JobPlan, settle_plan
+from benchflow.options import RunOptions
+from benchflow.scaffold import write_task
+from benchflow_contracts import StoreError, UsageError
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    for name in ("one", "two"):
+        write_task(tmp_path / "tasks" / name)
+    return tmp_path / "tasks"
+
+
+def plan(tasks: Path, **changes: object) -> JobPlan:
+    options = JobOptions(tasks_dir=tasks, run=RunOptions(agent="nop")).model_copy(update=changes)
+    return JobPlan.of(options.plan(), options)
+
+
+def test_the_same_plan_settles_any_number_of_times(tasks: Path, tmp_path: Path) -> None:
+    for _ in range(3):
+        settle_plan(tmp_path, plan(tasks))
+    assert JobPlan.model_validate_json((tmp_path / "job.json").read_bytes()) == plan(tasks)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"run": RunOptions(agent="oracle")}, "agent was 'nop' and is 'oracle'"),
+        ({"run": RunOptions(agent="nop", isolation="shared")}, "isolation was None"),
+        ({"repeats": 2}, "it had 2 rollouts"),
+        ({"include": ("one",)}, "it had 2 rollouts"),
+    ],
+)
+def test_another_plan_is_refused(
+    tasks: Path, tmp_path: Path, changes: dict[str, object], says: str
+) -> None:
+    settle_plan(tmp_path, plan(tasks))
+    with pytest.raises(UsageError, match=says):
+        settle_plan(tmp_path, plan(tasks, **changes))
+
+
+def test_a_changed_task_is_refused(tasks: Path, tmp_path: Path) -> None:
+    settle_plan(tmp_path, plan(tasks))
+    (tasks / "two" / "instruction.md").write_text("Something else.\n")
+    with pytest.raises(UsageError, match="'two#0' changed"):
+        settle_plan(tmp_path, plan(tasks))
+
+
+def test_a_damaged_plan_is_named(tasks: Path, tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text("{")
+    with pytest.raises(StoreError, match="job.json"):
+        settle_plan(tmp_path, plan(tasks))

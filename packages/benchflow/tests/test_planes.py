@@ -1,0 +1,36 @@
+"""What an operator names is checked before anything is started."""
+
+import asyncio
+from pathlib import Path
+
+import benchflow as bf
+import pytest
+from benchflow.options import RunOptions
+from benchflow.planes import check_agent, load_agent
+from benchflow_contracts import UsageError
+
+
+def test_an_agent_that_acts_through_a_model_needs_an_endpoint() -> None:
+    with pytest.raises(UsageError, match="acts through a model") as caught:
+        check_agent(RunOptions(agent="mistral-vibe"))
+    assert "--base-url" in caught.value.hint
+    check_agent(RunOptions(agent="mistral-vibe", base_url="http://127.0.0.1:1/v1", model="m"))
+    check_agent(RunOptions(agent="oracle"))
+
+
+@pytest.mark.parametrize("path", ["planted:NUMBER", "planted:Nothing"])
+def test_an_import_path_that_is_no_agent_is_a_usage_error(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "planted.py").write_text("NUMBER = 3\n\n\nclass Nothing:\n    pass\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UsageError, match="is no Agent"):
+        load_agent(RunOptions(agent_import_path=path))
+
+
+@pytest.mark.parametrize("wrong", [{"agnt": "x"}, {"branch": "foo"}, {"agent_idle_timeout": -1}])
+def test_a_wrong_option_of_the_python_interface_is_a_usage_error(wrong: dict[str, object]) -> None:
+    [name] = wrong
+    with pytest.raises(UsageError, match=name):
+        asyncio.run(bf.run("nowhere", **wrong))
