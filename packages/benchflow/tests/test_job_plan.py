@@ -54,5 +54,5 @@ def test_a_changed_task_is_refused(tasks: Path, tmp_path: Path) -> None:
 
 def test_a_damaged_plan_is_named(tasks: Path, tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text("{")
-    with pytest.raises(StoreError, match="job.json"):
+    with pytest.raises(StoreError, match=r"job\.json"):
         settle_plan(tmp_path, plan(tasks))
