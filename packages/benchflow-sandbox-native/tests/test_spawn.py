@@ -37,10 +37,10 @@ def test_a_name_without_a_slash_is_looked_up_on_the_path_of_the_given_environmen
     program.chmod(0o755)
 
     async def main():
-        env = {"PATH": f"/nonexistent:{tmp_path}"}
+        env = {"PATH": f"/etc/passwd-missing:{tmp_path}"}
         assert await box.run("greet", env=env) == (0, b"found\n")
         with pytest.raises(InitError):
-            await box.run("greet", env={"PATH": "/nonexistent"})
+            await box.run("greet", env={"PATH": "/etc/passwd-missing"})
 
     asyncio.run(main())
 
@@ -83,7 +83,7 @@ def test_standard_streams_are_the_given_pipes(box):
 
 @pytest.mark.parametrize(
     ("program", "number"),
-    [("/nonexistent", errno.ENOENT), ("missing", errno.ENOENT), ("/etc", errno.EACCES)],
+    [("/etc/passwd-missing", errno.ENOENT), ("missing", errno.ENOENT), ("/etc", errno.EACCES)],
 )
 def test_a_failed_exec_is_reported_by_spawn(box, expect_failure, program, number):
     async def main():
@@ -104,7 +104,7 @@ def test_a_file_that_is_no_program_is_reported_by_spawn(box, tmp_path, expect_fa
 
 def test_a_missing_working_directory_is_reported_by_spawn(box, expect_failure):
     with expect_failure(errno.ENOENT, "cwd"):
-        asyncio.run(box.run("true", cwd="/nonexistent"))
+        asyncio.run(box.run("true", cwd="/etc/passwd-missing"))
 
 
 def test_the_working_directory_is_entered_as_the_target_user(box, tmp_path, user, expect_failure):
