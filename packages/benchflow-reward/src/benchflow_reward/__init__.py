@@ -1,7 +1,11 @@
 """Verifiers, reward functions, rubrics and judges for BenchFlow.
 
-Everything here satisfies the `Reward` contract: `await reward.score(node)`.
+Everything here satisfies the `Reward` contract: `await reward.score(node)`. The judge
+is loaded on first use: its HTTP client is the slowest import of all.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from .factory import make_rewards
 from .functions import (
@@ -14,12 +18,14 @@ from .functions import (
     RegexMatch,
     StateQuery,
 )
-from .judge import LLMJudge
-from .judge.client import ChatClient
 from .records import rewards_jsonl
 from .reward_file import ParsedReward, parse_reward
 from .rubric import Rubric
 from .script import ScriptVerifier
+
+if TYPE_CHECKING:
+    from .judge import LLMJudge
+    from .judge.client import ChatClient
 
 __all__ = [
     "AskedUser",
@@ -39,3 +45,11 @@ __all__ = [
     "parse_reward",
     "rewards_jsonl",
 ]
+
+_LAZY = {"ChatClient": "judge.client", "LLMJudge": "judge.judge"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'benchflow_reward' has no attribute {name!r}")
+    return getattr(import_module(f"benchflow_reward.{_LAZY[name]}"), name)

@@ -6,8 +6,6 @@ from typing import Any, Literal
 from benchflow_contracts import ModelEndpoint, Reward, Task, TaskError, UsageError
 
 from .declared import declared_rewards, read_table
-from .judge import LLMJudge
-from .judge.client import ChatClient
 from .judge_table import JudgeTable
 from .rubric import Rubric
 from .script import ScriptVerifier
@@ -52,7 +50,11 @@ def make_rewards(
     return [*signals, ScriptVerifier(isolation=isolation)]
 
 
-def _judge(table: Mapping[str, Any], endpoint: ModelEndpoint | None, model: str | None) -> LLMJudge:
+def _judge(table: Mapping[str, Any], endpoint: ModelEndpoint | None, model: str | None) -> Reward:
+    # Only a judged task pays for the HTTP client.
+    from .judge import LLMJudge  # noqa: PLC0415
+    from .judge.client import ChatClient  # noqa: PLC0415
+
     settings = read_table(JudgeTable, table, "task.toml:verifier.judge")
     chosen = model or settings.model
     if endpoint is None or chosen is None:
