@@ -148,10 +148,15 @@ def e2e(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "--timeout=300", *targets)
 
 
+PERF = ("cli.py", "null_engine.py", "local_sandbox.py", "grading.py")
+
+
 @nox.session(python=PYTHONS[:1])
 def perf(session: nox.Session) -> None:
-    """Measure: JSON lines, each with the machine, n, median, p95 and a bound."""
+    """Measure: JSON lines, each with the machine, n, median, p95 and a bound.
+
+    `nox -s perf -- null_engine.py --peers` runs one, with the other engines beside it.
+    """
     _sync(session, "--all-packages")
-    chosen = session.posargs or sorted(map(str, (ROOT / "benchmarks/perf").glob("[a-z]*.py")))
-    for script in chosen:
-        session.run("python", script, env={"PYTHONPATH": os.fspath(ROOT / "benchmarks/perf")})
+    for command in [session.posargs] if session.posargs else [[name] for name in PERF]:
+        session.run("python", f"benchmarks/perf/{command[0]}", *command[1:])
