@@ -31,6 +31,10 @@ NUDGE = "Say in one word what you wrote before."
 ASK_PROMPT = "Ask me with your question tool whether I want tea or coffee, then end your turn."
 
 
+_VARIABLE = "BENCHFLOW_SCRIPT"
+_SCRIPT = Path(__file__).parent / "scripted" / "probe.toml"
+_SCRIPT_PATH = "/opt/benchflow/probe.toml"
+
 _FACTS = ("start", "write", "load_after_kill", "ask")
 
 
@@ -81,6 +85,7 @@ async def probe(
     spec = SandboxSpec(mounts=mounts, network="model-only" if endpoint else "none", model=endpoint)
     sandbox = await provider.create(spec, labels={"benchflow.probe": agent.name})
     try:
+        await run.brief(sandbox)
         await run.collect(sandbox)
     finally:
         await sandbox.teardown()
@@ -106,6 +111,14 @@ class _Probe:
             results={fact: self.results[fact] for fact in _FACTS if fact in self.results},
             timings_sec=self._timings,
         )
+
+    async def brief(self, sandbox: Sandbox) -> None:
+        """Give the agent that follows a script one that does what the prompts ask for."""
+        if self._agent.decl.distribution.builtin is None or _VARIABLE in self._role.env:
+            return
+        await sandbox.upload(_SCRIPT, _SCRIPT_PATH)
+        env = {**self._role.env, _VARIABLE: _SCRIPT_PATH}
+        self._role = self._role.model_copy(update={"env": env})
 
     async def collect(self, sandbox: Sandbox) -> None:
         """Collect facts until one of them makes the rest impossible."""

@@ -56,6 +56,7 @@ async def probe(
     """Start an agent in a sandbox and report what it really can do.
 
     Examples:
+        bench agent probe scripted
         bench agent probe mistral-vibe --base-url http://127.0.0.1:8000/v1 --model m
 
     Args:
