@@ -125,7 +125,7 @@ def compile_program():
     """Return a function that compiles init with this machine's compiler and given flags."""
     compiler = next(filter(shutil.which, ["cc", "gcc", "clang"]), None)
     if compiler is None:
-        pytest.skip("no C compiler on this machine")
+        pytest.fail("no C compiler: install gcc and libc6-dev")
 
     def compile_to(output, *flags):
         command = [compiler, "-std=c11", "-D_GNU_SOURCE", *flags, "-o", output, *SOURCES]

@@ -12,11 +12,6 @@ _CHUNK = 1 << 20
 _SMALL = 1 << 16
 
 
-def is_whiteout(info: os.stat_result) -> bool:
-    """Whether an entry of an upper directory says: this name was deleted."""
-    return stat.S_ISCHR(info.st_mode) and info.st_rdev == 0
-
-
 def keep_attribute(name: str) -> bool:
     """Whether an extended attribute still means something in a copied layer."""
     prefix, _, rest = name.partition(".overlay.")
