@@ -167,7 +167,7 @@ def test_a_copied_client_state_answers_the_same_ask_differently(in_sandbox, tmp_
         twin_source.on_ask_user(leave)
         with pytest.raises(AgentError, match="leave"):
             await twin_source.prompt("Book a day.")
-        twin = await agent.attach(process, stopped["state"], sandbox, role)
+        twin = await agent.adopt(process, stopped["state"], sandbox, role)
         twin.on_ask_user(choose_tuesday)
         assert await twin.continue_turn() == "end_turn"
         await twin.aclose()

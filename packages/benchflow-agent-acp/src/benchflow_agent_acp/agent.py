@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from benchflow_contracts import (
     AgentCapabilities,
+    AgentError,
     AgentNeeds,
     Process,
     Role,
     Sandbox,
+    SessionCarry,
     SessionSnapshot,
 )
 
@@ -68,6 +70,18 @@ class AcpAgent:
         return await attachment.open(process, launcher, resume)
 
     async def attach(
+        self,
+        sandbox: Sandbox,
+        role: Role,
+        carry: SessionCarry,
+        *,
+        log_dir: Path | None = None,
+    ) -> AcpSession:
+        """Refuse: not carried yet."""
+        del sandbox, role, log_dir
+        raise AgentError(f"session {carry.session_id!r} cannot be carried")
+
+    async def adopt(
         self,
         process: Process,
         state: SessionState,

@@ -5,9 +5,12 @@ from abc import ABC, abstractmethod
 
 from benchflow_contracts import (
     AgentError,
+    Answer,
     AskUserHandler,
     Role,
+    SessionCarry,
     SessionSnapshot,
+    SnapshotError,
     Step,
     StepHandler,
 )
@@ -89,6 +92,22 @@ class PlainSession(ABC):
             cwd=self._cwd,
             steps=self._before + len(self._steps),
         )
+
+    async def carry(self) -> SessionCarry:
+        """Refuse: there is no process that an image could carry.
+
+        Raises:
+            SnapshotError: Always.
+        """
+        raise SnapshotError(f"agent {self._agent!r} has no process to carry")
+
+    async def proceed(self, answer: Answer) -> StopReason:
+        """Refuse: a plain session never asks.
+
+        Raises:
+            RuntimeError: Always.
+        """
+        raise RuntimeError(f"agent {self._agent!r} asked nothing: {answer.outcome!r}")
 
     async def aclose(self) -> None:
         """End the session. Idempotent."""

@@ -13,6 +13,7 @@ from benchflow_contracts import (
     Ask,
     AskUserHandler,
     Role,
+    SessionCarry,
     SessionSnapshot,
     SnapshotError,
     Step,
@@ -142,6 +143,14 @@ class AcpSession:
         return self._carried.model_copy(
             update={"session_id": self.id, "steps": self._carried.steps + len(self._builder.steps)}
         )
+
+    async def carry(self) -> SessionCarry:
+        """Refuse: not carried yet."""
+        raise SnapshotError(f"agent {self._agent!r} cannot be carried live")
+
+    async def proceed(self, answer: Answer) -> StopReason:
+        """Refuse: no Ask was carried in."""
+        raise RuntimeError(f"no carried Ask waits for {answer.outcome!r}")
 
     async def aclose(self) -> None:
         """End the agent process and everything that it started. Idempotent."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from pydantic import Field
 
@@ -57,6 +57,8 @@ class AgentCapabilities(Model):
     ask_user: bool = False
     session_snapshot: Literal["none", "files", "same_path_files"] = "none"
     token_logprobs: bool = False
+    proven: Mapping[str, str] = {}
+    """What the probe saw carried, such as `live`, `live-ask` or `state`: version and date."""
 
 
 class AgentNeeds(Model):
@@ -81,6 +83,24 @@ class SessionSnapshot(Model):
     """Mode, model and options to apply again after loading."""
     steps: int = Field(default=0, ge=0)
     """Steps that the session had made, so that a loaded one goes on counting."""
+
+
+class SessionCarry(Model):
+    """The host's half of a session whose process a live image carries.
+
+    It fits the instant of the freeze that it was taken in, and no other. Any number of
+    children may go on from one. It can be written as JSON.
+    """
+
+    agent: str
+    session_id: str
+    process_id: str
+    """The agent's process, for `Sandbox.attach`."""
+    ask: Ask | None = None
+    """The question that was waiting for its answer."""
+    steps: tuple[Step, ...] = ()
+    data: Mapping[str, Any] = {}
+    """The agent plane's own: JSON values that nobody else reads."""
 
 
 class Session(Protocol):
@@ -124,6 +144,29 @@ class Session(Protocol):
 
         Raises:
             SnapshotError: A turn is running, or the agent's sessions cannot be carried.
+        """
+        ...
+
+    async def carry(self) -> SessionCarry:
+        """Copy the host's half of the session, for children of a live snapshot.
+
+        The caller holds `sandbox.freeze()`, at a turn boundary or while the handler of
+        an Ask is awaited. All that the process wrote before the freeze is in the copy.
+        The session itself goes on.
+
+        Raises:
+            SnapshotError: The agent cannot be carried, or not at this point; `retryable`
+                when a later point may do, such as after a running tool call.
+        """
+        ...
+
+    async def proceed(self, answer: Answer) -> StopReason:
+        """Answer the Ask that was carried in, and run the rest of its prompt turn.
+
+        As `prompt`, only once, and only right after `Agent.attach`.
+
+        Raises:
+            RuntimeError: No carried Ask is waiting.
         """
         ...
 
@@ -171,5 +214,22 @@ class Agent(Protocol):
 
         Raises:
             AgentError: It did not start, or refused the session. No process is left.
+        """
+        ...
+
+    async def attach(
+        self,
+        sandbox: Sandbox,
+        role: Role,
+        carry: SessionCarry,
+        *,
+        log_dir: Path | None = None,
+    ) -> Session:
+        """Go on with the process that a live image carried into `sandbox`.
+
+        Nothing is started and nothing is sent; `steps` are those of the carry.
+
+        Raises:
+            AgentError: The carry is not this agent's, or its process is not there.
         """
         ...

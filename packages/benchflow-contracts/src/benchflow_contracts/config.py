@@ -35,26 +35,86 @@ class Scene(Model):
 
 
 class BranchBudget(Model):
-    """Bounds on one rollout's branching."""
+    """Bounds on one rollout's branching.
+
+    Reaching one is no failure: the rollout goes on unforked, and the tree says why.
+    """
 
     max_children: int = Field(default=8, ge=2)
     """Per fork; an Ask with more options is not forked."""
     max_depth: int = Field(default=1, ge=1)
     """Forks on one path from the root."""
+    max_forks: int | None = Field(default=None, ge=1)
+    """Forks in the whole rollout."""
     concurrency: int = Field(default=2, ge=1)
     """Children that run at once."""
+    wall_sec: float | None = Field(default=None, gt=0)
+    """From the start of the rollout; no fork begins later."""
+    tokens: int | None = Field(default=None, ge=1)
+    """Input and output tokens of the whole rollout's model calls, as a gateway counts them."""
+    disk_mb: int | None = Field(default=None, gt=0)
+    """Bytes of the checkpoints that are held at once."""
+    memory_mb: int | None = Field(default=None, gt=0)
+    """Memory of the machine that must stay free when a fork begins."""
 
 
-class AskUserBranch(Model):
-    """Fork at each branchable question: one child per option."""
-
-    kind: Literal["ask-user"] = "ask-user"
+class _Branch(Model):
     budget: BranchBudget = BranchBudget()
     require: Fidelity | None = None
     """Refuse to fork below this fidelity."""
+    then: "BranchPolicy | None" = None
+    """How children fork in turn; `None` is the same policy again, within the budget."""
 
 
-BranchPolicy = Annotated[AskUserBranch, Field(discriminator="kind")]
+class AskUserBranch(_Branch):
+    """Fork at each branchable question: one child per option."""
+
+    kind: Literal["ask-user"] = "ask-user"
+
+
+class GroupBranch(_Branch):
+    """Fork once into `n` children that share the prefix: a GRPO group as a tree."""
+
+    kind: Literal["group"] = "group"
+    n: int = Field(ge=2)
+    at: int = Field(default=0, ge=0)
+    """The turn before whose prompt the fork is."""
+
+
+class ValueBranch(_Branch):
+    """Estimate V(s) along the way: `n` children at every `every`-th turn boundary.
+
+    The children are scored, and the line goes on as if they had not been.
+    """
+
+    kind: Literal["value"] = "value"
+    n: int = Field(ge=2)
+    every: int = Field(default=1, ge=1)
+
+
+class BestOfBranch(_Branch):
+    """Fork into `n` children, score each after its turn, and go on from the best.
+
+    The others stay in the tree as scored leaves.
+    """
+
+    kind: Literal["best-of"] = "best-of"
+    n: int = Field(ge=2)
+    at: int = Field(default=0, ge=0)
+    """The turn that every child runs before they are compared."""
+
+
+BranchPolicy = Annotated[
+    AskUserBranch | GroupBranch | ValueBranch | BestOfBranch, Field(discriminator="kind")
+]
+
+
+class Keep(Model):
+    """Which checkpoints outlive their rollout, so that it can be branched afterwards."""
+
+    which: Literal["none", "forks", "all"] = "none"
+    budget_mb: int = Field(default=2048, gt=0)
+    """On disk, per rollout; the oldest are dropped first."""
 
 
 class Deadlines(Model):
@@ -73,6 +133,7 @@ class RolloutConfig(Model):
 
     scenes: tuple[Scene, ...] = (Scene(roles=(Role(),)),)
     branch: BranchPolicy | None = None
+    keep: Keep = Keep()
     skill_mode: SkillMode = "no-skill"
     skills_dir: Path | None = None
     """A host directory of skills to show instead of the task's, with `with-skill`."""

@@ -27,6 +27,9 @@ class ProvisionContext:
     task_id: str
     resumed: bool = False
     """The sandbox was made from a checkpoint: its state stands, seed nothing."""
+    carried: Mapping[str, str] | None = None
+    """Set in a live child, with `resumed`: what `Environment.carry` returned. The services
+    run already: start nothing, take hold of these."""
 
 
 class EnvHandle(Model):
@@ -53,6 +56,8 @@ class TableState(Model):
     """One table: its rows, or only its size and digest when it is big."""
 
     columns: tuple[str, ...]
+    key: tuple[str, ...] = ()
+    """The columns of the primary key, where there is one; rows are compared by it."""
     rows: tuple[tuple[Any, ...], ...] | None = None
     """In primary-key order; `None` beyond the row cap. Blobs are `sha256:` digests."""
     row_count: int = Field(ge=0)
@@ -62,7 +67,7 @@ class TableState(Model):
 class EnvState(Model):
     """The world's real state, so that two of them can be compared.
 
-    `databases` maps a state path to its tables.
+    `databases` maps a state path, or what a backend calls its database, to its tables.
     """
 
     databases: Mapping[str, Mapping[str, TableState]] = {}
@@ -74,7 +79,7 @@ class Environment(Protocol):
     """One world, in one sandbox. Made anew for every rollout and every fork.
 
     The order of calls is `prepare`, `provision`, `readiness`, then any of `query`,
-    `snapshot`, `restore` and `reset`, and `teardown` always.
+    `snapshot`, `restore`, `reset`, `check`, `reseed` and `carry`, and `teardown` always.
     """
 
     @property
@@ -116,6 +121,32 @@ class Environment(Protocol):
 
     async def reset(self) -> None:
         """Go back to the baseline taken at `provision`."""
+        ...
+
+    async def check(self) -> None:
+        """Hold the world against its own invariants. Changes nothing.
+
+        Raises:
+            EnvironmentError_: One does not hold, or cannot be checked.
+        """
+        ...
+
+    async def reseed(self, seed: int) -> None:
+        """Give a fork randomness of its own, before its agent runs.
+
+        Does nothing when the world declares no such hook.
+
+        Raises:
+            EnvironmentError_: The hook failed.
+        """
+        ...
+
+    async def carry(self) -> Mapping[str, str]:
+        """Return the process id of each running service, for `ProvisionContext.carried`.
+
+        Raises:
+            SnapshotError: A service cannot be carried live.
+        """
         ...
 
     async def teardown(self) -> None:

@@ -13,7 +13,7 @@ from ._model import Model
 from .environment import EnvState
 from .reward import VerifyResult
 from .step import Step
-from .tree import BranchRecord, NodeError, Value
+from .tree import BranchRecord, Credit, NodeError, Value
 
 Phase = Literal[
     "setup",
@@ -105,6 +105,14 @@ class NodeValued(_Event):
     value: Value
 
 
+class NodeCredited(_Event):
+    """The advantages of the edge into `node`."""
+
+    kind: Literal["node_credited"] = "node_credited"
+    node: str
+    credit: Credit
+
+
 class NodeFailed(_Event):
     """The branch at `node` ended early.
 
@@ -136,6 +144,7 @@ Event = Annotated[
     | StateCaptured
     | NodeScored
     | NodeValued
+    | NodeCredited
     | NodeFailed
     | RolloutFinished,
     Field(discriminator="kind"),

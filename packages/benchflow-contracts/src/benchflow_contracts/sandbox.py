@@ -82,6 +82,8 @@ class SandboxCapabilities(Model):
     users: bool = False
     """Whether a process can run as another user than the default one."""
     freeze: bool = False
+    live_engine: str | None = None
+    """What takes `live` snapshots, such as `criu` or `runsc`; `None` without that level."""
     notes: Mapping[str, str] = {}
     """What is missing, by capability, each with its remedy."""
 
@@ -154,6 +156,13 @@ class ByteReader(Protocol):
         """Return at least one byte, or `b""` at the end of the stream."""
         ...
 
+    def waiting(self) -> int:
+        """Count the bytes that `read` would return without waiting, wherever they lie.
+
+        A provider without live snapshots may return 0 at any time.
+        """
+        ...
+
 
 class ByteWriter(Protocol):
     """The writing end of a pipe."""
@@ -169,6 +178,11 @@ class ByteWriter(Protocol):
 
 class Process(Protocol):
     """A running process with live pipes, the leader of its own process group."""
+
+    @property
+    def id(self) -> str:
+        """Unique within the sandbox; the same in every child of a live snapshot."""
+        ...
 
     @property
     def stdin(self) -> ByteWriter:
@@ -250,6 +264,18 @@ class Sandbox(Protocol):
         """Start a command with live pipes in a process group of its own."""
         ...
 
+    async def attach(self, process_id: str) -> Process:
+        """Take hold of a spawned process that a live image carried in, once.
+
+        Its pipes are this sandbox's own. Output that nobody had read when the image was
+        taken comes first.
+
+        Raises:
+            SandboxUnsupportedError: This provider has no live snapshots.
+            SandboxError: No process of that id was carried in, or somebody holds it.
+        """
+        ...
+
     async def upload(self, local: Path, remote: str, *, user: str = "root") -> None:
         """Copy a regular file or a directory tree in, owned by `user`.
 
@@ -288,9 +314,16 @@ class Sandbox(Protocol):
     async def snapshot(self, level: SnapshotLevel = "filesystem") -> SandboxImage:
         """Seal the current state, from one instant. The sandbox goes on unharmed.
 
+        May be called while the caller holds `freeze()`; the state is then that of the
+        freeze. A `live` image carries every process, its memory, its connections within
+        the sandbox and what nobody had read of its output. Processes held here, their
+        pipes and the endpoints stay valid. A connection to the model endpoint does not
+        outlive it.
+
         Raises:
             SandboxUnsupportedError: The level is not in `capabilities()`.
-            SnapshotError: It failed; nothing is left behind.
+            SnapshotError: It failed; nothing is left behind. `retryable` when a process
+                had not read its input yet, or was busy with what cannot be carried.
         """
         ...
 
@@ -324,6 +357,10 @@ class SandboxProvider(Protocol):
     ) -> Sandbox:
         """Start a sandbox, from the spec or from a snapshot; it is ready on return.
 
+        From a `live` image every process goes on from the instant of the snapshot, with
+        its own memory, files and network. `spec.model` may name another upstream than
+        the image's sandbox had, at the same port.
+
         Raises:
             SandboxUnsupportedError: The spec asks for what the machine cannot do.
             SandboxError: It did not start; nothing is left behind.
@@ -336,6 +373,24 @@ class SandboxProvider(Protocol):
 
     async def discard(self, image: SandboxImage) -> None:
         """Forget a snapshot. Sandboxes made from it go on. Idempotent."""
+        ...
+
+    async def save(self, image: SandboxImage, to: Path) -> None:
+        """Write a snapshot to `to`, a new host directory that outlives this provider.
+
+        Raises:
+            SnapshotError: It is not known here, or it cannot be written; `to` is gone.
+        """
+        ...
+
+    async def load(self, saved: Path) -> SandboxImage:
+        """Take in what `save` wrote, here or in an earlier process on this machine.
+
+        Nothing in `saved` is changed or needed afterwards.
+
+        Raises:
+            SnapshotError: It is torn, not of this provider, or its digest differs.
+        """
         ...
 
     async def reap(self, policy: ReapPolicy) -> list[SandboxRecord]:

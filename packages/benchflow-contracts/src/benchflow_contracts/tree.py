@@ -28,6 +28,22 @@ class Value(Model):
     stderr: float = Field(ge=0)
 
 
+class Credit(Model):
+    """What the tree says about one edge, from scored leaves alone.
+
+    `intra` and `inter` are Tree-GRPO's two advantages of the node's mean return: within
+    its own tree and against the other trees of the same prompt. A tree on its own has no
+    `inter`.
+    """
+
+    intra: float | None = None
+    inter: float | None = None
+    step: float | None = None
+    """V(node) - V(parent)."""
+    process: float | None = None
+    """The sum of `step` from the root to this node."""
+
+
 class NodeError(Model):
     """Why a branch of the tree ended early: one boundary, one cause."""
 
@@ -68,6 +84,7 @@ class RolloutNode:
     results: "dict[str, VerifyResult]" = field(default_factory=dict[str, "VerifyResult"])
     """By the name of the Reward."""
     value: Value | None = None
+    credit: Credit | None = None
     error: NodeError | None = None
     env_state: "EnvState | None" = None
     state: "NodeState | None" = None

@@ -12,6 +12,7 @@ from benchflow_contracts import (
     ProvisionContext,
     ReadinessProbe,
     SandboxSpec,
+    SnapshotError,
     StateSnapshot,
 )
 
@@ -144,6 +145,17 @@ class ManifestEnvironment:
         world = self._provisioned()
         if not self._manifest.environment.owns_lifecycle:
             await world.reset()
+
+    async def check(self) -> None:
+        """Do nothing: a manifest declares no invariants yet."""
+
+    async def reseed(self, seed: int) -> None:
+        """Do nothing: a manifest declares no hook yet."""
+        del seed
+
+    async def carry(self) -> Mapping[str, str]:
+        """Refuse: services are not carried yet."""
+        raise SnapshotError(f"the services of {self.name!r} cannot be carried live")
 
     async def teardown(self) -> None:
         """Stop the services that this object started, and only those. Idempotent."""

@@ -1,6 +1,9 @@
 """The host's ends of a process's pipes, on the running event loop."""
 
+import array
+import fcntl
 import os
+import termios
 from typing import Self
 
 from benchflow_contracts.errors import SandboxError
@@ -27,6 +30,14 @@ class PipeReader:
             self._ended = not data
             return data
         return b""
+
+    def waiting(self) -> int:
+        """Count the bytes in the pipe."""
+        if self._ended:
+            return 0
+        count = array.array("i", [0])
+        fcntl.ioctl(self._fd, termios.FIONREAD, count)
+        return count[0]
 
     def detach(self) -> int:
         """Give the descriptor away: this end no longer reads or closes it."""

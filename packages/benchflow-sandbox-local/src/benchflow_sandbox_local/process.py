@@ -23,6 +23,11 @@ class LocalProcess:
         self._waiting = asyncio.Lock()
 
     @property
+    def id(self) -> str:
+        """The process id as the box sees it, as text."""
+        return str(self._pid)
+
+    @property
     def pid(self) -> int:
         """The process id as the box sees it."""
         return self._pid

@@ -7,7 +7,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, UsageError
+from benchflow_contracts.errors import (
+    SandboxError,
+    SandboxUnsupportedError,
+    SnapshotError,
+    UsageError,
+)
 from benchflow_contracts.sandbox import (
     ReapPolicy,
     SandboxCapabilities,
@@ -92,6 +97,14 @@ class LocalProvider:
         """Forget a snapshot. Sandboxes made from it go on. Idempotent."""
         if self._keeper is not None:
             await self._keeper.discard(image)
+
+    async def save(self, image: SandboxImage, to: Path) -> None:
+        """Refuse: not written yet."""
+        raise SnapshotError(f"snapshot {image.ref!r} cannot be saved to {str(to)!r}")
+
+    async def load(self, saved: Path) -> SandboxImage:
+        """Refuse: not written yet."""
+        raise SnapshotError(f"{str(saved)!r} is no saved snapshot")
 
     async def reap(self, policy: ReapPolicy) -> list[SandboxRecord]:
         """Remove what dead owners left; return what was (or would be) removed."""

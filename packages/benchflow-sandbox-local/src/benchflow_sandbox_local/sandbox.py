@@ -159,6 +159,10 @@ class LocalSandbox:
         streams.close_child()
         return LocalProcess(machine, pid, streams)
 
+    async def attach(self, process_id: str) -> LocalProcess:
+        """Refuse: no live image carries a process yet."""
+        raise SandboxUnsupportedError(f"process {process_id!r} cannot be carried in")
+
     def _command(
         self,
         cmd: str | Sequence[str],

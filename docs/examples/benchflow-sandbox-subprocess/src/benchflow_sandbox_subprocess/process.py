@@ -88,6 +88,11 @@ class SubprocessProcess:
         self._stderr = process.stderr
 
     @property
+    def id(self) -> str:
+        """The process id, as text."""
+        return str(self._process.pid)
+
+    @property
     def stdin(self) -> PipeWriter:
         """The pipe that the process reads."""
         return self._stdin
@@ -126,3 +131,7 @@ class PipeReader:
     async def read(self, max_bytes: int = 65536) -> bytes:
         """Return at least one byte, or `b""` at the end of the stream."""
         return await self._reader.read(max_bytes)
+
+    def waiting(self) -> int:
+        """Return 0: only a session of a live snapshot asks, and there are none here."""
+        return 0

@@ -18,6 +18,7 @@ from benchflow_contracts import (
     SandboxRecord,
     SandboxSpec,
     SandboxUnsupportedError,
+    SnapshotError,
 )
 
 from .sandbox import SubprocessSandbox
@@ -91,6 +92,14 @@ class SubprocessProvider:
 
     async def discard(self, image: SandboxImage) -> None:
         """Do nothing: there are no snapshots."""
+
+    async def save(self, image: SandboxImage, to: Path) -> None:
+        """Refuse: there are no snapshots."""
+        raise SnapshotError(f"snapshot {image.ref!r} cannot be saved to {str(to)!r}")
+
+    async def load(self, saved: Path) -> SandboxImage:
+        """Refuse: there are no snapshots."""
+        raise SnapshotError(f"{str(saved)!r} is no saved snapshot")
 
     async def reap(self, policy: ReapPolicy) -> list[SandboxRecord]:
         """Remove the directories of dead runners."""

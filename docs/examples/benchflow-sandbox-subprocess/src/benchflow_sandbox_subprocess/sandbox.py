@@ -96,6 +96,10 @@ class SubprocessSandbox:
         self._remember(process.pid)
         return SubprocessProcess(process)
 
+    async def attach(self, process_id: str) -> SubprocessProcess:
+        """Refuse: there are no live snapshots."""
+        raise SandboxUnsupportedError(f"process {process_id!r} cannot be carried in")
+
     async def upload(self, local: Path, remote: str, *, user: str = "root") -> None:
         """Copy in. The files belong to the runner's user, whatever `user` says."""
         self._check(None)

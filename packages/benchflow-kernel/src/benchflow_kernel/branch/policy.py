@@ -2,7 +2,14 @@
 
 from typing import Final
 
-from benchflow_contracts import Ask, AskUserBranch, BranchBudget, FidelityError, SandboxProvider
+from benchflow_contracts import (
+    Ask,
+    BranchBudget,
+    BranchPolicy,
+    FidelityError,
+    SandboxProvider,
+    UsageError,
+)
 
 POLICY_NAME: Final = "ask-user"
 
@@ -25,12 +32,14 @@ def can_fork(ask: Ask, budget: BranchBudget, depth: int) -> bool:
     return len(options) <= budget.max_children and len(set(options)) == len(options)
 
 
-async def check_fidelity(policy: AskUserBranch, provider: SandboxProvider) -> None:
+async def check_fidelity(policy: BranchPolicy, provider: SandboxProvider) -> None:
     """Refuse a rollout that could not be forked as demanded, before it starts.
 
     Raises:
         FidelityError: Naming what is missing.
     """
+    if policy.kind != "ask-user":
+        raise UsageError(f"branch policy {policy.kind!r} is not built yet")
     if policy.require in {"live", "state"}:
         missing = {
             "live": "live snapshots, which carry the waiting agent process",

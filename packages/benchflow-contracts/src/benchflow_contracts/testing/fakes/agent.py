@@ -3,7 +3,14 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchflow_contracts.agent import AgentCapabilities, AgentNeeds, Role, SessionSnapshot
+from benchflow_contracts.agent import (
+    AgentCapabilities,
+    AgentNeeds,
+    Role,
+    SessionCarry,
+    SessionSnapshot,
+)
+from benchflow_contracts.errors import AgentError
 from benchflow_contracts.sandbox import Sandbox
 
 from .faults import FakeFaults, Fault
@@ -74,3 +81,15 @@ class FakeAgent:
         session.log_dir = log_dir
         self.sessions.append(session)
         return session
+
+    async def attach(
+        self,
+        sandbox: Sandbox,
+        role: Role,
+        carry: SessionCarry,
+        *,
+        log_dir: Path | None = None,
+    ) -> FakeSession:
+        """Refuse: this fake has no process to carry."""
+        del sandbox, role, log_dir
+        raise AgentError(f"session {carry.session_id!r} cannot be carried")

@@ -107,6 +107,20 @@ class FakeEnvironment:
         await self._begin("reset")
         await self.world.write(await self.world.read("baseline"))
 
+    async def check(self) -> None:
+        """Do nothing but note it: these tables have no invariants."""
+        await self._begin("check")
+
+    async def reseed(self, seed: int) -> None:
+        """Do nothing but note it: this world has no randomness."""
+        del seed
+        await self._begin("reseed")
+
+    async def carry(self) -> Mapping[str, str]:
+        """Return nothing: there are no services."""
+        await self._begin("carry")
+        return {}
+
     async def teardown(self) -> None:
         """Do nothing but note it: no service was started. Idempotent."""
         await self._begin("teardown")

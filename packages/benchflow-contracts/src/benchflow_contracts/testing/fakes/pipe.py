@@ -44,6 +44,10 @@ class FakePipe:
         self._notify()
         return data
 
+    def waiting(self) -> int:
+        """Count the bytes in the pipe."""
+        return len(self._buffer)
+
     async def read_line(self) -> bytes:
         """Return one line with its newline; the rest at the end of the stream."""
         line = bytearray()

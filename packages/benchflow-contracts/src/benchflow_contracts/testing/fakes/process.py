@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from typing import Any
+from uuid import uuid4
 
 from benchflow_contracts.errors import SandboxError, SandboxFrozenError
 
@@ -134,6 +135,7 @@ class FakeProcess:
     """A spawned fake process with live pipes."""
 
     def __init__(self, group: FakeGroup) -> None:
+        self.id = f"process-{uuid4().hex[:12]}"
         self.group = group
         self._stdin = FakePipe()
         self._stdout = FakePipe()

@@ -3,9 +3,10 @@
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
 from uuid import uuid4
 
-from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError
+from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
 from benchflow_contracts.sandbox import (
     ReapPolicy,
     SandboxCapabilities,
@@ -157,6 +158,14 @@ class FakeSandboxProvider:
         await self.faults.strike("discard")
         self.images.drop(image)
         self.record("discard", image.ref)
+
+    async def save(self, image: SandboxImage, to: Path) -> None:
+        """Refuse: this fake writes nothing to the disk."""
+        raise SnapshotError(f"snapshot {image.ref!r} cannot be saved to {str(to)!r}")
+
+    async def load(self, saved: Path) -> SandboxImage:
+        """Refuse: this fake writes nothing to the disk."""
+        raise SnapshotError(f"{str(saved)!r} is no saved snapshot")
 
     async def reap(self, policy: ReapPolicy) -> list[SandboxRecord]:
         """Remove the sandboxes that `abandon` made orphans."""

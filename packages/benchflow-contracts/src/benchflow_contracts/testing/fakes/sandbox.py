@@ -130,6 +130,10 @@ class FakeSandbox:
         process.start(self._main(call, streams, process.group))
         return process
 
+    async def attach(self, process_id: str) -> FakeProcess:
+        """Refuse: this fake has no live snapshots."""
+        raise SandboxUnsupportedError(f"process {process_id!r} cannot be carried in")
+
     async def upload(self, local: Path, remote: str, *, user: str = "root") -> None:
         """Copy a regular file or a directory tree in, owned by `user`."""
         await self._begin("upload")

@@ -11,7 +11,13 @@ from tempfile import TemporaryDirectory
 from typing import TypeVar
 from uuid import uuid4
 
-from benchflow_contracts.agent import AskUserHandler, Role, SessionSnapshot, StepHandler
+from benchflow_contracts.agent import (
+    AskUserHandler,
+    Role,
+    SessionCarry,
+    SessionSnapshot,
+    StepHandler,
+)
 from benchflow_contracts.ask import Answer, Ask
 from benchflow_contracts.errors import (
     AgentError,
@@ -164,6 +170,14 @@ class FakeSession:
             config={"turn": str(self._turn)},
             steps=self._before + len(self._steps),
         )
+
+    async def carry(self) -> SessionCarry:
+        """Refuse: this fake has no process to carry."""
+        raise SnapshotError(f"session {self.id!r} has no process")
+
+    async def proceed(self, answer: Answer) -> StopReason:
+        """Refuse: no Ask was carried in."""
+        raise RuntimeError(f"no carried Ask waits for {answer.outcome!r}")
 
     async def aclose(self) -> None:
         """End the session. Idempotent."""

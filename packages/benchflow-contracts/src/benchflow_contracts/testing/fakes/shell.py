@@ -49,6 +49,10 @@ class BytesReader:
         data, self._data = self._data[:max_bytes], self._data[max_bytes:]
         return data
 
+    def waiting(self) -> int:
+        """Count what is left."""
+        return len(self._data)
+
 
 @dataclass(slots=True)
 class FakeShell:
