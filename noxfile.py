@@ -15,9 +15,12 @@ PACKAGES = sorted(p.parent.name for p in ROOT.glob("packages/*/pyproject.toml"))
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 DIST = ROOT / "dist"
 
+PYTEST = ("python", "-m", "pytest", *(["--reruns=1"] if os.environ.get("CI") else []))
+"""CI runs a failed test once more and reports it as RERUN: a defect to find, not a red main."""
+
 nox.options.default_venv_backend = "uv"
 nox.options.error_on_missing_interpreters = True
-nox.options.sessions = ["lint", "types", "unit", "wheel", "docs", "e2e"]
+nox.options.sessions = ["lint", "types", "unit", "wheel", "docs", "e2e", "slow"]
 
 
 def _interpreters() -> list[str]:
@@ -67,7 +70,7 @@ def _sync(session: nox.Session, *args: str) -> None:
 def unit(session: nox.Session, package: str) -> None:
     """Test one package alone, with only what it declares."""
     _sync(session, f"--package={package}", "--no-default-groups", "--group=test")
-    session.run("python", "-m", "pytest", f"packages/{package}/tests", *session.posargs)
+    session.run(*PYTEST, f"packages/{package}/tests", *session.posargs)
 
 
 @nox.session(python=PYTHONS[:1])
@@ -145,7 +148,27 @@ def e2e(session: nox.Session) -> None:
     """Run the real thing: sandboxes, services, agents, attacks."""
     _sync(session, "--all-packages")
     targets = session.posargs or ["tests/integration", "tests/e2e", "benchmarks/clawsbench/tests"]
-    session.run("python", "-m", "pytest", "--timeout=300", *targets)
+    session.run(*PYTEST, "--timeout=300", *targets)
+
+
+@nox.session(python=PYTHONS[:1])
+def slow(session: nox.Session) -> None:
+    """Run what takes long: real forks, servers and kills, again and again."""
+    _sync(session, "--all-packages")
+    targets = session.posargs or [
+        *(f"packages/{package}/tests" for package in PACKAGES),
+        "tests/integration",
+        "tests/e2e",
+    ]
+    session.run(*PYTEST, "-m", "slow", "--timeout=600", *targets)
+
+
+@nox.session(python=PYTHONS[:1])
+def agents(session: nox.Session) -> None:
+    """Run the real agents, which are fetched by package name."""
+    _sync(session, "--all-packages")
+    targets = session.posargs or ["tests/e2e"]
+    session.run(*PYTEST, "-m", "agents", "--timeout=900", *targets)
 
 
 PERF = ("cli.py", "null_engine.py", "local_sandbox.py", "grading.py")
