@@ -10,7 +10,9 @@ from . import syscalls, tree
 from .digest import tree_digest
 from .tree import LayerCopy
 
-_OPTION_SETS = ("index=on,nfs_export=on", "index=on", "")
+# xino gives all files one st_dev and a number that no two layers share; nfs_export lets
+# watches be restored. What a kernel does not know, a box can do without.
+_OPTION_SETS = ("index=on,nfs_export=on,xino=on", "index=on,nfs_export=on", "index=on", "")
 
 
 @dataclass(slots=True)

@@ -1,0 +1,105 @@
+"""Keeping the inode numbers of files the same for processes that live through a fork.
+
+A process that was forked live finds its files on another overlay mount, where the kernel
+gives them other numbers: whoever remembers a file by its number, as SQLite does for its
+locks, no longer knows it. So the host writes the number that processes saw into an extended
+attribute of each file, and `bf-identity.so` of the native package reports it from then on.
+
+The launcher runs this: it sees the standard library alone.
+"""
+
+import os
+import stat
+import struct
+
+ATTRIBUTE = "security.bf.ino"
+"""Three little-endian numbers: what processes see, and the two raw numbers it is valid for.
+
+In `security.` a process of a box can neither set nor carry it over to a copy, and needs no
+permission on the file to read it. A copy that a privileged tool makes has another raw number.
+"""
+
+MAX_DEPTH = 200
+_VALUE = struct.Struct("<QQQ")
+
+
+def pin(upper: str, merged: str) -> int:
+    """Pin every regular file of `upper`; return how many there are.
+
+    `merged` is the mounted root whose upper directory `upper` is. Nothing inside may run
+    between this and the unmount; `upper` is then ready to be a lower layer, and stays
+    right where it is when the fork is given up instead. Done twice it changes nothing.
+
+    Raises:
+        OSError: The tree is deeper than `MAX_DEPTH`, or the file system keeps no
+            attributes. What is pinned by then is valid.
+    """
+    ours, seen = _open(upper), _open(merged)
+    try:
+        return _directory(ours, seen, 0)
+    finally:
+        os.close(ours)
+        os.close(seen)
+
+
+def _directory(upper: int, merged: int, depth: int) -> int:
+    if depth > MAX_DEPTH:
+        raise OSError(36, f"directories are nested deeper than {MAX_DEPTH}")
+    count, below = 0, list[str]()
+    with os.scandir(upper) as entries:
+        for entry in entries:
+            # By the kind that the directory records: pipes, devices and links are not touched.
+            if entry.is_dir(follow_symlinks=False):
+                below.append(entry.name)
+            elif entry.is_file(follow_symlinks=False):
+                _file(entry.stat(follow_symlinks=False).st_ino, merged, entry.name)
+                count += 1
+    for name in below:
+        ours = _open(name, upper)
+        try:
+            seen = _open(name, merged)
+            try:
+                count += _directory(ours, seen, depth + 1)
+            finally:
+                os.close(seen)
+        finally:
+            os.close(ours)
+    return count
+
+
+def _file(sealed: int, merged: int, name: str) -> None:
+    """Pin one file, whose number will be `sealed` once its layer is a lower one."""
+    info = os.stat(name, dir_fd=merged, follow_symlinks=False)
+    if not stat.S_ISREG(info.st_mode):
+        raise OSError(22, f"{name!r} is not the same file in both trees")
+    path = f"/proc/self/fd/{merged}/{name}"
+    present = _read(path)
+    pinned = pinned_number(present, info.st_ino)
+    value = _VALUE.pack(info.st_ino if pinned is None else pinned, info.st_ino, sealed)
+    if value != present:
+        os.setxattr(path, ATTRIBUTE, value, follow_symlinks=False)
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        return os.getxattr(path, ATTRIBUTE, follow_symlinks=False)
+    except OSError as error:
+        if error.errno == _ENODATA:
+            return None
+        raise
+
+
+_ENODATA = 61
+
+
+def pinned_number(value: bytes | None, raw: int) -> int | None:
+    """Return what processes see of a file with raw number `raw`, if `value` is valid for it."""
+    if value is None or len(value) != _VALUE.size:
+        return None
+    seen, *valid = _VALUE.unpack(value)
+    return int(seen) if raw in valid else None
+
+
+def _open(path: str, parent: int | None = None) -> int:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(path, flags, dir_fd=parent)

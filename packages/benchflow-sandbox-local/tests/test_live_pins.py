@@ -1,0 +1,128 @@
+"""Each test runs a script in a mount namespace of its own, with real overlay mounts."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+WORLD = """
+import os, subprocess, sys
+from pathlib import Path
+from benchflow_sandbox_local.live.pins import ATTRIBUTE, MAX_DEPTH, pin, pinned_number
+
+class World:
+    def __init__(self, top):
+        self.top, self.layers = Path(top), []
+        self.mount("tmpfs", "tmpfs", self.top, "")
+        (self.top / "base").mkdir()
+        self.mount("tmpfs", "tmpfs", self.top / "base", "")
+        (self.top / "base" / "skel").mkdir()
+        (self.top / "base" / "skel" / "image").write_text("image")
+        (self.top / "base" / "skel" / "untouched").write_text("image")
+
+    def mount(self, kind, source, target, options):
+        command = ["mount", "-t", kind, source, str(target)]
+        subprocess.run([*command, "-o", options] if options else command, check=True)
+
+    def generation(self):
+        number = len(self.layers)
+        self.upper, work, root = (self.top / f"{n}{number}" for n in "uwm")
+        for path in (self.upper, work, root):
+            path.mkdir()
+        lowers = ":".join(map(str, [*self.layers, self.top / "base" / "skel"]))
+        where = f"lowerdir={lowers},upperdir={self.upper},workdir={work}"
+        self.mount("overlay", "o", root, f"{where},index=on,nfs_export=on,xino=on")
+        self.layers.insert(0, self.upper)
+        return root
+
+    def seal(self, root):
+        count = pin(str(self.upper), str(root))
+        subprocess.run(["umount", str(root)], check=True)
+        return count
+
+def identity(root, name):
+    '''What bf-identity.so reports.'''
+    path = root / name
+    info = path.stat()
+    try:
+        value = os.getxattr(path, ATTRIBUTE)
+    except OSError:
+        value = None
+    pinned = pinned_number(value, info.st_ino)
+    return info.st_dev == root.stat().st_dev, info.st_ino if pinned is None else pinned
+
+world = World(sys.argv[1])
+"""
+
+CHAIN = """
+root = world.generation()
+(root / "sub").mkdir()
+for name in ("new", "sub/quiet", "moved0"):
+    (root / name).write_text("x")
+os.link(root / "new", root / "twin")
+names = ["image", "untouched", "new", "twin", "sub/quiet"]
+before = {name: identity(root, name) for name in names}
+moved = identity(root, "moved0")
+ours = set()
+for generation in range(1, 6):
+    world.seal(root)
+    root = world.generation()
+    def all_the_same():
+        assert {name: identity(root, name) for name in names} == before, generation
+        assert identity(root, f"moved{generation - 1}") == moved
+    all_the_same()
+    for name in ("image", "twin"):
+        with (root / name).open("a") as file:
+            file.write("more")
+    all_the_same()
+    (root / f"moved{generation - 1}").rename(root / f"moved{generation}")
+    subprocess.run(["cp", "-a", root / "new", root / f"copy{generation}"], check=True)
+    ours.add(identity(root, f"copy{generation}"))
+    pin(str(world.upper), str(root))
+    assert {name: identity(root, name) for name in names} == before, "the fork was given up"
+numbers = {*before.values(), moved, *ours}
+assert len(ours) == 5 and len(numbers) == len(before) - 1 + 1 + 5, numbers
+assert all(same for same, number in numbers)
+"""
+
+HOSTILE = """
+import socket
+root = world.generation()
+os.mkfifo(root / "pipe")
+os.symlink("/etc/passwd", root / "link")
+os.symlink("..", root / "up")
+socket.socket(socket.AF_UNIX).bind(str(root / "socket"))
+(root / "untouched").unlink()
+(root / "big").write_text("x")
+os.setxattr(root / "big", ATTRIBUTE, b"x" * 5000)
+before = identity(root, "big")
+assert pin(str(world.upper), str(root)) == 1
+assert identity(root, "big") == before
+deep = os.open(root, os.O_RDONLY)
+for depth in range(MAX_DEPTH + 2):
+    os.mkdir("d", dir_fd=deep)
+    deep = os.open("d", os.O_RDONLY, dir_fd=deep)
+try:
+    pin(str(world.upper), str(root))
+except OSError as error:
+    assert "nested deeper" in str(error)
+else:
+    raise AssertionError("no refusal")
+"""
+
+
+def run(script, directory):
+    if os.geteuid() != 0:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("overlay mounts need root")
+    command = ["unshare", "--mount", sys.executable, "-c", WORLD + script, str(directory)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_file_keeps_its_number_over_a_chain_of_forks_and_shares_it_with_no_other(tmp_path):
+    run(CHAIN, tmp_path)
+
+
+def test_a_hostile_tree_is_walked_without_following_or_opening_anything(tmp_path):
+    run(HOSTILE, tmp_path)
