@@ -33,6 +33,7 @@ def test_rows_come_in_primary_key_order_then_row_id_order(tmp_path: Path):
     assert tables["pair"].rows == ((2, 1), (1, 2))
     assert tables["plain"].rows == ((9, 1), (8, 2))
     assert tables["plain"].columns == ("v", "rowid")
+    assert [tables[name].key for name in ("text_key", "pair", "plain")] == [("k",), ("y", "x"), ()]
 
 
 def test_blobs_become_digests_and_the_result_is_json(tmp_path: Path):

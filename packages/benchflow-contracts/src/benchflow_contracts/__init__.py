@@ -31,7 +31,7 @@ from .config import (
     Turn,
     ValueBranch,
 )
-from .env_diff import EnvDiff, FileDiff, RowChange, TableDiff
+from .env_diff import EnvDiff, FileDiff, RowChange, TableDiff, diff_states
 from .environment import (
     EnvHandle,
     Environment,
@@ -279,5 +279,6 @@ __all__ = [
     "Value",
     "ValueBranch",
     "VerifyResult",
+    "diff_states",
     "event_adapter",
 ]

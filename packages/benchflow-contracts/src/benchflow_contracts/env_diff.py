@@ -1,13 +1,16 @@
 """What changed between two states of a world."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field
 
 from ._model import Model
+from .environment import EnvState, TableState
 
 Row = tuple[Any, ...]
+Rows = tuple[Row, ...]
 
 
 class RowChange(Model):
@@ -51,3 +54,88 @@ class EnvDiff(Model):
     def empty(self) -> bool:
         """Whether the two states are equal."""
         return not self.databases and self.files == FileDiff()
+
+
+def diff_states(a: EnvState, b: EnvState) -> EnvDiff:
+    """Return what changed from `a` to `b`. Empty exactly when they are equal.
+
+    Swapping the arguments swaps before and after, and nothing else. Rows are compared
+    by primary key where both sides have one and it is unique, else as whole rows. A
+    database or table that one side lacks is there with all of its rows; one whose
+    columns differ has every row on both sides, and no `columns`.
+    """
+    databases: dict[str, Mapping[str, TableDiff]] = {}
+    for name in sorted({*a.databases, *b.databases}):
+        before, after = a.databases.get(name), b.databases.get(name)
+        if before != after:
+            databases[name] = _tables(before or {}, after or {})
+    return EnvDiff(databases=databases, files=_files(a.files, b.files))
+
+
+def _files(a: Mapping[str, str], b: Mapping[str, str]) -> FileDiff:
+    return FileDiff(
+        added=tuple(sorted(b.keys() - a.keys())),
+        removed=tuple(sorted(a.keys() - b.keys())),
+        changed=tuple(sorted(path for path in a.keys() & b.keys() if a[path] != b[path])),
+    )
+
+
+def _tables(a: Mapping[str, TableState], b: Mapping[str, TableState]) -> dict[str, TableDiff]:
+    names = sorted({*a, *b})
+    return {name: _table(a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name)}
+
+
+def _table(a: TableState | None, b: TableState | None) -> TableDiff:
+    either = a or b
+    assert either is not None, "one side has the table"
+    old: Rows | None = () if a is None else a.rows
+    new: Rows | None = () if b is None else b.rows
+    same = a is None or b is None or a.columns == b.columns
+    shown = TableDiff(
+        columns=either.columns if same else (),
+        opaque=old is None or new is None,
+        rows_before=0 if a is None else a.row_count,
+        rows_after=0 if b is None else b.row_count,
+    )
+    if old is None or new is None:
+        return shown
+    if a is None or b is None or not same or a.key != b.key:
+        return shown.model_copy(update=_whole_rows(old, new))
+    return shown.model_copy(update=_by_key(a, old, new) or _whole_rows(old, new))
+
+
+def _whole_rows(old: Rows, new: Rows) -> dict[str, Any]:
+    kept = Counter(map(repr, old)) & Counter(map(repr, new))
+    return {"removed": _without(old, kept), "added": _without(new, kept)}
+
+
+def _without(rows: Rows, kept: Counter[str]) -> Rows:
+    left = Counter(kept)
+    rest: list[Row] = []
+    for row in rows:
+        token = repr(row)
+        if left[token]:
+            left[token] -= 1
+        else:
+            rest.append(row)
+    return tuple(rest)
+
+
+def _by_key(table: TableState, old: Rows, new: Rows) -> dict[str, Any] | None:
+    """Compare by primary key, or return `None` when it tells no rows apart."""
+    if not table.key or not set(table.key) <= set(table.columns):
+        return None
+    at = [table.columns.index(column) for column in table.key]
+    before = {repr([row[index] for index in at]): row for row in old}
+    after = {repr([row[index] for index in at]): row for row in new}
+    if len(before) != len(old) or len(after) != len(new):
+        return None
+    return {
+        "added": tuple(row for key, row in after.items() if key not in before),
+        "removed": tuple(row for key, row in before.items() if key not in after),
+        "changed": tuple(
+            RowChange(before=row, after=after[key])
+            for key, row in before.items()
+            if key in after and repr(row) != repr(after[key])
+        ),
+    }

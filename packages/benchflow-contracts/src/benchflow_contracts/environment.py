@@ -1,6 +1,7 @@
 """The Environment plane: the stateful world that the agent acts in."""
 
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -79,7 +80,8 @@ class Environment(Protocol):
     """One world, in one sandbox. Made anew for every rollout and every fork.
 
     The order of calls is `prepare`, `provision`, `readiness`, then any of `query`,
-    `snapshot`, `restore`, `reset`, `check`, `reseed` and `carry`, and `teardown` always.
+    `snapshot`, `restore`, `reset`, `check`, `reseed`, `quiesce` and `carry`, and
+    `teardown` always.
     """
 
     @property
@@ -103,6 +105,19 @@ class Environment(Protocol):
         """Read the state, consistent at one instant, without changing it.
 
         Works also while the caller holds `sandbox.freeze()`, once the world is ready.
+        A world whose servers alone can read their state shows it there only within
+        `quiesce()`.
+        """
+        ...
+
+    def quiesce(self) -> AbstractAsyncContextManager[None]:
+        """Keep the world's servers from writing, and their files complete, while held.
+
+        For a checkpoint: entered before `sandbox.freeze()` and left after it. Leaving
+        never fails. A world of plain files and SQLite needs none, and does nothing.
+
+        Raises:
+            EnvironmentError_: A server did not come to rest; `retryable`. Nothing is held.
         """
         ...
 

@@ -10,7 +10,13 @@ from pathlib import Path
 
 from benchflow_contracts import EnvironmentError_, TableState
 
-from .inbox.tables import ordered_rows, read_text_losslessly, row_line, table_names
+from .inbox.tables import (
+    key_columns,
+    ordered_rows,
+    read_text_losslessly,
+    row_line,
+    table_names,
+)
 
 ROW_CAP = 10_000
 """Rows of one table beyond which only its size and digest are kept."""
@@ -103,8 +109,13 @@ def _table(conn: sqlite3.Connection, table: str) -> TableState:
         if kept is not None:
             kept.append(tuple(map(_value, row)))
     rows = None if kept is None else tuple(kept)
-    digest_text = f"sha256:{digest.hexdigest()}"
-    return TableState(columns=columns, rows=rows, row_count=count, digest=digest_text)
+    return TableState(
+        columns=columns,
+        key=tuple(name for name, _ in key_columns(conn, table)),
+        rows=rows,
+        row_count=count,
+        digest=f"sha256:{digest.hexdigest()}",
+    )
 
 
 def _value(value: Value | bytes) -> Value:

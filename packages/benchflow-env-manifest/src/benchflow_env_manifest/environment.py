@@ -2,7 +2,8 @@
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from benchflow_contracts import (
@@ -112,6 +113,11 @@ class ManifestEnvironment:
         """
         world = self._provisioned()
         return await query_state(world.box, world.state) if world.state else EnvState()
+
+    @asynccontextmanager
+    async def quiesce(self) -> AsyncGenerator[None, None]:
+        """Do nothing: SQLite's files are complete at every instant."""
+        yield
 
     async def snapshot(self) -> StateSnapshot:
         """Capture all declared databases while their services go on.

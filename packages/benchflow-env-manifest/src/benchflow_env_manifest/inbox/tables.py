@@ -30,24 +30,30 @@ def table_names(conn: sqlite3.Connection) -> list[str]:
     return sorted(row[0] for row in conn.execute(query))
 
 
+def key_columns(conn: sqlite3.Connection, table: str) -> list[tuple[str, str]]:
+    """Return the name and type of each primary-key column, in the key's order."""
+    rows = conn.execute(f"PRAGMA table_info({quoted(table)})").fetchall()
+    keys = sorted((row[5], row[1], row[2]) for row in rows if row[5])
+    return [(name, kind) for _, name, kind in keys]
+
+
 def ordered_rows(conn: sqlite3.Connection, table: str) -> sqlite3.Cursor:
     """Return a table's rows in primary-key order, then in row id order."""
-    columns: set[str] = set()
-    keys: list[tuple[int, str]] = []
-    for _, name, kind, _, _, position in conn.execute(f"PRAGMA table_info({quoted(table)})"):
-        columns.add(name.lower())
-        if position:
-            # A service's own collation does not exist here; integers need none.
-            plain = quoted(name) if kind.upper() == "INTEGER" else f"{quoted(name)} COLLATE BINARY"
-            keys.append((position, plain))
-    order = [key for _, key in sorted(keys)]
+    names = conn.execute(f"SELECT * FROM {quoted(table)} LIMIT 0").description  # noqa: S608
+    columns = {name.lower() for name, *_ in names}
+    # A service's own collation does not exist here; integers need none.
+    keys = [
+        quoted(name) if kind.upper() == "INTEGER" else f"{quoted(name)} COLLATE BINARY"
+        for name, kind in key_columns(conn, table)
+    ]
+    order = list(keys)
     order += [alias for alias in ("rowid", "_rowid_", "oid") if alias not in columns][:1]
     query = f"SELECT * FROM {quoted(table)} NOT INDEXED"  # noqa: S608
     try:
         return conn.execute(f"{query} ORDER BY {', '.join(order)}")
     except sqlite3.OperationalError:
         # A WITHOUT ROWID table always has a primary key, and it is unique.
-        return conn.execute(f"{query} ORDER BY {', '.join(key for _, key in sorted(keys))}")
+        return conn.execute(f"{query} ORDER BY {', '.join(keys)}")
 
 
 def content_digest(conn: sqlite3.Connection) -> str:

@@ -36,9 +36,9 @@ class Checkpoint:
 async def take_checkpoint(world: World, turn: int, seconds: float) -> Checkpoint | None:
     """Capture `world` between two turns, or return `None` when a session cannot be carried.
 
-    The agents are idle. Their sessions write their files first; then the environment
-    is read and the files are sealed inside one freeze, so that all layers are of one
-    instant.
+    The agents are idle. Their sessions write their files first. Then the world's servers
+    are quiesced, and inside one freeze the environment is read and the files are sealed,
+    so that all layers are of one instant.
 
     Raises:
         SnapshotError: A layer failed, or it took longer than `seconds`.
@@ -48,7 +48,7 @@ async def take_checkpoint(world: World, turn: int, seconds: float) -> Checkpoint
             sessions = await world.sessions.snapshot()
         except SnapshotError:
             return None
-        async with world.sandbox.freeze():
+        async with world.quiesced(), world.sandbox.freeze():
             state = await world.query()
             image = await world.sandbox.snapshot("filesystem")
     return Checkpoint(turn=turn, image=image, state=state, sessions=sessions)

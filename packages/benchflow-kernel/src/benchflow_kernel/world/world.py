@@ -1,6 +1,7 @@
 """A World: one sandbox, its environment and the sessions in it."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Literal
 
@@ -108,6 +109,10 @@ class World:
         await self._provision(resumed=image is not None)
         self._enter("readiness")
         await self._gate()
+
+    def quiesced(self) -> AbstractAsyncContextManager[None]:
+        """Keep the environment's servers from writing while held, around a freeze."""
+        return nullcontext() if self._environment is None else self._environment.quiesce()
 
     async def query(self) -> EnvState | None:
         """Read the environment's state; `None` without an environment."""

@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from uuid import uuid4
 
 from benchflow_contracts.environment import (
@@ -84,6 +85,12 @@ class FakeEnvironment:
         tables = await self.world.read()
         states = {name: _table_state(rows) for name, rows in tables.items()}
         return EnvState(databases={_PATH: states})
+
+    @asynccontextmanager
+    async def quiesce(self) -> AsyncGenerator[None, None]:
+        """Do nothing but note it: nothing writes by itself."""
+        await self._begin("quiesce")
+        yield
 
     async def snapshot(self) -> StateSnapshot:
         """Copy the tables to a directory of their own."""
