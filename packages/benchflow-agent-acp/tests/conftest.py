@@ -21,6 +21,9 @@ class Reader:
     async def read(self, max_bytes=65536):
         return await self._stream.read(max_bytes)
 
+    def waiting(self):
+        return len(self._stream._buffer)
+
 
 class Writer:
     def __init__(self, stream):
@@ -43,6 +46,7 @@ class HostProcess:
     def __init__(self, process):
         self._process = process
         self.pid = process.pid
+        self.id = str(process.pid)
         self.stdin = Writer(process.stdin)
         self.stdout = Reader(process.stdout)
         self.stderr = Reader(process.stderr)
@@ -151,6 +155,9 @@ class MemoryPipe:
     async def read(self, max_bytes=65536):
         return await self._stream.read(max_bytes)
 
+    def waiting(self):
+        return len(self._stream._buffer)
+
     async def write(self, data):
         self._stream.feed_data(data)
 
@@ -160,6 +167,8 @@ class MemoryPipe:
 
 class MemoryProcess:
     """The client's end of an in-memory agent; the test plays the agent."""
+
+    id = "p1"
 
     def __init__(self):
         self.stdin = MemoryPipe()

@@ -138,48 +138,6 @@ def test_skills_are_put_where_the_agent_looks_for_them(in_sandbox, tmp_path):
     assert (tmp_path / "home/.agents/skills/booking/SKILL.md").read_text() == "Book early."
 
 
-def test_a_copied_client_state_answers_the_same_ask_differently(in_sandbox, tmp_path):
-    """The scripted agent is replayed to its ask; its client's state is the copy."""
-    role = role_with(tmp_path, ASKING)
-
-    async def body(sandbox):
-        agent = scripted()
-        session = await agent.connect(sandbox, role)
-        copies = []
-
-        async def copy_and_choose(ask):
-            copies.append(session.state())
-            return Answer.choose(ask, "mon")
-
-        session.on_ask_user(copy_and_choose)
-        await session.prompt("Book a day.")
-        await session.aclose()
-        assert (sandbox.workspace / "booking.txt").read_text() == "monday\n"
-
-        twin_source = await agent.connect(sandbox, role)
-        process = sandbox.processes[-1]
-        stopped = {}
-
-        async def leave(ask):
-            stopped["state"] = twin_source.state()
-            raise AgentError("leave the agent waiting")
-
-        twin_source.on_ask_user(leave)
-        with pytest.raises(AgentError, match="leave"):
-            await twin_source.prompt("Book a day.")
-        twin = await agent.adopt(process, stopped["state"], sandbox, role)
-        twin.on_ask_user(choose_tuesday)
-        assert await twin.continue_turn() == "end_turn"
-        await twin.aclose()
-        assert (sandbox.workspace / "booking.txt").read_text() == "tuesday\n"
-        return session, twin
-
-    session, twin = in_sandbox(body)
-    assert [step.answer for step in session.steps][1] == Answer(selected={"day": ("mon",)})
-    assert [step.answer for step in twin.steps][1] == Answer(selected={"day": ("tue",)})
-    assert twin.steps[0].ask is not None
-
-
 def test_a_permission_gate_is_no_question(in_sandbox, tmp_path):
     script = """
     [[turn]]

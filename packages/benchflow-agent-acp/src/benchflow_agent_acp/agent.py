@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 
 from benchflow_contracts import (
     AgentCapabilities,
-    AgentError,
     AgentNeeds,
-    Process,
     Role,
     Sandbox,
     SessionCarry,
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .declaration import AgentDecl
-    from .session import AcpSession, SessionState
+    from .session import AcpSession
 
 
 class AcpAgent:
@@ -77,25 +75,15 @@ class AcpAgent:
         *,
         log_dir: Path | None = None,
     ) -> AcpSession:
-        """Refuse: not carried yet."""
-        del sandbox, role, log_dir
-        raise AgentError(f"session {carry.session_id!r} cannot be carried")
+        """Go on with the live process that a fork carried into `sandbox`.
 
-    async def adopt(
-        self,
-        process: Process,
-        state: SessionState,
-        sandbox: Sandbox,
-        role: Role,
-        *,
-        log_dir: Path | None = None,
-    ) -> AcpSession:
-        """Return the session of a forked process, from a copy of its client's state.
+        Any number of children may go on from one carry; they share nothing.
 
-        The other end of `process` must be in the very state that it was in when
-        `AcpSession.state` was called.
+        Raises:
+            AgentError: The carry is not this agent's, cannot be read, or its process is
+                not there.
         """
         from .attach import Attachment  # noqa: PLC0415 - see connect
 
         attachment = Attachment(self.decl, sandbox, role, self._limits, log_dir)
-        return attachment.adopt(process, state)
+        return await attachment.adopt(carry)

@@ -2,8 +2,17 @@
 
 from pathlib import Path
 
-from benchflow_contracts import Process, Role, Sandbox, SessionSnapshot
+from benchflow_contracts import (
+    AgentError,
+    Process,
+    Role,
+    Sandbox,
+    SandboxError,
+    SessionCarry,
+    SessionSnapshot,
+)
 
+from .carry import read_carry
 from .connection import Connection
 from .declaration import AgentDecl
 from .launch import Launcher
@@ -11,7 +20,8 @@ from .limits import WireLimits
 from .opening import Opening
 from .render import Values, render
 from .services import ClientServices
-from .session import AcpSession, SessionState
+from .session import AcpSession
+from .state import ConnectionState
 from .stderr import StderrLog
 from .steps import StepBuilder
 from .wirelog import WireLog
@@ -52,27 +62,39 @@ class Attachment:
         assert launcher.values is not None
         carried = self._carried(launcher.values, dict(config), resume)
         first = resume.steps + 1 if resume else 1
-        builder = StepBuilder(
+        services = self._services(connection)
+        return self._session(connection, services, self._builder(first), carried)
+
+    async def adopt(self, carry: SessionCarry) -> AcpSession:
+        """Go on with a process that is alive already."""
+        client, state = read_carry(carry, self._decl.id)
+        try:
+            process = await self._sandbox.attach(carry.process_id)
+        except SandboxError as error:
+            raise AgentError(f"agent {self._decl.id!r} was not carried in: {error}") from error
+        connection = self._connection(process, state)
+        builder = self._builder()
+        builder.go_on(client.builder, carry.steps)
+        services = self._services(connection)
+        services.terminals.go_on(client.terminals)
+        return self._session(connection, services, builder, client.snapshot)
+
+    def _builder(self, first: int = 1) -> StepBuilder:
+        return StepBuilder(
             role=self._role.name,
             skills=self._role.skills,
             max_steps=self._limits.steps,
             first=first,
         )
-        return self._session(connection, builder, carried)
 
-    def adopt(self, process: Process, state: SessionState) -> AcpSession:
-        """Go on from a copied state."""
-        connection = self._connection(process, state)
-        return self._session(connection, state.builder, state.carried)
-
-    def _connection(self, process: Process, state: SessionState | None = None) -> Connection:
+    def _connection(self, process: Process, state: ConnectionState | None = None) -> Connection:
         wire = stderr = None
         if self._log_dir is not None:
             self._log_dir.mkdir(parents=True, exist_ok=True)
             wire, stderr = self._log_dir / WIRE_LOG, self._log_dir / STDERR_LOG
         return Connection(
             process,
-            state=state.connection if state else None,
+            state=state,
             log=WireLog(wire, max_bytes=self._limits.log_bytes),
             stderr=StderrLog(stderr, max_bytes=self._limits.log_stderr_bytes),
             limits=self._limits,
@@ -83,11 +105,15 @@ class Attachment:
         return ClientServices(self._sandbox, self._decl.client, connection)
 
     def _session(
-        self, connection: Connection, builder: StepBuilder, carried: SessionSnapshot | None
+        self,
+        connection: Connection,
+        services: ClientServices,
+        builder: StepBuilder,
+        carried: SessionSnapshot | None,
     ) -> AcpSession:
         return AcpSession(
             connection,
-            self._services(connection),
+            services,
             builder,
             agent=self._decl.id,
             role=self._role,

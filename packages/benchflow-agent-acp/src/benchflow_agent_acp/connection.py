@@ -61,6 +61,7 @@ class Connection:
         self._served: set[asyncio.Task[None]] = set()
         self._writing = asyncio.Lock()
         self._received = 0
+        self._pumping = False
         self._over: str | None = None
 
     def on_request(self, handler: RequestHandler) -> None:
@@ -112,6 +113,40 @@ class Connection:
         if "error" in response:
             raise AgentReplyError.of(self._name, method, response["error"])
         return as_object(response["result"])
+
+    async def drain(self) -> None:
+        """Take in everything that the agent has written. Ends while it is frozen.
+
+        Requests that arrive outside of a call wait for the next `finish`. A frozen
+        agent cannot be killed, so that a breach leaves this to `aclose`.
+
+        Raises:
+            AgentProtocolError: The agent broke the protocol; the connection is over.
+        """
+        while self._over is None and self._process.stdout.waiting():
+            if self._pumping:
+                await asyncio.sleep(0)
+                continue
+            try:
+                self._take(await self._process.stdout.read())
+            except AgentProtocolError as error:
+                self._over = str(error)
+                raise
+
+    @property
+    def process_id(self) -> str:
+        """The process at the other end, as its sandbox knows it."""
+        return self._process.id
+
+    @property
+    def over(self) -> str | None:
+        """Why nothing more can be said, if so."""
+        return self._over
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is half said: no write under way, no response untaken."""
+        return not self._results and not self._writing.locked()
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Send a notification."""
@@ -167,6 +202,7 @@ class Connection:
 
     async def _pump(self, request_id: int) -> dict[str, Any]:
         self._received = 0
+        self._pumping = True
         try:
             while request_id not in self._results:
                 chunk = await self._process.stdout.read()
@@ -181,6 +217,8 @@ class Connection:
                 task.cancel()
             await self._process.kill()
             raise
+        finally:
+            self._pumping = False
         return self._results.pop(request_id)
 
     def _take(self, chunk: bytes) -> None:
@@ -243,7 +281,7 @@ class Connection:
 
     def _serve(self, request: IncomingRequest) -> None:
         if self._tasks is None:
-            raise AssertionError("requests are read within finish() only")
+            return  # read by drain(): finish() serves it
         handler = self._handler or self._refuse_unknown
         task = self._tasks.create_task(_run(handler, request))
         self._served.add(task)

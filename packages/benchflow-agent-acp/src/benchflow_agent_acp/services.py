@@ -36,7 +36,7 @@ class ClientServices:
     def __init__(self, sandbox: Sandbox, offered: ClientSection, connection: Connection) -> None:
         self._sandbox = sandbox
         self._connection = connection
-        self._terminals = Terminals(sandbox, connection)
+        self.terminals = Terminals(sandbox, connection)
         self._services: dict[str, _Service] = {}
         if offered.fs:
             self._services["fs/read_text_file"] = self._read
@@ -46,7 +46,7 @@ class ClientServices:
     async def serve(self, request: IncomingRequest) -> None:
         """Answer one request; refuse what was not offered."""
         if self._terminal and request.method.startswith("terminal/"):
-            await self._terminals.serve(request)
+            await self.terminals.serve(request)
             return
         service = self._services.get(request.method)
         if service is None:

@@ -1,7 +1,6 @@
 """A live ACP session: prompts, asks, steps, cancellation and its end."""
 
 import logging
-from dataclasses import dataclass
 from typing import Any
 
 from acp.schema import PromptRequest, PromptResponse, TextContentBlock
@@ -23,11 +22,12 @@ from benchflow_contracts.step import StopReason
 from pydantic import ValidationError
 
 from .asks import ASK_METHODS, to_ask, to_reply
+from .carry import ClientState
 from .clock import TurnClock
 from .connection import INVALID_PARAMS, Connection
 from .failures import AgentReplyError
 from .services import ClientServices
-from .state import ConnectionState, IncomingRequest
+from .state import IncomingRequest, RequestId
 from .steps import StepBuilder
 from .wirelog import WireRecord
 
@@ -35,15 +35,6 @@ CANCEL_GRACE_SEC = 10.0
 
 _CANCELLED = Answer(outcome="cancelled")
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SessionState:
-    """A session between two reads, for one child of a fork: data only."""
-
-    connection: ConnectionState
-    builder: StepBuilder
-    carried: SessionSnapshot | None
 
 
 class AcpSession:
@@ -69,6 +60,8 @@ class AcpSession:
         self._agent = agent
         self._role = role
         self._carried = carried
+        self._replies: dict[RequestId, dict[str, Any]] = {}
+        """What to say to a carried Ask, instead of asking again."""
         self._ask_handler: AskUserHandler | None = None
         self._step_handler: StepHandler | None = None
         self._clock: TurnClock | None = None
@@ -104,15 +97,50 @@ class AcpSession:
         request = PromptRequest(session_id=self.id, prompt=[block])
         return await self._turn(request.model_dump(mode="json", by_alias=True, exclude_none=True))
 
-    async def continue_turn(self) -> StopReason:
-        """Go on with the turn that a copied state is in: its asks are asked again."""
-        if self._connection.state.prompt_id is None:
-            raise AgentError(f"agent {self._agent!r} is in no turn")
+    async def proceed(self, answer: Answer) -> StopReason:
+        """Answer the Ask that the session was carried in, and run the rest of its turn.
+
+        The turn's clock starts anew.
+
+        Raises:
+            RuntimeError: No carried Ask is pending.
+            UsageError: `answer` names what was not asked; the Ask is still pending.
+        """
+        request = next(iter(self._connection.state.requests.values()), None)
+        ask = to_ask(request) if request is not None else None
+        in_turn = self._connection.state.prompt_id is not None and self._clock is None
+        if request is None or ask is None or not in_turn:
+            raise RuntimeError(f"agent {self._agent!r} waits for no carried answer")
+        self._replies = {request.id: to_reply(ask, answer)}
         return await self._turn(None)
 
-    def state(self) -> SessionState:
-        """Return an independent copy of everything the client knows."""
-        return SessionState(self._connection.state.copy(), self._builder.copy(), self._carried)
+    async def carry(self) -> SessionCarry:
+        """Copy everything the client knows, for the children of a live fork.
+
+        The caller holds the sandbox's `freeze()`. What the agent wrote before it is
+        in the copy, and in this session too, which goes on unharmed.
+
+        Raises:
+            SnapshotError: The agent is neither at a turn boundary nor waiting for one
+                answer; retryable, unless the session is over.
+        """
+        try:
+            await self._connection.drain()
+        except AgentError as error:
+            raise SnapshotError(f"agent {self._agent!r} cannot be forked: {error}") from error
+        ask = self._point()
+        terminals = self._services.terminals.state()
+        client = ClientState.of(
+            self._connection.state, self._builder.state(), terminals, self._carried
+        )
+        return SessionCarry(
+            agent=self._agent,
+            session_id=self.id,
+            process_id=self._connection.process_id,
+            ask=ask,
+            steps=tuple(self._builder.steps),
+            data=client.data(),
+        )
 
     async def cancel(self) -> None:
         """Ask the agent to end the running turn; `prompt` returns `cancelled`.
@@ -143,14 +171,6 @@ class AcpSession:
         return self._carried.model_copy(
             update={"session_id": self.id, "steps": self._carried.steps + len(self._builder.steps)}
         )
-
-    async def carry(self) -> SessionCarry:
-        """Refuse: not carried yet."""
-        raise SnapshotError(f"agent {self._agent!r} cannot be carried live")
-
-    async def proceed(self, answer: Answer) -> StopReason:
-        """Refuse: no Ask was carried in."""
-        raise RuntimeError(f"no carried Ask waits for {answer.outcome!r}")
 
     async def aclose(self) -> None:
         """End the agent process and everything that it started. Idempotent."""
@@ -206,6 +226,30 @@ class AcpSession:
         assert reason is not None
         return reason
 
+    def _point(self) -> Ask | None:
+        """Return the Ask to fork at, or `None` at a turn boundary."""
+        if self._connection.over is not None:
+            raise SnapshotError(f"the session is over: {self._connection.over}")
+        if not self._connection.settled:
+            raise self._not_now("a message is under way")
+        state = self._connection.state
+        if state.prompt_id is None:
+            return None
+        asks = [to_ask(request) for request in state.requests.values()]
+        if len(asks) != 1 or asks[0] is None or self._cancelling:
+            raise self._not_now("it is in a turn and does not wait for exactly one answer")
+        running = self._builder.running() - {asks[0].tool_call_id}
+        if running or self._services.terminals.running:
+            raise self._not_now("a tool call is in flight")
+        return asks[0]
+
+    def _not_now(self, why: str) -> SnapshotError:
+        return SnapshotError(
+            f"agent {self._agent!r} cannot be forked now: {why}",
+            hint="fork at the end of a turn, or while the agent waits for an answer",
+            retryable=True,
+        )
+
     def _timeout_error(self, clock: TurnClock) -> AgentTimeoutError:
         if clock.expired is None:
             return AgentTimeoutError(f"agent {self._agent!r}: a handler ran out of time")
@@ -254,7 +298,10 @@ class AcpSession:
                 request.id, INVALID_PARAMS, "this client takes forms with questions only"
             )
             return
-        await self._connection.reply(request, to_reply(ask, await self._answer(ask)))
+        reply = self._replies.pop(request.id, None)
+        if reply is None:
+            reply = to_reply(ask, await self._answer(ask))
+        await self._connection.reply(request, reply)
 
     async def _answer(self, ask: Ask) -> Answer:
         handler, clock = self._ask_handler, self._clock

@@ -1,6 +1,5 @@
 """What the client knows about its connection, as plain data that can be copied."""
 
-import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +20,7 @@ class ConnectionState:
     """One end of a JSON-RPC conversation, between two reads.
 
     Holds data only: no task, pipe or future. A forked agent process expects its
-    client to know the very same ids, so each child gets a `copy()`.
+    client to know the very same ids, so each child gets a copy (see `carry`).
     """
 
     next_id: int = 1
@@ -39,7 +38,3 @@ class ConnectionState:
     noise_lines: int = 0
     strays: int = 0
     """Responses to ids that we do not wait for, and repeated request ids."""
-
-    def copy(self) -> "ConnectionState":
-        """Return an independent copy, for one child of a fork."""
-        return copy.deepcopy(self)

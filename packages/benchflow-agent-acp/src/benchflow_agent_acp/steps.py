@@ -1,6 +1,5 @@
 """Steps as a pure fold over the wire log."""
 
-import copy
 import re
 from collections.abc import Iterable
 
@@ -15,7 +14,7 @@ from acp.schema import (
     UsageUpdate,
 )
 from benchflow_contracts import AgentProtocolError, Ask, Step, StopReason, Usage
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from .asks import to_answer, to_ask
 from .caps import cap_value
@@ -25,6 +24,20 @@ from .state import IncomingRequest, RequestId
 from .wirelog import WireRecord
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+class BuilderState(BaseModel):
+    """A step builder between two records, without its finished steps."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    first: int
+    session: str
+    prompt_id: RequestId | None
+    cancelled: bool
+    draft: StepDraft | None
+    tools: dict[str, ToolDraft]
+    asks: tuple[tuple[RequestId, Ask], ...]
 
 
 class StepBuilder:
@@ -56,9 +69,36 @@ class StepBuilder:
         self._tools: dict[str, ToolDraft] = {}
         self._asks: dict[RequestId, Ask] = {}
 
-    def copy(self) -> "StepBuilder":
-        """Return an independent copy, for one child of a fork."""
-        return copy.deepcopy(self)
+    def state(self) -> BuilderState:
+        """Return what it knows besides `steps`."""
+        return BuilderState(
+            first=self._first,
+            session=self._session,
+            prompt_id=self._prompt_id,
+            cancelled=self._cancelled,
+            draft=self._draft,
+            tools=self._tools,
+            asks=tuple(self._asks.items()),
+        )
+
+    def go_on(self, state: BuilderState, steps: Iterable[Step]) -> None:
+        """Take over a state that nobody else holds, and the steps before it."""
+        self.steps = list(steps)
+        self._first = state.first
+        self._session = state.session
+        self._prompt_id = state.prompt_id
+        self._cancelled = state.cancelled
+        self._tools = state.tools
+        self._asks = dict(state.asks)
+        self._draft = state.draft
+        if self._draft is not None:
+            # A later update of a call must show in the step that it began in.
+            calls = self._draft.calls
+            self._draft.calls = {key: self._tools.get(key, call) for key, call in calls.items()}
+
+    def running(self) -> set[str]:
+        """Return the ids of the tool calls of this turn that are in progress."""
+        return {key for key, tool in self._tools.items() if tool.status == "in_progress"}
 
     def feed(self, record: WireRecord) -> list[Step]:
         """Take one record; return the steps that it ended, in order.

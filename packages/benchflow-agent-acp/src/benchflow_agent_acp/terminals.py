@@ -1,6 +1,7 @@
 """`terminal/*`: commands that the agent runs through its client."""
 
 import asyncio
+import base64
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,7 @@ from acp.schema import (
 )
 from benchflow_contracts import Process, Sandbox, SandboxError
 from benchflow_contracts.sandbox import ByteReader
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from .connection import INVALID_PARAMS, METHOD_NOT_FOUND, Connection
 from .state import IncomingRequest
@@ -22,14 +23,40 @@ _OUTPUT_BYTES = 1024 * 1024
 _MAX_TERMINALS = 16
 
 
+class EndedTerminal(BaseModel):
+    """A command that ran to its end, and what it wrote."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    output: str
+    """In base64."""
+    truncated: bool
+    exit_code: int
+
+
+class TerminalsState(BaseModel):
+    """The terminals of a session at a moment when no command runs in one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    count: int = 0
+    ended: tuple[EndedTerminal, ...] = ()
+
+
 @dataclass(slots=True)
 class _Terminal:
-    process: Process
+    process: Process | None
+    """`None` for one that ended before a fork."""
     limit: int
     output: bytearray = field(default_factory=bytearray)
     truncated: bool = False
     exited: asyncio.Event = field(default_factory=asyncio.Event)
     exit_code: int | None = None
+
+    async def kill(self) -> None:
+        if self.process is not None:
+            await self.process.kill()
 
     async def drain(self, reader: ByteReader) -> None:
         while chunk := await reader.read():
@@ -50,6 +77,35 @@ class Terminals:
         self._connection = connection
         self._open: dict[str, _Terminal] = {}
         self._count = 0
+
+    @property
+    def running(self) -> bool:
+        """Whether a command still runs in one of them."""
+        return any(not terminal.exited.is_set() for terminal in self._open.values())
+
+    def state(self) -> TerminalsState:
+        """Return the ended ones; a running one is lost with its turn."""
+        ended = tuple(
+            EndedTerminal(
+                id=key,
+                output=base64.b64encode(terminal.output).decode("ascii"),
+                truncated=terminal.truncated,
+                exit_code=terminal.exit_code,
+            )
+            for key, terminal in self._open.items()
+            if terminal.exit_code is not None
+        )
+        return TerminalsState(count=self._count, ended=ended)
+
+    def go_on(self, state: TerminalsState) -> None:
+        """Take over the terminals that ended before a fork."""
+        self._count = state.count
+        for ended in state.ended:
+            output = bytearray(base64.b64decode(ended.output))
+            terminal = _Terminal(None, len(output), output, ended.truncated)
+            terminal.exit_code = ended.exit_code
+            terminal.exited.set()
+            self._open[ended.id] = terminal
 
     async def serve(self, request: IncomingRequest) -> None:
         """Answer one `terminal/*` request."""
@@ -82,15 +138,15 @@ class Terminals:
             terminal = self._open[key] = _Terminal(process, limit)
             await process.stdin.aclose()
             await self._connection.reply(request, {"terminalId": key})
-            await self._follow(terminal)
+            await self._follow(terminal, process)
         finally:
             await process.aclose()
 
-    async def _follow(self, terminal: _Terminal) -> None:
+    async def _follow(self, terminal: _Terminal, process: Process) -> None:
         async with asyncio.TaskGroup() as drains:
-            drains.create_task(terminal.drain(terminal.process.stdout))
-            drains.create_task(terminal.drain(terminal.process.stderr))
-        terminal.exit_code = await terminal.process.wait()
+            drains.create_task(terminal.drain(process.stdout))
+            drains.create_task(terminal.drain(process.stderr))
+        terminal.exit_code = await process.wait()
         terminal.exited.set()
 
     async def _use(self, request: IncomingRequest) -> dict[str, Any]:
@@ -102,11 +158,11 @@ class Terminals:
             await terminal.exited.wait()
             return {"exitCode": terminal.exit_code}
         if request.method == "terminal/kill":
-            await self._find(KillTerminalRequest.model_validate(params)).process.kill()
+            await self._find(KillTerminalRequest.model_validate(params)).kill()
             return {}
         if request.method == "terminal/release":
             wanted = ReleaseTerminalRequest.model_validate(params)
-            await self._find(wanted).process.kill()
+            await self._find(wanted).kill()
             del self._open[wanted.terminal_id]
             return {}
         raise NotImplementedError(f"no method {request.method!r:.100}")

@@ -1,0 +1,345 @@
+"""Live forks of a client: its state goes over as JSON, and each child is its own."""
+
+import asyncio
+import copy
+import json
+
+import pytest
+from benchflow_agent_acp import AcpAgent, parse_declaration
+from benchflow_agent_acp.asks import to_ask
+from benchflow_contracts import (
+    AgentError,
+    Answer,
+    ExecResult,
+    Role,
+    SandboxError,
+    SandboxSpec,
+    SessionCarry,
+    SnapshotError,
+    UsageError,
+)
+
+DECLARATION = b"""
+id = "mind"
+name = "Mind"
+version = "1"
+description = "Remembers what it hears."
+[distribution.binary]
+[launch]
+cmd = "mind"
+[model]
+wire = "none"
+[session]
+paths = ["{home}/.mind"]
+snapshot = "files"
+[ask]
+channel = "elicitation"
+"""
+MIND = AcpAgent(parse_declaration(DECLARATION, where="mind.toml"))
+
+
+class Mind:
+    """What the agent process knows. Each message in gives some bytes out."""
+
+    def __init__(self):
+        self.heard = []
+        self.prompt = None
+        self.later = b""
+
+    def take(self, message):
+        method = message.get("method")
+        if method == "session/prompt":
+            return self.turn(message["id"], message["params"]["prompt"][0]["text"])
+        if method is None:
+            return self.answered(message)
+        return line(id=message["id"], result={"protocolVersion": 1, "sessionId": "s"})
+
+    def turn(self, key, text):
+        self.prompt = key
+        self.heard.append(text)
+        if text.startswith("ask"):
+            working = "in_progress" if "working" in text else "completed"
+            side = {"sessionUpdate": "tool_call", "toolCallId": "side", "title": "side"}
+            call = {"sessionUpdate": "tool_call", "toolCallId": "t", "title": "Ask"}
+            asks = line(id="q", method="elicitation/create", params=FORM)
+            if "twice" in text:
+                asks += line(id="q2", method="elicitation/create", params=FORM)
+            # The end of its last line is still on its way when it is forked.
+            self.later = update(say("still thinking"))
+            cut, self.later = self.later[:25], self.later[25:]
+            return update({**side, "status": working}) + update(call) + asks + cut
+        return self.end(f"heard {self.heard}")
+
+    def answered(self, message):
+        if "error" in message:
+            return b""
+        chosen = message["result"].get("content", {}).get("day", "nothing")
+        done = {"sessionUpdate": "tool_call_update", "toolCallId": "t", "status": "completed"}
+        rest, self.later = self.later, b""
+        self.heard.append(chosen)
+        return rest + update(done) + self.end(f"heard {self.heard}")
+
+    def end(self, text):
+        return update(say(text)) + line(id=self.prompt, result={"stopReason": "end_turn"})
+
+
+def say(text):
+    content = {"type": "text", "text": text}
+    return {"sessionUpdate": "agent_message_chunk", "content": content}
+
+
+FORM = {
+    "sessionId": "s",
+    "toolCallId": "t",
+    "mode": "form",
+    "message": "Which day?",
+    "requestedSchema": {
+        "type": "object",
+        "properties": {
+            "day": {
+                "type": "string",
+                "oneOf": [{"const": day, "title": day} for day in ("mon", "tue", "wed")],
+            }
+        },
+    },
+}
+
+
+def line(**message):
+    return json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n"
+
+
+def update(body):
+    return line(method="session/update", params={"sessionId": "s", "update": body})
+
+
+class Box:
+    """A sandbox of one forkable process. `fork` is a live snapshot and a child of it."""
+
+    id = "box"
+    spec = SandboxSpec(workdir="/w")
+
+    def __init__(self, process, mind=None):
+        self.process = process
+        self.mind = mind or Mind()
+        self.attached = 0
+        self._task = asyncio.get_running_loop().create_task(self._live())
+
+    async def _live(self):
+        while data := await self.process.stdin._stream.readline():
+            await self.process.raw(self.mind.take(json.loads(data)))
+
+    def fork(self, process):
+        return Box(process, copy.deepcopy(self.mind))
+
+    async def exec(self, cmd, **_):
+        return ExecResult(exit_code=0, stdout="/home/agent\n", stderr="", duration_sec=0)
+
+    async def spawn(self, cmd, **_):
+        return self.process
+
+    async def attach(self, process_id):
+        if process_id != self.process.id:
+            raise SandboxError(f"no process {process_id!r}")
+        self.attached += 1
+        return self.process
+
+    async def aclose(self):
+        await self.process.stdin.aclose()
+        await self._task
+
+
+ROLE = Role(name="solver", timeout_sec=30)
+
+
+def forked(memory_process, body):
+    """Run `body` with a connected parent and a maker of children from a carry."""
+
+    async def main():
+        parent = Box(memory_process())
+        boxes = [parent]
+
+        async def child(carry, at=None):
+            # Through text, as when the carry was kept on a disk.
+            again = SessionCarry.model_validate_json(carry.model_dump_json())
+            boxes.append((at or parent).fork(memory_process()))
+            return await MIND.attach(boxes[-1], ROLE, again)
+
+        session = await MIND.connect(parent, ROLE)
+        try:
+            return await body(session, child)
+        finally:
+            for box in boxes:
+                await box.aclose()
+
+    return asyncio.run(main())
+
+
+async def heard(session):
+    await session.prompt("recall")
+    return session.steps[-1].message
+
+
+def test_children_of_one_carry_know_the_past_and_nothing_of_each_other(memory_process):
+    async def body(session, child):
+        await session.prompt("past")
+        carry = await session.carry()
+        assert carry.ask is None
+        one, two = await child(carry), await child(carry)
+        await session.prompt("parent only")
+        await one.prompt("one only")
+        await two.prompt("two only")
+        grandchild = await child(await one.carry(), at=None)
+        return [await heard(each) for each in (session, one, two)], carry, grandchild
+
+    (parent, one, two), carry, grandchild = forked(memory_process, body)
+    assert parent == "heard ['past', 'parent only', 'recall']"
+    assert one == "heard ['past', 'one only', 'recall']"
+    assert two == "heard ['past', 'two only', 'recall']"
+    assert [step.prompt for step in carry.steps] == ["past"]
+    assert json.loads(carry.model_dump_json())["data"]["next_id"] == 4
+    assert [step.prompt for step in grandchild.steps] == ["past", "one only"]
+
+
+def test_each_child_gives_the_pending_question_its_own_answer(memory_process):
+    async def body(session, child):
+        carries = []
+
+        async def ask_user(ask):
+            carries.append(await session.carry())
+            children = [await child(carries[0]) for _ in range(3)]
+            for each, day in zip(children, ("mon", "tue", "wed"), strict=True):
+                assert await each.proceed(Answer.choose(ask, day)) == "end_turn"
+                ends.append((each, await heard(each)))
+            return Answer.choose(ask, "mon")
+
+        ends = []
+        session.on_ask_user(ask_user)
+        assert await session.prompt("ask") == "end_turn"
+        return carries[0], [(each.steps, said) for each, said in ends], session.steps
+
+    carry, ends, parent = forked(memory_process, body)
+    assert carry.ask is not None
+    assert carry.ask == carry.steps[-1].ask
+    assert carry.data["prompt_id"] == 3
+    for (steps, message), day in zip(ends, ("mon", "tue", "wed"), strict=True):
+        assert message == f"heard ['ask', '{day}', 'recall']"
+        _, asking, answered, last, _ = steps
+        assert asking.ask == carry.ask
+        assert answered.answer == Answer(selected={"day": (day,)})
+        # The line that was cut in two by the fork is whole, and the call that was open ended.
+        assert answered.message == "still thinking"
+        assert [seen.tool_call_id for seen in answered.observations] == ["t"]
+        assert last.message == f"heard ['ask', '{day}']"
+    assert [step.answer for step in parent] == [step.answer for step in ends[0][0][:-1]]
+    assert len({step.id for step in parent}) == len(parent)
+
+
+def test_a_carried_question_wants_one_right_answer(memory_process):
+    async def body(session, child):
+        with pytest.raises(RuntimeError, match="no carried answer"):
+            await session.proceed(Answer())
+        done = []
+
+        async def ask_user(ask):
+            with pytest.raises(RuntimeError, match="no carried answer"):
+                await session.proceed(Answer.choose(ask, "mon"))
+            twin = await child(await session.carry())
+            with pytest.raises(AgentError, match="still in a turn"):
+                await twin.prompt("other")
+            with pytest.raises(UsageError):
+                await twin.proceed(Answer(selected={"day": ("never",)}))
+            again = await twin.carry()
+            assert again.ask == ask
+            await twin.proceed(Answer.choose(ask, "tue"))
+            with pytest.raises(RuntimeError, match="no carried answer"):
+                await twin.proceed(Answer.choose(ask, "tue"))
+            done.append(twin.steps[-1].message)
+            return Answer.choose(ask, "mon")
+
+        session.on_ask_user(ask_user)
+        await session.prompt("ask")
+        return done
+
+    assert forked(memory_process, body) == ["heard ['ask', 'tue']"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "why"),
+    [("ask, working on the side", "tool call is in flight"), ("ask twice", "exactly one answer")],
+)
+def test_no_carry_is_made_where_a_child_could_not_go_on(memory_process, prompt, why):
+    async def body(session, child):
+        refused = []
+
+        async def ask_user(ask):
+            if not refused:
+                with pytest.raises(SnapshotError, match=why) as caught:
+                    await session.carry()
+                refused.append(caught.value.retryable)
+            return Answer.choose(ask, "mon")
+
+        session.on_ask_user(ask_user)
+        assert await session.prompt(prompt) == "end_turn"
+        assert (await session.carry()).ask is None
+        await session.aclose()
+        with pytest.raises(SnapshotError, match="is over") as caught:
+            await session.carry()
+        assert not caught.value.retryable
+        return refused
+
+    assert forked(memory_process, body) == [True]
+
+
+def test_what_arrived_between_turns_is_carried(memory_process):
+    async def body(session, child):
+        await session.prompt("past")
+        # A request of the agent's own, and the first half of a line.
+        process = session._connection._process
+        await process.say(id="x", method="vendor/ping", params={"a": [1]})
+        await process.raw(b'{"jsonrpc":"2.0","method":"ven')
+        carry = await session.carry()
+        assert process.stdout.waiting() == 0
+        twin = await child(carry)
+        await twin._connection._process.raw(b'dor/note"}\n')
+        return carry, await heard(twin), await twin.carry()
+
+    carry, message, after = forked(memory_process, body)
+    assert [request["method"] for request in carry.data["requests"]] == ["vendor/ping"]
+    assert carry.data["buffer"]
+    assert message == "heard ['past', 'recall']"
+    assert after.data["requests"] == []
+    assert after.data["buffer"] == ""
+
+
+def test_a_carry_of_another_agent_or_version_is_refused(memory_process):
+    async def body(session, child):
+        carry = await session.carry()
+        other = carry.model_copy(update={"agent": "other"})
+        with pytest.raises(AgentError, match="is of agent 'other'"):
+            await child(other)
+        for data in ({"version": 2}, {**carry.data, "buffer": "%"}, {**carry.data, "more": 1}):
+            with pytest.raises(AgentError, match="cannot be read"):
+                await child(carry.model_copy(update={"data": data}))
+
+    forked(memory_process, body)
+
+
+def test_a_carried_ask_is_the_very_request(memory_process):
+    async def body(session, child):
+        seen = []
+
+        async def ask_user(ask):
+            carry = await session.carry()
+            twin = await child(carry)
+            (request,) = twin._connection.state.requests.values()
+            seen.append((to_ask(request), ask, type(request.id)))
+            return Answer(outcome="declined")
+
+        session.on_ask_user(ask_user)
+        await session.prompt("ask")
+        return seen
+
+    ((carried, asked, kind),) = forked(memory_process, body)
+    assert carried == asked
+    assert kind is str
