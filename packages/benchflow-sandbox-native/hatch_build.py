@@ -1,4 +1,4 @@
-"""Build hook: compile the static init program into the package.
+"""Build hook: compile the static init program and the identity library into the package.
 
 Uses the machine's C compiler when it can link statically, and otherwise asks the build frontend
 for the `ziglang` package, a C compiler that is installed like any other build dependency.
@@ -18,7 +18,20 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ZIG_REQUIREMENT = "ziglang>=0.13,<0.18"
-FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-static", "-Os", "-Wall", "-Wextra", "-s")
+FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-Os", "-Wall", "-Wextra", "-s")
+PROGRAM = ("-static",)
+# No libc at all, since the box decides which one there is; its errno is found when loaded.
+LIBRARY = (
+    "-shared",
+    "-fPIC",
+    "-nostdlib",
+    "-ffreestanding",
+    "-fno-stack-protector",
+    "-fno-sanitize=all",
+    "-fvisibility=hidden",
+    "-Wl,-z,now",
+    "-Wl,-soname,bf-identity.so",
+)
 ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 PROBE = '#include <stdlib.h>\nint main(void) { return getenv("PATH") == NULL; }\n'
 
@@ -52,15 +65,14 @@ def local_compiler() -> list[str] | None:
     return next((c for c in candidates if c and links_statically(c)), None)
 
 
-def compile_program(sources: list[Path], output: Path, version: str) -> None:
-    """Compile to a neighbour and rename it, since the present program may be running."""
+def compile_to(output: Path, sources: list[Path], *flags: str) -> None:
+    """Compile to a neighbour and rename it, since the present one may be in use."""
     zig = [sys.executable, "-m", "ziglang", "cc", "-target", f"{architecture()}-linux-musl"]
     compiler = local_compiler() or zig
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent) as directory:
         fresh = Path(directory, output.name)
-        define = f'-DBF_INIT_VERSION="{version}"'
-        command = [*compiler, *FLAGS, define, "-o", str(fresh), *map(str, sources)]
+        command = [*compiler, *FLAGS, *flags, "-o", str(fresh), *map(str, sources)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"{shlex.join(command)} failed:\n{done.stderr}")
@@ -78,10 +90,12 @@ class NativeBuildHook(BuildHookInterface[Any]):
         return [ZIG_REQUIREMENT]
 
     def initialize(self, _version: str, build_data: dict[str, Any]) -> None:
-        """Compile, and tag the wheel for every libc: a static program needs none."""
+        """Compile, and tag the wheel for every libc: neither part links one."""
         machine = architecture()
         root = Path(self.root)
-        output = root / "src" / "benchflow_sandbox_native" / "bin" / "bf-init"
-        compile_program(sorted(root.glob("csrc/*.c")), output, self.metadata.version)
+        output = root / "src" / "benchflow_sandbox_native" / "bin"
+        define = f'-DBF_INIT_VERSION="{self.metadata.version}"'
+        compile_to(output / "bf-init", sorted(root.glob("csrc/*.c")), *PROGRAM, define)
+        compile_to(output / "bf-identity.so", sorted(root.glob("csrc/identity/*.c")), *LIBRARY)
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-manylinux2014_{machine}.musllinux_1_1_{machine}"

@@ -1,4 +1,4 @@
-"""The packaged program."""
+"""The packaged program and library."""
 
 import os
 from pathlib import Path
@@ -15,10 +15,27 @@ def init_path() -> Path:
         NativeMissingError: The package is used without having been built, or its program was
             deleted. The message ends with the command that builds it.
     """
-    path = Path(__file__).parent / "bin" / "bf-init"
+    return _built("bf-init")
+
+
+def identity_library() -> Path:
+    """Return bf-identity.so, which keeps the identity of files over a live fork.
+
+    Loaded by `LD_PRELOAD` or `/etc/ld.so.preload` into a dynamic program of either libc, it
+    reports one constant `st_dev` for the files of an overlay root, and the `st_ino` that the
+    host pinned. It links nothing, allocates nothing and keeps nothing between two calls.
+
+    Raises:
+        NativeMissingError: As of `init_path`.
+    """
+    return _built("bf-identity.so")
+
+
+def _built(name: str) -> Path:
+    path = Path(__file__).parent / "bin" / name
     if not os.access(path, os.X_OK):
         raise NativeMissingError(
-            f"no executable program at {str(path)!r}; "
+            f"nothing that can be executed at {str(path)!r}; "
             "hint: build it with `uv sync --reinstall-package benchflow-sandbox-native` "
             "or `pip install --force-reinstall benchflow-sandbox-native`"
         )
