@@ -10,7 +10,7 @@ from benchflow.cli.entry import run
 from benchflow.cli.output import printable, visible
 from benchflow.cli.rollouts import find_rollout
 from benchflow.cli.treeview import print_tree
-from benchflow_contracts import RolloutNode, RolloutTree, UsageError
+from benchflow_contracts import Credit, RolloutNode, RolloutTree, UsageError
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
@@ -52,6 +52,26 @@ def test_the_label_of_a_fork_sends_the_terminal_no_command(
     assert "yes" in shown
     assert "\x1b" not in shown
     assert "\x9b" not in shown
+
+
+def test_a_tree_shows_its_credit_and_is_cut_below_a_depth(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    root = RolloutNode(id="n0")
+    left = RolloutNode(id="n1", parent=root, credit=Credit(step=0.25, process=0.25, intra=-1.0))
+    left.children = [RolloutNode(id=f"n{at}", parent=left) for at in (3, 4)]
+    root.children = [left, RolloutNode(id="n2", parent=root)]
+    index = {node.id: node for node in root.subtree}
+    tree = RolloutTree(rollout_id="r", task_id="t", root=root, index=index)
+    print_tree(tree, credit=True)
+    shown = capfd.readouterr().out
+    assert "A step +0.25, process +0.25, intra -1" in shown
+    assert "n4" in shown
+    print_tree(tree, depth=1)
+    cut = capfd.readouterr().out
+    assert "… 2 leaves below" in cut
+    assert "n4" not in cut
+    assert "A step" not in cut
 
 
 def test_the_overview_names_every_command() -> None:

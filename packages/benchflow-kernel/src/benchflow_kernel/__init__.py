@@ -8,6 +8,7 @@ from .tasks import find_tasks, load_task
 from .tree import (
     TREE_SCHEMA_VERSION,
     TreeFold,
+    credit_of,
     fold,
     trajectories,
     trajectory,
@@ -32,6 +33,7 @@ __all__ = [
     "ScriptedUser",
     "SimulatedUser",
     "TreeFold",
+    "credit_of",
     "find_tasks",
     "fold",
     "load_path",

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from benchflow_contracts import (
     BenchFlowError,
+    NodeCredited,
     RolloutConfig,
     RolloutFinished,
     RolloutStarted,
@@ -20,6 +21,7 @@ from benchflow_contracts import (
 from benchflow_kernel.branch import check_fidelity
 from benchflow_kernel.events import EventCallback, EventLog
 from benchflow_kernel.faults import boundary, node_error, within
+from benchflow_kernel.tree import credit_of
 from benchflow_kernel.world import Planes, make_plan
 
 from .growth import Growth, Tally
@@ -127,9 +129,18 @@ class Rollout:
         if error is None and self._tally.leaks:
             error = self._tally.leaks[0]
         record = None if error is None else node_error(error)
+        self._give_credit()
         self._journal.append(RolloutFinished, status=status, error=record)
         if self._directory is not None:
             write_tree(self._journal.tree, self._directory)
+
+    def _give_credit(self) -> None:
+        """Record the advantages of a tree that was forked; a line on its own has none."""
+        tree = self._journal.tree
+        if all(node.branch is None for node in tree.nodes):
+            return
+        for node, credit in credit_of(tree).items():
+            self._journal.append(NodeCredited, node=node, credit=credit)
 
     def _finish_cancelled(self) -> None:
         try:

@@ -1,17 +1,20 @@
 """The rollout tree as a pure fold over the event log, and its views."""
 
+from .credit import credit_of
 from .fold import TreeFold, fold
 from .to_json import TREE_SCHEMA_VERSION, tree_to_bytes, tree_to_json
 from .trajectory import trajectories, trajectory
-from .value import value_of
+from .value import value_of, values_below
 
 __all__ = [
     "TREE_SCHEMA_VERSION",
     "TreeFold",
+    "credit_of",
     "fold",
     "trajectories",
     "trajectory",
     "tree_to_bytes",
     "tree_to_json",
     "value_of",
+    "values_below",
 ]

@@ -7,6 +7,7 @@ from benchflow_contracts import (
     Branched,
     Checkpointed,
     Event,
+    NodeCredited,
     NodeFailed,
     NodeScored,
     NodeValued,
@@ -130,6 +131,10 @@ def _valued(state: TreeFold, event: NodeValued) -> None:
     state.node(event.node, event).value = event.value
 
 
+def _credited(state: TreeFold, event: NodeCredited) -> None:
+    state.node(event.node, event).credit = event.credit
+
+
 def _finished(state: TreeFold, event: RolloutFinished) -> None:
     state.tree.status = event.status
     state.tree.error = event.error
@@ -148,6 +153,7 @@ _APPLY: dict[type, Callable[[TreeFold, Any], None]] = {
     StateCaptured: _captured,
     NodeScored: _scored,
     NodeValued: _valued,
+    NodeCredited: _credited,
     NodeFailed: _failed,
     RolloutFinished: _finished,
 }

@@ -52,6 +52,7 @@ def _fields(node: RolloutNode) -> dict[str, object]:
         "branch": node.branch,
         "results": node.results,
         "value": node.value,
+        "credit": node.credit,
         "error": node.error,
         "checkpoint_ref": node.checkpoint_ref,
         "env_state": node.env_state,

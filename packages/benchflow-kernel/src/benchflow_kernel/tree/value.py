@@ -12,6 +12,11 @@ def value_of(node: RolloutNode) -> Value | None:
     A leaf is worth its reward. What has no score is left out; it never counts as 0.
     A step that was not forked adds no sample: before an only child, V is that child's.
     """
+    return values_below(node)[node.id]
+
+
+def values_below(node: RolloutNode) -> dict[str, Value | None]:
+    """Return `value_of` of every node at or below `node`, by id, in one pass."""
     values: dict[str, Value | None] = {}
     # Children before parents and without recursion: a path may have thousands of steps.
     for item in reversed(list(node.subtree)):
@@ -23,7 +28,7 @@ def value_of(node: RolloutNode) -> Value | None:
             case several:
                 below = [values[child.id] for child in several]
                 values[item.id] = _summary([None if v is None else v.mean for v in below])
-    return values[node.id]
+    return values
 
 
 def _summary(returns: list[float | None]) -> Value | None:

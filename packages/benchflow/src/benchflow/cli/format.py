@@ -1,6 +1,6 @@
 """How numbers and outcomes are shown."""
 
-from benchflow_contracts import Value
+from benchflow_contracts import Credit, Value
 
 from benchflow.records import RolloutRecord
 
@@ -13,6 +13,17 @@ def reward(value: float | None) -> str:
 def value(v: Value | None) -> str:
     """Return V with its sample size and standard error."""
     return "-" if v is None else f"{reward(v.mean)} (n={v.n}, se={reward(v.stderr)})"
+
+
+def credit(given: Credit) -> str:
+    """Return the advantages that there are, signed."""
+    parts = [("step", given.step), ("process", given.process), ("intra", given.intra)]
+    shown = [f"{name} {_signed(part)}" for name, part in parts if part is not None]
+    return "A " + ", ".join(shown) if shown else ""
+
+
+def _signed(number: float) -> str:
+    return ("+" if number >= 0 else "-") + reward(abs(number))
 
 
 def outcome(record: RolloutRecord) -> str:

@@ -51,20 +51,30 @@ def show(
     note(f"reward {fmt.reward(end.reward)}  leaf {end.id} of {len(ends)}")
 
 
-def tree(rollout: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False) -> None:
+def tree(
+    rollout: str,
+    *,
+    credit: bool = False,
+    depth: int | None = None,
+    jobs_dir: JobsDir = DEFAULT_JOBS,
+    json: Json = False,
+) -> None:
     """Show a rollout as a tree, with rewards and V(s).
 
     Examples:
         bench rollout tree book-the-room__1f
+        bench rollout tree book-the-room__1f --credit --depth 1
 
     Args:
         rollout: A rollout's directory, id, or unique start of its id.
+        credit: Show the advantages of every edge: step, process, intra-tree.
+        depth: Forks to go down; what is below is counted, not drawn.
     """
     loaded = _load(find_rollout(rollout, jobs_dir))
     if json:
         print_json(tree_to_json(loaded))
     else:
-        print_tree(loaded)
+        print_tree(loaded, credit=credit, depth=depth)
 
 
 def export(

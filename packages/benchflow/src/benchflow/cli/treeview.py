@@ -1,5 +1,8 @@
 """A rollout drawn as a tree on the terminal."""
 
+import math
+from dataclasses import dataclass
+
 from benchflow_contracts import RolloutNode, RolloutTree
 from rich.text import Text
 from rich.tree import Tree
@@ -9,22 +12,42 @@ from .narrate import one_line
 from .output import stdout
 
 
-def print_tree(tree: RolloutTree) -> None:
-    """Print the tree; runs of steps without a fork are one line each."""
+def print_tree(tree: RolloutTree, *, credit: bool = False, depth: int | None = None) -> None:
+    """Print the tree; runs of steps without a fork are one line each.
+
+    With `credit`, each node that has one shows its advantages. Below `depth` forks, a
+    subtree is one line with its number of leaves.
+    """
     drawn = Tree(Text(f"{tree.rollout_id}  {tree.task_id}  {tree.status}", style="bold"))
-    _grow(drawn, drawn.add(_label(tree.root)), tree.root)
+    drawing = _Drawing(credit=credit)
+    root = drawn.add(drawing.label(tree.root))
+    drawing.grow(drawn, root, tree.root, math.inf if depth is None else depth)
     stdout().print(drawn)
 
 
-def _grow(trunk: Tree, at: Tree, node: RolloutNode) -> None:
-    """Draw what follows `node`, which is drawn as `at`: a chain on `trunk`, then its fork."""
-    # Recursive only at forks: a long rollout is deep.
-    while len(node.children) == 1:
-        node = node.children[0]
-        at = trunk.add(_label(node))
-    for child in node.children:
-        branch = at.add(_label(child))
-        _grow(branch, branch, child)
+@dataclass(frozen=True, slots=True)
+class _Drawing:
+    credit: bool
+
+    def grow(self, trunk: Tree, at: Tree, node: RolloutNode, depth: float) -> None:
+        """Draw what follows `node`, drawn as `at`: a chain on `trunk`, then its fork."""
+        # Recursive only at forks: a long rollout is deep.
+        while len(node.children) == 1:
+            node = node.children[0]
+            at = trunk.add(self.label(node))
+        if node.children and depth < 1:
+            at.add(Text(f"… {len(node.leaves)} leaves below", style="dim"))
+            return
+        for child in node.children:
+            branch = at.add(self.label(child))
+            self.grow(branch, branch, child, depth - 1)
+
+    def label(self, node: RolloutNode) -> Text:
+        """Return the line of one node."""
+        text = _label(node)
+        if self.credit and node.credit is not None:
+            text.append(f"  {fmt.credit(node.credit)}", style="blue")
+        return text
 
 
 def _label(node: RolloutNode) -> Text:

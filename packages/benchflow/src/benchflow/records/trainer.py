@@ -46,6 +46,7 @@ def leaf_record(
             "path_values": [
                 {"node": node.id, "value": node.value.mean} for node in leaf.path if node.value
             ],
+            "advantage": None if leaf.credit is None else leaf.credit.model_dump(),
         },
     )
 

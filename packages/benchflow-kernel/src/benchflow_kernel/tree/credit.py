@@ -1,0 +1,83 @@
+"""Credit: what a tree of scored leaves says about each of its edges."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from benchflow_contracts import Credit, RolloutNode, RolloutTree
+
+from .value import values_below
+
+_EPSILON = 1e-6
+"""Added to the standard deviation, as Tree-GRPO's `adv_estimator=tree` does."""
+
+
+def credit_of(tree: RolloutTree, siblings: Sequence[RolloutTree] = ()) -> dict[str, Credit]:
+    """Return the credit of every node with a scored leaf at or below it, by node id.
+
+    A leaf's advantage is (R - mean) / (std + 1e-6) over the scored leaves of its group,
+    with the unbiased standard deviation, and 0 for all when they are equal: `intra` with
+    this tree as the group, `inter` with this tree and its `siblings`, the other trees of
+    the same prompt. A node within the tree has the mean of the leaves below it. A group of
+    one leaf says nothing, so that its advantage is `None` (Tree-GRPO would take R itself).
+    Unscored leaves are in no group, no mean and no deviation.
+
+    `step` is V(node) - V(parent), and `process` the sum of it from the root.
+    """
+    returns = _mean_returns(tree.root)
+    intra = _Group.of(_scored(tree))
+    inter = _Group.of([r for one in (tree, *siblings) for r in _scored(one)]) if siblings else None
+    values = values_below(tree.root)
+    v = {key: value.mean for key, value in values.items() if value is not None}
+    root = v.get(tree.root.id)
+    given: dict[str, Credit] = {}
+    for node in tree.nodes:
+        mean = returns.get(node.id)
+        if mean is None or root is None:
+            continue
+        above = None if node.parent is None else v.get(node.parent.id)
+        given[node.id] = Credit(
+            intra=None if intra is None else intra.advantage(mean),
+            inter=None if inter is None else inter.advantage(mean),
+            step=None if above is None else v[node.id] - above,
+            process=v[node.id] - root,
+        )
+    return given
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    mean: float
+    std: float
+
+    @classmethod
+    def of(cls, returns: Sequence[float]) -> "_Group | None":
+        if len(returns) < 2:
+            return None
+        mean = math.fsum(returns) / len(returns)
+        square = math.fsum((r - mean) ** 2 for r in returns) / (len(returns) - 1)
+        return cls(mean, math.sqrt(square))
+
+    def advantage(self, value: float) -> float:
+        return (value - self.mean) / (self.std + _EPSILON)
+
+
+def _scored(tree: RolloutTree) -> list[float]:
+    return [leaf.reward for leaf in tree.leaves if leaf.reward is not None]
+
+
+def _mean_returns(root: RolloutNode) -> Mapping[str, float]:
+    """Return the mean over the scored leaves at or below each node that has any."""
+    sums: dict[str, tuple[float, int]] = {}
+    for node in reversed(list(root.subtree)):
+        sums[node.id] = _own(node) if not node.children else _sum(sums[c.id] for c in node.children)
+    return {key: total / n for key, (total, n) in sums.items() if n}
+
+
+def _own(leaf: RolloutNode) -> tuple[float, int]:
+    return (0.0, 0) if leaf.reward is None else (leaf.reward, 1)
+
+
+def _sum(parts: Iterable[tuple[float, int]]) -> tuple[float, int]:
+    several = list(parts)
+    return math.fsum(total for total, _ in several), sum(n for _, n in several)

@@ -1,0 +1,109 @@
+"""Advantages of a tree, from its scored leaves alone."""
+
+import math
+import statistics
+
+import pytest
+from benchflow_contracts import RolloutNode, RolloutTree, VerifyResult
+from benchflow_kernel import credit_of, value_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+Shape = float | None | list["Shape"]
+"""A leaf's return, or the shapes of a node's children."""
+
+returns = st.none() | st.floats(0, 1, width=16)
+shapes = st.recursive(returns, lambda inner: st.lists(inner, min_size=1, max_size=4), max_leaves=12)
+
+
+def tree_of(shape: Shape) -> RolloutTree:
+    index: dict[str, RolloutNode] = {}
+
+    def grow(shape: Shape, parent: RolloutNode | None) -> RolloutNode:
+        node = RolloutNode(id=f"n{len(index)}", parent=parent)
+        index[node.id] = node
+        if isinstance(shape, list):
+            node.children = [grow(child, node) for child in shape]
+        elif shape is not None:
+            node.results["reward"] = VerifyResult(reward=shape)
+        return node
+
+    root = grow(shape, None)
+    return RolloutTree(rollout_id="r", task_id="t", root=root, index=index)
+
+
+def scores(tree: RolloutTree) -> list[float]:
+    return [leaf.reward for leaf in tree.leaves if leaf.reward is not None]
+
+
+def test_the_advantages_of_a_small_tree_are_those_worked_out_by_hand():
+    tree = tree_of([[1.0, 0.0], [0.0, None]])
+    credit = credit_of(tree)
+    mean, std = 1 / 3, statistics.stdev([1.0, 0.0, 0.0])
+    left, win, loss, right, zero, unscored = (node.id for node in list(tree.nodes)[1:])
+    assert credit[win].intra == pytest.approx((1 - mean) / (std + 1e-6))
+    assert credit[loss].intra == credit[zero].intra == pytest.approx((0 - mean) / (std + 1e-6))
+    assert credit[left].intra == pytest.approx((0.5 - mean) / (std + 1e-6))
+    # V(root) = (V(left) + V(right)) / 2 = 0.25
+    assert credit[left].step == pytest.approx(0.25)
+    assert credit[win].step == pytest.approx(0.5)
+    assert credit[win].process == pytest.approx(0.75)
+    assert credit[right].process == credit[zero].process == pytest.approx(-0.25)
+    assert credit[tree.root.id].step is None
+    assert unscored not in credit
+    assert all(each.inter is None for each in credit.values())
+
+
+def test_other_trees_of_the_prompt_make_the_inter_tree_group():
+    mine, other = tree_of([1.0, 0.0]), tree_of([0.0, 0.0])
+    credit = credit_of(mine, [other])
+    win = mine.leaves[0].id
+    assert credit[win].inter == pytest.approx(0.75 / (0.5 + 1e-6))
+
+
+def test_a_group_of_one_leaf_has_no_advantage():
+    tree = tree_of([1.0, None])
+    assert credit_of(tree)[tree.leaves[0].id].intra is None
+    assert credit_of(tree_of(None)) == {}
+
+
+@given(shapes)
+def test_the_steps_on_a_path_add_up_to_its_process_reward(shape: Shape):
+    tree = tree_of(shape)
+    credit = credit_of(tree)
+    for leaf in tree.leaves:
+        if leaf.id not in credit:
+            assert leaf.reward is None
+            continue
+        steps = [credit[node.id].step for node in leaf.path[1:]]
+        assert math.fsum(step for step in steps if step is not None) == pytest.approx(
+            credit[leaf.id].process, abs=1e-9
+        )
+
+
+@given(shapes)
+def test_advantages_within_a_tree_are_centred(shape: Shape):
+    tree = tree_of(shape)
+    credit = credit_of(tree)
+    found = [credit[leaf.id].intra for leaf in tree.leaves if leaf.id in credit]
+    if len(scores(tree)) < 2:
+        assert all(each is None for each in found)
+    else:
+        assert math.fsum(each for each in found if each is not None) == pytest.approx(0, abs=1e-6)
+
+
+@given(shapes)
+def test_an_unscored_leaf_changes_nobodys_credit(shape: Shape):
+    tree = tree_of(shape)
+    before = credit_of(tree)
+    for parent in [node for node in tree.nodes if len(node.children) > 1]:
+        parent.children.append(RolloutNode(id=f"lost-{parent.id}", parent=parent))
+    assert credit_of(tree) == before
+
+
+@given(shapes)
+def test_a_node_is_credited_when_it_has_a_value(shape: Shape):
+    tree = tree_of(shape)
+    credit = credit_of(tree)
+    for node in tree.nodes:
+        assert (node.id in credit) == (value_of(node) is not None)
