@@ -318,7 +318,7 @@ def test_a_snapshot_of_the_environment_can_be_taken_in_a_frozen_sandbox():
         async with box.freeze():
             snap = await environment.snapshot()
             image = await box.snapshot()
-        assert snap.path in list(box.provider.images.open(image))
+        assert snap.path in list(box.provider.images.open(image).files)
 
     asyncio.run(main())
 

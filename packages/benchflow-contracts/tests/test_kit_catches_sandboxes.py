@@ -16,7 +16,11 @@ from benchflow_contracts import (
 from benchflow_contracts.testing import check as check_module
 from benchflow_contracts.testing import check_sandbox, sandbox_checks
 from benchflow_contracts.testing import sandbox_subject as subject_module
-from benchflow_contracts.testing.fakes import FakeSandbox, FakeSandboxProvider
+from benchflow_contracts.testing.fakes import (
+    FAKE_WITHOUT_LIVE,
+    FakeSandbox,
+    FakeSandboxProvider,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -226,13 +230,12 @@ class ReplacesDirectories(FakeSandbox):
 
 class RestoreKeepsProcesses(FakeSandbox):
     async def restore(self, image):
-        files = self.provider.images.open(image)
-        self.files._entries = files._entries
+        self.machine.files._entries = self.provider.images.open(image).files._entries
 
 
 class RestoreDoesNothing(FakeSandbox):
     async def restore(self, image):
-        await self._end_processes()
+        await self.machine.halt()
 
 
 class SnapshotsAnyLevel(FakeSandbox):
@@ -264,9 +267,9 @@ class UnsealedImages(FakeSandboxProvider):
         super().__init__(**rest)
         seal = self.images.seal
 
-        def share(files, provider):
-            image = seal(files, provider)
-            self.images._sealed[image.ref] = files
+        def share(machine, provider, level):
+            image = seal(machine, provider, level)
+            self.images._sealed[image.ref] = machine
             return image
 
         self.images.seal = share
@@ -342,7 +345,6 @@ BROKEN_SANDBOXES = [
     (ReplacesDirectories, "upload_merges_a_tree_into_a_directory"),
     (RestoreKeepsProcesses, "restore_ends_all_processes"),
     (RestoreDoesNothing, "restore_rolls_the_files_back"),
-    (SnapshotsAnyLevel, "an_unsupported_level_is_refused"),
     (WorksAfterTeardown, "teardown_may_be_repeated"),
     (RepeatsIds, "sandboxes_have_ids_and_specs_of_their_own"),
 ]
@@ -364,8 +366,7 @@ async def status_of(provider: FakeSandboxProvider, name: str) -> str:
         (result,) = await check_sandbox(provider, only=[name])
     finally:
         for sandbox in provider.created:
-            for group in sandbox._groups:
-                await group.kill()
+            await sandbox.machine.halt()
     return result.status
 
 
@@ -378,6 +379,11 @@ def test_a_broken_sandbox_fails_the_check_of_its_promise(broken, name):
 @pytest.mark.parametrize(("broken", "name"), BROKEN_PROVIDERS)
 def test_a_broken_provider_fails_the_check_of_its_promise(broken, name):
     assert asyncio.run(status_of(broken(), name)) == "failed"
+
+
+def test_a_level_that_is_taken_in_spite_of_the_capabilities_fails():
+    provider = FakeSandboxProvider(sandbox_type=SnapshotsAnyLevel, capabilities=FAKE_WITHOUT_LIVE)
+    assert asyncio.run(status_of(provider, "an_unsupported_level_is_refused")) == "failed"
 
 
 def test_an_exec_that_waits_for_daemons_fails(monkeypatch):

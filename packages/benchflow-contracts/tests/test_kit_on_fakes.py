@@ -45,7 +45,7 @@ from benchflow_contracts.testing.fakes import (
 
 # What a fake cannot do, and its capabilities say so or its world has no program for it.
 HONEST_SKIPS = {
-    "a_live_snapshot_carries_the_processes",
+    "an_unsupported_level_is_refused",
     "no_network_means_no_route",
     "an_exposed_port_reaches_the_server_inside",
     "the_process_cap_holds",

@@ -6,12 +6,15 @@ name methods, at construction or later through `faults`.
 
 from .agent import FAKE_AGENT_CAPABILITIES, FakeAgent
 from .call import ExecHandler, FakeCall, FakeStreams, ProgramHandler
-from .environment import FakeEnvironment
+from .environment import FakeEnvironment, FakeService
 from .faults import FakeFaults
 from .file_system import FakeEntry, FakeFileSystem
+from .gateway import FakeModelGateway, FakeModelLine
+from .machine import FakeMachine
 from .pipe import FakePipe
 from .process import FakeProcess
-from .provider import FAKE_CAPABILITIES, FakeSandboxProvider
+from .program import FakeProgram
+from .provider import FAKE_CAPABILITIES, FAKE_WITHOUT_LIVE, FakeSandboxProvider
 from .reward import FakeReward
 from .sandbox import FakeSandbox
 from .script import Act, Crash, Hang, Move, Pose, Say, Stop, ask_with_options
@@ -22,6 +25,7 @@ from .world import FakeWorld
 __all__ = [
     "FAKE_AGENT_CAPABILITIES",
     "FAKE_CAPABILITIES",
+    "FAKE_WITHOUT_LIVE",
     "Act",
     "Crash",
     "ExecHandler",
@@ -31,11 +35,16 @@ __all__ = [
     "FakeEnvironment",
     "FakeFaults",
     "FakeFileSystem",
+    "FakeMachine",
+    "FakeModelGateway",
+    "FakeModelLine",
     "FakePipe",
     "FakeProcess",
+    "FakeProgram",
     "FakeReward",
     "FakeSandbox",
     "FakeSandboxProvider",
+    "FakeService",
     "FakeSession",
     "FakeStreams",
     "FakeUserModel",

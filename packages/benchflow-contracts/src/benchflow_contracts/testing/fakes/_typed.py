@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from benchflow_contracts.agent import Agent, Session
     from benchflow_contracts.environment import Environment, EnvironmentFactory
+    from benchflow_contracts.gateway import ModelGateway, ModelLine
     from benchflow_contracts.reward import Reward
     from benchflow_contracts.sandbox import (
         ByteReader,
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from .agent import FakeAgent
     from .environment import FakeEnvironment
+    from .gateway import FakeModelGateway, FakeModelLine
     from .pipe import FakePipe
     from .process import FakeProcess
     from .provider import FakeSandboxProvider
@@ -42,3 +44,7 @@ if TYPE_CHECKING:
     def judges(reward: FakeReward, user: FakeUserModel) -> tuple[Reward, UserModel]:
         """Return the fakes as what they stand for."""
         return reward, user
+
+    def gateways(gateway: FakeModelGateway, line: FakeModelLine) -> tuple[ModelGateway, ModelLine]:
+        """Return the fakes as what they stand for."""
+        return gateway, line

@@ -10,15 +10,21 @@ from benchflow_contracts.agent import (
     SessionCarry,
     SessionSnapshot,
 )
-from benchflow_contracts.errors import AgentError
+from benchflow_contracts.errors import AgentError, SandboxError
 from benchflow_contracts.sandbox import Sandbox
 
 from .faults import FakeFaults, Fault
+from .sandbox import FakeSandbox
 from .script import Move
 from .session import FakeSession
 
 FAKE_AGENT_CAPABILITIES = AgentCapabilities(
-    protocol="fake", version="1", nudges=True, ask_user=True, session_snapshot="files"
+    protocol="fake",
+    version="1",
+    nudges=True,
+    ask_user=True,
+    session_snapshot="files",
+    proven={"live": "1 2026-11-22", "live-ask": "1 2026-11-22", "state": "1 2026-11-22"},
 )
 
 
@@ -26,8 +32,9 @@ class FakeAgent:
     """Plays `turns`: one list of moves for each prompt of a session.
 
     Every session starts at the first turn, unless it resumes a snapshot; so a
-    replayed prompt asks the same question again. Faults are keyed by `needs`,
-    `connect`, and the session's `prompt`, `cancel` and `snapshot`.
+    replayed prompt asks the same question again, and one that is attached in a child of
+    a live snapshot goes on within its turn. Faults are keyed by `needs`, `connect`,
+    `attach`, and the session's `prompt`, `cancel`, `snapshot`, `carry` and `proceed`.
     """
 
     def __init__(
@@ -37,6 +44,7 @@ class FakeAgent:
         name: str = "fake",
         capabilities: AgentCapabilities = FAKE_AGENT_CAPABILITIES,
         needs: AgentNeeds | None = None,
+        session_type: type[FakeSession] = FakeSession,
         fail_on: Mapping[str, Fault] | None = None,
         hang_on: set[str] | None = None,
     ) -> None:
@@ -49,6 +57,7 @@ class FakeAgent:
         self._name = name
         self._capabilities = capabilities
         self._needs = needs or AgentNeeds()
+        self._session_type = session_type
 
     @property
     def name(self) -> str:
@@ -73,9 +82,9 @@ class FakeAgent:
         resume: SessionSnapshot | None = None,
         log_dir: Path | None = None,
     ) -> FakeSession:
-        """Open a session. Starts no process."""
+        """Open a session."""
         await self.faults.strike("connect")
-        session = FakeSession(
+        session = self._session_type(
             self._turns, sandbox, role, agent=self.name, faults=self.faults, resume=resume
         )
         session.log_dir = log_dir
@@ -90,6 +99,22 @@ class FakeAgent:
         *,
         log_dir: Path | None = None,
     ) -> FakeSession:
-        """Refuse: this fake has no process to carry."""
-        del sandbox, role, log_dir
-        raise AgentError(f"session {carry.session_id!r} cannot be carried")
+        """Go on with the process that a live image carried into a fake sandbox."""
+        await self.faults.strike("attach")
+        if carry.agent != self.name:
+            raise AgentError(f"session {carry.session_id!r} is of agent {carry.agent!r}")
+        if not isinstance(sandbox, FakeSandbox):
+            raise AgentError(f"session {carry.session_id!r} lives in fake sandboxes only")
+        try:
+            process = await sandbox.attach(carry.process_id)
+        except SandboxError as error:
+            raise AgentError(
+                f"session {carry.session_id!r} has no process here: {error}"
+            ) from error
+        session = self._session_type(
+            self._turns, sandbox, role, agent=self.name, faults=self.faults, process=process
+        )
+        session.go_on_from(carry)
+        session.log_dir = log_dir
+        self.sessions.append(session)
+        return session

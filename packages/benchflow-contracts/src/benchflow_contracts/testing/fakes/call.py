@@ -2,11 +2,13 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from benchflow_contracts.errors import SnapshotError
 from benchflow_contracts.sandbox import ByteReader, ByteWriter, ExecResult
 
 if TYPE_CHECKING:
+    from .program import FakeProgram
     from .sandbox import FakeSandbox
 
 
@@ -42,7 +44,29 @@ ExecHandler = Callable[[FakeCall], ExecResult | Awaitable[ExecResult]]
 """Stands for a command: returns its result."""
 
 ProgramHandler = Callable[[FakeCall, FakeStreams], Awaitable[int]]
-"""Stands for a program with live pipes, such as an agent: returns its exit code."""
+"""Stands for a program with live pipes, such as an agent: returns its exit code.
+
+A coroutine cannot be copied: what a live snapshot is to carry is a `FakeProgram`.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CallBody:
+    """A running `ProgramHandler`."""
+
+    program: ProgramHandler
+    call: FakeCall
+    streams: FakeStreams
+
+    async def run(self) -> int:
+        """Run the handler to its end."""
+        return await self.program(self.call, self.streams)
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> "CallBody":
+        raise SnapshotError(
+            f"the fake program {self.call.text!r} is a coroutine, which cannot be copied",
+            hint="register a FakeProgram",
+        )
 
 
 class FakeCommands:
@@ -50,20 +74,20 @@ class FakeCommands:
 
     def __init__(self) -> None:
         self._handlers: list[tuple[str, ExecHandler]] = []
-        self._programs: list[tuple[str, ProgramHandler]] = []
+        self._programs: list[tuple[str, ProgramHandler | FakeProgram]] = []
 
     def on(self, prefix: str, handler: ExecHandler) -> None:
         """Let `handler` stand for every `exec` whose command starts with `prefix`."""
         self._handlers.insert(0, (prefix, handler))
 
-    def on_spawn(self, prefix: str, program: ProgramHandler) -> None:
-        """Let `program` run for every command that starts with `prefix`."""
+    def on_spawn(self, prefix: str, program: "ProgramHandler | FakeProgram") -> None:
+        """Let `program`, or a copy of a FakeProgram, run for commands that start so."""
         self._programs.insert(0, (prefix, program))
 
     def handler(self, text: str) -> ExecHandler | None:
         """Return the handler for a command, or `None`."""
         return next((h for prefix, h in self._handlers if text.startswith(prefix)), None)
 
-    def program(self, text: str) -> ProgramHandler | None:
+    def program(self, text: str) -> "ProgramHandler | FakeProgram | None":
         """Return the program for a command, or `None`."""
         return next((p for prefix, p in self._programs if text.startswith(prefix)), None)

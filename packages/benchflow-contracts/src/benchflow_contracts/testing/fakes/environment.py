@@ -1,9 +1,10 @@
-"""A stateful environment without services."""
+"""A stateful environment: tables in files, and services that keep state in memory."""
 
 import hashlib
 import json
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from benchflow_contracts.environment import (
@@ -14,20 +15,35 @@ from benchflow_contracts.environment import (
     StateSnapshot,
     TableState,
 )
-from benchflow_contracts.errors import EnvironmentError_, TransferError
+from benchflow_contracts.errors import EnvironmentError_, SandboxError, TransferError
 from benchflow_contracts.sandbox import SandboxSpec
 
 from .faults import FakeFaults, Fault
+from .program import FakeProgram
+from .sandbox import FakeSandbox
 from .world import FakeWorld, Row, Tables
 
+if TYPE_CHECKING:
+    from .process import FakeProcess
+
 _PATH = "/state"
+
+
+class FakeService(FakeProgram):
+    """A service that keeps its state in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory: dict[str, object] = {}
 
 
 class FakeEnvironment:
     """A world of tables that lives in the sandbox's files, seeded from `tables`.
 
-    Pass `lambda: FakeEnvironment(...)` where an EnvironmentFactory is wanted.
-    `log` names the methods called, in order; faults are keyed by the same names.
+    Each of `services` is a process with a `memory` that only a live fork carries; they
+    need a fake sandbox. `invariant` is what `check` holds the tables against. Pass
+    `lambda: FakeEnvironment(...)` where an EnvironmentFactory is wanted. `log` names the
+    methods called, in order; faults are keyed by the same names.
     """
 
     def __init__(
@@ -36,6 +52,8 @@ class FakeEnvironment:
         *,
         name: str = "fake",
         ready: ReadinessProbe | None = None,
+        services: Sequence[str] = (),
+        invariant: Callable[[Tables], bool] | None = None,
         fail_on: Mapping[str, Fault] | None = None,
         hang_on: set[str] | None = None,
     ) -> None:
@@ -44,6 +62,11 @@ class FakeEnvironment:
         self._seed: Tables = {key: list(rows) for key, rows in (tables or {}).items()}
         self._name = name
         self._ready = ready or ReadinessProbe(ready=True)
+        self._services = tuple(services)
+        self._invariant = invariant
+        self._running: dict[str, FakeProcess] = {}
+        self.seeds: list[int] = []
+        """What `reseed` was called with."""
         self._world: FakeWorld | None = None
 
     @property
@@ -72,7 +95,29 @@ class FakeEnvironment:
             await world.write(self._seed)
             await world.write(self._seed, "baseline")
         self._world = world
-        return EnvHandle(name=self.name)
+        await self._start_services(ctx)
+        return EnvHandle(name=self.name, services=tuple(self._running))
+
+    def service(self, name: str) -> FakeService:
+        """Return a running service, to look at or change its memory."""
+        process = self._running.get(name)
+        if process is None or not isinstance(process.body, FakeService):
+            raise EnvironmentError_(f"no service {name!r} runs in environment {self.name!r}")
+        return process.body
+
+    async def _start_services(self, ctx: ProvisionContext) -> None:
+        if not self._services:
+            return
+        if not isinstance(ctx.sandbox, FakeSandbox):
+            raise EnvironmentError_("a fake service runs in a fake sandbox only")
+        for name in self._services:
+            if ctx.carried is None:
+                self._running[name] = ctx.sandbox.place(FakeService(), name)
+                continue
+            try:
+                self._running[name] = await ctx.sandbox.attach(ctx.carried.get(name, ""))
+            except SandboxError as error:
+                raise EnvironmentError_(f"service {name!r} was not carried: {error}") from error
 
     async def readiness(self) -> ReadinessProbe:
         """Return the probe that the test set."""
@@ -115,22 +160,27 @@ class FakeEnvironment:
         await self.world.write(await self.world.read("baseline"))
 
     async def check(self) -> None:
-        """Do nothing but note it: these tables have no invariants."""
+        """Hold the tables against the invariant."""
         await self._begin("check")
+        if self._invariant is not None and not self._invariant(await self.world.read()):
+            raise EnvironmentError_(f"the invariant of environment {self.name!r} does not hold")
 
     async def reseed(self, seed: int) -> None:
-        """Do nothing but note it: this world has no randomness."""
-        del seed
+        """Note the seed."""
         await self._begin("reseed")
+        self.seeds.append(seed)
 
     async def carry(self) -> Mapping[str, str]:
-        """Return nothing: there are no services."""
+        """Return the process id of each service."""
         await self._begin("carry")
-        return {}
+        return {name: process.id for name, process in self._running.items()}
 
     async def teardown(self) -> None:
-        """Do nothing but note it: no service was started. Idempotent."""
+        """Stop the services. Idempotent."""
         await self._begin("teardown")
+        running, self._running = self._running, {}
+        for process in running.values():
+            await process.aclose()
 
     async def _begin(self, operation: str) -> None:
         self.log.append(operation)

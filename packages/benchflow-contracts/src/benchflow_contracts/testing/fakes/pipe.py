@@ -1,15 +1,19 @@
 """In-memory pipes of fake processes."""
 
 import asyncio
+from typing import Any
 
 from benchflow_contracts.errors import SandboxError
+
+_ATOMIC = 4096
 
 
 class FakePipe:
     """A bounded byte pipe: both a ByteReader and a ByteWriter.
 
     A full pipe blocks its writer, so that a program which nobody drains blocks
-    here as it would on a machine.
+    here as it would on a machine. As there, up to 4096 bytes are written at once or
+    not yet. A copy of a pipe holds the unread bytes, and nobody waits for it.
     """
 
     def __init__(self, capacity: int = 65536) -> None:
@@ -26,7 +30,7 @@ class FakePipe:
             if self._ended or self._abandoned:
                 raise SandboxError("the other end of the pipe is closed")
             room = self._capacity - len(self._buffer)
-            if room <= 0:
+            if room < min(len(rest), _ATOMIC, self._capacity):
                 await self._wait()
                 continue
             self._buffer += rest[:room]
@@ -45,7 +49,7 @@ class FakePipe:
         return data
 
     def waiting(self) -> int:
-        """Count the bytes in the pipe."""
+        """Return how many bytes can be read without waiting."""
         return len(self._buffer)
 
     async def read_line(self) -> bytes:
@@ -71,6 +75,17 @@ class FakePipe:
         """Close the reading end: a later write fails."""
         self._abandoned = True
         self._notify()
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> "FakePipe":
+        twin = FakePipe()
+        twin.__setstate__(self.__getstate__())
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_buffer": bytearray(self._buffer), "_changed": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _changed=asyncio.Event())
 
     def _notify(self) -> None:
         self._changed.set()

@@ -1,9 +1,11 @@
-"""Fake processes: coroutines in process groups, held by a freeze gate."""
+"""Fake processes: bodies in process groups, held by a freeze gate."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
-from typing import Any
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Protocol
 from uuid import uuid4
 
 from benchflow_contracts.errors import SandboxError, SandboxFrozenError
@@ -13,13 +15,27 @@ from .pipe import FakePipe
 _KILLED = 137
 _BROKEN_PIPE = 141
 
-Main = Callable[[], Coroutine[Any, Any, int]]
+
+class Body(Protocol):
+    """What a fake process runs.
+
+    A live snapshot deep-copies it while `run` waits somewhere, and the copy's `run`
+    is called anew: it goes on from what its fields say.
+    """
+
+    async def run(self) -> int:
+        """Run to the end and return the exit code."""
+        ...
 
 
 class FakeGate:
-    """What holds every fake process still while the sandbox is frozen."""
+    """What holds every fake process still while the sandbox is frozen.
 
-    def __init__(self) -> None:
+    A copy is open: what a snapshot carries runs as soon as it is started.
+    """
+
+    def __init__(self, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
+        self._sleep = sleep
         self._holders: list[asyncio.Task[Any] | None] = []
         self._open = asyncio.Event()
         self._open.set()
@@ -57,26 +73,53 @@ class FakeGate:
         while self.frozen:
             await self._open.wait()
 
+    async def sleep(self, seconds: float) -> None:
+        """Sleep by the sandbox's clock. A carried process sleeps the whole time again."""
+        await self._sleep(seconds)
+        await self.passage()
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> "FakeGate":
+        return FakeGate(self._sleep)
+
+    def __reduce__(self) -> tuple[type["FakeGate"], tuple[()]]:
+        return FakeGate, ()
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    """One process of a group; without a task it was copied and is to be resumed."""
+
+    body: Body
+    leads: bool
+    task: asyncio.Task[None] | None = None
+
 
 class FakeGroup:
     """A process group: a leader, and what it left in the background.
 
-    It owns its tasks: `kill` ends all of them and returns when they are gone.
+    It owns its tasks: `kill` ends all of them and returns when they are gone. A copy
+    has the same processes, none of which runs before `resume`.
     """
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._members: list[_Member] = []
         self._code: int | None = None
         self._over = asyncio.Event()
 
-    def lead(self, main: Main) -> None:
+    def lead(self, body: Body) -> None:
         """Start the leader."""
-        self._start(self._leader(main))
+        self._start(_Member(body, leads=True))
 
-    def background(self, main: Main) -> None:
+    def background(self, body: Body) -> None:
         """Start a process that outlives the leader unless the group is killed."""
-        self._start(self._follower(main))
+        self._start(_Member(body, leads=False))
+
+    def resume(self) -> None:
+        """Start every process of a copied group, each where it was."""
+        members, self._members = self._members, []
+        for member in members:
+            self._start(member)
 
     async def wait(self) -> int:
         """Return the leader's exit code."""
@@ -86,14 +129,16 @@ class FakeGroup:
 
     async def join(self) -> None:
         """Wait for the background processes that the calling one started."""
-        rest = self._tasks - {asyncio.current_task()}
+        own = asyncio.current_task()
+        rest = {task for task in self._tasks if task is not own}
         if rest:
             await asyncio.wait(rest)
 
     async def kill(self) -> None:
         """End everything in the group. Idempotent."""
         self._finish(_KILLED)
-        tasks = self._tasks - {asyncio.current_task()}
+        own = asyncio.current_task()
+        tasks = {task for task in self._tasks if task is not own}
         for task in tasks:
             task.cancel()
         if tasks:
@@ -102,26 +147,31 @@ class FakeGroup:
     @property
     def alive(self) -> bool:
         """Whether any process of the group still runs."""
-        return bool(self._tasks)
+        return bool(self._members)
 
-    def _start(self, body: Coroutine[Any, Any, None]) -> None:
+    @property
+    def _tasks(self) -> set[asyncio.Task[None]]:
+        return {member.task for member in self._members if member.task is not None}
+
+    def _start(self, member: _Member) -> None:
         # A process outlives the call that started it, so no TaskGroup can own it:
         # the group does, and whoever ends the sandbox ends the group.
-        task = asyncio.get_running_loop().create_task(body)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._members.append(member)
+        body = self._leader(member.body) if member.leads else self._follower(member.body)
+        member.task = asyncio.get_running_loop().create_task(body)
+        member.task.add_done_callback(lambda _: self._members.remove(member))
 
-    async def _leader(self, main: Main) -> None:
+    async def _leader(self, body: Body) -> None:
         try:
-            self._finish(await main())
+            self._finish(await body.run())
         except SandboxError:
             self._finish(_BROKEN_PIPE)
         finally:
             self._finish(_KILLED)
 
-    async def _follower(self, main: Main) -> None:
+    async def _follower(self, body: Body) -> None:
         try:
-            await main()
+            await body.run()
         except SandboxError:
             return
 
@@ -130,16 +180,55 @@ class FakeGroup:
             self._code = code
             self._over.set()
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "FakeGroup":
+        twin = FakeGroup(self.pid)
+        memo[id(self)] = twin
+        twin._members = [
+            _Member(deepcopy(member.body, memo), member.leads) for member in self._members
+        ]
+        if self._code is not None:
+            twin._finish(self._code)
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"pid": self.pid, "_members": self._members, "_code": self._code}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _over=asyncio.Event(), _code=None)
+        if state["_code"] is not None:
+            self._finish(state["_code"])
+
+
+@dataclass(slots=True, eq=False)
+class _Piped:
+    """A body whose end closes the pipes of its process."""
+
+    body: Body
+    process: "FakeProcess"
+
+    async def run(self) -> int:
+        try:
+            return await self.body.run()
+        finally:
+            self.process.end()
+
 
 class FakeProcess:
     """A spawned fake process with live pipes."""
 
     def __init__(self, group: FakeGroup) -> None:
-        self.id = f"process-{uuid4().hex[:12]}"
+        self._id = f"process-{uuid4().hex[:12]}"
         self.group = group
+        self.body: Body | None = None
+        """What it runs: a test may look at the state of a `FakeProgram`."""
         self._stdin = FakePipe()
         self._stdout = FakePipe()
         self._stderr = FakePipe()
+
+    @property
+    def id(self) -> str:
+        """Unique, kept by a live snapshot."""
+        return self._id
 
     @property
     def stdin(self) -> FakePipe:
@@ -156,9 +245,10 @@ class FakeProcess:
         """The pipe of its error output."""
         return self._stderr
 
-    def start(self, main: Main) -> None:
-        """Run `main` as the leader; its pipes end with it."""
-        self.group.lead(lambda: self._main(main))
+    def start(self, body: Body) -> None:
+        """Run `body` as the leader; the pipes end with it."""
+        self.body = body
+        self.group.lead(_Piped(body, self))
 
     async def wait(self) -> int:
         """Return the exit code."""
@@ -167,7 +257,7 @@ class FakeProcess:
     async def kill(self) -> None:
         """Kill the whole group. Idempotent."""
         await self.group.kill()
-        self._end()
+        self.end()
 
     async def aclose(self) -> None:
         """Kill when still running and release the pipes. Idempotent."""
@@ -175,13 +265,8 @@ class FakeProcess:
         self._stdout.abandon()
         self._stderr.abandon()
 
-    async def _main(self, main: Main) -> int:
-        try:
-            return await main()
-        finally:
-            self._end()
-
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Close the inner ends of the pipes."""
         self._stdin.abandon()
         self._stdout.end()
         self._stderr.end()

@@ -1,13 +1,11 @@
 """The programs that a fake sandbox has: a few of POSIX, with the options listed here."""
 
 import hashlib
-import posixpath
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal
 
-from .pipe import FakeCapture
-from .shell import FakeShell, FakeShellExit, Program, signal_number
+from .shell import FakeShell, FakeShellExit, Level, Program, signal_number
 
 _BITS: Mapping[str, Literal[4, 2, 1]] = MappingProxyType({"-r": 4, "-w": 2, "-x": 1})
 
@@ -52,9 +50,7 @@ async def _cat(shell: FakeShell, arguments: list[str]) -> int:
     code = 0
     for name in arguments or ["-"]:
         if name == "-":
-            while data := await shell.streams.stdin.read():
-                await shell.gate.passage()
-                await shell.streams.stdout.write(data)
+            await _pump(shell, shell.level)
             continue
         try:
             data = shell.files.read(shell.path(name), user=shell.user)
@@ -66,9 +62,20 @@ async def _cat(shell: FakeShell, arguments: list[str]) -> int:
     return code
 
 
+async def _pump(shell: FakeShell, level: Level) -> None:
+    while True:
+        if not level.data:
+            level.data = await shell.streams.stdin.read()
+            if not level.data:
+                return
+        await shell.gate.passage()
+        piece = level.data[:4096]
+        await shell.streams.stdout.write(piece)
+        level.data = level.data[len(piece) :]
+
+
 async def _sleep(shell: FakeShell, arguments: list[str]) -> int:
-    await shell.sleep(float(arguments[0]))
-    await shell.gate.passage()
+    await shell.gate.sleep(float(arguments[0]))
     return 0
 
 
@@ -194,10 +201,10 @@ async def _ls(shell: FakeShell, arguments: list[str]) -> int:
 
 
 async def _wc(shell: FakeShell, arguments: list[str]) -> int:
-    data = FakeCapture(1 << 40)
+    level = shell.level
     while piece := await shell.streams.stdin.read():
-        await data.write(piece)
-    count = len(data.data) if "-c" in arguments else data.data.count(b"\n")
+        level.data += piece
+    count = len(level.data) if "-c" in arguments else level.data.count(b"\n")
     return await _echo(shell, [str(count)])
 
 
@@ -237,28 +244,36 @@ def _file_test(shell: FakeShell, option: str, path: str) -> bool:
 
 async def _command(shell: FakeShell, arguments: list[str]) -> int:
     if arguments[:1] != ["-v"]:
-        return await shell.run_words(arguments)
+        level = shell.level
+        with level.down() as below:
+            return await shell.run_words(arguments, below)
     if arguments[1] not in shell.programs:
         return 127
     return await _echo(shell, [arguments[1]])
 
 
 async def _sh(shell: FakeShell, arguments: list[str]) -> int:
-    inner = shell.process()
+    level = shell.level
     options = [word for word in arguments if word.startswith("-")]
     rest = [word for word in arguments if not word.startswith("-")]
     if any("c" in option for option in options):
-        return await inner.run_text(rest[0], rest[1:])
+        return await shell.nested(rest[0], rest[1:], level)
     try:
         text = shell.files.read(shell.path(rest[0]), user=shell.user)
     except OSError as error:
         await shell.complain(f"sh: {rest[0]}: {error.strerror}")
         return 127
-    inner.variables["0"] = posixpath.basename(rest[0])
-    return await inner.run_text(text.decode("utf-8", "replace"), rest)
+    return await shell.nested(text.decode("utf-8", "replace"), rest, level)
 
 
-PROGRAMS: Mapping[str, Program] = MappingProxyType(
+class FakeToolbox(dict[str, Program]):
+    """Programs by name. A copy is the same object, since programs hold no state."""
+
+    def __reduce__(self) -> str:
+        return "PROGRAMS"
+
+
+PROGRAMS = FakeToolbox(
     {
         ":": _true,
         "true": _true,

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
-from uuid import uuid4
 
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
 from benchflow_contracts.sandbox import (
@@ -18,61 +17,41 @@ from benchflow_contracts.sandbox import (
 from .call import ExecHandler, FakeCommands, ProgramHandler
 from .faults import FakeFaults, Fault
 from .file_system import FakeFileSystem
+from .images import FakeImageStore
+from .machine import FakeMachine
+from .process import FakeGate
+from .program import FakeProgram
 from .sandbox import FakeSandbox
+from .saved import load, save
 
 FAKE_CAPABILITIES = SandboxCapabilities(
     isolation="none",
-    snapshot_levels=frozenset({"filesystem"}),
+    snapshot_levels=frozenset({"filesystem", "live"}),
+    live_engine="fake",
     network_modes=frozenset({"none", "model-only"}),
     resource_limits=frozenset({"output"}),
     users=True,
     freeze=True,
-    notes={"live": "coroutines cannot be copied; use a provider with live snapshots"},
 )
 """What the fake can do. `model-only` is accepted, but no relay listens inside."""
 
-
-class FakeImageStore:
-    """The snapshots of one fake provider, by reference."""
-
-    def __init__(self) -> None:
-        self._sealed: dict[str, FakeFileSystem] = {}
-
-    def seal(self, files: FakeFileSystem, provider: str) -> SandboxImage:
-        """Keep a copy of `files`."""
-        ref = f"fake-image-{uuid4().hex[:12]}"
-        self._sealed[ref] = files.copy()
-        return SandboxImage(
-            provider=provider,
-            level="filesystem",
-            ref=ref,
-            digest=files.digest,
-            bytes=files.size,
-        )
-
-    def open(self, image: SandboxImage) -> FakeFileSystem | None:
-        """Return a fresh copy of the sealed files, or `None`."""
-        sealed = self._sealed.get(image.ref)
-        return None if sealed is None else sealed.copy()
-
-    def drop(self, image: SandboxImage) -> None:
-        """Forget a snapshot. Idempotent."""
-        self._sealed.pop(image.ref, None)
-
-    def clear(self) -> None:
-        """Forget every snapshot."""
-        self._sealed.clear()
-
-    def __len__(self) -> int:
-        return len(self._sealed)
+FAKE_WITHOUT_LIVE = FAKE_CAPABILITIES.model_copy(
+    update={
+        "snapshot_levels": frozenset({"filesystem"}),
+        "live_engine": None,
+        "notes": {"live": "switched off by the test (hint: pass FAKE_CAPABILITIES)"},
+    }
+)
+"""The same without live snapshots."""
 
 
 class FakeSandboxProvider:
     """Makes fake sandboxes, records what is done to them, and breaks on demand.
 
     `log` holds each operation in order as (operation, sandbox id), with `create`,
-    `discard`, `exec`, `spawn`, `upload`, `download`, `expose_port`, `freeze`, `thaw`,
-    `snapshot`, `restore` and `teardown`; `faults` is keyed by the same names.
+    `discard`, `exec`, `spawn`, `attach`, `upload`, `download`, `expose_port`, `freeze`,
+    `thaw`, `snapshot`, `restore`, `save`, `load` and `teardown`; `faults` is keyed by the
+    same names, and by `snapshot:live` and `create:live` for the live level alone.
     """
 
     def __init__(
@@ -110,8 +89,8 @@ class FakeSandboxProvider:
         """Let `handler` stand for every `exec` that starts with `prefix`."""
         self.commands.on(prefix, handler)
 
-    def on_spawn(self, prefix: str, program: ProgramHandler) -> None:
-        """Let `program` run for every command that starts with `prefix`."""
+    def on_spawn(self, prefix: str, program: ProgramHandler | FakeProgram) -> None:
+        """Let `program`, or a copy of a FakeProgram, run for commands that start so."""
         self.commands.on_spawn(prefix, program)
 
     @property
@@ -139,10 +118,13 @@ class FakeSandboxProvider:
         await self.faults.strike("create")
         if spec.network not in self._capabilities.network_modes:
             raise SandboxUnsupportedError(f"network {spec.network!r} is not supported")
-        files = self._base(spec) if image is None else self.images.open(image)
-        if files is None:
+        if image is not None and image.level == "live":
+            await self.faults.strike("create:live")
+        machine = self._machine(spec) if image is None else self.images.open(image)
+        if machine is None:
             raise SandboxError(f"snapshot {image.ref if image else None!r} is not known")
-        sandbox = self._sandbox_type(self, spec, files, labels or {})
+        sandbox = self._sandbox_type(self, spec, machine, labels or {})
+        machine.resume()
         self._live[sandbox.id] = sandbox
         self.created.append(sandbox)
         self.record("create", sandbox.id)
@@ -160,12 +142,24 @@ class FakeSandboxProvider:
         self.record("discard", image.ref)
 
     async def save(self, image: SandboxImage, to: Path) -> None:
-        """Refuse: this fake writes nothing to the disk."""
-        raise SnapshotError(f"snapshot {image.ref!r} cannot be saved to {str(to)!r}")
+        """Write a snapshot to `to`, a new directory."""
+        await self.faults.strike("save")
+        machine = self.images.open(image)
+        if machine is None:
+            raise SnapshotError(f"snapshot {image.ref!r} is not known")
+        save(machine, image, to)
+        self.record("save", image.ref)
 
     async def load(self, saved: Path) -> SandboxImage:
-        """Refuse: this fake writes nothing to the disk."""
-        raise SnapshotError(f"{str(saved)!r} is no saved snapshot")
+        """Take in what `save` wrote, by this provider or by another one of its name."""
+        await self.faults.strike("load")
+        machine, image = load(saved, self.name)
+        loaded = self.images.keep(machine, self.name, image.level)
+        if loaded.digest != image.digest:
+            self.images.drop(loaded)
+            raise SnapshotError(f"{str(saved)!r} holds another state than it says")
+        self.record("load", loaded.ref)
+        return loaded
 
     async def reap(self, policy: ReapPolicy) -> list[SandboxRecord]:
         """Remove the sandboxes that `abandon` made orphans."""
@@ -214,7 +208,7 @@ class FakeSandboxProvider:
             labels=sandbox.labels,
         )
 
-    def _base(self, spec: SandboxSpec) -> FakeFileSystem:
+    def _machine(self, spec: SandboxSpec) -> FakeMachine:
         files = FakeFileSystem()
         for path in ("/bin", "/dev", "/etc", "/usr/bin", "/var", f"/home/{spec.user}"):
             files.mkdir(path, parents=True)
@@ -226,4 +220,4 @@ class FakeSandboxProvider:
         files.chown(f"/home/{spec.user}", spec.user)
         for path, content in self._files.items():
             files.put(path, content)
-        return files
+        return FakeMachine(files, FakeGate(self.sleep))

@@ -5,6 +5,7 @@ import inspect
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from copy import deepcopy
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -26,12 +27,14 @@ from benchflow_contracts.sandbox import (
 )
 
 from . import transfer
-from .call import ExecHandler, FakeCall, FakeCommands, FakeStreams, ProgramHandler
+from .call import CallBody, ExecHandler, FakeCall, FakeCommands, FakeStreams, ProgramHandler
 from .file_system import FakeFileSystem
+from .machine import FakeMachine
 from .pipe import FakeCapture
-from .process import FakeGate, FakeGroup, FakeProcess, Main
+from .process import Body, FakeGate, FakeGroup, FakeProcess
+from .program import FakeProgram
 from .programs import PROGRAMS
-from .shell import BytesReader, FakeShell
+from .shell import BytesReader, FakeShell, ShellBody
 
 if TYPE_CHECKING:
     from .provider import FakeSandboxProvider
@@ -50,11 +53,12 @@ class FakeSandbox:
         self,
         provider: "FakeSandboxProvider",
         spec: SandboxSpec,
-        files: FakeFileSystem,
+        machine: FakeMachine,
         labels: Mapping[str, str],
     ) -> None:
         self.provider = provider
-        self.files = files
+        self.machine = machine
+        """Files and processes: what a live snapshot copies."""
         self.labels = MappingProxyType(dict(labels))
         self.created_at = time.time()
         self.calls: list[FakeCall] = []
@@ -62,10 +66,19 @@ class FakeSandbox:
         self.endpoints: dict[int, Endpoint] = {}
         """What `expose_port` answers, by port; the same port of loopback if absent."""
         self.alive = True
-        self.gate = FakeGate()
         self._spec = spec
         self._id = f"fake-{uuid4().hex[:12]}"
-        self._groups: list[FakeGroup] = []
+        self._carried = dict(machine.processes)
+
+    @property
+    def files(self) -> FakeFileSystem:
+        """The files inside."""
+        return self.machine.files
+
+    @property
+    def gate(self) -> FakeGate:
+        """What holds every process still."""
+        return self.machine.gate
 
     @property
     def id(self) -> str:
@@ -86,8 +99,8 @@ class FakeSandbox:
         """Let `handler` stand for every `exec` here that starts with `prefix`."""
         self.commands.on(prefix, handler)
 
-    def on_spawn(self, prefix: str, program: ProgramHandler) -> None:
-        """Let `program` run for every command here that starts with `prefix`."""
+    def on_spawn(self, prefix: str, program: ProgramHandler | FakeProgram) -> None:
+        """Let `program`, or a copy of a FakeProgram, run for commands that start so."""
         self.commands.on_spawn(prefix, program)
 
     async def exec(
@@ -125,14 +138,28 @@ class FakeSandbox:
         """Start a command with live pipes in a process group of its own."""
         await self._begin("spawn")
         call = self._call(cmd, user, cwd, env)
-        process = FakeProcess(self._group())
+        process = self.machine.process(self.provider.next_pid())
         streams = FakeStreams(process.stdin, process.stdout, process.stderr)
-        process.start(self._main(call, streams, process.group))
+        process.start(self._body(call, streams, process.group))
         return process
 
     async def attach(self, process_id: str) -> FakeProcess:
-        """Refuse: this fake has no live snapshots."""
-        raise SandboxUnsupportedError(f"process {process_id!r} cannot be carried in")
+        """Take hold of a process that a live image carried in, once."""
+        await self._begin("attach")
+        if (await self.provider.capabilities()).live_engine is None:
+            raise SandboxUnsupportedError("the fake sandbox has no live snapshots")
+        process = self._carried.pop(process_id, None)
+        if process is None:
+            raise SandboxError(f"sandbox {self.id!r} has no free carried process {process_id!r}")
+        return process
+
+    def place(self, program: FakeProgram, cmd: str) -> FakeProcess:
+        """Let `program` run here, beside the contract: nothing is recorded, nothing fails."""
+        process = self.machine.process(self.provider.next_pid())
+        streams = FakeStreams(process.stdin, process.stdout, process.stderr)
+        program.place(streams, gate=self.gate, files=self.files, cmd=cmd, env=self.spec.env)
+        process.start(program)
+        return process
 
     async def upload(self, local: Path, remote: str, *, user: str = "root") -> None:
         """Copy a regular file or a directory tree in, owned by `user`."""
@@ -165,20 +192,23 @@ class FakeSandbox:
         self.provider.record("thaw", self.id)
 
     async def snapshot(self, level: SnapshotLevel = "filesystem") -> SandboxImage:
-        """Seal a copy of the files."""
+        """Seal a copy of the files, at `live` with the running processes."""
         await self._begin("snapshot")
         if level not in (await self.provider.capabilities()).snapshot_levels:
             raise SandboxUnsupportedError(f"the fake sandbox has no {level!r} snapshots")
-        return self.provider.images.seal(self.files, self.provider.name)
+        await self.provider.faults.strike(f"snapshot:{level}")
+        return self.provider.images.seal(self.machine, self.provider.name, level)
 
     async def restore(self, image: SandboxImage) -> None:
-        """Go back to the files of `image`. All processes end."""
+        """Go back to `image`. All processes end; those of a live image run instead."""
         await self._begin("restore")
-        files = self.provider.images.open(image)
-        if files is None:
+        machine = self.provider.images.open(image)
+        if machine is None:
             raise SnapshotError(f"snapshot {image.ref!r} is not known to this provider")
-        await self._end_processes()
-        self.files = files
+        await self.machine.halt()
+        self.machine = machine
+        self._carried = dict(machine.processes)
+        machine.resume()
 
     async def teardown(self) -> None:
         """End every process and forget everything. Idempotent."""
@@ -187,7 +217,7 @@ class FakeSandbox:
         await self.provider.faults.strike("teardown")
         self.provider.record("teardown", self.id)
         self.alive = False
-        await self._end_processes()
+        await self.machine.halt()
         self.provider.forget(self)
 
     async def _begin(self, operation: str) -> None:
@@ -233,8 +263,8 @@ class FakeSandbox:
     async def _run(self, call: FakeCall, started: float) -> ExecResult:
         limit = self.spec.limits.output_bytes
         out, err = FakeCapture(limit), FakeCapture(limit)
-        group = self._group()
-        group.lead(self._main(call, FakeStreams(BytesReader(call.stdin), out, err), group))
+        group = self.machine.group(self.provider.next_pid())
+        group.lead(self._body(call, FakeStreams(BytesReader(call.stdin), out, err), group))
         finished = False
         try:
             code = await group.wait()
@@ -253,46 +283,30 @@ class FakeSandbox:
             duration_sec=time.monotonic() - started,
         )
 
-    def _main(self, call: FakeCall, streams: FakeStreams, group: FakeGroup) -> Main:
+    def _body(self, call: FakeCall, streams: FakeStreams, group: FakeGroup) -> Body:
         program = self.commands.program(call.text) or self.provider.commands.program(call.text)
+        if isinstance(program, FakeProgram):
+            program = deepcopy(program)
+            program.place(streams, gate=self.gate, files=self.files, cmd=call.cmd, env=call.env)
+            return program
         if program is not None:
-            return lambda: _programmed(program, call, streams)
+            return CallBody(program, call, streams)
         shell = FakeShell(
             files=self.files,
             gate=self.gate,
             group=group,
-            sleep=self.provider.sleep,
             user=call.user,
             cwd=call.cwd,
             env=dict(call.env),
             streams=streams,
             programs=PROGRAMS,
         )
-        if isinstance(call.cmd, str):
-            text = call.cmd
-            return lambda: shell.run_text(text)
-        words = call.cmd
-        return lambda: shell.run_words(words)
-
-    def _group(self) -> FakeGroup:
-        self._groups = [group for group in self._groups if group.alive]
-        group = FakeGroup(self.provider.next_pid())
-        self._groups.append(group)
-        return group
-
-    async def _end_processes(self) -> None:
-        groups, self._groups = self._groups, []
-        for group in groups:
-            await group.kill()
+        return ShellBody(shell, call.cmd)
 
 
 async def _answered(handler: ExecHandler, call: FakeCall) -> ExecResult:
     result = handler(call)
     return await result if inspect.isawaitable(result) else result
-
-
-async def _programmed(program: ProgramHandler, call: FakeCall, streams: FakeStreams) -> int:
-    return await program(call, streams)
 
 
 def _absolute(path: str) -> str:

@@ -4,11 +4,11 @@ import asyncio
 import json
 import posixpath
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from benchflow_contracts.agent import (
@@ -29,6 +29,9 @@ from benchflow_contracts.sandbox import Sandbox
 from benchflow_contracts.step import Observation, Step, StopReason, ToolCall
 
 from .faults import FakeFaults
+from .process import FakeProcess
+from .program import FakeProgram
+from .sandbox import FakeSandbox
 from .script import Act, Crash, Hang, Move, Pose, Say, Stop
 
 _T = TypeVar("_T")
@@ -69,8 +72,9 @@ class _Draft:
 class FakeSession:
     """Plays one list of moves per prompt; a prompt beyond the script just ends.
 
-    `sandbox` and `answers` are what an `Act` works with. Faults are keyed by
-    `prompt`, `cancel` and `snapshot`.
+    `sandbox` and `answers` are what an `Act` works with. In a fake sandbox the session
+    stands there as an idle process, which a live snapshot carries. Faults are keyed by
+    `prompt`, `cancel`, `snapshot`, `carry` and `proceed`.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class FakeSession:
         agent: str,
         faults: FakeFaults,
         resume: SessionSnapshot | None = None,
+        process: FakeProcess | None = None,
     ) -> None:
         self.sandbox = sandbox
         self.role = role
@@ -102,6 +107,17 @@ class FakeSession:
         self._cancelled = False
         self._dead: AgentError | None = None
         self._draft = _Draft(role.name, role.skills)
+        self._asking: Ask | None = None
+        self._carried = False
+        self._heard: list[Answer] = []
+        self._process = process
+        if process is None and isinstance(sandbox, FakeSandbox):
+            self._process = sandbox.place(FakeProgram(), agent)
+
+    @property
+    def process(self) -> FakeProcess | None:
+        """What stands for the agent in a fake sandbox."""
+        return self._process
 
     @property
     def id(self) -> str:
@@ -110,7 +126,7 @@ class FakeSession:
 
     @property
     def steps(self) -> list[Step]:
-        """The finished steps of this object; a resumed session starts with none."""
+        """The finished steps: an attached session has the carried ones, a resumed one none."""
         return list(self._steps)
 
     async def prompt(self, text: str) -> StopReason:
@@ -120,11 +136,25 @@ class FakeSession:
         self.prompts.append(text)
         moves = self._turns[self._turn] if self._turn < len(self._turns) else ()
         self._turn += 1
-        self._cancelled = False
+        self._heard = []
         self._draft = _Draft(self.role.name, self.role.skills, prompt=text)
+        return await self._run(list(moves))
+
+    async def proceed(self, answer: Answer) -> StopReason:
+        """Answer the Ask that was carried in, and play the rest of its turn."""
+        if not self._carried:
+            raise RuntimeError(f"no carried Ask waits in session {self.id!r}")
+        self._check_usable()
+        await self._faults.strike("proceed")
+        self._carried, self._asking = False, None
+        self._hear(answer)
+        return await self._run(self._rest_of_turn())
+
+    async def _run(self, moves: list[Move]) -> StopReason:
+        self._cancelled = False
         try:
             async with asyncio.timeout(self.role.timeout_sec) as self._scope:
-                reason = await self._play(list(moves))
+                reason = await self._play(moves)
         except TimeoutError as error:
             if not self._cancelled:
                 raise self._die(
@@ -172,16 +202,48 @@ class FakeSession:
         )
 
     async def carry(self) -> SessionCarry:
-        """Refuse: this fake has no process to carry."""
-        raise SnapshotError(f"session {self.id!r} has no process")
+        """Copy where the script is, at a turn boundary or while an Ask waits."""
+        await self._faults.strike("carry")
+        self._check_usable()
+        if self._process is None or not isinstance(self.sandbox, FakeSandbox):
+            raise SnapshotError(f"session {self.id!r} has no process in its sandbox")
+        if not self.sandbox.gate.frozen:
+            raise SnapshotError(f"the sandbox of session {self.id!r} is not frozen")
+        if self._scope is not None and self._asking is None:
+            raise SnapshotError(
+                f"a tool call of session {self.id!r} may be running", retryable=True
+            )
+        return SessionCarry(
+            agent=self._agent,
+            session_id=self.id,
+            process_id=self._process.id,
+            ask=self._asking,
+            steps=tuple(self._steps),
+            data={
+                "turn": self._turn,
+                "before": self._before,
+                "prompts": list(self.prompts),
+                "answers": [answer.model_dump(mode="json") for answer in self.answers],
+                "heard": len(self._heard),
+            },
+        )
 
-    async def proceed(self, answer: Answer) -> StopReason:
-        """Refuse: no Ask was carried in."""
-        raise RuntimeError(f"no carried Ask waits for {answer.outcome!r}")
+    def go_on_from(self, carry: SessionCarry) -> None:
+        """Take over what `carry` copied."""
+        data: Mapping[str, Any] = carry.data
+        self._id = carry.session_id
+        self._steps = list(carry.steps)
+        self._turn, self._before = data["turn"], data["before"]
+        self.prompts = list(data["prompts"])
+        self.answers = [Answer.model_validate(answer) for answer in data["answers"]]
+        self._heard = self.answers[len(self.answers) - data["heard"] :]
+        self._asking, self._carried = carry.ask, carry.ask is not None
 
     async def aclose(self) -> None:
-        """End the session. Idempotent."""
+        """End the session and its process. Idempotent."""
         self.closed = True
+        if self._process is not None:
+            await self._process.aclose()
 
     async def _play(self, moves: list[Move]) -> StopReason:
         while moves:
@@ -219,13 +281,30 @@ class FakeSession:
 
     async def _ask(self, move: Pose) -> Answer:
         self._finish(ask=move.ask)
-        if self._ask_handler is None:
-            answer = Answer(outcome="cancelled")
-        else:
-            answer = await self._ask_handler(move.ask)
+        self._asking = move.ask
+        try:
+            if self._ask_handler is None:
+                answer = Answer(outcome="cancelled")
+            else:
+                answer = await self._ask_handler(move.ask)
+        finally:
+            self._asking = None
+        return self._hear(answer)
+
+    def _hear(self, answer: Answer) -> Answer:
         self.answers.append(answer)
+        self._heard.append(answer)
         self._draft.answer = answer
         return answer
+
+    def _rest_of_turn(self) -> list[Move]:
+        moves = list(self._turns[self._turn - 1])
+        for answer in self._heard:
+            pose = moves.pop(0)
+            while not isinstance(pose, Pose):
+                pose = moves.pop(0)
+            moves[:0] = pose.then(answer) if pose.then else ()
+        return moves
 
     async def _unless_idle(self, work: Awaitable[_T]) -> _T:
         limit = self.role.idle_timeout_sec

@@ -2,10 +2,11 @@
 
 import posixpath
 import signal
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from benchflow_contracts.sandbox import ByteReader, ByteWriter
+from benchflow_contracts.sandbox import ByteWriter
 
 from .call import FakeStreams
 from .file_system import FakeFileSystem
@@ -27,7 +28,10 @@ _UNLIMITED = 1 << 40
 
 
 Program = Callable[["FakeShell", list[str]], Awaitable[int]]
-"""A program: called with its shell and its arguments, returns its exit code."""
+"""A program: called with its shell and its arguments, returns its exit code.
+
+A copy of the shell that it waits in calls it anew, with the same `shell.level`.
+"""
 
 
 class FakeShellExit(Exception):  # noqa: N818 - control flow, not a failure
@@ -50,8 +54,36 @@ class BytesReader:
         return data
 
     def waiting(self) -> int:
-        """Count what is left."""
+        """Return how many bytes are left."""
         return len(self._data)
+
+
+@dataclass(slots=True)
+class Level:
+    """Where one level of the walk through a script stands.
+
+    Everything that a level must know to be entered again is here and not in a local
+    variable, so that the copy of a running shell goes on from where it was.
+    """
+
+    at: int = 0
+    code: int = 0
+    base: FakeStreams | None = None
+    """The streams that the level was given."""
+    streams: FakeStreams | None = None
+    """Those in force: with what was redirected, which must not happen twice."""
+    capture: FakeCapture | None = None
+    data: bytes = b""
+    shell: "FakeShell | None" = None
+    """The subshell that the level runs."""
+    below: "Level | None" = None
+
+    @contextmanager
+    def down(self) -> Generator["Level", None, None]:
+        """Enter the level below: a new one, or in a copy the one that was running."""
+        self.below = self.below or Level()
+        yield self.below
+        self.below = None
 
 
 @dataclass(slots=True)
@@ -61,34 +93,35 @@ class FakeShell:
     files: FakeFileSystem
     gate: FakeGate
     group: FakeGroup
-    sleep: Callable[[float], Awaitable[object]]
     user: str
     cwd: str
     env: dict[str, str]
     streams: FakeStreams
-    programs: "Mapping[str, Program]"
+    programs: Mapping[str, Program]
     variables: dict[str, str] = field(default_factory=dict[str, str])
     status: int = 0
+    level: Level = field(default_factory=Level)
+    """That of the program which is being called."""
 
     def path(self, name: str) -> str:
         """Return `name` as an absolute path."""
         return posixpath.join(self.cwd, name)
 
-    async def run_text(self, text: str, arguments: Sequence[str] = ()) -> int:
+    async def run_text(self, text: str, level: Level, arguments: Sequence[str] = ()) -> int:
         """Run shell text and return its exit code."""
         self.variables.update({str(at): word for at, word in enumerate(arguments)})
         try:
-            return await self.script(parse(text))
+            return await self.script(parse(text), level)
         except FakeShellSyntaxError as error:
             await self.complain(f"sh: {error}")
             return 2
         except FakeShellExit as ended:
             return ended.code
 
-    async def run_words(self, words: Sequence[str]) -> int:
+    async def run_words(self, words: Sequence[str], level: Level) -> int:
         """Run one program by its argument vector."""
         try:
-            return await self.program(words)
+            return await self.program(words, level)
         except FakeShellExit as ended:
             return ended.code
 
@@ -103,6 +136,7 @@ class FakeShell:
             env=dict(self.env),
             variables=dict(self.variables),
             streams=streams or self.streams,
+            level=Level(),
         )
 
     def process(self) -> "FakeShell":
@@ -111,78 +145,98 @@ class FakeShell:
         inner.variables.clear()
         return inner
 
-    async def script(self, script: Script) -> int:
+    async def script(self, script: Script, level: Level) -> int:
         """Run statements in order and return the last exit code."""
-        for statement in script:
+        while level.at < len(script):
+            statement = script[level.at]
             if statement.background:
                 self._background(statement)
             else:
-                self.status = await self.links(statement)
+                with level.down() as below:
+                    self.status = await self.links(statement, below)
+            level.at += 1
         return self.status
 
     def _background(self, statement: Statement) -> None:
         inner = self.child(replace(self.streams, stdin=BytesReader()))
-
-        async def main() -> int:
-            try:
-                return await inner.links(statement)
-            except FakeShellExit as ended:
-                return ended.code
-
-        self.group.background(main)
+        self.group.background(_Background(inner, statement))
         self.variables["!"] = str(self.group.pid)
         self.status = 0
 
-    async def links(self, statement: Statement) -> int:
+    async def links(self, statement: Statement, level: Level) -> int:
         """Run pipelines as `&&` and `||` say."""
-        code = 0
-        for link in statement.links:
-            if (link.joiner == "&&" and code) or (link.joiner == "||" and not code):
-                continue
-            code = self.status = await self._pipeline(link.pipeline)
-        return code
+        while level.at < len(statement.links):
+            link = statement.links[level.at]
+            skipped = (link.joiner == "&&" and level.code) or (
+                link.joiner == "||" and not level.code
+            )
+            if not skipped:
+                with level.down() as below:
+                    level.code = self.status = await self._pipeline(link.pipeline, below)
+            level.at += 1
+        return level.code
 
-    async def _pipeline(self, commands: Sequence[Command]) -> int:
+    async def _pipeline(self, commands: Sequence[Command], level: Level) -> int:
+        level.base = base = level.base or self.streams
         if len(commands) == 1:
-            return await self.command(commands[0], self.streams)
-        stdin: ByteReader = self.streams.stdin
-        for command in commands[:-1]:
-            capture = FakeCapture(_UNLIMITED)
-            await self.child().command(command, replace(self.streams, stdin=stdin, stdout=capture))
-            stdin = BytesReader(capture.data)
-        return await self.child().command(commands[-1], replace(self.streams, stdin=stdin))
+            with level.down() as below:
+                return await self.command(commands[0], base, below)
+        while level.at < len(commands):
+            if level.shell is None or level.streams is None:
+                last = level.at + 1 == len(commands)
+                stdin = BytesReader(level.capture.data) if level.capture else base.stdin
+                level.capture = None if last else FakeCapture(_UNLIMITED)
+                level.streams = replace(base, stdin=stdin, stdout=level.capture or base.stdout)
+                level.shell = self.child()
+            with level.down() as below:
+                level.code = await level.shell.command(commands[level.at], level.streams, below)
+            level.at, level.shell = level.at + 1, None
+        return level.code
 
-    async def command(self, command: Command, streams: FakeStreams) -> int:
+    async def command(self, command: Command, streams: FakeStreams, level: Level) -> int:
         """Run one command with these streams."""
         await self.gate.passage()
-        outer, self.streams = self.streams, streams
+        self.streams = streams
         try:
-            self.streams = self._redirected(command.redirects)
+            self.streams = level.streams = level.streams or self._redirected(command.redirects)
             if isinstance(command, Simple):
-                return await self._simple(command)
-            return await self._compound(command)
+                return await self._simple(command, level)
+            return await self._compound(command, level)
         except OSError as error:
             await self.complain(f"sh: {error.filename}: {error.strerror}")
             return 1
         finally:
-            self.streams = outer
+            self.streams = streams
 
-    async def _compound(self, command: Compound) -> int:
+    async def _compound(self, command: Compound, level: Level) -> int:
         if command.kind == "group":
+            level.shell = level.shell or self.child()
             try:
-                return await self.child().script(command.body)
+                with level.down() as below:
+                    return await level.shell.script(command.body, below)
             except FakeShellExit as ended:
                 return ended.code
-        condition = command.condition or ()
         if command.kind == "if":
-            if await self.script(condition) == 0:
-                return await self.script(command.body)
-            return await self.script(command.otherwise) if command.otherwise else 0
-        while await self.script(condition) == 0:
-            await self.script(command.body)
-        return 0
+            return await self._if(command, level)
+        while True:
+            if level.at == 0:
+                with level.down() as below:
+                    level.at = 2 if await self.script(command.condition or (), below) else 1
+            if level.at == 2:
+                return 0
+            with level.down() as below:
+                await self.script(command.body, below)
+            level.at = 0
 
-    async def _simple(self, command: Simple) -> int:
+    async def _if(self, command: Compound, level: Level) -> int:
+        if level.at == 0:
+            with level.down() as below:
+                level.at = 2 if await self.script(command.condition or (), below) else 1
+        chosen = command.body if level.at == 1 else command.otherwise
+        with level.down() as below:
+            return await self.script(chosen, below) if chosen else 0
+
+    async def _simple(self, command: Simple, level: Level) -> int:
         words = list(command.words)
         changed: dict[str, str] = {}
         while words and (pair := self._assignment(words[0])):
@@ -193,11 +247,12 @@ class FakeShell:
             self.variables.update(changed)
             self.env.update({name: changed[name] for name in changed if name in self.env})
             return 0
-        if not changed:
-            return await self.program(arguments)
-        inner = self.child()
-        inner.env.update(changed)
-        return await inner.program(arguments)
+        inner = self
+        if changed:
+            inner = level.shell = level.shell or self.child()
+            inner.env.update(changed)
+        with level.down() as below:
+            return await inner.program(arguments, below)
 
     def _assignment(self, word: Word) -> tuple[str, str] | None:
         first = word.parts[0]
@@ -254,15 +309,16 @@ class FakeShell:
         self.files.write(path, b"", user=self.user, append=append)
         return _FileWriter(self.files, path, self.user)
 
-    async def program(self, words: Sequence[str]) -> int:
+    async def program(self, words: Sequence[str], level: Level) -> int:
         """Run a program of the sandbox, or a script file by its path."""
         await self.gate.passage()
         program = self.programs.get(posixpath.basename(words[0]))
         if program is not None and ("/" not in words[0] or _is_system(words[0])):
+            self.level = level
             return await program(self, list(words[1:]))
-        return await self._script_file(words)
+        return await self._script_file(words, level)
 
-    async def _script_file(self, words: Sequence[str]) -> int:
+    async def _script_file(self, words: Sequence[str], level: Level) -> int:
         path = self.path(words[0])
         if "/" not in words[0] or not self.files.exists(path):
             await self.complain(f"sh: {words[0]}: not found")
@@ -271,7 +327,43 @@ class FakeShell:
             await self.complain(f"sh: {words[0]}: Permission denied")
             return 126
         text = self.files.read(path, user=self.user).decode("utf-8", "replace")
-        return await self.process().run_text(text, words)
+        return await self.nested(text, words, level)
+
+    async def nested(self, text: str, words: Sequence[str], level: Level) -> int:
+        """Run text in a shell process of its own."""
+        level.shell = level.shell or self.process()
+        with level.down() as below:
+            return await level.shell.run_text(text, below, words)
+
+
+@dataclass(slots=True, eq=False)
+class ShellBody:
+    """A shell as the leader of a process group: the command, and how far it is."""
+
+    shell: FakeShell
+    cmd: str | tuple[str, ...]
+    level: Level = field(default_factory=Level)
+
+    async def run(self) -> int:
+        """Run the command, in a copy from where it was."""
+        if isinstance(self.cmd, str):
+            return await self.shell.run_text(self.cmd, self.level)
+        return await self.shell.run_words(self.cmd, self.level)
+
+
+@dataclass(slots=True, eq=False)
+class _Background:
+    """What `&` left behind."""
+
+    shell: FakeShell
+    statement: Statement
+    level: Level = field(default_factory=Level)
+
+    async def run(self) -> int:
+        try:
+            return await self.shell.links(self.statement, self.level)
+        except FakeShellExit as ended:
+            return ended.code
 
 
 class _FileWriter:
