@@ -51,6 +51,11 @@ def opencode() -> AcpAgent:
     return AcpAgent(shipped_declaration("opencode"))
 
 
+def policy() -> AcpAgent:
+    """Return our own agent, which acts through any OpenAI-compatible endpoint."""
+    return AcpAgent(shipped_declaration("policy"))
+
+
 def qwen() -> AcpAgent:
     """Return Qwen Code."""
     return AcpAgent(shipped_declaration("qwen"))
