@@ -33,3 +33,8 @@ class ModelReply:
     tools: tuple[ToolUse, ...] = ()
     input_tokens: int = field(default=11)
     output_tokens: int = field(default=7)
+    status: int = 200
+    """Any other one makes `text` the error's message."""
+    finish: str | None = None
+    """The finish reason, where it is not the usual one."""
+    reasoning: str = ""

@@ -14,7 +14,7 @@ class WriteOneFile:
 
     Prefers a tool that takes a path and a content, and falls back to a shell.
     A call without tools (a title, a summary) gets a short text. A prompt that speaks of a
-    question tool is answered with a question, by whichever tool takes `questions`.
+    question tool is answered with a question, by whichever tool takes `questions`, or `question` and `options`.
     """
 
     def __init__(self, path: str, content: str) -> None:
@@ -51,6 +51,10 @@ class WriteOneFile:
             if known:
                 asked = {key: value for key, value in question.items() if key in known}
                 return ModelReply(tools=(ToolUse(name, {"questions": [asked]}),))
+            plain = schema.get("properties", {})
+            if "question" in plain and "options" in plain:
+                asked = {"question": question["question"], "options": ["Tea", "Coffee"]}
+                return ModelReply(tools=(ToolUse(name, asked),))
         return ModelReply(text="I have no tool that asks.")
 
     def _by_writing(self, tools: dict[str, dict[str, Any]]) -> ToolUse | None:

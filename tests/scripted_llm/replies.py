@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .exchange import ModelReply, ModelRequest
+from .tokens import completion_ids, prompt_ids
 
 Event = tuple[str | None, dict[str, Any] | str]
 
@@ -28,6 +29,8 @@ def events(request: ModelRequest, reply: ModelReply, number: int) -> Iterator[by
 
 def _chat_message(reply: ModelReply, number: int) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": reply.text}
+    if reply.reasoning:
+        message["reasoning_content"] = reply.reasoning
     if reply.tools:
         message["tool_calls"] = [
             {
@@ -50,12 +53,18 @@ def _chat_usage(reply: ModelReply) -> dict[str, int]:
 
 
 def _chat_body(request: ModelRequest, reply: ModelReply, number: int) -> dict[str, Any]:
-    choice = {
+    message = _chat_message(reply, number)
+    choice: dict[str, Any] = {
         "index": 0,
-        "message": _chat_message(reply, number),
-        "finish_reason": "tool_calls" if reply.tools else "stop",
+        "message": message,
+        "finish_reason": reply.finish or ("tool_calls" if reply.tools else "stop"),
     }
+    ids: dict[str, Any] = {}
+    if request.raw.get("return_token_ids"):
+        ids["prompt_token_ids"] = prompt_ids(request.raw["messages"])
+        choice["token_ids"] = completion_ids(message)
     return {
+        **ids,
         "id": f"chatcmpl-{number}",
         "object": "chat.completion",
         "created": number,

@@ -72,6 +72,9 @@ class ScriptedLlm:
                 request = read_request(wire, json.loads(data), dict(self.headers.items()))
                 number = llm.note(request)
                 reply = llm.policy(request)
+                if reply.status != 200:
+                    self._json(reply.status, {"error": {"message": reply.text}})
+                    return
                 if not request.stream:
                     self._json(200, body(request, reply, number))
                     return

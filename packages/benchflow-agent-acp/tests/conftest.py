@@ -139,9 +139,12 @@ class HostSandbox:
     async def upload(self, local, remote, *, user="root"):
         target = Path(self.place(remote))
         target.parent.mkdir(parents=True, exist_ok=True)
-        if not local.is_file():
-            raise TransferError("only files here")
-        shutil.copyfile(local, target)
+        if local.is_dir():
+            shutil.copytree(local, target, dirs_exist_ok=True)
+        elif local.is_file():
+            shutil.copyfile(local, target)
+        else:
+            raise TransferError("only files and directories here")
 
     async def aclose(self):
         for process in self.processes:
