@@ -15,7 +15,7 @@ from benchflow_agent_acp.policy.session import Session
 from benchflow_agent_acp.policy.settings import Settings
 from benchflow_agent_acp.policy.tokens import TokenChain
 from benchflow_agent_acp.policy.tool import clip
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 JSON = st.recursive(
@@ -28,6 +28,7 @@ MESSAGE = st.fixed_dictionaries(
 )
 
 
+@settings(deadline=None)
 @given(MESSAGE, JSON, JSON)
 def test_any_reply_is_read_or_refused(message, usage, finish):
     response = {"choices": [{"message": message, "finish_reason": finish}], "usage": usage}
@@ -42,6 +43,7 @@ def test_any_reply_is_read_or_refused(message, usage, finish):
     )
 
 
+@settings(deadline=None)
 @given(JSON)
 def test_what_is_no_completion_is_refused(response):
     body = response if isinstance(response, dict) else {"choices": response}
@@ -49,6 +51,7 @@ def test_what_is_no_completion_is_refused(response):
         read_completion(body)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 200_000), min_size=1), st.lists(st.integers(0, 200_000)), JSON)
 def test_a_prompt_that_goes_on_is_a_link_and_any_other_a_break(prompt, more, junk):
     chain = TokenChain()
@@ -59,6 +62,7 @@ def test_a_prompt_that_goes_on_is_a_link_and_any_other_a_break(prompt, more, jun
     chain.feed({"prompt_token_ids": junk})
 
 
+@settings(deadline=None)
 @given(st.text(), st.integers(2, 50))
 def test_a_clipped_text_keeps_its_head_and_its_tail(text, limit):
     short = clip(text, limit)
@@ -127,6 +131,7 @@ def fetch(answer, limit=1000):
     return asyncio.run(body())
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_an_answer_or_a_typed_error(junk):
     for answer in (junk, b"HTTP/1.1 200 OK\r\n" + junk):

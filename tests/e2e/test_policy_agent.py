@@ -1,0 +1,63 @@
+"""The policy agent on real tasks: in network-less boxes, against a scripted model."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
+
+pytestmark = pytest.mark.timeout(300)
+
+TASKS = Path(__file__).parents[2] / "benchmarks" / "clawsbench" / "tasks"
+ARCHIVE = (TASKS / "archive-newsletters/solution/solve.sh").read_text()
+EVENTS = ["evt-10", "evt-11", "evt-12"]
+
+
+def shell(command: str) -> ModelReply:
+    return ModelReply(tools=(ToolUse("shell", {"command": command}),))
+
+
+def archive(request: ModelRequest) -> ModelReply:
+    return ModelReply(text="Done.") if request.tool_results else shell(ARCHIVE)
+
+
+def book(request: ModelRequest) -> ModelReply:
+    """Look, ask which event is meant, and change the one that the user names."""
+    seen = request.tool_results
+    if not seen:
+        return shell("claw-gcal list --calendar cal-1 --text review")
+    if len(seen) == 1:
+        ask = {"question": "Which review with Dana?", "options": EVENTS}
+        return ModelReply(text="Only you can tell.", tools=(ToolUse("ask_user", ask),))
+    if len(seen) == 2:
+        chosen = next(event for event in EVENTS if event in seen[1])
+        room = "room-maple@harborlight.example"
+        return shell(f"claw-gcal update {chosen} --add-attendee {room}")
+    return ModelReply(text="Booked.")
+
+
+def run(bench: Any, llm: ScriptedLlm, task: str, *more: object) -> Any:
+    endpoint = ("--base-url", f"{llm.url}/v1", "--model", "scripted")
+    return bench("run", TASKS / task, "--agent", "policy", *endpoint, *more, "--json")
+
+
+def test_a_policy_earns_the_reward_of_a_task_through_its_shell(bench: Any) -> None:
+    with ScriptedLlm(archive) as llm:
+        record = run(bench, llm, "archive-newsletters")
+    assert record["reward"] == 1.0
+    assert len(llm.requests) == 2
+
+
+def test_a_policys_question_is_forked_and_one_branch_is_right(bench: Any, tmp_path: Path) -> None:
+    with ScriptedLlm(book) as llm:
+        record = run(bench, llm, "book-the-review-room", "--branch", "ask-user")
+    assert record["value"]["n"] == 3
+    lines = (tmp_path / record["directory"] / "trainer/verifiers.jsonl").read_text().splitlines()
+    assert sorted(json.loads(line)["reward"] == 1.0 for line in lines) == [False, False, True]
+    # Every branch said the same up to the question, and each its own from there.
+    answers = {r.tool_results[1] for r in llm.requests if len(r.tool_results) > 1}
+    assert len(answers) == 3
