@@ -14,7 +14,8 @@ class WriteOneFile:
 
     Prefers a tool that takes a path and a content, and falls back to a shell.
     A call without tools (a title, a summary) gets a short text. A prompt that speaks of a
-    question tool is answered with a question, by whichever tool takes `questions`, or `question` and `options`.
+    question tool is answered with a question, by whichever tool takes `questions`,
+    or `question` and `options`.
     """
 
     def __init__(self, path: str, content: str) -> None:

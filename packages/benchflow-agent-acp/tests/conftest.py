@@ -75,13 +75,24 @@ class HostProcess:
 
     @property
     def group_is_dead(self):
-        """Whether no process of the group runs; one that nobody has reaped yet does not."""
+        """Whether no process of the group runs; one that nobody has reaped yet does not.
+
+        Only the leader's end was waited for: a killed member may need a moment to be gone.
+        """
+        deadline = time.monotonic() + 30
+        while alive := self._group_runs():
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.01)
+        return not alive
+
+    def _group_runs(self):
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
                 state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
                 if int(group) == self.pid and state != "Z":
-                    return False
-        return True
+                    return True
+        return False
 
 
 class HostSandbox:

@@ -13,6 +13,7 @@ SHIPPED = [
     "gemini",
     "mistral-vibe",
     "opencode",
+    "policy",
     "qwen",
     "scripted",
 ]

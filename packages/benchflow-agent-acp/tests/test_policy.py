@@ -3,6 +3,8 @@
 import asyncio
 import json
 import sys
+import threading
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -139,7 +141,7 @@ def test_each_request_begins_with_the_one_before_it_token_by_token(play, tmp_pat
     ]
     _, _, _, snapshot, requests = play(replies, "One.", "Two.")
     said = [request.raw["messages"] for request in requests]
-    for before, after in zip(said, said[1:], strict=False):
+    for before, after in pairwise(said):
         assert after[: len(before)] == before
     assert len({json.dumps(request.raw["tools"]) for request in requests}) == 1
     assert all(request.raw["return_token_ids"] is True for request in requests)
@@ -249,8 +251,6 @@ def test_every_limit_has_its_stop_reason(play, replies, env, reason):
 
 
 def test_a_turn_is_cancelled_while_the_model_thinks_and_the_next_one_works(in_sandbox):
-    import threading
-
     thinking, enough = threading.Event(), threading.Event()
 
     def act(request):
@@ -299,9 +299,7 @@ def test_the_output_of_a_tool_is_capped_and_a_background_job_holds_up_nothing(pl
 
 
 def test_the_mode_ask_puts_a_gate_before_each_call(play):
-    gated = policy().decl.model_copy(
-        update={"mode": type(policy().decl.mode)(unattended="ask")}
-    )
+    gated = policy().decl.model_copy(update={"mode": type(policy().decl.mode)(unattended="ask")})
     asks = []
 
     async def first_only(ask):

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import select
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -90,8 +91,6 @@ class SilentClient:
     """A wire whose client says nothing."""
 
     def wait(self, fd, seconds, *, events=1):
-        import select
-
         poll = select.poll()
         poll.register(fd, events)
         return bool(poll.poll(max(0, seconds) * 1000))
