@@ -171,7 +171,15 @@ def agents(session: nox.Session) -> None:
     session.run(*PYTEST, "-m", "agents", "--timeout=900", *targets)
 
 
-PERF = ("cli.py", "null_engine.py", "local_sandbox.py", "grading.py")
+PERF = (
+    "cli.py",
+    "null_engine.py",
+    "local_sandbox.py",
+    "grading.py",
+    "value_law.py",
+    "credit_localisation.py",
+    "root_baseline.py",
+)
 
 
 @nox.session(python=PYTHONS[:1])
