@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from benchflow_contracts import Event, Role, RolloutConfig, RolloutTree, Scene, Task, TaskConfig
 from benchflow_contracts.testing.fakes import (
+    FAKE_WITHOUT_LIVE,
     FakeAgent,
     FakeEnvironment,
+    FakeModelGateway,
     FakeReward,
     FakeSandboxProvider,
     FakeUserModel,
@@ -24,7 +26,7 @@ class Rig:
         self.directory = tmp_path / "rollout"
         self.task_dir = tmp_path / "task"
         self.task_dir.mkdir()
-        self.provider = FakeSandboxProvider()
+        self.provider = FakeSandboxProvider(capabilities=FAKE_WITHOUT_LIVE)
         self.agent = FakeAgent([[Say("done")]])
         self.agents: dict[str, Any] | None = None
         self.rewards: list[Any] = [FakeReward(1.0)]
@@ -36,6 +38,7 @@ class Rig:
         self.config: dict[str, Any] = {"scenes": (Scene(roles=(Role(agent="fake"),)),)}
         self.events: list[Event] = []
         self.with_environment = True
+        self.gateway: FakeModelGateway | None = None
 
     def task(self) -> Task:
         return Task(
@@ -46,6 +49,15 @@ class Rig:
             digest="sha256:0",
         )
 
+    def live(self) -> None:
+        """Let the sandboxes be forked live."""
+        self.provider = FakeSandboxProvider()
+
+    def again(self, name: str) -> None:
+        """Make ready for another rollout, with a record of its own."""
+        self.directory = self.directory.with_name(name)
+        self.events.clear()
+
     def planes(self) -> Planes:
         return Planes(
             provider=self.provider,
@@ -53,6 +65,7 @@ class Rig:
             rewards=self.rewards,
             environment=self._environment if self.with_environment else None,
             user=self._user,
+            gateway=self.gateway,
         )
 
     def _environment(self) -> FakeEnvironment:

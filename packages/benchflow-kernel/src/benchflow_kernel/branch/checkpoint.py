@@ -1,25 +1,33 @@
-"""A checkpoint: the world at the start of a turn."""
+"""A checkpoint: one world at one instant, in three layers."""
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from benchflow_contracts import EnvState, Model, SandboxImage, SnapshotError
+from benchflow_contracts import Ask, EnvState, Model, SandboxImage
 
-from benchflow_kernel.faults import within
-from benchflow_kernel.world import CarriedSessions, World
+from benchflow_kernel.world import CarriedSessions, LiveWorld
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a child starts from."""
+    """What a child starts from: environment, files, and sessions or processes."""
 
     turn: int
-    """The turn before whose prompt it was taken."""
+    """The turn before whose prompt it was taken, or in which, when `ask` is set."""
     image: SandboxImage
     state: EnvState | None
-    """What the environment of a child must show before its agent runs."""
+    """What the environment showed at that instant."""
     sessions: CarriedSessions
+    """Sessions at rest, which a new process goes on from."""
+    live: LiveWorld | None = None
+    """Services and sessions that run on in the image; `None` at level `filesystem`."""
+
+    @property
+    def ask(self) -> Ask | None:
+        """The question that was open, when it was taken in the middle of a turn."""
+        carries = () if self.live is None else self.live.sessions.values()
+        return next((carry.ask for _, carry in carries if carry.ask is not None), None)
 
     @property
     def layers(self) -> Mapping[str, str]:
@@ -27,42 +35,12 @@ class Checkpoint:
         layers = {"sandbox": self.image.digest}
         if self.state is not None:
             layers["environment"] = _digest(self.state)
-        if self.sessions:
-            snapshots = [snapshot for _, (_, snapshot) in sorted(self.sessions.items())]
-            layers["session"] = _digest(*snapshots)
+        carried: list[Model] = [snapshot for _, (_, snapshot) in sorted(self.sessions.items())]
+        if self.live is not None:
+            carried += [carry for _, (_, carry) in sorted(self.live.sessions.items())]
+        if carried:
+            layers["session"] = _digest(*carried)
         return layers
-
-
-async def take_checkpoint(world: World, turn: int, seconds: float) -> Checkpoint | None:
-    """Capture `world` between two turns, or return `None` when a session cannot be carried.
-
-    The agents are idle. Their sessions write their files first. Then the world's servers
-    are quiesced, and inside one freeze the environment is read and the files are sealed,
-    so that all layers are of one instant.
-
-    Raises:
-        SnapshotError: A layer failed, or it took longer than `seconds`.
-    """
-    async with within(seconds, "snapshot", "the checkpoint"):
-        try:
-            sessions = await world.sessions.snapshot()
-        except SnapshotError:
-            return None
-        async with world.quiesced(), world.sandbox.freeze():
-            state = await world.query()
-            image = await world.sandbox.snapshot("filesystem")
-    return Checkpoint(turn=turn, image=image, state=state, sessions=sessions)
-
-
-async def check_invariant(world: World, checkpoint: Checkpoint) -> None:
-    """Compare a child's world with its checkpoint, before an agent runs in it.
-
-    Raises:
-        SnapshotError: The environment's state is not the one that was sealed.
-    """
-    state = await world.query()
-    if state != checkpoint.state:
-        raise SnapshotError("the child's environment does not have the state of its checkpoint")
 
 
 def _digest(*models: Model) -> str:

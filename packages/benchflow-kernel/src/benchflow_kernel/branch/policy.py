@@ -1,56 +1,67 @@
-"""When a question is a fork, and at which fidelity."""
+"""What a branch policy says about one state of one line."""
 
-from typing import Final
-
-from benchflow_contracts import (
-    Ask,
-    BranchBudget,
-    BranchPolicy,
-    FidelityError,
-    SandboxProvider,
-    UsageError,
-)
-
-POLICY_NAME: Final = "ask-user"
-
-REPLAY_REASON: Final = (
-    "replay: the question came in the middle of a turn, where the agent's session cannot be"
-    " carried by its files; each child got the checkpoint of the turn's start and the same"
-    " prompt again"
-)
+from benchflow_contracts import Ask, AskUserBranch, BranchPolicy, ValueBranch
 
 
-def can_fork(ask: Ask, budget: BranchBudget, depth: int) -> bool:
-    """Whether `ask` may be forked `depth` forks below the root.
+def forks_at_turn(policy: BranchPolicy, turn: int, states: int) -> bool:
+    """Whether `policy` forks at the start of `turn`, the line's `states`-th state."""
+    match policy.kind:
+        case "ask-user":
+            return False
+        case "group" | "best-of":
+            return turn == policy.at
+        case "value":
+            return states % policy.every == 0
 
-    Only a question with a finite set of distinct options within the budget is; every
-    other Ask is the user's.
+
+def forks_at_ask(policy: BranchPolicy, ask: Ask, states: int) -> bool:
+    """Whether `policy` forks at `ask`, the line's `states`-th state.
+
+    Only a question can be a fork, never a permission. One child per option needs a
+    finite set of distinct ones.
     """
-    if ask.kind != "question" or not ask.branchable or depth >= budget.max_depth:
+    if ask.kind != "question":
         return False
+    if isinstance(policy, ValueBranch):
+        return states % policy.every == 0
+    return isinstance(policy, AskUserBranch) and ask.branchable and _distinct(ask)
+
+
+def needs_floor(policy: BranchPolicy, turn: int) -> bool:
+    """Whether a checkpoint of the start of `turn` may be all that a later fork has."""
+    if policy.require == "live":
+        return False
+    return policy.kind in {"ask-user", "value"} or turn == 0
+
+
+def children_of(policy: BranchPolicy, ask: Ask | None) -> int:
+    """How many children a fork has."""
+    if isinstance(policy, AskUserBranch):
+        return 0 if ask is None else len(ask.questions[0].options)
+    return policy.n
+
+
+def labels_of(policy: BranchPolicy, ask: Ask | None) -> list[str]:
+    """Return one label per child, all distinct: its option's, or its number."""
+    if not isinstance(policy, AskUserBranch) or ask is None:
+        return [f"sample {index + 1}" for index in range(children_of(policy, ask))]
+    options = ask.questions[0].options
+    plain = [option.label or option.id for option in options]
+    return [
+        label if plain.count(label) == 1 else f"{label} ({option.id})"
+        for label, option in zip(plain, options, strict=True)
+    ]
+
+
+def policies(policy: BranchPolicy | None) -> list[BranchPolicy]:
+    """Return the policy and those that are nested in it, outermost first."""
+    found: list[BranchPolicy] = []
+    while policy is not None:
+        found.append(policy)
+        policy = policy.then
+    return found
+
+
+def _distinct(ask: Ask) -> bool:
     options = [option.id for option in ask.questions[0].options]
-    return len(options) <= budget.max_children and len(set(options)) == len(options)
-
-
-async def check_fidelity(policy: BranchPolicy, provider: SandboxProvider) -> None:
-    """Refuse a rollout that could not be forked as demanded, before it starts.
-
-    Raises:
-        FidelityError: Naming what is missing.
-    """
-    if policy.kind != "ask-user":
-        raise UsageError(f"branch policy {policy.kind!r} is not built yet")
-    if policy.require in {"live", "state"}:
-        missing = {
-            "live": "live snapshots, which carry the waiting agent process",
-            "state": "an agent session that can be carried while it waits for an answer",
-        }[policy.require]
-        raise FidelityError(
-            f"fidelity {policy.require!r} is not available at an ask: it needs {missing}",
-            hint="ask for fidelity 'replay', or leave the choice open",
-        )
-    capabilities = await provider.capabilities()
-    if "filesystem" not in capabilities.snapshot_levels:
-        raise FidelityError(f"sandbox {provider.name!r} cannot take filesystem snapshots")
-    if not capabilities.freeze:
-        raise FidelityError(f"sandbox {provider.name!r} cannot freeze a running box")
+    return len(set(options)) == len(options)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from benchflow_contracts import Answer, Ask, SnapshotError
 
+_HINT = "replay needs an agent that repeats itself, or a gateway that records its model calls"
+
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
@@ -21,16 +23,20 @@ class Replay:
 
     A child may only go on from the very same questions: anything else means that the
     agent took another way, and its return would say nothing about the fork's state.
+    `since` is the turn that the child begins with, `until` the turn of a fork that lies
+    at a turn's start; a fork at a question is where the `script` ends.
     """
 
-    def __init__(self, script: Sequence[Exchange] = ()) -> None:
+    def __init__(self, script: Sequence[Exchange] = (), *, since: int = 0, until: int = 0) -> None:
         self._script = tuple(script)
         self._next = 0
+        self._turn = since
+        self._until = until
 
     @property
     def live(self) -> bool:
-        """Whether all of the record was used: from here on the child is on its own."""
-        return self._next == len(self._script)
+        """Whether the fork was reached: from here on the child is on its own."""
+        return self._next == len(self._script) and self._turn >= self._until
 
     def take(self, turn: int, ask: Ask) -> Answer | None:
         """Return the recorded answer, in the ids of this `ask`.
@@ -38,6 +44,11 @@ class Replay:
         Raises:
             SnapshotError: The child diverged.
         """
+        if self._next == len(self._script):
+            raise SnapshotError(
+                f"the child diverged: it asked {ask.questions[0].text!r}, which its parent did not",
+                hint=_HINT,
+            )
         recorded = self._script[self._next]
         if recorded.turn != turn or _shape(recorded.ask) != _shape(ask):
             raise _diverged(f"it asked {ask.questions[0].text!r}", recorded)
@@ -50,8 +61,9 @@ class Replay:
         Raises:
             SnapshotError: The child diverged: a recorded question did not come.
         """
-        if not self.live and self._script[self._next].turn <= turn:
+        if self._next < len(self._script) and self._script[self._next].turn <= turn:
             raise _diverged("it ended its turn", self._script[self._next])
+        self._turn = turn + 1
 
 
 def _shape(ask: Ask) -> object:
@@ -76,5 +88,5 @@ def _translate(recorded: Exchange, ask: Ask) -> Answer:
 def _diverged(instead: str, recorded: Exchange) -> SnapshotError:
     return SnapshotError(
         f"the child diverged: {instead} where its parent asked {recorded.ask.questions[0].text!r}",
-        hint="replay needs an agent that repeats itself; record its model calls",
+        hint=_HINT,
     )

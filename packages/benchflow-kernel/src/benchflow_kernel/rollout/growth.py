@@ -1,27 +1,32 @@
 """Growth: every world of a rollout, its line, its verdict and its forks."""
 
 import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from benchflow_contracts import (
     BenchFlowError,
+    BranchBudget,
     Branched,
-    BranchRecord,
     NodeValued,
-    RolloutNode,
+    RewardError,
+    SandboxCapabilities,
     StoreError,
 )
 
-from benchflow_kernel.branch import POLICY_NAME, REPLAY_REASON, Checkpoint, check_invariant
-from benchflow_kernel.faults import boundary, shielded, within
+from benchflow_kernel.branch import Ladder, MachineSlots, Purse, Shelf, check_child, seed_of
+from benchflow_kernel.faults import boundary, shielded
 from benchflow_kernel.tree import value_of
 from benchflow_kernel.world import Plan, World
 
+from .crossroads import Forking
+from .fork import Fork
 from .journal import Journal
 from .line import Line
-from .start import Fork, Start
+from .start import Position, Start
 from .store import log_dir_of
 from .verify import verify
 
@@ -43,119 +48,208 @@ class Tally:
         return self.losses[0] if self.losses and not self.graded else None
 
 
-class Growth:
-    """Runs lines, at most `budget.concurrency` worlds at once, and forks them."""
+@dataclass(slots=True)
+class Ending:
+    """How a line ended: in a fork, in a leaf, or in an error."""
 
-    def __init__(self, plan: Plan, journal: Journal, directory: Path | None, tally: Tally) -> None:
+    fork: Fork | None = None
+    leaf: str | None = None
+    sealed: Position | None = None
+    """How to go on from the leaf. The reader owns one hold of its checkpoint."""
+    error: BenchFlowError | None = None
+
+
+class Growth:
+    """Runs lines, at most `budget.concurrency` worlds at once, and forks them.
+
+    Children also wait for a slot of the machine, so that no number of rollouts runs
+    more of them than it has CPUs.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        journal: Journal,
+        directory: Path | None,
+        tally: Tally,
+        capabilities: SandboxCapabilities,
+        machine: MachineSlots,
+    ) -> None:
         policy = plan.config.branch
+        budget = BranchBudget() if policy is None else policy.budget
+        deadlines = plan.config.deadlines
+        shelf = Shelf(plan.planes.provider, deadlines.teardown, tally.leaks)
         self._plan = plan
         self._journal = journal
         self._directory = directory
         self._tally = tally
-        self._slots = asyncio.Semaphore(1 if policy is None else policy.budget.concurrency)
+        self._machine = machine
+        self._slots = asyncio.Semaphore(1 if policy is None else budget.concurrency)
+        self._forking = Forking(
+            ladder=Ladder(capabilities, deadlines.provision),
+            purse=Purse(budget, shelf, lambda: journal.tokens),
+            shelf=shelf,
+        )
 
-    async def grow(self, start: Start) -> None:
+    async def grow(self, start: Start) -> Ending:
         """Run the line of `start` and everything that forks from it.
 
         The failure of a child is recorded in the tree and does not reach its siblings.
+        That of a main line is raised once its probes have ended.
 
         Raises:
-            BenchFlowError: The root's own line failed.
+            BenchFlowError: A main line failed.
             StoreError: The record cannot be written; everything is torn down.
         """
-        async with self._slots:
-            fork = await self._inhabit(start)
-        if fork is None:
-            return
-        try:
-            await self._branch(fork)
-        finally:
-            if fork.checkpoint is not start.checkpoint:
-                await shielded(self._discard(fork.checkpoint))
+        probed: list[Fork] = []
+        async with asyncio.TaskGroup() as probes, self._slot(start):
+            ending = await self._inhabit(start, partial(self._probe, probes, probed))
+        if probed:
+            self._value(probed[-1].node)
+        if ending.error is not None and start.main:
+            raise ending.error
+        if ending.fork is not None:
+            await self._branch(ending.fork)
+        return ending
+
+    @asynccontextmanager
+    async def _slot(self, start: Start) -> AsyncGenerator[None]:
+        async with self._slots, AsyncExitStack() as stack:
+            if not start.main:
+                await stack.enter_async_context(self._machine.one())
+            yield
+
+    async def aclose(self) -> None:
+        """Discard every checkpoint that is left. Idempotent."""
+        await self._forking.shelf.aclose()
+
+    def _probe(self, group: asyncio.TaskGroup, probed: list[Fork], fork: Fork) -> None:
+        probed.append(fork)
+        group.create_task(self._branch(fork))
 
     async def _branch(self, fork: Fork) -> None:
-        labels = fork.labels
-        record = BranchRecord(
-            policy=POLICY_NAME, fidelity="replay", reason=REPLAY_REASON, children=len(labels)
-        )
-        self._journal.append(Branched, node=fork.node, record=record)
-        children = [fork.child(index, self._journal.new_id()) for index in range(len(labels))]
-        async with asyncio.TaskGroup() as group:
-            for child in children:
-                group.create_task(self.grow(child))
-        self._value(self._journal.node(fork.node))
+        """Run the children of a fork, and then the best of them, when that is asked."""
+        sealed: list[Position] = []
+        try:
+            self._journal.append(Branched, node=fork.node, record=fork.record)
+            async with asyncio.TaskGroup() as group:
+                for child in fork.children(self._journal.new_id):
+                    group.create_task(self._grow_into(child, sealed))
+            self._value(fork.node)
+            if fork.policy.kind == "best-of":
+                await self._go_on(fork, sealed)
+        finally:
+            for position in (fork.position, *sealed):
+                await self._forking.shelf.release(position.checkpoint)
 
-    async def _inhabit(self, start: Start) -> Fork | None:
+    async def _grow_into(self, child: Start, sealed: list[Position]) -> None:
+        ending = await self.grow(child)
+        if ending.sealed is not None:
+            sealed.append(ending.sealed)
+
+    async def _go_on(self, fork: Fork, sealed: list[Position]) -> None:
+        """Restore the best child of `fork` and run the rest of the schedule from it."""
+        best = self._best(fork, sealed)
+        if best is None:
+            error = RewardError(
+                "no child can be gone on from: none of those that ended their turn has a score",
+                hint="read the verdicts of the children",
+            )
+            self._tally.losses.append(error)
+            self._journal.failed(fork.node, error)
+            return
+        for position in [other for other in sealed if other is not best]:
+            sealed.remove(position)
+            await self._forking.shelf.release(position.checkpoint)
+        await self.grow(fork.winner(self._journal.new_id(), best))
+        self._value(best.node)
+
+    def _best(self, fork: Fork, sealed: list[Position]) -> Position | None:
+        """Return the child with the highest reward; of equal ones, the first."""
+        order = [leaf.id for leaf in self._journal.node(fork.node).leaves]
+        scored = [
+            (reward, -order.index(position.node), position)
+            for position in sealed
+            if (reward := self._journal.node(position.node).reward) is not None
+        ]
+        return max(scored, key=lambda one: one[:2])[2] if scored else None
+
+    async def _inhabit(self, start: Start, probe: Callable[[Fork], None]) -> Ending:
         """Give `start` a world, run its line there, and tear the world down."""
         checkpoint = start.checkpoint
         world = World(
             self._plan,
             node=start.id,
-            log_dir=log_dir_of(self._directory, start.id, child=checkpoint is not None),
+            log_dir=log_dir_of(self._directory, start.id, child=start.id != start.node),
             enter=partial(self._journal.phase, start.id),
             carried={} if checkpoint is None else checkpoint.sessions,
         )
-        line = Line(self._plan, self._journal, world, start, self._discard)
-        fork: Fork | None = None
+        line = Line(self._plan, self._journal, world, start, self._forking, probe)
+        ending = Ending()
         try:
             with boundary("internal"):
-                fork = await self._run(start, world, line)
+                await self._run(start, world, line, ending)
         except BenchFlowError as error:
-            self._record_loss(start, line, error)
+            await self._record_loss(start, line, error, ending)
         finally:
-            await shielded(self._leave(start, world, line, forked=fork is not None))
-        return fork
+            await shielded(self._leave(start, world, line))
+        return ending
 
-    async def _run(self, start: Start, world: World, line: Line) -> Fork | None:
-        if start.checkpoint is None:
+    async def _run(self, start: Start, world: World, line: Line, ending: Ending) -> None:
+        await self._open(start, world)
+        await line.attach()
+        ending.fork = await line.execute()
+        if ending.fork is not None:
+            return
+        ending.sealed = await line.seal()
+        ending.leaf = await line.finish()
+        if self._journal.node(ending.leaf).results:
+            return  # a winner that nothing was left for: its verdict stands
+        self._journal.phase(start.id, "verify")
+        await verify(self._plan, self._journal, world, ending.leaf)
+        self._tally.graded += 1
+
+    async def _open(self, start: Start, world: World) -> None:
+        checkpoint = start.checkpoint
+        if checkpoint is None:
             world.setup()
             await world.open()
-        else:
-            self._journal.phase(start.id, "setup")
-            world.setup()
-            await world.open(start.checkpoint.image)
-            await check_invariant(world, start.checkpoint)
-        fork = await line.execute()
-        if fork is None:
-            leaf = await line.finish()
-            self._journal.phase(start.id, "verify")
-            await verify(self._plan, self._journal, world, leaf)
-            self._tally.graded += 1
-        return fork
+            return
+        self._journal.phase(start.id, "setup")
+        world.setup()
+        await world.open(checkpoint.image, live=checkpoint.live, replay=start.position.calls)
+        await check_child(world, checkpoint)
+        await world.reseed(seed_of(self._plan.rollout_id, start.id))
 
-    def _record_loss(self, start: Start, line: Line, error: BenchFlowError) -> None:
+    async def _record_loss(
+        self, start: Start, line: Line, error: BenchFlowError, ending: Ending
+    ) -> None:
         """Note a failed line in the tree; raise when it takes the rollout with it."""
+        if ending.sealed is not None:
+            await self._forking.shelf.release(ending.sealed.checkpoint)
+            ending.sealed = None
         if isinstance(error, StoreError):
             raise error
         if start.label is not None and not line.has_steps:
             self._journal.lost(start.id, start.node, start.label, error)
         else:
             self._journal.failed(line.tip, error)
-        if start.label is None:
-            raise error
-        self._tally.losses.append(error)
+        ending.error = error
+        if not start.main:
+            self._tally.losses.append(error)
 
-    async def _leave(self, start: Start, world: World, line: Line, *, forked: bool) -> None:
+    async def _leave(self, start: Start, world: World, line: Line) -> None:
         try:
             self._journal.phase(start.id, "teardown")
         finally:
             self._tally.leaks.extend(await world.aclose())
-            checkpoint = line.checkpoint
-            if not forked and checkpoint is not None and checkpoint is not start.checkpoint:
-                await self._discard(checkpoint)
+            await line.aclose()
 
-    async def _discard(self, checkpoint: Checkpoint) -> None:
-        seconds = self._plan.config.deadlines.teardown
-        try:
-            async with within(seconds, "sandbox", "discarding a checkpoint"):
-                await self._plan.planes.provider.discard(checkpoint.image)
-        except BenchFlowError as error:
-            self._tally.leaks.append(error)
-
-    def _value(self, fork: RolloutNode) -> None:
-        """Tell V(s) of the fork and of every fork above, the root included."""
-        for node in reversed(fork.path):
-            if node.branch is not None or node.parent is None:
+    def _value(self, node_id: str) -> None:
+        """Tell V(s) of the node and of every fork above, the root included."""
+        for node in reversed(self._journal.node(node_id).path):
+            forked = node.branch is not None and node.branch.children > 0
+            if forked or node.parent is None:
                 value = value_of(node)
                 if value is not None:
                     self._journal.append(NodeValued, node=node.id, value=value)

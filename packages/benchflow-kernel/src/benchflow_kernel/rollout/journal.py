@@ -44,6 +44,12 @@ class Journal:
         """Return a node of the tree."""
         return self.tree.index[node_id]
 
+    @property
+    def tokens(self) -> int:
+        """Input and output tokens of every step so far, where something counted them."""
+        used = (node.step.usage for node in self.tree.nodes if node.step is not None)
+        return sum(u.input_tokens + u.output_tokens for u in used if u is not None)
+
     def append(self, kind: type[EventT], /, **fields: object) -> EventT:
         """Write one event and fold it.
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from benchflow_contracts import (
     AgentProtocolError,
@@ -9,7 +10,6 @@ from benchflow_contracts import (
     Answer,
     Ask,
     BenchFlowError,
-    Checkpointed,
     EnvironmentError_,
     NodeError,
     Session,
@@ -19,21 +19,24 @@ from benchflow_contracts import (
     StoreError,
 )
 
-from benchflow_kernel.branch import Checkpoint, Exchange, Replay, can_fork, take_checkpoint
+from benchflow_kernel.branch import Exchange, Replay
 from benchflow_kernel.faults import boundary, node_error
 from benchflow_kernel.scenes import LoweredTurn
 from benchflow_kernel.world import Plan, World
 
+from .attribution import Attribution
+from .crossroads import Crossroads, Forking, Here
+from .fork import Fork
 from .journal import Journal
-from .start import Fork, Start
+from .start import Position, Start
+from .trail import Trail
 
 
 class Line:
     """Runs the turns of one world and hangs its steps into the tree.
 
-    With a branch policy, the line checkpoints its world at the start of every turn
-    and gives checkpoints that it no longer needs to `discard`. `checkpoint` is the
-    latest one; it outlives the line, because children may start from it.
+    At each turn's start and each question the crossroads are asked for a fork. One
+    whose policy lets the line go on is given to `probe`, any other ends the line.
     """
 
     def __init__(
@@ -42,24 +45,30 @@ class Line:
         journal: Journal,
         world: World,
         start: Start,
-        discard: Callable[[Checkpoint], Awaitable[None]],
+        forking: Forking,
+        probe: Callable[[Fork], None],
     ) -> None:
+        position = start.position
+        checkpoint = position.checkpoint
         self._plan = plan
         self._journal = journal
         self._world = world
         self._start = start
-        self._discard = discard
-        self._schedule = start.schedule
-        self._turn = 0 if start.checkpoint is None else start.checkpoint.turn
-        self._replay = Replay(start.script)
-        self._exchanges: list[Exchange] = []
+        self._probe = probe
+        self._trail = Trail(position, forking.shelf)
+        self._crossroads = Crossroads(forking, journal, world, start, self._trail)
+        self._attribution = Attribution()
+        self._schedule = position.schedule
+        self._turn = 0 if checkpoint is None else checkpoint.turn
+        self._replay = Replay(position.script, since=self._turn, until=position.turn)
+        self._pending = None if checkpoint is None else checkpoint.ask
         self._opening: str | None = None
-        self._current = start.schedule[self._turn]
+        self._current = self._schedule[min(self._turn, len(self._schedule) - 1)]
+        self._executing = False
         self._prompting = False
         self._scope = asyncio.timeout(None)
         self._end: Fork | BenchFlowError | None = None
         self._graded: NodeError | None = None
-        self.checkpoint = start.checkpoint
         self.tip = start.node
 
     @property
@@ -67,8 +76,17 @@ class Line:
         """Whether the line added a node of its own."""
         return self.tip != self._start.node
 
+    async def attach(self) -> None:
+        """Take hold of the sessions that a live checkpoint carried into the world."""
+        checkpoint = self._start.checkpoint
+        if checkpoint is not None and checkpoint.live is not None:
+            self._journal.phase(self._start.id, "connect")
+            await self._world.sessions.attach(
+                self._world.sandbox, checkpoint.live.sessions, self._asked, self._stepped
+            )
+
     async def execute(self) -> Fork | None:
-        """Run all turns; return the fork when there was one.
+        """Run all turns; return the fork when one ended the line.
 
         What the agent brings on itself is graded, and only noted at the tip: running
         out of time, a refusal, a full context. Whatever else goes wrong is raised, and
@@ -91,24 +109,45 @@ class Line:
         self._give_up(node_error(AgentTimeoutError(what, hint=hint)))
         return None
 
+    async def seal(self) -> Position | None:
+        """Capture where the line ended, so that it can be gone on from.
+
+        `None` for a line that nobody compares, or that did not end well. The caller
+        owns one hold of the checkpoint.
+        """
+        if self._start.stop is None or self._graded is not None or not self.has_steps:
+            return None
+        return await self._crossroads.seal(self._here)
+
     async def finish(self) -> str:
         """End the agents and return the leaf to be scored; no step is taken after this.
 
         Raises:
             AgentError: An agent cannot be ended.
-            AgentProtocolError: A child made no step after its answer.
+            AgentProtocolError: A child made no step.
         """
         await self._world.sessions.aclose()
         if self._start.label is not None and not self.has_steps:
-            raise AgentProtocolError("the agent made no step after the answer")
+            raise AgentProtocolError("the agent made no step after the fork")
         if self._graded is not None:
             self._journal.failed(self.tip, self._graded)
         return self.tip
 
+    async def aclose(self) -> None:
+        """Let go of the line's checkpoints. Idempotent."""
+        await self._trail.aclose()
+
+    @property
+    def _here(self) -> Here:
+        return Here(self.tip, self._turn, self._schedule)
+
     async def _turns(self) -> Fork | None:
-        while True:
+        while self._turn < len(self._schedule) or await self._nudged():
             self._current = self._schedule[self._turn]
-            await self._take_checkpoint()
+            if self._pending is None and self._replay.live:
+                fork = await self._crossroads.at_turn(self._here)
+                if fork is not None and not self._goes_on_after(fork):
+                    return fork
             stop = await self._prompt(await self._session())
             if isinstance(self._end, Fork):
                 return self._end
@@ -116,8 +155,16 @@ class Line:
                 return None
             self._replay.end_turn(self._turn)
             self._turn += 1
-            if self._turn == len(self._schedule) and not await self._nudged():
+            if self._turn == self._start.stop:
                 return None
+        return None
+
+    def _goes_on_after(self, fork: Fork) -> bool:
+        """Start the children of a fork that does not end this line."""
+        if fork.policy.kind != "value":
+            return False
+        self._probe(fork)
+        return True
 
     async def _session(self) -> Session:
         first = not self._world.sessions.any_opened
@@ -126,20 +173,24 @@ class Line:
         session = await self._world.sessions.get(
             self._world.sandbox, self._current.role, self._asked, self._stepped
         )
-        if first:
-            self._journal.phase(self._start.id, "execute")
+        self._enter_execute()
         return session
 
+    def _enter_execute(self) -> None:
+        if not self._executing:
+            self._executing = True
+            self._journal.phase(self._start.id, "execute")
+
     async def _prompt(self, session: Session) -> StopReason | None:
-        """Run one prompt turn; `None` when it was cut short."""
-        text = self._opening = self._text()
+        """Run one prompt turn, or the rest of one; `None` when it was cut short."""
         late: AgentTimeoutError | None = None
         stop: StopReason | None = None
+        turn = await self._opened(session)
         self._prompting = True
         try:
             async with asyncio.timeout(None) as self._scope:
                 with boundary("agent"):
-                    stop = await session.prompt(text)
+                    stop = await turn()
         except AgentTimeoutError as error:
             late = error
         except (TimeoutError, BenchFlowError):
@@ -156,6 +207,16 @@ class Line:
             self._give_up(_stopped(stop))
         return stop
 
+    async def _opened(self, session: Session) -> Callable[[], Awaitable[StopReason]]:
+        """Return what runs the turn: its prompt, or the answer that it waits for."""
+        ask, self._pending = self._pending, None
+        if ask is None:
+            text = self._opening = self._text()
+            return partial(session.prompt, text)
+        answer = self._replay.take(self._turn, ask)
+        place = self._trail.note(Exchange(turn=self._turn, ask=ask, answer=answer))
+        return partial(session.proceed, answer or await self._of_user(place, ask))
+
     def _text(self) -> str:
         if self._current.prompt is not None:
             return self._current.prompt
@@ -169,8 +230,7 @@ class Line:
 
     async def _nudged(self) -> bool:
         """Add the user's follow-up to the schedule; false when there is none."""
-        limit = max(len(self._plan.turns), self._plan.task.config.agent.max_turns)
-        if self._turn >= limit:
+        if self._turn >= self._plan.max_turns:
             return False
         with boundary("environment"):
             text = await self._world.user.nudge(self._journal.node(self.tip).steps)
@@ -180,47 +240,24 @@ class Line:
         self._schedule = (*self._schedule, nudge)
         return True
 
-    async def _take_checkpoint(self) -> None:
-        inherited = self._start.checkpoint
-        if self._plan.config.branch is None or not self._replay.live:
-            return
-        if inherited is not None and inherited.turn == self._turn:
-            return
-        seconds = self._plan.config.deadlines.provision
-        taken = await take_checkpoint(self._world, self._turn, seconds)
-        if taken is None:
-            return  # the last one stands, and a fork replays the turns since
-        old, self.checkpoint = self.checkpoint, taken
-        self._exchanges.clear()
-        self._journal.append(Checkpointed, node=self.tip, ref=taken.image.ref, layers=taken.layers)
-        if old is not None and old is not inherited:
-            await self._discard(old)
-
     def _stepped(self, step: Step) -> None:
         opening, self._opening = self._opening, None
-        if self._end is not None or not self._replay.live:
+        if self._end is not None:
             return
-        first_of_child = self._start.label is not None and not self.has_steps
-        node = self._start.id if first_of_child else self._journal.new_id()
-        label = self._start.label if first_of_child else None
+        calls = self._world.calls
+        if not self._replay.live:
+            self._attribution.skip(calls)
+            return
+        first = self._start.id != self._start.node and not self.has_steps
+        node = self._start.id if first else self._journal.new_id()
+        label = self._start.label if first else None
+        told = self._attribution.step(step, self._current, opening, calls)
         try:
-            self._journal.step(self.tip, node, self._attributed(step, opening), label)
+            self._journal.step(self.tip, node, told, label)
         except StoreError as error:
             self._interrupt(error)
         else:
             self.tip = node
-
-    def _attributed(self, step: Step, opening: str | None) -> Step:
-        """Return the step with the turn's role and skills, and its prompt if it opens it."""
-        role = self._current.role
-        update: dict[str, object] = {}
-        if step.role != role.name:
-            update["role"] = role.name
-        if step.skills != role.skills:
-            update["skills"] = role.skills
-        if step.prompt is None and opening is not None:
-            update["prompt"] = opening
-        return step.model_copy(update=update) if update else step
 
     async def _asked(self, ask: Ask) -> Answer:
         """Answer an Ask; or never return, when the line ends at it."""
@@ -238,39 +275,21 @@ class Line:
         return await never
 
     async def _reply(self, ask: Ask) -> Answer | Fork:
-        answer = None if self._replay.live else self._replay.take(self._turn, ask)
-        place = len(self._exchanges)
-        if answer is None and self._forks(ask):
-            return self._fork(ask)
-        self._exchanges.append(Exchange(turn=self._turn, ask=ask, answer=answer))
-        if answer is None:
-            with boundary("environment"):
-                answer = await self._world.user.answer(ask, self._journal.node(self.tip).steps)
-            self._exchanges[place] = Exchange(turn=self._turn, ask=ask, answer=answer)
+        answer: Answer | None = None
+        if not self._replay.live:
+            answer = self._replay.take(self._turn, ask)
+        else:
+            fork = await self._crossroads.at_ask(self._here, ask)
+            if fork is not None and not self._goes_on_after(fork):
+                return fork
+        place = self._trail.note(Exchange(turn=self._turn, ask=ask, answer=answer))
+        return answer or await self._of_user(place, ask)
+
+    async def _of_user(self, place: int, ask: Ask) -> Answer:
+        with boundary("environment"):
+            answer = await self._world.user.answer(ask, self._journal.node(self.tip).steps)
+        self._trail.settle(place, answer)
         return answer
-
-    def _forks(self, ask: Ask) -> bool:
-        policy = self._plan.config.branch
-        return (
-            policy is not None
-            and self._replay.live
-            and can_fork(ask, policy.budget, self._start.depth)
-        )
-
-    def _fork(self, ask: Ask) -> Fork:
-        step = self._journal.node(self.tip).step
-        if step is None or step.ask is None or step.ask.id != ask.id:
-            raise AgentProtocolError(f"the session did not end a step with ask {ask.id!r}")
-        assert self.checkpoint is not None, "the first turn always has a checkpoint"
-        return Fork(
-            node=self.tip,
-            ask=ask,
-            turn=self._turn,
-            checkpoint=self.checkpoint,
-            schedule=self._schedule,
-            exchanges=tuple(self._exchanges),
-            depth=self._start.depth,
-        )
 
     def _interrupt(self, end: Fork | BenchFlowError) -> None:
         """Cut the running prompt short; its task gets to see nothing but a cancel."""

@@ -14,20 +14,21 @@ from benchflow_contracts import (
     RolloutFinished,
     RolloutStarted,
     RolloutTree,
+    SandboxCapabilities,
     StoreError,
     Task,
 )
 
-from benchflow_kernel.branch import check_fidelity
+from benchflow_kernel.branch import MachineSlots, check_fidelity, check_turns
 from benchflow_kernel.events import EventCallback, EventLog
 from benchflow_kernel.faults import boundary, node_error, within
 from benchflow_kernel.tree import credit_of
-from benchflow_kernel.world import Planes, make_plan
+from benchflow_kernel.world import Plan, Planes, make_plan
 
 from .growth import Growth, Tally
 from .journal import Journal
 from .record import meta_of
-from .start import Start
+from .start import Position, Start
 from .store import write_tree
 
 _logger = logging.getLogger(__name__)
@@ -116,12 +117,32 @@ class Rollout:
         seconds = self._config.deadlines.provision
         async with within(seconds, "agent", "making the agents available"):
             plan = await make_plan(self._task, self._config, self._planes, rollout_id)
+        growth = Growth(
+            plan,
+            self._journal,
+            self._directory,
+            self._tally,
+            await self._capabilities(plan),
+            MachineSlots.of_this_machine(),
+        )
+        position = Position(node=root, turn=0, schedule=plan.turns)
+        try:
+            await growth.grow(Start(root, position, policy=self._config.branch, main=True))
+        finally:
+            await growth.aclose()
+
+    async def _capabilities(self, plan: Plan) -> SandboxCapabilities:
+        """Return what forks can be built on; without a policy nobody asks for any."""
         policy = self._config.branch
-        if policy is not None:
-            with boundary("sandbox"):
-                await check_fidelity(policy, self._planes.provider)
-        growth = Growth(plan, self._journal, self._directory, self._tally)
-        await growth.grow(Start(node=root, id=root, schedule=plan.turns))
+        if policy is None:
+            return SandboxCapabilities(isolation="none")
+        check_turns(policy, plan.max_turns)
+        with boundary("sandbox"):
+            capabilities = await self._planes.provider.capabilities()
+        names = {turn.role.agent for turn in plan.turns}
+        agents = [(name, self._planes.agents[name].capabilities()) for name in sorted(names)]
+        check_fidelity(policy, self._planes.provider.name, capabilities, agents)
+        return capabilities
 
     def _finish(
         self, status: Literal["completed", "failed", "cancelled"], error: BenchFlowError | None
@@ -137,7 +158,7 @@ class Rollout:
     def _give_credit(self) -> None:
         """Record the advantages of a tree that was forked; a line on its own has none."""
         tree = self._journal.tree
-        if all(node.branch is None for node in tree.nodes):
+        if not any(node.branch is not None and node.branch.children for node in tree.nodes):
             return
         for node, credit in credit_of(tree).items():
             self._journal.append(NodeCredited, node=node, credit=credit)

@@ -1,64 +1,57 @@
-"""Where a line of the rollout begins, and what a fork leaves behind."""
+"""Where a line of the rollout begins."""
 
 from dataclasses import dataclass
 
-from benchflow_contracts import Answer, Ask
+from benchflow_contracts import BranchPolicy, ModelCall
 
 from benchflow_kernel.branch import Checkpoint, Exchange
 from benchflow_kernel.scenes import LoweredTurn
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """Where a line begins: the root of the rollout, or an option of a fork."""
+class Position:
+    """A state of the rollout, and what it takes to come back to it."""
 
     node: str
-    """The root; or for a child the fork, below which its steps are hung."""
-    id: str
-    """The world's own id: the root's node, or the child's first node."""
+    """The node of the tree that it is."""
+    turn: int
+    """The turn that comes next, or that runs while a question is open."""
     schedule: tuple[LoweredTurn, ...]
     """The declared turns and the nudges that were sent so far."""
-    label: str | None = None
     checkpoint: Checkpoint | None = None
+    """`None` is the task's own beginning."""
     script: tuple[Exchange, ...] = ()
-    """What a child answers until it is past the fork; the fork's own answer is last."""
-    depth: int = 0
-    """Forks above."""
+    """What is asked and answered between the checkpoint and here; an open question is last."""
+    calls: tuple[ModelCall, ...] = ()
+    """The recorded model calls between the checkpoint and here."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fork:
-    """A question at which a line ended, so that its children go on."""
+class Start:
+    """Where a line begins: the rollout's root, a child of a fork, or a restored winner."""
 
-    node: str
-    ask: Ask
-    turn: int
-    checkpoint: Checkpoint
-    schedule: tuple[LoweredTurn, ...]
-    exchanges: tuple[Exchange, ...]
-    """Since the checkpoint, without the fork's own."""
-    depth: int
+    id: str
+    """The world's own id; its first step's node, unless it is the root's."""
+    position: Position
+    label: str | None = None
+    """What tells a child from its siblings."""
+    policy: BranchPolicy | None = None
+    """How this line forks in turn."""
+    depth: int = 0
+    """Forks of `policy` above."""
+    stop: int | None = None
+    """The turn before which the line ends to be compared with its siblings."""
+    main: bool = False
+    """Whether the rollout fails when this line does."""
+    resumed: bool = False
+    """Whether it only goes on from where another line ended: a winner that was restored."""
 
     @property
-    def labels(self) -> list[str]:
-        """One label per option, all distinct."""
-        options = self.ask.questions[0].options
-        plain = [option.label or option.id for option in options]
-        return [
-            label if plain.count(label) == 1 else f"{label} ({option.id})"
-            for label, option in zip(plain, options, strict=True)
-        ]
+    def node(self) -> str:
+        """The node below which its steps are hung."""
+        return self.position.node
 
-    def child(self, index: int, node_id: str) -> Start:
-        """Return where the child of option `index` begins."""
-        option = self.ask.questions[0].options[index]
-        answer = Answer.choose(self.ask, option.id)
-        return Start(
-            node=self.node,
-            id=node_id,
-            schedule=self.schedule,
-            label=self.labels[index],
-            checkpoint=self.checkpoint,
-            script=(*self.exchanges, Exchange(turn=self.turn, ask=self.ask, answer=answer)),
-            depth=self.depth + 1,
-        )
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """What its world is made from; `None` for one from the task."""
+        return self.position.checkpoint

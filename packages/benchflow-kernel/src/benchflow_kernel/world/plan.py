@@ -42,6 +42,11 @@ class Plan:
     """The host directory of the skills that the agents are shown."""
     solution: bool
 
+    @property
+    def max_turns(self) -> int:
+        """The declared turns, or more when the task allows its user that many."""
+        return max(len(self.turns), self.task.config.agent.max_turns)
+
     def grading_spec(self, spec: SandboxSpec) -> SandboxSpec:
         """Return what a fresh grading box for a world made of `spec` is made of."""
         return grading_box(spec, self.agent_env)

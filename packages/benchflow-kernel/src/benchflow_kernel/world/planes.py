@@ -3,7 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchflow_contracts import Agent, EnvironmentFactory, Reward, SandboxProvider, UserModel
+from benchflow_contracts import (
+    Agent,
+    EnvironmentFactory,
+    ModelGateway,
+    Reward,
+    SandboxProvider,
+    UserModel,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,3 +26,5 @@ class Planes:
     """`None` when the task needs no world beyond its files."""
     user: Callable[[], UserModel]
     """Called once per world: a forked child has a user of its own."""
+    gateway: ModelGateway | None = None
+    """Records every model call; without one, agents reach the endpoint through the relay."""

@@ -10,6 +10,7 @@ from benchflow_contracts import (
     Role,
     Sandbox,
     Session,
+    SessionCarry,
     SessionSnapshot,
     StepHandler,
 )
@@ -20,6 +21,9 @@ from .plan import Plan, agent_of
 
 CarriedSessions = Mapping[str, tuple[Role, SessionSnapshot]]
 """Sessions at a turn boundary, by role name, each with the role it was opened for."""
+
+LiveSessions = Mapping[str, tuple[Role, SessionCarry]]
+"""Sessions whose processes a live image holds, by role name."""
 
 
 class Sessions:
@@ -54,16 +58,34 @@ class Sessions:
             session = await agent_of(self._plan.planes, role).connect(
                 sandbox, role, resume=self._resume(role), log_dir=self._next_log_dir(role)
             )
-        self._opened += 1
-        self._open[role.name] = (role, session)
-        session.on_ask_user(on_ask)
-        session.on_step(on_step)
+        self._hold(role, session, on_ask, on_step)
         return session
+
+    async def attach(
+        self, sandbox: Sandbox, live: LiveSessions, on_ask: AskUserHandler, on_step: StepHandler
+    ) -> None:
+        """Take hold of every session that a live image carried into `sandbox`.
+
+        Raises:
+            AgentError: One of them cannot be gone on with.
+        """
+        seconds = self._plan.config.deadlines.connect
+        for role, carry in live.values():
+            async with within(seconds, "agent", f"attaching to role {role.name!r}"):
+                session = await agent_of(self._plan.planes, role).attach(
+                    sandbox, role, carry, log_dir=self._next_log_dir(role)
+                )
+            self._hold(role, session, on_ask, on_step)
 
     @property
     def any_opened(self) -> bool:
         """Whether an agent was ever started here."""
         return self._opened > 0
+
+    @property
+    def unopened(self) -> CarriedSessions:
+        """What sessions would go on from that no turn needed yet."""
+        return {name: held for name, held in self._carried.items() if name not in self._open}
 
     async def snapshot(self) -> CarriedSessions:
         """Describe every open session, or what an unopened one would go on from.
@@ -73,6 +95,14 @@ class Sessions:
         """
         taken = {name: (role, await held.snapshot()) for name, (role, held) in self._open.items()}
         return {**self._carried, **taken}
+
+    async def carry(self) -> LiveSessions:
+        """Describe every open session's client side, while the sandbox is frozen.
+
+        Raises:
+            SnapshotError: One of them is not at a point that can be carried.
+        """
+        return {name: (role, await held.carry()) for name, (role, held) in self._open.items()}
 
     async def aclose(self) -> None:
         """End every agent. Idempotent; all are attempted, then the first error is raised."""
@@ -84,6 +114,14 @@ class Sessions:
                 errors.append(error)
         if errors:
             raise errors[0]
+
+    def _hold(
+        self, role: Role, session: Session, on_ask: AskUserHandler, on_step: StepHandler
+    ) -> None:
+        self._opened += 1
+        self._open[role.name] = (role, session)
+        session.on_ask_user(on_ask)
+        session.on_step(on_step)
 
     async def _close(self, name: str) -> None:
         _, session = self._open.pop(name)

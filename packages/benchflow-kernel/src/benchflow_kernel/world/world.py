@@ -1,7 +1,8 @@
 """A World: one sandbox, its environment and the sessions in it."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -9,23 +10,30 @@ from benchflow_contracts import (
     BenchFlowError,
     Environment,
     EnvState,
+    ModelCall,
+    ModelLine,
     Phase,
     ProvisionContext,
     ReadinessError,
     Sandbox,
     SandboxImage,
     SandboxSpec,
+    SnapshotError,
     TaskError,
     UserModel,
 )
 
 from benchflow_kernel.faults import boundary, within
 
+from .live import LiveWorld
 from .plan import SKILLS_DIR, Plan
 from .sessions import CarriedSessions, Sessions
 
 _OUTPUT_TAIL = 400
 """Characters of a failed setup command's output that its error shows."""
+
+_CALLS_REST_SEC = 60
+"""How long a checkpoint waits for the model calls in flight."""
 
 
 class World:
@@ -53,7 +61,9 @@ class World:
         self._provisioned = False
         self._spec = plan.spec
         self._sandbox: Sandbox | None = None
+        self._line: ModelLine | None = None
         self._user: UserModel | None = None
+        self._leaks: list[BenchFlowError] = []
         self.sessions = Sessions(plan, None if log_dir is None else log_dir / "agent", carried)
 
     @property
@@ -93,8 +103,22 @@ class World:
         with boundary("environment"):
             self._user = self._plan.planes.user()
 
-    async def open(self, image: SandboxImage | None = None) -> None:
+    @property
+    def calls(self) -> Sequence[ModelCall]:
+        """The model calls of this world so far, also those answered from the record."""
+        return () if self._line is None else self._line.calls()
+
+    async def open(
+        self,
+        image: SandboxImage | None = None,
+        *,
+        live: LiveWorld | None = None,
+        replay: Sequence[ModelCall] = (),
+    ) -> None:
         """Start the box, from the spec or from a checkpoint, and make the world ready.
+
+        Of a live checkpoint the services run already; `replay` is what the model line
+        answers from the record first.
 
         Raises:
             BenchFlowError: One phase failed or was late; `aclose` still has to be called.
@@ -102,13 +126,59 @@ class World:
         deadlines = self._plan.config.deadlines
         self._enter("start")
         async with within(deadlines.start, "sandbox", "starting the sandbox"):
-            await self._start(image)
+            await self._start(image, replay)
         if image is None:
             await self._furnish()
         self._enter("provision")
-        await self._provision(resumed=image is not None)
+        await self._provision(image, live)
         self._enter("readiness")
         await self._gate()
+
+    async def quiesce(self) -> None:
+        """Wait until the model line has no call in flight.
+
+        Raises:
+            SnapshotError: A call takes too long.
+        """
+        if self._line is not None and not await self._line.quiesce(_CALLS_REST_SEC):
+            raise SnapshotError(
+                f"{self._line.in_flight} model calls are still in flight", retryable=True
+            )
+
+    async def carry(self) -> LiveWorld:
+        """Describe the services and sessions that a live image will carry, while frozen.
+
+        Raises:
+            SnapshotError: One of them cannot be carried, or not at this point.
+        """
+        with boundary("snapshot"):
+            services: Mapping[str, str] = {}
+            if self._environment is not None:
+                services = await self._environment.carry()
+            return LiveWorld(services=services, sessions=await self.sessions.carry())
+
+    async def check(self) -> None:
+        """Hold the environment against its own invariants.
+
+        Raises:
+            EnvironmentError_: One does not hold.
+        """
+        if self._environment is not None:
+            seconds = self._plan.config.deadlines.provision
+            async with within(seconds, "environment", "the environment's invariants"):
+                await self._environment.check()
+
+    async def reseed(self, seed: int) -> None:
+        """Give a fork's environment randomness of its own."""
+        if self._environment is not None:
+            seconds = self._plan.config.deadlines.provision
+            async with within(seconds, "environment", "reseeding the environment"):
+                await self._environment.reseed(seed)
+
+    async def discard(self, image: SandboxImage) -> None:
+        """Forget a snapshot of this world. What goes wrong is told by `aclose`."""
+        undo = partial(self._plan.planes.provider.discard, image)
+        await self._undo("sandbox", "discarding a snapshot", undo, self._leaks)
 
     def quiesced(self) -> AbstractAsyncContextManager[None]:
         """Keep the environment's servers from writing while held, around a freeze."""
@@ -128,7 +198,7 @@ class World:
         Each layer has the teardown deadline to itself, so that a hanging one cannot
         keep the ones below it alive.
         """
-        errors: list[BenchFlowError] = []
+        errors, self._leaks = self._leaks, []
         try:
             await self.sessions.aclose()
         except BenchFlowError as error:
@@ -141,6 +211,8 @@ class World:
         if self._sandbox is not None:
             undo = self._sandbox.teardown
             await self._undo("sandbox", "tearing down the sandbox", undo, errors)
+        if self._line is not None:
+            await self._undo("sandbox", "closing the model line", self._line.aclose, errors)
         return errors
 
     async def _undo(
@@ -156,8 +228,9 @@ class World:
         except BenchFlowError as error:
             errors.append(error)
 
-    async def _start(self, image: SandboxImage | None) -> None:
+    async def _start(self, image: SandboxImage | None, replay: Sequence[ModelCall]) -> None:
         plan = self._plan
+        await self._connect_model(replay)
         labels = {
             "benchflow.rollout": plan.rollout_id,
             "benchflow.task": plan.task.id,
@@ -166,6 +239,16 @@ class World:
         self._sandbox = await plan.planes.provider.create(
             self._spec, image=image, labels={**plan.config.labels, **labels}
         )
+
+    async def _connect_model(self, replay: Sequence[ModelCall]) -> None:
+        """Put the gateway's line of this node between the box and its model."""
+        gateway, upstream = self._plan.planes.gateway, self._spec.model
+        if gateway is None or upstream is None:
+            return
+        self._line = await gateway.open(
+            self._plan.rollout_id, self._node, upstream=upstream, replay=replay
+        )
+        self._spec = self._spec.model_copy(update={"model": self._line.endpoint})
 
     async def _furnish(self) -> None:
         """Bring in the task's files and run its setup commands."""
@@ -197,12 +280,15 @@ class World:
         async with within(seconds, "sandbox", f"uploading {local.name!r}"):
             await self.sandbox.upload(local, remote)
 
-    async def _provision(self, *, resumed: bool) -> None:
+    async def _provision(self, image: SandboxImage | None, live: LiveWorld | None) -> None:
         if self._environment is None:
             return
         self._provisioned = True
         context = ProvisionContext(
-            sandbox=self.sandbox, task_id=self._plan.task.id, resumed=resumed
+            sandbox=self.sandbox,
+            task_id=self._plan.task.id,
+            resumed=image is not None,
+            carried=None if live is None else live.services,
         )
         seconds = self._plan.config.deadlines.provision
         async with within(seconds, "environment", "provisioning the environment"):

@@ -1,6 +1,6 @@
 """How numbers and outcomes are shown."""
 
-from benchflow_contracts import Credit, Value
+from benchflow_contracts import BranchRecord, Credit, Value
 
 from benchflow.records import RolloutRecord
 
@@ -20,6 +20,13 @@ def credit(given: Credit) -> str:
     parts = [("step", given.step), ("process", given.process), ("intra", given.intra)]
     shown = [f"{name} {_signed(part)}" for name, part in parts if part is not None]
     return "A " + ", ".join(shown) if shown else ""
+
+
+def fork(record: BranchRecord) -> str:
+    """Return how a node was forked, or why it was not."""
+    if not record.children:
+        return record.reason
+    return f"fork x{record.children} ({record.fidelity})"
 
 
 def _signed(number: float) -> str:

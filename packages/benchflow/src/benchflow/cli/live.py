@@ -33,7 +33,7 @@ class _Row:
     def receive(self, event: Event) -> None:
         if isinstance(event, PhaseEntered):
             self.phase = event.phase
-        elif isinstance(event, Branched):
+        elif isinstance(event, Branched) and event.record.children:
             self.phase = f"fork x{event.record.children}"
         elif isinstance(event, StepFinished):
             self.steps += 1

@@ -74,8 +74,7 @@ def _told(event: Event) -> Iterator[tuple[str, str, str]]:
             for marker, text in step_lines(event.step):
                 yield marker, text, ""
         case Branched(record=record):
-            where = f"{record.children} children at {event.node}"
-            yield "fork", f"{where}, fidelity {record.fidelity}", "yellow"
+            yield "fork", f"{event.node}: {fmt.fork(record)}", "yellow"
         case NodeScored():
             yield (
                 "scored",

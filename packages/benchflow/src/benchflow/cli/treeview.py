@@ -57,7 +57,7 @@ def _label(node: RolloutNode) -> Text:
     if node.step is not None:
         text.append(f"  {_plain(one_line(node.step))}")
     if node.branch is not None:
-        text.append(f"  fork x{node.branch.children} ({node.branch.fidelity})", style="yellow")
+        text.append(f"  {fmt.fork(node.branch)}", style="yellow")
     if node.value is not None:
         text.append(f"  V = {fmt.value(node.value)}", style="green")
     if not node.children:

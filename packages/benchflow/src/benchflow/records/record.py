@@ -78,7 +78,7 @@ class RolloutRecord(Model):
             asks=sum(step.ask is not None for step in steps),
             leaves=len(leaves),
             scored=sum(leaf.reward is not None for leaf in leaves),
-            branches=sum(node.branch is not None for node in tree.nodes),
+            branches=sum(n.branch is not None and n.branch.children > 0 for n in tree.nodes),
             error=_first_error(tree),
             slot=slot,
             finished_at=time.time(),

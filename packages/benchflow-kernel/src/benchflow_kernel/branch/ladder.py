@@ -1,0 +1,110 @@
+"""The fidelity ladder: the best checkpoint that there is, and why it is no better."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from benchflow_contracts import (
+    Fidelity,
+    FidelityError,
+    SandboxCapabilities,
+    SandboxUnsupportedError,
+    SnapshotError,
+)
+
+from benchflow_kernel.faults import within
+from benchflow_kernel.world import World
+
+from .checkpoint import Checkpoint
+from .take import take_checkpoint
+
+RANK: Final[dict[Fidelity, int]] = {"replay": 0, "state": 1, "live": 2}
+_TRIES: Final = 3
+_PAUSE_SEC: Final = 0.1
+
+_MID_TURN = (
+    "the question came in the middle of a turn, where the agent's session cannot be carried by"
+    " its files; each child got the last checkpoint and the same prompt again"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """How far up a fork got."""
+
+    fidelity: Fidelity
+    reason: str
+    checkpoint: Checkpoint | None
+    """`None` at `replay`: the last checkpoint is what children start from."""
+
+
+class Ladder:
+    """Takes checkpoints of a rollout's worlds, `live` before `state` before `replay`."""
+
+    def __init__(self, capabilities: SandboxCapabilities, seconds: float) -> None:
+        self._capabilities = capabilities
+        self._seconds = seconds
+
+    async def climb(
+        self, world: World, turn: int, *, mid_turn: bool, require: Fidelity | None
+    ) -> Rung:
+        """Capture `world` as well as it can be.
+
+        Raises:
+            FidelityError: `require` cannot be had; nothing was captured.
+            SnapshotError: The files could not be captured.
+        """
+        rung = await self._best(world, turn, mid_turn=mid_turn)
+        if require is not None and RANK[rung.fidelity] < RANK[require]:
+            raise FidelityError(
+                f"fidelity {require!r} is not available: {rung.reason}",
+                hint="run `bench doctor` and `bench agent probe`, or ask for less",
+            )
+        return rung
+
+    async def floor(self, world: World, turn: int) -> Checkpoint | None:
+        """Capture `world` at a turn boundary, for forks that have to replay from here.
+
+        `None` when a session cannot be carried: then the last checkpoint stands.
+        """
+        taken = await self._at_rest(world, turn)
+        return taken if isinstance(taken, Checkpoint) else None
+
+    async def _best(self, world: World, turn: int, *, mid_turn: bool) -> Rung:
+        live = await self._live(world, turn)
+        if isinstance(live, Checkpoint):
+            engine = self._capabilities.live_engine or "the sandbox"
+            reason = f"files, services and agents of one instant, through {engine}"
+            return Rung("live", reason, live)
+        if mid_turn:
+            return Rung("replay", f"not live: {live}; not state: {_MID_TURN}", None)
+        state = await self._at_rest(world, turn)
+        if isinstance(state, Checkpoint):
+            return Rung("state", f"not live: {live}; the turn had ended", state)
+        reason = f"not live: {live}; not state: {state}; each child got the turns since again"
+        return Rung("replay", reason, None)
+
+    async def _live(self, world: World, turn: int) -> Checkpoint | str:
+        """Return the checkpoint, or why there is none. Passing causes are tried again."""
+        if "live" not in self._capabilities.snapshot_levels:
+            return self._capabilities.notes.get("live", "the sandbox has no live snapshots")
+        for attempt in range(_TRIES):
+            try:
+                return await take_checkpoint(
+                    world, turn, "live", self._seconds, world.sessions.unopened
+                )
+            except (SnapshotError, SandboxUnsupportedError) as error:
+                if not error.retryable or attempt + 1 == _TRIES:
+                    return str(error)
+            await asyncio.sleep(_PAUSE_SEC * 2**attempt)
+        raise AssertionError("unreachable")
+
+    async def _at_rest(self, world: World, turn: int) -> Checkpoint | str:
+        """Return the checkpoint, or why a session cannot be carried by its files."""
+        try:
+            async with within(self._seconds, "snapshot", "describing the sessions"):
+                await world.quiesce()
+                sessions = await world.sessions.snapshot()
+        except SnapshotError as error:
+            return str(error)
+        return await take_checkpoint(world, turn, "filesystem", self._seconds, sessions)

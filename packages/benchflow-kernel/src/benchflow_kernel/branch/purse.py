@@ -1,0 +1,79 @@
+"""What the forks of a rollout may still cost."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchflow_contracts import BranchBudget
+
+from .shelf import Shelf
+
+_MB = 1024 * 1024
+_MEMINFO = Path("/proc/meminfo")
+
+
+class Purse:
+    """Holds a rollout's forks against its budget, from the moment that it is made.
+
+    Running out is no failure: `refusal` says why the next fork is not to be, and the
+    line goes on unforked.
+    """
+
+    def __init__(
+        self,
+        budget: BranchBudget,
+        shelf: Shelf,
+        tokens: Callable[[], int],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        free_memory: Callable[[], int | None] | None = None,
+    ) -> None:
+        self._budget = budget
+        self._shelf = shelf
+        self._tokens = tokens
+        self._clock = clock
+        self._free_memory = free_memory or available_memory
+        self._began = clock()
+        self._forks = 0
+
+    def refusal(self, budget: BranchBudget, children: int, depth: int) -> str | None:
+        """Return why there may be no fork of `children`, `depth` forks down; else `None`.
+
+        `budget` is that of the policy that wants to fork: of nested ones each bounds its
+        own children and depth, and the outermost bounds the rollout.
+        """
+        if children > budget.max_children:
+            return f"{children} children are more than max_children {budget.max_children}"
+        if depth >= budget.max_depth:
+            return f"max_depth {budget.max_depth} is reached"
+        return self._spent()
+
+    def pay(self) -> None:
+        """Note a fork."""
+        self._forks += 1
+
+    def _spent(self) -> str | None:
+        budget = self._budget
+        if budget.max_forks is not None and self._forks >= budget.max_forks:
+            return f"max_forks {budget.max_forks} is reached"
+        if budget.wall_sec is not None and self._clock() - self._began >= budget.wall_sec:
+            return f"wall_sec {budget.wall_sec:g} is over"
+        if budget.tokens is not None and (used := self._tokens()) >= budget.tokens:
+            return f"{used} of {budget.tokens} tokens are spent"
+        held = self._shelf.disk_bytes
+        if budget.disk_mb is not None and held >= budget.disk_mb * _MB:
+            return f"checkpoints hold {held // _MB} of disk_mb {budget.disk_mb}"
+        free = None if budget.memory_mb is None else self._free_memory()
+        if free is not None and budget.memory_mb is not None and free < budget.memory_mb * _MB:
+            return f"{free // _MB} MB are free, fewer than memory_mb {budget.memory_mb}"
+        return None
+
+
+def available_memory() -> int | None:
+    """Return the bytes that the machine can give out, or `None` when it does not say."""
+    try:
+        lines = _MEMINFO.read_text().splitlines()
+    except OSError:
+        return None
+    found = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
+    return None if found is None else int(found) * 1024
