@@ -15,6 +15,7 @@ ALLOWED = {
     "benchflow_sandbox_local": {"pydantic", "benchflow_contracts", "benchflow_sandbox_native"},
     "benchflow_agent_acp": {"pydantic", "benchflow_contracts", "acp"},
     "benchflow_env_manifest": {"pydantic", "benchflow_contracts"},
+    "benchflow_gateway": {"pydantic", "pydantic_core", "benchflow_contracts", "aiohttp", "yarl"},
     "benchflow_reward": {"pydantic", "benchflow_contracts", "httpx"},
 }
 

@@ -58,13 +58,10 @@ def _chat_body(request: ModelRequest, reply: ModelReply, number: int) -> dict[st
         "index": 0,
         "message": message,
         "finish_reason": reply.finish or ("tool_calls" if reply.tools else "stop"),
+        **_choice_tokens(request, message),
     }
-    ids: dict[str, Any] = {}
-    if request.raw.get("return_token_ids"):
-        ids["prompt_token_ids"] = prompt_ids(request.raw["messages"])
-        choice["token_ids"] = completion_ids(message)
     return {
-        **ids,
+        **_prompt_tokens(request),
         "id": f"chatcmpl-{number}",
         "object": "chat.completion",
         "created": number,
@@ -72,6 +69,22 @@ def _chat_body(request: ModelRequest, reply: ModelReply, number: int) -> dict[st
         "choices": [choice],
         "usage": _chat_usage(reply),
     }
+
+
+def _prompt_tokens(request: ModelRequest) -> dict[str, Any]:
+    asked = request.raw.get("return_token_ids")
+    return {"prompt_token_ids": prompt_ids(request.raw["messages"])} if asked else {}
+
+
+def _choice_tokens(request: ModelRequest, message: dict[str, Any]) -> dict[str, Any]:
+    ids = completion_ids(message)
+    added: dict[str, Any] = {}
+    if request.raw.get("return_token_ids"):
+        added["token_ids"] = ids
+    if request.raw.get("logprobs"):
+        content = [{"token": chr(i), "logprob": -i / 256, "top_logprobs": []} for i in ids]
+        added["logprobs"] = {"content": content}
+    return added
 
 
 def _chat_events(request: ModelRequest, reply: ModelReply, number: int) -> Iterator[Event]:
@@ -82,10 +95,12 @@ def _chat_events(request: ModelRequest, reply: ModelReply, number: int) -> Itera
         "model": request.model,
     }
     delta = _chat_message(reply, number)
+    added = _choice_tokens(request, delta)
     for index, call in enumerate(delta.get("tool_calls", [])):
         call["index"] = index
     finish = "tool_calls" if reply.tools else "stop"
-    yield None, {**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+    begun = {"index": 0, "delta": delta, "finish_reason": None, **added}
+    yield None, {**base, **_prompt_tokens(request), "choices": [begun]}
     last = {"index": 0, "delta": {}, "finish_reason": finish}
     yield None, {**base, "choices": [last], "usage": _chat_usage(reply)}
     yield None, "[DONE]"

@@ -1,0 +1,87 @@
+"""A call that is being made."""
+
+import time
+from dataclasses import dataclass, field
+
+from benchflow_contracts import ModelApi, ModelCall, Usage
+
+from .documents import Document, text_of
+from .passage import Passage
+from .purpose import Purpose
+from .tokens import Tokens
+
+
+@dataclass(slots=True)
+class Draft:
+    """What is known of a call so far; `ModelCall` says what each field means."""
+
+    id: str
+    node: str
+    api: ModelApi
+    purpose: Purpose
+    request: Document
+    started_at: float = field(default_factory=time.time)
+    status: int = 0
+    response: Document | None = None
+    model: str | None = None
+    policy_version: str | None = None
+    tokens: Tokens = field(default_factory=Tokens)
+    usage: Usage = field(default_factory=Usage)
+    charged: bool = False
+    """Whether it went to the upstream, so that its tokens count."""
+    replayed: bool = False
+    diverged: bool = False
+    error: str | None = None
+    recorded: bool = False
+
+    def note(self, passage: Passage, body: Document) -> None:
+        """Take what the upstream's body says about itself."""
+        self.tokens = passage.tokens(body)
+        self.usage = passage.back.usage(body)
+        self.model = text_of(body.get("model")) or self.model
+        self.policy_version = self.policy_version or self.model
+
+    def note_cut(self, passage: Passage) -> None:
+        """Take what came before the call was cut; uncounted tokens are estimated low."""
+        body = passage.state.body()
+        if body is None:
+            return
+        self.note(passage, body)
+        made = max(len(self.tokens.completion or ()), passage.events)
+        sent = max(self.usage.input_tokens, len(self.tokens.prompt or ()))
+        made = max(self.usage.output_tokens, made)
+        self.usage = self.usage.model_copy(update={"input_tokens": sent, "output_tokens": made})
+        self.response = passage.streamed()
+
+    def note_recorded(self, call: ModelCall) -> None:
+        """Take over the answer of a recorded call."""
+        self.replayed = True
+        self.purpose = call.purpose
+        self.response = dict(call.response or {})
+        self.model, self.policy_version = call.model, call.policy_version
+        self.tokens = Tokens(call.prompt_token_ids, call.completion_token_ids, call.logprobs)
+        self.usage = call.usage
+
+    def done(self, cost_usd: float | None) -> ModelCall:
+        """Return the record."""
+        return ModelCall(
+            id=self.id,
+            node=self.node,
+            api=self.api,
+            purpose=self.purpose,
+            request=self.request,
+            response=self.response,
+            status=self.status,
+            model=self.model,
+            policy_version=self.policy_version,
+            prompt_token_ids=self.tokens.prompt,
+            completion_token_ids=self.tokens.completion,
+            logprobs=self.tokens.logprobs,
+            usage=self.usage,
+            cost_usd=cost_usd,
+            replayed=self.replayed,
+            diverged=self.diverged,
+            error=self.error,
+            started_at=self.started_at,
+            finished_at=time.time(),
+        )

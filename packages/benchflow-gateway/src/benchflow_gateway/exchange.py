@@ -1,0 +1,259 @@
+"""One call, from its request to the last byte of its answer."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+
+import aiohttp
+from aiohttp import web
+from benchflow_contracts import StoreError
+
+from .body import read_body
+from .documents import Document, DocumentError, read_document, write_document
+from .draft import Draft
+from .errors import RefusalKind, RefusedError
+from .limits import Limits
+from .line import Line
+from .passage import Passage
+from .sse import Frame, SseError, SseReader
+from .upstream import Client, error_message, policy_version, shown_headers
+from .wires import Wire
+
+_STREAM = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+
+
+class AgentGoneError(Exception):
+    """The agent took no more of its answer."""
+
+
+class Exchange:
+    """Serves one request on a line, in one wire."""
+
+    def __init__(
+        self, line: Line, wire: Wire, request: web.BaseRequest, client: Client, limits: Limits
+    ) -> None:
+        self._line = line
+        self._wire = wire
+        self._request = request
+        self._client = client
+        self._limits = limits
+        self._response: web.StreamResponse | None = None
+        self._passage: Passage | None = None
+
+    async def run(self) -> web.StreamResponse:
+        """Answer. Every call that was understood is recorded, whatever becomes of it.
+
+        Raises:
+            RefusedError: The request is no call at all.
+            asyncio.CancelledError: The agent went away or the line was closed.
+        """
+        raw = await read_body(self._request, self._limits)
+        try:
+            body = read_document(raw)
+        except DocumentError as error:
+            raise RefusedError("invalid", 400, f"the request: {error}") from error
+        draft = self._line.begin(self._wire.api, body)
+        try:
+            return await self._serve(draft, raw)
+        except RefusedError as refused:
+            return await self._refuse(draft, refused)
+        except StoreError as error:
+            return await self._refuse(draft, RefusedError("internal", 500, str(error)))
+        except (asyncio.CancelledError, AgentGoneError) as error:
+            self._cut(draft)
+            raise asyncio.CancelledError from error
+
+    async def _serve(self, draft: Draft, raw: bytes) -> web.StreamResponse:
+        if self._line.replay(draft):
+            return await self._reply(draft, {})
+        self._line.charge(draft)
+        upstream = self._line.upstream
+        passage = self._passage = Passage(self._wire, upstream, draft.request, raw)
+        url = upstream.url(passage.back.path)
+        if passage.back is self._wire:
+            url = url.with_query(self._request.rel_url.query)
+        headers = upstream.headers(self._request.headers, passage.back)
+        async with self._client.call("POST", url, headers, passage.data) as answer:
+            draft.policy_version = policy_version(answer)
+            if answer.status != 200:
+                return await self._pass_error(draft, answer)
+            if answer.content_type == "text/event-stream":
+                return await self._stream(draft, passage, answer)
+            body = _upstream_document(await self._client.read(answer))
+            draft.note(passage, body)
+            draft.response = _checked(passage, body)
+            return await self._reply(draft, shown_headers(answer))
+
+    async def _reply(self, draft: Draft, headers: Mapping[str, str]) -> web.StreamResponse:
+        """Send a whole answer, which is recorded first."""
+        assert draft.response is not None
+        draft.status = 200
+        self._line.record(draft)
+        if not draft.request.get("stream"):
+            return await self._send_json(200, draft.response, headers)
+        await self._open(headers)
+        for event in self._wire.explode(draft.response):
+            await self._write(event.encode())
+        return await self._close()
+
+    async def _stream(
+        self, draft: Draft, passage: Passage, answer: aiohttp.ClientResponse
+    ) -> web.StreamResponse:
+        """Send a stream as it comes, and hold its end back until the call is recorded."""
+        asked = bool(draft.request.get("stream"))
+        if asked:
+            draft.status = 200
+            await self._open(shown_headers(answer))
+        held: list[bytes] = []
+        async for frame in self._frames(answer):
+            passed = _passed(passage, frame)
+            if passage.state.ending or held or not asked:
+                held.append(passed)
+            else:
+                await self._write(passed)
+        held.append(passage.finish() if passage.state.ending else b"")
+        self._note_stream(draft, passage)
+        if not asked:
+            return await self._reply(draft, shown_headers(answer))
+        self._line.record(draft)
+        await self._write(b"".join(held))
+        return await self._close()
+
+    def _note_stream(self, draft: Draft, passage: Passage) -> None:
+        state = passage.state
+        body = state.body()
+        if body is None or not state.ending:
+            draft.note_cut(passage)
+            raise RefusedError("upstream", 502, "the model's answer broke off")
+        draft.note(passage, body)
+        draft.response = passage.streamed()
+        if state.failure is not None:
+            said = self._line.upstream.redact(state.failure)
+            raise RefusedError("upstream", 502, f"the model endpoint: {said}")
+
+    async def _frames(self, answer: aiohttp.ClientResponse) -> AsyncIterator[Frame]:
+        reader = SseReader(self._limits.event_bytes)
+        total = 0
+        try:
+            async for piece in answer.content.iter_any():
+                total += len(piece)
+                if total > self._limits.response_bytes:
+                    raise RefusedError("upstream", 502, "the model's answer is too long")
+                for frame in reader.feed(piece):
+                    yield frame
+            for frame in reader.finish():
+                yield frame
+        except SseError as error:
+            raise RefusedError("upstream", 502, f"the model endpoint sent {error}") from error
+
+    async def _pass_error(self, draft: Draft, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+        """Send on what the upstream says is wrong, in the agent's wire."""
+        text = (await self._client.read(answer)).decode(errors="replace")
+        text = self._line.upstream.redact(text)
+        status = answer.status if answer.status >= 400 else 502
+        assert self._passage is not None
+        try:
+            body = read_document(text)
+        except DocumentError:
+            body = {}
+        message = error_message(body) if body else f"the model endpoint answered {answer.status}"
+        if not body or self._passage.back is not self._wire:
+            body = self._wire.refusal("upstream", message)
+        draft.status, draft.response, draft.error = status, body, f"{answer.status}: {message}"
+        self._line.record(draft)
+        return await self._send_json(status, body, shown_headers(answer))
+
+    async def _refuse(self, draft: Draft, refused: RefusedError) -> web.StreamResponse:
+        """Tell the agent why there is no answer, after the call was recorded as failed."""
+        begun = self._response is not None
+        draft.status = 200 if begun else refused.status
+        draft.error = f"{refused.kind}: {refused.message}"
+        if refused.kind == "upstream" and self._passage is not None and draft.response is None:
+            draft.note_cut(self._passage)
+        try:
+            self._line.record(draft)
+        except StoreError as error:
+            refused = RefusedError("internal", 500, str(error))
+        if not begun:
+            return await send_refusal(self._request, self._wire, refused)
+        await self._write(self._wire.refusal_event(refused.kind, refused.message).encode())
+        return await self._close()
+
+    def _cut(self, draft: Draft) -> None:
+        draft.error = "the line was closed" if self._line.closed else "the agent went away"
+        if self._passage is not None and draft.response is None:
+            draft.note_cut(self._passage)
+        self._line.record(draft)
+
+    async def _open(self, headers: Mapping[str, str]) -> None:
+        response = web.StreamResponse(headers={**headers, **_STREAM})
+        await response.prepare(self._request)
+        self._response = response
+
+    async def _write(self, data: bytes) -> None:
+        assert self._response is not None
+        if not data:
+            return
+        try:
+            async with asyncio.timeout(self._limits.write_sec):
+                await self._response.write(data)
+        except (ConnectionError, TimeoutError) as error:
+            raise AgentGoneError from error
+
+    async def _close(self) -> web.StreamResponse:
+        assert self._response is not None
+        try:
+            async with asyncio.timeout(self._limits.write_sec):
+                await self._response.write_eof()
+        except (ConnectionError, TimeoutError) as error:
+            raise AgentGoneError from error
+        return self._response
+
+    async def _send_json(
+        self, status: int, body: Document, headers: Mapping[str, str]
+    ) -> web.StreamResponse:
+        return await send_json(self._request, status, body, headers)
+
+
+async def send_json(
+    request: web.BaseRequest, status: int, body: Document, headers: Mapping[str, str]
+) -> web.StreamResponse:
+    """Send a document; when this returns, it was written."""
+    data = write_document(body)
+    response = web.Response(
+        body=data, status=status, headers=headers, content_type="application/json"
+    )
+    await response.prepare(request)
+    await response.write_eof()
+    return response
+
+
+async def send_refusal(
+    request: web.BaseRequest, wire: Wire, refused: RefusedError
+) -> web.StreamResponse:
+    """Send an error in the agent's wire. Clients try a refusal of ours only once."""
+    no_retry: set[RefusalKind] = {"budget", "diverged", "closed", "invalid", "too_large"}
+    headers = {"x-should-retry": "false"} if refused.kind in no_retry else {}
+    body = wire.refusal(refused.kind, refused.message)
+    return await send_json(request, refused.status, body, headers)
+
+
+def _upstream_document(data: bytes) -> Document:
+    try:
+        return read_document(data)
+    except DocumentError as error:
+        said = f"the model endpoint sent something that is {error}"
+        raise RefusedError("upstream", 502, said) from error
+
+
+def _checked(passage: Passage, body: Document) -> Document:
+    try:
+        return passage.whole(body)
+    except DocumentError as error:
+        raise RefusedError("upstream", 502, f"the model endpoint sent {error}") from error
+
+
+def _passed(passage: Passage, frame: Frame) -> bytes:
+    try:
+        return passage.pass_on(frame)
+    except DocumentError as error:
+        raise RefusedError("upstream", 502, f"the model endpoint sent {error}") from error

@@ -1,0 +1,130 @@
+"""The gateway: one listener on loopback, one line per node, one file per line."""
+
+import asyncio
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from benchflow_contracts import CallBudget, ModelCall, ModelEndpoint, UsageError
+
+from .call_log import CallLog
+from .limits import Limits
+from .line import Line, Rules
+from .meter import Meter
+from .prices import Price
+from .purpose import Purpose, PurposeRule
+from .server import NAME, LineKey, Server, line_path
+from .tape import Tape
+from .upstream import Client, Upstream, UpstreamKind
+
+
+class HttpGateway:
+    """Satisfies `ModelGateway`. An async context manager; it listens from the first `open`.
+
+    The address of a line holds 192 random bits: who does not know it reaches nothing. The
+    calls of a line are in `{record}/{rollout}/{node}.jsonl`.
+    """
+
+    def __init__(
+        self,
+        record: Path,
+        *,
+        kind: UpstreamKind = "same",
+        model: str | None = None,
+        port: int = 0,
+        prices: Mapping[str, Price] | None = None,
+        without_tools: Purpose = "aux",
+        diverged_go_live: bool = False,
+        limits: Limits | None = None,
+    ) -> None:
+        self._record = record
+        self._kind: UpstreamKind = kind
+        self._model = model
+        self._port = port
+        self._prices = dict(prices or {})
+        self._without_tools: Purpose = without_tools
+        self._diverged_go_live = diverged_go_live
+        self._limits = limits or Limits()
+        self._lines: dict[LineKey, tuple[Line, str]] = {}
+        self._lock = asyncio.Lock()
+        self._client: Client | None = None
+        self._server: Server | None = None
+        self._closed = False
+
+    async def open(
+        self,
+        rollout_id: str,
+        node: str,
+        *,
+        upstream: ModelEndpoint,
+        replay: Sequence[ModelCall] = (),
+        budget: CallBudget | None = None,
+    ) -> Line:
+        """Make the line of a node; it goes on with the record that the node has, if any.
+
+        Raises:
+            UsageError: A name that fits no path, or a line that is open already.
+            StoreError: The record cannot be opened.
+        """
+        for name in (rollout_id, node):
+            if re.fullmatch(NAME, name) is None:
+                raise UsageError(f"{name!r} cannot be part of a line's address", hint=f"use {NAME}")
+        key = rollout_id, node
+        if key in self._lines:
+            raise UsageError(f"the line {rollout_id}/{node} is open", hint="close it first")
+        port = await self._started()
+        token = secrets.token_urlsafe(24)
+        address = f"http://127.0.0.1:{port}{line_path(rollout_id, node, token)}"
+        line = Line(
+            node,
+            ModelEndpoint(upstream=address, port=upstream.port),
+            Upstream(upstream, self._kind, self._model),
+            CallLog.open(self._record / rollout_id / f"{node}.jsonl"),
+            Rules(
+                Tape(replay),
+                Meter(budget, self._prices),
+                PurposeRule(self._without_tools),
+                self._diverged_go_live,
+            ),
+            lambda: self._forget(key),
+        )
+        self._lines[key] = line, token
+        return line
+
+    def _forget(self, key: LineKey) -> None:
+        self._lines.pop(key, None)
+
+    async def _started(self) -> int:
+        async with self._lock:
+            if self._closed:
+                raise UsageError("the gateway is closed", hint="make a new one")
+            if self._server is None:
+                self._client = Client(self._limits)
+                self._server = Server(self._lines.get, self._client, self._limits)
+                self._port = await self._server.start(self._port)
+        return self._port
+
+    async def aclose(self) -> None:
+        """Close every line, then the listener. Idempotent."""
+        self._closed = True
+        async with asyncio.TaskGroup() as group:
+            for line, _ in list(self._lines.values()):
+                group.create_task(line.aclose())
+        if self._server is not None:
+            await self._server.aclose()
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()

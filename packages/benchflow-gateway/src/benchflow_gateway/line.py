@@ -1,0 +1,164 @@
+"""The model endpoint of one node of one rollout."""
+
+import asyncio
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from benchflow_contracts import BenchFlowError, ModelApi, ModelCall, ModelEndpoint
+
+from .call_log import CallLog
+from .documents import Document, text_of
+from .draft import Draft
+from .errors import CallBudgetError, RefusedError, ReplayDivergedError
+from .meter import Meter
+from .purpose import PurposeRule
+from .tape import DivergedError, Tape
+from .upstream import Upstream
+
+_CLOSE_SEC = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a line does with a call besides passing it on."""
+
+    tape: Tape
+    meter: Meter
+    purposes: PurposeRule
+    diverged_go_live: bool
+
+
+class Line:
+    """Satisfies `ModelLine`. Made by `HttpGateway.open`."""
+
+    def __init__(
+        self,
+        node: str,
+        endpoint: ModelEndpoint,
+        upstream: Upstream,
+        log: CallLog,
+        rules: Rules,
+        on_close: Callable[[], None],
+    ) -> None:
+        self.node = node
+        self._endpoint = endpoint
+        self.upstream = upstream
+        self._log = log
+        self._rules = rules
+        self._on_close = on_close
+        self._next = log.count
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.closed = False
+        self.error: BenchFlowError | None = None
+        """Why calls were refused: `CallBudgetError` or `ReplayDivergedError`."""
+
+    @property
+    def endpoint(self) -> ModelEndpoint:
+        """What a sandbox's `spec.model` is."""
+        return self._endpoint
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that are not wholly answered."""
+        return len(self._tasks)
+
+    def calls(self) -> Sequence[ModelCall]:
+        """Read the calls answered so far from the record."""
+        return self._log.read()
+
+    async def quiesce(self, timeout: float) -> bool:
+        """Wait until no call is in flight; false after `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def swap(self, upstream: ModelEndpoint) -> None:
+        """Send later calls to `upstream`, which speaks as the one before it did."""
+        self.upstream = Upstream(upstream, self.upstream.kind, self.upstream.model)
+
+    async def aclose(self) -> None:
+        """Refuse later calls, cut those in flight, and bring the record to the disk."""
+        if self.closed:
+            return
+        self.closed = True
+        self._on_close()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=_CLOSE_SEC)
+        self._log.close()
+
+    @contextmanager
+    def flight(self) -> Generator[None]:
+        """Count the calling task as a call in flight, to be cut when the line closes."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._tasks.discard(task)
+            if not self._tasks:
+                self._idle.set()
+
+    def begin(self, api: ModelApi, request: Document) -> Draft:
+        """Return the next call."""
+        self._next += 1
+        named = f"{self.node}.{self._next:06d}"
+        draft = Draft(named, self.node, api, self._rules.purposes.of(request), request)
+        draft.model = text_of(request.get("model")) or None
+        return draft
+
+    def replay(self, draft: Draft) -> bool:
+        """Answer the call from the record; false when the upstream has to.
+
+        Raises:
+            RefusedError: The replay diverged, and such calls do not go live.
+        """
+        try:
+            recorded = self._rules.tape.take(draft.api, draft.request)
+        except DivergedError as error:
+            draft.diverged = True
+            self.error = ReplayDivergedError(f"the call {draft.id!r} diverged: {error}")
+            if not self._rules.diverged_go_live:
+                raise RefusedError("diverged", 400, str(self.error)) from error
+            if draft.purpose == "main":
+                self._rules.tape.stop()
+            return False
+        if recorded is None:
+            return False
+        draft.note_recorded(recorded)
+        return True
+
+    def charge(self, draft: Draft) -> None:
+        """Count a call that goes to the upstream.
+
+        Raises:
+            RefusedError: The budget is used up.
+        """
+        try:
+            self._rules.meter.begin(self.upstream.model or draft.model)
+        except CallBudgetError as error:
+            self.error = error
+            status = 402 if draft.api == "anthropic-messages" else 429
+            raise RefusedError("budget", status, f"the budget is used up: {error}") from error
+        draft.charged = True
+
+    def record(self, draft: Draft) -> None:
+        """Write the call, once. Before this returns, no last byte is sent.
+
+        Raises:
+            StoreError: The call could not be written.
+        """
+        if draft.recorded:
+            return
+        draft.recorded = True
+        cost = self._rules.meter.end(draft.model, draft.usage) if draft.charged else None
+        self._log.append(draft.done(cost))

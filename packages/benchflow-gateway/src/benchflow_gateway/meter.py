@@ -1,0 +1,51 @@
+"""What a line has spent of its budget."""
+
+from benchflow_contracts import CallBudget, Usage
+
+from .errors import CallBudgetError
+from .prices import PriceTable, price_of
+
+
+class Meter:
+    """Counts calls, tokens and dollars.
+
+    A call is refused when a bound is reached as it begins. Its own tokens are known only
+    when it ends, so calls that run at the same time may each end beyond the bound.
+    """
+
+    def __init__(self, budget: CallBudget | None, prices: PriceTable) -> None:
+        self._budget = budget or CallBudget()
+        self._prices = prices
+        self.calls = 0
+        self.tokens = 0
+        self.cost_usd = 0.0
+
+    def begin(self, model: str | None) -> None:
+        """Count a call that goes to the upstream.
+
+        Raises:
+            CallBudgetError: A bound is reached, or the price that a bound needs is unknown.
+        """
+        bounds = self._budget
+        if bounds.calls is not None and self.calls >= bounds.calls:
+            raise CallBudgetError(f"{self.calls} of {bounds.calls} calls are made")
+        if bounds.tokens is not None and self.tokens >= bounds.tokens:
+            raise CallBudgetError(f"{self.tokens} of {bounds.tokens} tokens are used")
+        if bounds.cost_usd is not None:
+            if price_of(model, self._prices) is None:
+                hint = "give the gateway a price for it"
+                raise CallBudgetError(f"the price of the model {model!r} is not known", hint=hint)
+            if self.cost_usd >= bounds.cost_usd:
+                spent = f"{self.cost_usd:.4f} of {bounds.cost_usd:.4f} USD are spent"
+                raise CallBudgetError(spent)
+        self.calls += 1
+
+    def end(self, model: str | None, usage: Usage) -> float | None:
+        """Charge what a call used; return its cost when the price is known."""
+        self.tokens += usage.input_tokens + usage.output_tokens
+        price = price_of(model, self._prices)
+        if price is None:
+            return None
+        cost = price.of(usage)
+        self.cost_usd += cost
+        return cost

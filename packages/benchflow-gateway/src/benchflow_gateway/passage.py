@@ -1,0 +1,103 @@
+"""One call on its way to an upstream and back: as it came, or translated."""
+
+from .documents import Document, as_document, documents, read_document, write_document
+from .sse import Event, Frame
+from .tokens import Tokens, ask_for_tokens, strip_tokens
+from .translate import translate_request
+from .upstream import Upstream
+from .wires import CHAT, Fold, Wire
+
+
+class Passage:
+    """Holds what the upstream gets, and reads what it answers.
+
+    Where both sides speak the same wire, and nothing had to be added to the request, every
+    byte is passed on as it came.
+    """
+
+    def __init__(self, front: Wire, upstream: Upstream, request: Document, raw: bytes) -> None:
+        self._front = front
+        self._request = request
+        self.back = upstream.wire(front)
+        self._translation = None
+        sent = request
+        if self.back is not front:
+            sent, self._translation = translate_request(request, front, self.back)
+        if upstream.model is not None:
+            sent = {**sent, "model": upstream.model}
+        if self.back is CHAT and sent.get("stream"):
+            options = as_document(sent.get("stream_options"))
+            if not options.get("include_usage"):
+                sent = {**sent, "stream_options": {**options, "include_usage": True}}
+        self._asked_tokens = upstream.kind == "vllm"
+        if self._asked_tokens:
+            sent = ask_for_tokens(sent)
+        self.data = raw if sent is request else write_document(sent)
+        self._added = sent is not request
+        self._back_fold = self.back.fold()
+        self._front_fold = front.fold() if self._translation else self._back_fold
+        self.events = 0
+        """How many events came: no fewer tokens than that were generated."""
+
+    @property
+    def state(self) -> Fold:
+        """The upstream's answer so far."""
+        return self._back_fold
+
+    def pass_on(self, frame: Frame) -> bytes:
+        """Take a frame of the upstream; return what the agent gets for it."""
+        if frame.event is None:
+            return b"" if self._translation else frame.raw
+        self.events += 1
+        self._back_fold.feed(frame.event)
+        if self._translation is not None:
+            return self._translated(frame.event)
+        if self._added and self.back is CHAT:
+            return self._without_additions(frame)
+        return frame.raw
+
+    def finish(self) -> bytes:
+        """Return what the agent still needs when the upstream ended without saying so."""
+        if self._translation is None or self._back_fold.complete or self._back_fold.failure:
+            return b""
+        return self._translated(self._translation.last)
+
+    def _translated(self, event: Event) -> bytes:
+        assert self._translation is not None
+        written = list(self._translation.events(event))
+        for one in written:
+            self._front_fold.feed(one)
+        return b"".join(one.encode() for one in written)
+
+    def _without_additions(self, frame: Frame) -> bytes:
+        assert frame.event is not None
+        if not frame.event.data.startswith("{"):
+            return frame.raw
+        chunk = read_document(frame.event.data)
+        asked = as_document(self._request.get("stream_options")).get("include_usage")
+        if "usage" in chunk and not asked:
+            if not documents(chunk.get("choices")):
+                return b""
+            chunk = {key: value for key, value in chunk.items() if key != "usage"}
+        elif not self._asked_tokens:
+            return frame.raw
+        if self._asked_tokens:
+            chunk = strip_tokens(self._request, chunk)
+        return Event(frame.event.name, write_document(chunk).decode()).encode()
+
+    def whole(self, body: Document) -> Document:
+        """Return the upstream's whole answer as the agent gets it."""
+        if self._translation is not None:
+            return self._translation.body(body)
+        return strip_tokens(self._request, body) if self._asked_tokens else body
+
+    def streamed(self) -> Document | None:
+        """Return what the agent was streamed so far, as a body."""
+        body = self._front_fold.body()
+        if body is None or self._translation is not None or not self._asked_tokens:
+            return body
+        return strip_tokens(self._request, body)
+
+    def tokens(self, body: Document) -> Tokens:
+        """Return the tokens in an upstream's body."""
+        return Tokens.of(body) if self.back is CHAT else Tokens()

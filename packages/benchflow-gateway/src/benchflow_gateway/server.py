@@ -1,0 +1,112 @@
+"""The HTTP side: from a path to a line, and from a line to its exchange."""
+
+import asyncio
+import hmac
+import re
+from collections.abc import Callable
+
+from aiohttp import web
+
+from .body import read_body
+from .errors import RefusedError
+from .exchange import Exchange, send_refusal
+from .limits import Limits
+from .line import Line
+from .upstream import Client, shown_headers
+from .wires import CHAT, MESSAGES, WIRES, Wire
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+_PATH = re.compile(rf"/r/({NAME})/n/({NAME})/([A-Za-z0-9_-]+)(/.*)?")
+_COUNT = "/messages/count_tokens"
+_PLAIN = re.compile(r"/models(/[A-Za-z0-9._:-]+)*")
+LineKey = tuple[str, str]
+
+
+def line_path(rollout: str, node: str, token: str) -> str:
+    """Return where a line is served."""
+    return f"/r/{rollout}/n/{node}/{token}"
+
+
+class Server:
+    """Answers every request; an unknown line and a wrong token look the same."""
+
+    def __init__(
+        self,
+        find: Callable[[LineKey], tuple[Line, str] | None],
+        client: Client,
+        limits: Limits,
+    ) -> None:
+        self._find = find
+        self._client = client
+        self._limits = limits
+        self._web: web.Server | None = None
+        self._listener: asyncio.Server | None = None
+
+    async def start(self, port: int) -> int:
+        """Listen on loopback; return the port."""
+        self._web = web.Server(
+            self._handle,
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=self._limits.head_sec,
+        )
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(self._web, "127.0.0.1", port, backlog=1024)
+        bound: int = self._listener.sockets[0].getsockname()[1]
+        return bound
+
+    async def aclose(self) -> None:
+        """Stop listening and end every connection. Idempotent."""
+        if self._listener is not None:
+            self._listener.close()
+        if self._web is not None:
+            await self._web.shutdown(timeout=1)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        rest = ""
+        try:
+            line, rest = self._route(request.rel_url.raw_path)
+            with line.flight():
+                return await self._serve(request, line, rest)
+        except RefusedError as refused:
+            wire = MESSAGES if rest.startswith("/messages") else CHAT
+            return await send_refusal(request, wire, refused)
+
+    def _route(self, path: str) -> tuple[Line, str]:
+        match = _PATH.fullmatch(path)
+        found = self._find((match[1], match[2])) if match is not None else None
+        if match is None or found is None or not hmac.compare_digest(found[1], match[3]):
+            raise RefusedError("not_found", 404, "no such line")
+        line = found[0]
+        if line.closed:
+            raise RefusedError("closed", 410, "this line is closed")
+        return line, (match[4] or "/").removeprefix("/v1")
+
+    async def _serve(self, request: web.BaseRequest, line: Line, rest: str) -> web.StreamResponse:
+        wire = next((wire for wire in WIRES if wire.path == rest), None)
+        if request.method == "POST" and wire is not None:
+            return await Exchange(line, wire, request, self._client, self._limits).run()
+        if request.method in {"GET", "HEAD"} and rest in {"", "/"}:
+            return web.Response()
+        if request.method == "GET" and _PLAIN.fullmatch(rest):
+            return await self._pass_plain(request, line, rest, CHAT)
+        if request.method == "POST" and rest == _COUNT and line.upstream.wire(MESSAGES) is MESSAGES:
+            return await self._pass_plain(request, line, rest, MESSAGES)
+        raise RefusedError("not_found", 404, f"{request.method} {rest} is not served here")
+
+    async def _pass_plain(
+        self, request: web.BaseRequest, line: Line, rest: str, wire: Wire
+    ) -> web.StreamResponse:
+        """Pass on what is no call of a model: nothing is generated, nothing recorded."""
+        data = await read_body(request, self._limits) if request.method == "POST" else None
+        upstream = line.upstream
+        headers = upstream.headers(request.headers, upstream.wire(wire))
+        async with self._client.call(request.method, upstream.url(rest), headers, data) as answer:
+            text = (await self._client.read(answer)).decode(errors="replace")
+            kind = answer.content_type
+            return web.Response(
+                text=upstream.redact(text),
+                status=answer.status if answer.status == 200 or answer.status >= 400 else 502,
+                headers=shown_headers(answer),
+                content_type=kind if kind == "application/json" else "text/plain",
+            )

@@ -1,0 +1,58 @@
+"""Recorded calls, played back."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchflow_contracts import ModelApi, ModelCall
+
+from .digest import request_digest
+
+
+class DivergedError(Exception):
+    """The request is not the one that comes next in the record."""
+
+
+class Tape:
+    """Serves recorded answers up to the point of the fork.
+
+    Calls of the agent's work come in their recorded order. Those beside it, such as a
+    title, may come at any time before the last of the others; one that does not come
+    holds nothing up. Calls that were never answered are left out: an agent that tried
+    again gets the answer at its first try.
+    """
+
+    def __init__(self, calls: Sequence[ModelCall]) -> None:
+        answered = [c for c in calls if c.response is not None and c.status == 200 and not c.error]
+        self._main = [call for call in answered if call.purpose == "main"]
+        self._aux = [call for call in answered if call.purpose == "aux"]
+        self._digests: dict[str, str] = {}
+
+    @property
+    def finished(self) -> bool:
+        """Whether later requests go to the upstream."""
+        return not self._main
+
+    def stop(self) -> None:
+        """Let every later request go to the upstream."""
+        self._main.clear()
+        self._aux.clear()
+
+    def take(self, api: ModelApi, request: Mapping[str, Any]) -> ModelCall | None:
+        """Return the recorded call that answers `request`, `None` when the tape is over.
+
+        Raises:
+            DivergedError: There is a record left, and it is not of this request.
+        """
+        if self.finished:
+            return None
+        wanted = request_digest(api, request)
+        for call in (self._main[0], *self._aux):
+            if self._digest(call) == wanted:
+                (self._main if call is self._main[0] else self._aux).remove(call)
+                return call
+        raise DivergedError(f"not the request of {self._main[0].id!r}")
+
+    def _digest(self, call: ModelCall) -> str:
+        if call.id not in self._digests:
+            self._digests[call.id] = request_digest(call.api, call.request)
+        return self._digests[call.id]

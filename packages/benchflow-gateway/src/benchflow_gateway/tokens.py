@@ -1,0 +1,56 @@
+"""Token ids and log-probabilities, as vLLM gives them."""
+
+import math
+from dataclasses import dataclass
+from typing import cast
+
+from .documents import Document, as_document, documents, items_of
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The tokens of one answer, where the upstream gave them."""
+
+    prompt: tuple[int, ...] | None = None
+    completion: tuple[int, ...] | None = None
+    logprobs: tuple[float, ...] | None = None
+
+    @classmethod
+    def of(cls, body: Document) -> "Tokens":
+        """Read them from a chat completion: of its first choice."""
+        choices = documents(body.get("choices"))
+        choice: Document = choices[0] if choices else {}
+        content = documents(as_document(choice.get("logprobs")).get("content"))
+        values = [item.get("logprob") for item in content]
+        known = tuple(float(v) for v in values if isinstance(v, int | float) and math.isfinite(v))
+        return cls(
+            prompt=_ids(body.get("prompt_token_ids")),
+            completion=_ids(choice.get("token_ids")),
+            logprobs=known if known and len(known) == len(values) else None,
+        )
+
+
+def _ids(value: object) -> tuple[int, ...] | None:
+    if not isinstance(value, list):
+        return None
+    items = items_of(cast("object", value))
+    ids = tuple(item for item in items if type(item) is int)
+    return ids if len(ids) == len(items) else None
+
+
+def ask_for_tokens(request: Document) -> Document:
+    """Return the chat request with token ids and log-probabilities asked for."""
+    return {**request, "logprobs": True, "return_token_ids": True}
+
+
+def strip_tokens(request: Document, body: Document) -> Document:
+    """Return a body or chunk without what the agent did not ask for."""
+    gone = set[str]() if request.get("logprobs") else {"logprobs"}
+    if not request.get("return_token_ids"):
+        gone |= {"token_ids"}
+        body = {key: value for key, value in body.items() if key != "prompt_token_ids"}
+    choices = [
+        {key: value for key, value in choice.items() if key not in gone}
+        for choice in documents(body.get("choices"))
+    ]
+    return {**body, "choices": choices}

@@ -1,0 +1,150 @@
+"""A request in no wire's words: what all of them can say."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from benchflow_gateway.documents import Document, items_of
+from benchflow_gateway.errors import RefusedError
+
+Speaker = Literal["user", "assistant"]
+Choice = Literal["auto", "any", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Words."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A picture: `data` is base64 with a media type, `url` an address. One of the two."""
+
+    media_type: str = ""
+    data: str = ""
+    url: str = ""
+
+    @classmethod
+    def of_url(cls, url: str) -> "Image":
+        """Return the picture that a URL names or, as a `data:` URL, holds."""
+        if not url.startswith("data:"):
+            return cls(url=url)
+        media_type, base64, data = url.removeprefix("data:").partition(";base64,")
+        if not base64:
+            raise untranslatable("a data URL that is not base64")
+        return cls(media_type, data)
+
+    def to_url(self) -> str:
+        """Return the picture as a URL."""
+        return self.url or f"data:{self.media_type};base64,{self.data}"
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A tool that the model called. `arguments` is JSON, or free text for a custom tool."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a tool returned."""
+
+    id: str
+    parts: tuple[Text | Image, ...]
+    failed: bool = False
+
+
+Part = Text | Image | Use | Result
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one side said without the other speaking."""
+
+    role: Speaker
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the model may call; a custom one takes free text."""
+
+    name: str
+    description: str
+    parameters: Document
+    custom: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """One request."""
+
+    model: str
+    system: str = ""
+    turns: tuple[Turn, ...] = ()
+    tools: tuple[Tool, ...] = ()
+    choice: Choice | Tool | None = None
+    """A tool stands for: call this one."""
+    parallel: bool | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stop: tuple[str, ...] = ()
+    effort: str | None = None
+    schema: Document | None = None
+    """The JSON schema that the answer must have: `{name, schema, strict}`."""
+    stream: bool = False
+    usage: bool = True
+    """Whether a stream tells the tokens; only Chat Completions can say no."""
+
+    @property
+    def custom_tools(self) -> frozenset[str]:
+        """The names of the tools that take free text."""
+        return frozenset(tool.name for tool in self.tools if tool.custom)
+
+
+@dataclass(slots=True)
+class TurnList:
+    """Collects turns; neighbours of one side become one turn."""
+
+    _turns: list[tuple[Speaker, list[Part]]] = field(
+        default_factory=list[tuple[Speaker, list[Part]]]
+    )
+
+    def add(self, role: Speaker, parts: list[Part]) -> None:
+        """Add what a side said next."""
+        if self._turns and self._turns[-1][0] == role:
+            self._turns[-1][1].extend(parts)
+        elif parts:
+            self._turns.append((role, list(parts)))
+
+    def done(self) -> tuple[Turn, ...]:
+        """Return the turns."""
+        return tuple(Turn(role, tuple(parts)) for role, parts in self._turns)
+
+
+def untranslatable(what: str) -> RefusedError:
+    """Return the refusal of something that the upstream's wire cannot say."""
+    message = f"{what} cannot be passed on to this upstream"
+    return RefusedError("invalid", 400, message)
+
+
+def number(value: object) -> float | None:
+    """Return `value` when it is a number."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def whole(value: object) -> int | None:
+    """Return `value` when it is a whole number."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def words(value: object) -> tuple[str, ...]:
+    """Return the strings in `value`, which is one or a list of them."""
+    if isinstance(value, str):
+        return (value,)
+    return tuple(item for item in items_of(value) if isinstance(item, str))

@@ -1,0 +1,75 @@
+"""One call, translated: its request to the upstream's wire, its answer back."""
+
+from collections.abc import Callable, Iterator
+
+from benchflow_contracts import ModelApi
+
+from benchflow_gateway.documents import Document
+from benchflow_gateway.sse import Event
+from benchflow_gateway.wires import Wire
+
+from .chat_request import read_chat, write_chat
+from .chat_stream import ChatReader, ChatWriter
+from .delta import DeltaReader, DeltaWriter
+from .messages_request import read_messages, write_messages
+from .messages_stream import MessagesReader, MessagesWriter
+from .prompt import Prompt
+from .responses_request import read_responses
+from .responses_stream import ResponsesWriter
+
+_READ: dict[ModelApi, Callable[[Document], Prompt]] = {
+    "openai-chat": read_chat,
+    "openai-responses": read_responses,
+    "anthropic-messages": read_messages,
+}
+_WRITE: dict[ModelApi, Callable[[Prompt], Document]] = {
+    "openai-chat": write_chat,
+    "anthropic-messages": write_messages,
+}
+_READERS: dict[ModelApi, type[DeltaReader]] = {
+    "openai-chat": ChatReader,
+    "anthropic-messages": MessagesReader,
+}
+
+
+def translate_request(body: Document, front: Wire, back: Wire) -> tuple[Document, "Translation"]:
+    """Return the request in the wire of `back`, and what turns its answer round.
+
+    Raises:
+        RefusedError: The request says what `back` cannot.
+    """
+    prompt = _READ[front.api](body)
+    return _WRITE[back.api](prompt), Translation(front, back, prompt)
+
+
+class Translation:
+    """Turns the events of the upstream into those of the agent's wire."""
+
+    def __init__(self, front: Wire, back: Wire, prompt: Prompt) -> None:
+        self._front = front
+        self._back = back
+        self._reader = _READERS[back.api]()
+        self._writer = _writer(front.api, prompt)
+        self.last = self._reader.last
+        """What ends the upstream's stream, for one that forgot to."""
+
+    def events(self, event: Event) -> Iterator[Event]:
+        """Yield what `event` is in the agent's wire; raise `DocumentError` for nonsense."""
+        for delta in self._reader.read(event):
+            yield from self._writer.write(delta)
+
+    def body(self, body: Document) -> Document:
+        """Return a whole answer in the agent's wire."""
+        fold = self._front.fold()
+        for event in self._back.explode(body):
+            for written in self.events(event):
+                fold.feed(written)
+        return fold.body() or {}
+
+
+def _writer(api: ModelApi, prompt: Prompt) -> DeltaWriter:
+    if api == "openai-chat":
+        return ChatWriter(usage=prompt.usage)
+    if api == "anthropic-messages":
+        return MessagesWriter()
+    return ResponsesWriter(prompt.custom_tools)

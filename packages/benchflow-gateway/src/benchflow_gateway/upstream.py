@@ -1,0 +1,144 @@
+"""The one address behind a line, and how it is called."""
+
+import re
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import aiohttp
+from benchflow_contracts import ModelEndpoint
+from yarl import URL
+
+from .documents import Document, as_document, text_of
+from .errors import RefusedError
+from .limits import Limits
+from .wires import CHAT, MESSAGES, Wire
+
+UpstreamKind = Literal["same", "openai", "vllm", "anthropic"]
+"""`same` speaks whatever the agent speaks; `openai` and `vllm` speak Chat Completions, and
+vLLM is asked for token ids and log-probabilities; `anthropic` speaks Messages."""
+
+_VERSION = re.compile(r"/v\d+\w*$")
+_SENT = {"accept", "anthropic-beta", "anthropic-version", "openai-beta", "content-type"}
+_SHOWN = {"retry-after", "retry-after-ms", "request-id", "x-request-id", "x-should-retry"}
+_POLICY = ("x-policy-version", "x-model-version")
+_LEAST_SECRET = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """An upstream and what it speaks."""
+
+    endpoint: ModelEndpoint
+    kind: UpstreamKind = "same"
+    model: str | None = None
+    """Asked for in place of whatever model the agent names."""
+
+    def wire(self, front: Wire) -> Wire:
+        """Return the wire that a call in `front` reaches this upstream by."""
+        if self.kind == "same":
+            return front
+        return MESSAGES if self.kind == "anthropic" else CHAT
+
+    def url(self, path: str) -> URL:
+        """Return the address of `path`; a base that names no version gets `/v1`."""
+        base = self.endpoint.upstream.rstrip("/")
+        if not _VERSION.search(base):
+            base += "/v1"
+        return URL(base + path, encoded=True)
+
+    def headers(self, given: Mapping[str, str], wire: Wire | None) -> dict[str, str]:
+        """Return what is sent: little of the agent's, and the credentials."""
+        sent = {key: value for key, value in given.items() if key.lower() in _SENT}
+        sent["Accept-Encoding"] = "identity"
+        if wire is MESSAGES and not any(key.lower() == "anthropic-version" for key in sent):
+            sent["anthropic-version"] = "2023-06-01"
+        own = {key.lower() for key in self.endpoint.headers}
+        return {k: v for k, v in sent.items() if k.lower() not in own} | dict(self.endpoint.headers)
+
+    def redact(self, text: str) -> str:
+        """Return `text` without the credentials: some servers quote the key they refuse."""
+        for value in self.endpoint.headers.values():
+            for secret in (value, *value.split()):
+                if len(secret) >= _LEAST_SECRET:
+                    text = text.replace(secret, "[redacted]")
+        return text
+
+
+class Client:
+    """Calls upstreams. One pool of connections for all lines."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        # Shorter than the 5 s after which common servers close an idle connection.
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=4)
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=limits.connect_sec, sock_read=limits.idle_sec
+        )
+        self._session = aiohttp.ClientSession(
+            connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()
+        )
+
+    @asynccontextmanager
+    async def call(
+        self, method: str, url: URL, headers: Mapping[str, str], data: bytes | None
+    ) -> AsyncGenerator[aiohttp.ClientResponse]:
+        """Send a request. Leaving the block early cuts the connection.
+
+        Raises:
+            RefusedError: The upstream cannot be reached, or broke off.
+        """
+        try:
+            answer = await self._send(method, url, headers, data)
+            async with answer:
+                yield answer
+        except TimeoutError as error:
+            raise RefusedError("upstream", 504, "the model endpoint did not answer") from error
+        except (aiohttp.ClientError, ValueError, OSError) as error:
+            # The text of such an error may name the address, which may hold a credential.
+            said = f"the model endpoint failed ({type(error).__name__})"
+            raise RefusedError("upstream", 502, said) from error
+
+    async def _send(
+        self, method: str, url: URL, headers: Mapping[str, str], data: bytes | None
+    ) -> aiohttp.ClientResponse:
+        for last in (False, True):
+            try:
+                return await self._session.request(
+                    method, url, data=data, headers=headers, allow_redirects=False
+                )
+            except aiohttp.ServerDisconnectedError:
+                # An idle connection that the server closed as we took it: one more try.
+                if last:
+                    raise
+        raise AssertionError
+
+    async def read(self, answer: aiohttp.ClientResponse) -> bytes:
+        """Return the whole body; raise `RefusedError` for one that is too long."""
+        data = bytearray()
+        async for piece in answer.content.iter_any():
+            data += piece
+            if len(data) > self._limits.response_bytes:
+                raise RefusedError("upstream", 502, "the model's answer is too long")
+        return bytes(data)
+
+    async def aclose(self) -> None:
+        """Close every connection. Idempotent."""
+        await self._session.close()
+
+
+def shown_headers(answer: aiohttp.ClientResponse) -> dict[str, str]:
+    """Return what the agent gets of the upstream's headers."""
+    return {key: value for key, value in answer.headers.items() if key.lower() in _SHOWN}
+
+
+def policy_version(answer: aiohttp.ClientResponse) -> str | None:
+    """Return which weights answered, when a header says so."""
+    return next((answer.headers[name] for name in _POLICY if name in answer.headers), None)
+
+
+def error_message(body: Document) -> str:
+    """Return the words of an upstream's error body."""
+    error = body.get("error")
+    return text_of(error) or text_of(as_document(error).get("message")) or "an error"

@@ -1,0 +1,33 @@
+"""A gateway that records below `tmp_path`, and the scripted model server."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchflow_gateway import HttpGateway
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[3] / "tests")]
+from scripted_llm import ScriptedLlm, WriteOneFile  # noqa: E402
+
+
+@pytest.fixture
+def llm() -> Any:
+    with ScriptedLlm(WriteOneFile("hello.txt", "hi")) as server:
+        yield server
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., Any]:
+    """Run `body(gateway)` with a gateway that records below `tmp_path`."""
+
+    def call(body: Callable[[HttpGateway], Awaitable[Any]], **options: Any) -> Any:
+        async def main() -> Any:
+            async with HttpGateway(tmp_path / "record", **options) as gateway:
+                return await body(gateway)
+
+        return asyncio.run(main())
+
+    return call
