@@ -9,8 +9,14 @@ from benchflow_contracts import Event, RolloutTree, StoreError
 from benchflow_kernel import fold, load_task, read_events, tree_to_json
 
 from benchflow.options import RunOptions
+from benchflow.records.model_calls import read_model_calls
 from benchflow.records.trainer import leaf_record
-from benchflow.trajectories import export_trajectories_to_jsonl
+from benchflow.trajectories import (
+    TraceSource,
+    episode,
+    export_trajectories_to_jsonl,
+    write_json_lines,
+)
 
 from . import format as fmt
 from .flags import DEFAULT_JOBS, JobsDir, Json
@@ -77,11 +83,14 @@ def tree(
         print_tree(loaded, credit=credit, depth=depth)
 
 
+Format = Literal["verifiers", "sft", "v1-leaves", "v1-graph", "v1-flat"]
+
+
 def export(
     rollout: str,
     *,
     output: Path,
-    format: Literal["verifiers", "sft"] = "verifiers",  # noqa: A002 - the flag's name
+    format: Format = "verifiers",  # noqa: A002 - the flag's name
     jobs_dir: JobsDir = DEFAULT_JOBS,
     json: Json = False,
 ) -> None:
@@ -90,13 +99,19 @@ def export(
     Examples:
         bench rollout export book-the-room__1f --output dataset.jsonl
         bench rollout export book-the-room__1f --output sft.jsonl --format sft
+        bench rollout export book-the-room__1f --output traces.jsonl --format v1-graph
 
     Args:
         rollout: A rollout's directory, id, or unique start of its id.
         output: The file to write; it is replaced at once.
-        format: `verifiers` rows, or the same with OpenAI tool calls for SFT.
+        format: `verifiers` rows (up to 0.3.1), or the same with OpenAI tool calls for `sft`;
+            a Verifiers v1 episode with one trace per leaf (`v1-leaves`) or one trace for the
+            tree (`v1-graph`); `v1-flat` is the leaves' traces without the episode.
     """
     directory = find_rollout(rollout, jobs_dir)
+    if format not in {"verifiers", "sft"}:
+        _export_traces(directory, output, format, json=json)
+        return
     events = _events(directory)
     loaded = fold(events)
     config = _config(directory)
@@ -113,6 +128,27 @@ def export(
         note(
             f"wrote {report.written} trajectories to {output}, left out {report.unscored} unscored"
         )
+
+
+def _export_traces(directory: Path, output: Path, form: Format, *, json: bool) -> None:
+    config = _config(directory)
+    options = RunOptions.model_validate(config["options"])
+    source = TraceSource(
+        tree=_load(directory),
+        task=load_task(Path(config["task_path"])),
+        agent=options.agent_name,
+        model=options.model,
+        calls=read_model_calls(directory),
+    )
+    made = episode(source, "graph" if form == "v1-graph" else "leaves")
+    records = [] if made is None else [made]
+    if form == "v1-flat":
+        records = [trace for one in records for trace in one["traces"]]
+    written = write_json_lines(records, output)
+    if json:
+        print_json({"path": str(output), "written": written})
+    else:
+        note(f"wrote {written} records to {output}")
 
 
 def _load(directory: Path) -> RolloutTree:

@@ -117,23 +117,39 @@ def export_trajectories_to_jsonl(
         StoreError: The file cannot be written, or a record holds no JSON.
     """
     target = Path(path)
-    scratch = target.with_name(f".{target.name}.tmp")
-    written = unscored = 0
+    unscored = 0
+
+    def scored() -> Iterable[Mapping[str, Any]]:
+        nonlocal unscored
+        for record in records:
+            if record["reward"] is None:
+                unscored += 1
+            else:
+                yield record
+
+    written = write_json_lines(scored(), target)
+    return ExportReport(path=target, written=written, unscored=unscored)
+
+
+def write_json_lines(records: Iterable[Mapping[str, Any]], path: Path) -> int:
+    """Write one JSON line each, replacing `path` at once; return how many.
+
+    Raises:
+        StoreError: The file cannot be written, or a record holds no JSON.
+    """
+    scratch = path.with_name(f".{path.name}.tmp")
+    written = 0
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         with scratch.open("w", encoding="utf-8") as file:
             for record in records:
-                if record["reward"] is None:
-                    unscored += 1
-                    continue
-                line = json.dumps(record, allow_nan=False)
-                file.write(line + "\n")
+                file.write(json.dumps(record, allow_nan=False) + "\n")
                 written += 1
-        scratch.replace(target)
+        scratch.replace(path)
     except (OSError, ValueError, TypeError) as error:
         scratch.unlink(missing_ok=True)
-        raise StoreError(f"cannot export to {str(target)!r}: {error}") from error
-    return ExportReport(path=target, written=written, unscored=unscored)
+        raise StoreError(f"cannot export to {str(path)!r}: {error}") from error
+    return written
 
 
 def stable_example_id(task_id: str) -> int:

@@ -1,0 +1,161 @@
+"""A rollout tree as the message graph of a Verifiers v1 trace.
+
+Source of the format: verifiers 0.4.0, `verifiers.v1.graph.MessageNode`. A node is one message
+with the tokens it adds; the tokens along a path are exactly what the model saw and said.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from benchflow_contracts import ModelCall, RolloutNode, Step
+
+from .messages import Message, steps_to_messages
+from .v1_messages import v1_message
+
+
+@dataclass(slots=True)
+class GraphNode:
+    """One message, and the tree node that it came from."""
+
+    source: str
+    parent: "GraphNode | None"
+    message: dict[str, Any]
+    timestamp: float
+    sampled: bool = False
+    """Whether a model made it here, and it is not only repeated to the model."""
+    tokens: tuple[int, ...] = ()
+    scaffold: int = 0
+    """How many of `tokens` come before what the model sampled."""
+    logprobs: tuple[float, ...] = ()
+    """One per sampled token, or none: then nothing of it may be trained on."""
+
+    @property
+    def mask(self) -> list[bool]:
+        """Which of `tokens` may be trained on."""
+        trained = bool(self.logprobs)
+        return [trained and at >= self.scaffold for at in range(len(self.tokens))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """What the model has seen on the way to a tree node."""
+
+    at: GraphNode | None = None
+    seen: tuple[dict[str, Any], ...] = ()
+    """The messages, as v1 spells them: an agent may repeat its own with other keys."""
+    tokens: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class MessageGraph:
+    """The messages of a tree, each once; shared prefixes are shared nodes.
+
+    `by_source` has the messages of each tree node in order. `retokenised` counts the calls
+    whose prompt did not begin with the tokens before it: such a call starts a new path, so
+    that no sample has tokens that the model never saw in this order.
+    """
+
+    by_source: dict[str, list[GraphNode]] = field(default_factory=dict[str, list[GraphNode]])
+    calls: list[tuple[GraphNode, ModelCall]] = field(
+        default_factory=list[tuple[GraphNode, ModelCall]]
+    )
+    retokenised: int = 0
+
+    def along(self, path: Sequence[RolloutNode]) -> list[GraphNode]:
+        """Return the messages of a path of tree nodes, in order."""
+        return [node for place in path for node in self.by_source.get(place.id, ())]
+
+
+def message_graph(
+    root: RolloutNode, calls: Mapping[str, ModelCall], *, instruction: str | None = None
+) -> MessageGraph:
+    """Return the messages of the tree below `root`.
+
+    With recorded calls of an OpenAI chat endpoint, a step's messages are those that the
+    model was sent, and token ids, masks and log-probabilities are on them where the upstream
+    gave them. A step without such a call has the messages of `steps_to_messages`, without
+    tokens: good for reading and SFT, and never for RL.
+    """
+    graph = MessageGraph()
+    stack: list[tuple[RolloutNode, _Path]] = [(root, _Path())]
+    while stack:
+        node, path = stack.pop()
+        if node.step is not None:
+            path = _extend(graph, node, node.step, path, calls, instruction)
+        stack.extend((child, path) for child in reversed(node.children))
+    return graph
+
+
+def _extend(
+    graph: MessageGraph,
+    node: RolloutNode,
+    step: Step,
+    path: _Path,
+    calls: Mapping[str, ModelCall],
+    instruction: str | None,
+) -> _Path:
+    recorded = [calls[ident] for ident in step.model_calls if ident in calls]
+    chat = [call for call in recorded if _is_chat(call)]
+    graph.by_source[node.id] = []
+    if not chat:
+        return _spoken(graph, node, path, instruction)
+    for call in chat:
+        path = _called(graph, node, call, path)
+    return path
+
+
+def _is_chat(call: ModelCall) -> bool:
+    return call.purpose == "main" and call.api == "openai-chat" and _reply(call) is not None
+
+
+def _reply(call: ModelCall) -> Message | None:
+    choices = cast("list[dict[str, Message]]", (call.response or {}).get("choices") or [{}])
+    return choices[0].get("message")
+
+
+def _spoken(graph: MessageGraph, node: RolloutNode, path: _Path, instruction: str | None) -> _Path:
+    """Add what the agent told of its step; an Answer is spelled by the Ask before it."""
+    assert node.step is not None
+    before = None if node.parent is None else node.parent.step
+    lead = [] if before is None else [before]
+    told = steps_to_messages([*lead, node.step], instruction=instruction)
+    skipped = len(steps_to_messages(lead, instruction=instruction)) if lead else 0
+    at = path.at
+    for message in map(v1_message, told[skipped:]):
+        at = _add(graph, node, at, message)
+        at.sampled = message["role"] == "assistant"
+    return _Path(at=at)
+
+
+def _called(graph: MessageGraph, node: RolloutNode, call: ModelCall, path: _Path) -> _Path:
+    """Add what the model was sent since the last call, and what it said."""
+    sent = tuple(map(v1_message, call.request.get("messages", ())))
+    prompt, said = call.prompt_token_ids or (), call.completion_token_ids or ()
+    goes_on = sent[: len(path.seen)] == path.seen and prompt[: len(path.tokens)] == path.tokens
+    if not goes_on:
+        graph.retokenised += bool(path.tokens)
+        path = _Path()
+    fresh, delta = sent[len(path.seen) :], prompt[len(path.tokens) :]
+    at = path.at
+    for message in fresh:
+        at = _add(graph, node, at, message)
+    if at is not None and fresh:
+        at.tokens, delta = delta, ()
+    reply = _reply(call)
+    assert reply is not None
+    at = _add(graph, node, at, v1_message(reply))
+    at.sampled, at.tokens, at.scaffold = True, (*delta, *said), len(delta)
+    if said and call.logprobs is not None and len(call.logprobs) == len(said):
+        at.logprobs = call.logprobs
+    graph.calls.append((at, call))
+    return _Path(at=at, seen=(*sent, at.message), tokens=(*prompt, *said))
+
+
+def _add(
+    graph: MessageGraph, node: RolloutNode, parent: GraphNode | None, message: dict[str, Any]
+) -> GraphNode:
+    assert node.step is not None
+    made = GraphNode(node.id, parent, message, node.step.finished_at)
+    graph.by_source[node.id].append(made)
+    return made
