@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,14 @@ def archive(request: ModelRequest) -> ModelReply:
     return ModelReply(text="Done.") if request.tool_results else shell(ARCHIVE)
 
 
-def book(request: ModelRequest) -> ModelReply:
+def book(request: ModelRequest, tool: str = "ask_user") -> ModelReply:
     """Look, ask which event is meant, and change the one that the user names."""
     seen = request.tool_results
     if not seen:
         return shell("claw-gcal list --calendar cal-1 --text review")
     if len(seen) == 1:
         ask = {"question": "Which review with Dana?", "options": EVENTS}
-        return ModelReply(text="Only you can tell.", tools=(ToolUse("ask_user", ask),))
+        return ModelReply(text="Only you can tell.", tools=(ToolUse(tool, ask),))
     if len(seen) == 2:
         chosen = next(event for event in EVENTS if event in seen[1])
         room = "room-maple@harborlight.example"
@@ -52,9 +53,19 @@ def test_a_policy_earns_the_reward_of_a_task_through_its_shell(bench: Any) -> No
     assert len(llm.requests) == 2
 
 
-def test_a_policys_question_is_forked_and_one_branch_is_right(bench: Any, tmp_path: Path) -> None:
-    with ScriptedLlm(book) as llm:
-        record = run(bench, llm, "book-the-review-room", "--branch", "ask-user")
+@pytest.mark.parametrize(
+    ("tool", "env"),
+    [
+        ("ask_user", ()),
+        ("mcp__benchflow__ask_user", ("--agent-env.BENCHFLOW_ASK_MCP", "1")),
+    ],
+    ids=["its-own-tool", "the-portable-tool"],
+)
+def test_a_policys_question_is_forked_and_one_branch_is_right(
+    bench: Any, tmp_path: Path, tool: str, env: tuple[str, ...]
+) -> None:
+    with ScriptedLlm(partial(book, tool=tool)) as llm:
+        record = run(bench, llm, "book-the-review-room", "--branch", "ask-user", *env)
     assert record["value"]["n"] == 3
     lines = (tmp_path / record["directory"] / "trainer/verifiers.jsonl").read_text().splitlines()
     assert sorted(json.loads(line)["reward"] == 1.0 for line in lines) == [False, False, True]

@@ -13,6 +13,8 @@ from benchflow_contracts import (
     SessionSnapshot,
 )
 
+from .ask_mcp.joined import JoinedProcess
+from .ask_mcp.tool import AskTool, wants_tool
 from .install import install
 from .launch import Launcher
 from .limits import WireLimits
@@ -62,9 +64,20 @@ class AcpAgent:
         # must not be a cost of looking at the list of agents.
         from .attach import Attachment  # noqa: PLC0415
 
+        installed = await install(self.decl)
+        tool = AskTool(sandbox, role) if wants_tool(self.decl, role) else None
+        role = tool.role if tool else role
         launcher = Launcher(self.decl, sandbox, role)
-        process = await launcher.launch(await install(self.decl))
         attachment = Attachment(self.decl, sandbox, role, self._limits, log_dir)
+        broker = await tool.start() if tool else None
+        try:
+            process = await launcher.launch(installed)
+        except BaseException:
+            if broker is not None:
+                await broker.aclose()
+            raise
+        if broker is not None:
+            process = JoinedProcess(process, broker)
         return await attachment.open(process, launcher, resume)
 
     async def attach(

@@ -1,9 +1,10 @@
 """The agent's questions, in one shape, and the way back to each wire form.
 
-Three forms exist: `elicitation/create` (a form whose properties are questions),
-`session/request_permission` (a gate on one tool call), and Qwen's questionnaire,
-which travels inside a permission request. Every mapping here is pure, and the
-answer that a step shows is read back from the reply that really went out.
+Four forms exist: `elicitation/create` (a form whose properties are questions),
+`session/request_permission` (a gate on one tool call), Qwen's questionnaire, which
+travels inside a permission request, and our own ask tool's (see `ask_mcp`). Every
+mapping here is pure, and the answer that a step shows is read back from the reply
+that really went out.
 """
 
 from typing import Any
@@ -12,6 +13,8 @@ from acp.schema import CreateFormSessionElicitationRequest, RequestPermissionReq
 from benchflow_contracts import Answer, Ask, AskOption, Question
 from pydantic import ValidationError
 
+from .ask_mcp.form import METHOD as ASK_TOOL
+from .ask_mcp.form import tool_answer, tool_ask, tool_reply
 from .elicitation import form_answer, form_questions, form_reply
 from .permission import PERMISSION_QUESTION, permission_answer, permission_reply
 from .questionnaire import questionnaire, questionnaire_answer, questionnaire_reply
@@ -19,7 +22,7 @@ from .state import IncomingRequest
 
 ELICITATION = "elicitation/create"
 PERMISSION = "session/request_permission"
-ASK_METHODS = frozenset({ELICITATION, PERMISSION})
+ASK_METHODS = frozenset({ELICITATION, PERMISSION, ASK_TOOL})
 
 
 def to_ask(request: IncomingRequest) -> Ask | None:
@@ -29,6 +32,8 @@ def to_ask(request: IncomingRequest) -> Ask | None:
             return _from_form(request)
         if request.method == PERMISSION:
             return _from_permission(request)
+        if request.method == ASK_TOOL:
+            return tool_ask(request)
     except ValidationError:
         return None
     return None
@@ -44,6 +49,8 @@ def to_reply(ask: Ask, answer: Answer) -> dict[str, Any]:
         return form_reply(ask, answer)
     if ask.channel == "vendor":
         return questionnaire_reply(ask, answer)
+    if ask.channel == "mcp":
+        return tool_reply(ask, answer)
     return permission_reply(ask, answer)
 
 
@@ -53,6 +60,8 @@ def to_answer(ask: Ask, reply: dict[str, Any]) -> Answer:
         return form_answer(ask, reply)
     if ask.channel == "vendor":
         return questionnaire_answer(ask, reply)
+    if ask.channel == "mcp":
+        return tool_answer(ask, reply)
     return permission_answer(ask, reply)
 
 

@@ -12,6 +12,7 @@ from benchflow_contracts import (
     SessionSnapshot,
 )
 
+from .ask_mcp.joined import attach_joined
 from .carry import read_carry
 from .connection import Connection
 from .declaration import AgentDecl
@@ -69,7 +70,9 @@ class Attachment:
         """Go on with a process that is alive already."""
         client, state = read_carry(carry, self._decl.id)
         try:
-            process = await self._sandbox.attach(carry.process_id)
+            process = await attach_joined(
+                self._sandbox, carry.process_id, began=bytes(state.buffer)
+            )
         except SandboxError as error:
             raise AgentError(f"agent {self._decl.id!r} was not carried in: {error}") from error
         connection = self._connection(process, state)

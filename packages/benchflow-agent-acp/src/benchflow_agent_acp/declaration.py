@@ -110,6 +110,8 @@ class AskSection(Section):
     """How the agent puts questions to its user."""
 
     channel: Literal["elicitation", "permission", "vendor", "none"] = "none"
+    mcp: bool = False
+    """Whether every role gets the portable `ask_user` tool, see `ask_mcp`."""
     enable: Mapping[str, str | bool] = {}
     """Session options without which it never asks. They change how the agent works, so
     they are set only for a role whose env has `ASK_SWITCH` as "1"."""
@@ -187,6 +189,6 @@ class AgentDecl(Section):
         return AgentCapabilities(
             protocol="acp",
             version=self.version,
-            ask_user=self.ask.channel != "none",
+            ask_user=self.ask.channel != "none" or self.ask.mcp,
             session_snapshot=self.session.snapshot,
         )

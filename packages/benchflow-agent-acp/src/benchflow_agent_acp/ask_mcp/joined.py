@@ -1,0 +1,171 @@
+"""The agent's process and the ask tool's broker, as one process to the client."""
+
+import asyncio
+import json
+import re
+
+from benchflow_contracts import ByteReader, ByteWriter, Process, Sandbox, SandboxError
+
+from benchflow_agent_acp.framing import as_object, parse_message, split_lines
+
+from .form import METHOD
+from .inside.meeting import LINE_BYTES
+
+KEY = "ask-mcp-"
+"""Begins the id of every request that comes from the broker."""
+
+_SEPARATOR = "+"
+_DEPTH = 8
+_REPLY = re.compile(rb'\{"jsonrpc":"2\.0","id":"ask-mcp-[0-9]{1,9}",')
+_CALL = re.compile(rb'"toolCallId": ?("(?:[^"\\]|\\.){1,256}")')
+_TAIL_BYTES = 256 * 1024
+
+
+class JoinedReader:
+    """What both say, as one stream of whole lines.
+
+    A line of the broker comes between two lines of the agent, and after everything that
+    the agent had written by then: the tool call that asks is known before its question.
+    """
+
+    def __init__(self, agent: ByteReader, broker: ByteReader, began: bytes) -> None:
+        self._agent = agent
+        self._broker: ByteReader | None = broker
+        self._buffer = bytearray()
+        self._held = b""
+        self._tail = bytearray(began)
+        self._call: bytes | None = None
+
+    def waiting(self) -> int:
+        """Return the bytes that `read` would return without waiting."""
+        count = self._agent.waiting()
+        if not self._tail and not count:
+            count = len(self._held) + (self._broker.waiting() if self._broker else 0)
+        return count
+
+    async def read(self, max_bytes: int = 65536) -> bytes:
+        """Return bytes of the agent, or whole lines of the broker."""
+        while True:
+            if self._tail or self._agent.waiting() or self._broker is None:
+                return self._of_agent(await self._agent.read(max_bytes))
+            if self._held:
+                held, self._held = self._held, b""
+                return held
+            data = await self._either(self._broker, max_bytes)
+            if data is not None:
+                return self._of_agent(data)
+
+    async def _either(self, broker: ByteReader, max_bytes: int) -> bytes | None:
+        """Read what comes first; hold the broker's. Both readers can be cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            agent = tasks.create_task(self._agent.read(max_bytes))
+            asked = tasks.create_task(broker.read())
+            await asyncio.wait({agent, asked}, return_when=asyncio.FIRST_COMPLETED)
+            agent.cancel()
+            asked.cancel()
+        if not asked.cancelled():
+            self._hold(asked.result())
+        return None if agent.cancelled() else agent.result()
+
+    def _of_agent(self, data: bytes) -> bytes:
+        *lines, rest = (bytes(self._tail) + data).split(b"\n")
+        for line in lines:
+            if b"ask_user" in line and b"tool_call" in line:
+                found = _CALL.search(line)
+                self._call = found.group(1) if found else self._call
+        # Longer lines are no tool call of ours; only their being open matters.
+        self._tail[:] = rest[-_TAIL_BYTES:]
+        return data
+
+    def _hold(self, chunk: bytes) -> None:
+        if not chunk:
+            self._broker = None
+            return
+        for line in split_lines(self._buffer, chunk, limit=LINE_BYTES):
+            self._held += self._request(line)
+
+    def _request(self, line: bytes) -> bytes:
+        message = parse_message(line, max_depth=_DEPTH)
+        number, body = message.get("id"), as_object(message.get("params"))
+        if type(number) is not int or not 0 < number < 10**9:
+            return b""
+        if self._call is not None:
+            body["toolCallId"] = json.loads(self._call)
+        request = {"jsonrpc": "2.0", "id": f"{KEY}{number}", "method": METHOD, "params": body}
+        return json.dumps(request).encode() + b"\n"
+
+
+class JoinedWriter:
+    """Writes whole messages: replies to the broker's questions to it, the rest to the agent."""
+
+    def __init__(self, agent: ByteWriter, broker: ByteWriter) -> None:
+        self._agent = agent
+        self._broker = broker
+
+    async def write(self, data: bytes) -> None:
+        """Write one message."""
+        if not _REPLY.match(data):
+            await self._agent.write(data)
+            return
+        try:
+            await self._broker.write(data)
+        except SandboxError:
+            # A broker that was killed inside: the tool told the agent that nobody answers.
+            return
+
+    async def aclose(self) -> None:
+        """Close both ends. Idempotent."""
+        await self._agent.aclose()
+        await self._broker.aclose()
+
+
+class JoinedProcess:
+    """Satisfies `Process`. Its end is the agent's; closing it ends both.
+
+    `began` is what was read of the agent's open line before.
+    """
+
+    def __init__(self, agent: Process, broker: Process, *, began: bytes = b"") -> None:
+        self._agent = agent
+        self._broker = broker
+        self.stdin = JoinedWriter(agent.stdin, broker.stdin)
+        self.stdout = JoinedReader(agent.stdout, broker.stdout, began)
+
+    @property
+    def id(self) -> str:
+        """Both ids, as `attach_joined` takes them."""
+        return f"{self._agent.id}{_SEPARATOR}{self._broker.id}"
+
+    @property
+    def stderr(self) -> ByteReader:
+        """The agent's; the broker's goes nowhere."""
+        return self._agent.stderr
+
+    async def wait(self) -> int:
+        """Return the agent's exit code."""
+        return await self._agent.wait()
+
+    async def kill(self) -> None:
+        """Kill both process groups."""
+        await self._agent.kill()
+        await self._broker.kill()
+
+    async def aclose(self) -> None:
+        """Kill both and release their pipes. Idempotent."""
+        await self._agent.aclose()
+        await self._broker.aclose()
+
+
+async def attach_joined(sandbox: Sandbox, process_id: str, *, began: bytes) -> Process:
+    """Take hold of a carried process, joined or alone, by the id that it had.
+
+    `began` is the start of a line of the agent's that was read before the fork.
+
+    Raises:
+        SandboxError: There is none of this id.
+    """
+    agent, joined, broker = process_id.partition(_SEPARATOR)
+    process = await sandbox.attach(agent)
+    if not joined:
+        return process
+    return JoinedProcess(process, await sandbox.attach(broker), began=began)

@@ -1,0 +1,74 @@
+"""Giving a role the portable `ask_user` tool."""
+
+import asyncio
+import secrets
+from importlib.resources import as_file, files
+
+from benchflow_contracts import AgentError, McpServer, Process, Role, Sandbox, SandboxError
+
+from benchflow_agent_acp.declaration import AgentDecl
+
+from .inside.meeting import decoded
+
+ASK_MCP_SWITCH = "BENCHFLOW_ASK_MCP"
+"""The variable of a role's env that gives it the tool, whatever its declaration says."""
+
+SERVER_NAME = "benchflow"
+TARGET = "/opt/benchflow/benchflow_ask"
+_READY_SEC = 60.0
+_SPAWN = 'exec python3 -I "$0" broker "$1" 2>/dev/null'
+
+
+def wants_tool(decl: AgentDecl, role: Role) -> bool:
+    """Whether this role gets the tool."""
+    switch = role.env.get(ASK_MCP_SWITCH)
+    return decl.ask.mcp if switch is None else switch == "1"
+
+
+class AskTool:
+    """The tool of one session: its broker, and what the agent is told of its server."""
+
+    def __init__(self, sandbox: Sandbox, role: Role) -> None:
+        self._sandbox = sandbox
+        # Only to tell two sessions of one box apart; whoever is in the box may ask.
+        self._token = secrets.token_hex(8)
+        args = ("-I", TARGET, "server", self._token)
+        server = McpServer(name=SERVER_NAME, command="python3", args=args)
+        self.role = role.model_copy(update={"mcp_servers": (*role.mcp_servers, server)})
+
+    async def start(self) -> Process:
+        """Start the broker; it listens when this returns.
+
+        Raises:
+            AgentError: The box has no python3 >= 3.11.
+        """
+        with as_file(files("benchflow_agent_acp").joinpath("ask_mcp/inside")) as program:
+            await self._sandbox.upload(program, TARGET)
+        try:
+            broker = await self._sandbox.spawn(["sh", "-c", _SPAWN, TARGET, self._token])
+        except SandboxError as error:
+            raise AgentError(f"the ask tool did not start: {error}") from error
+        try:
+            await _ready(broker)
+        except BaseException:
+            await broker.aclose()
+            raise
+        return broker
+
+
+async def _ready(broker: Process) -> None:
+    line = b""
+    try:
+        async with asyncio.timeout(_READY_SEC):
+            while not line.endswith(b"\n") and len(line) < 4096:
+                chunk = await broker.stdout.read()
+                if not chunk:
+                    break
+                line += chunk
+    except TimeoutError as error:
+        raise AgentError(f"the ask tool was not ready within {_READY_SEC:g} s") from error
+    if decoded(line) != {"ready": True}:
+        raise AgentError(
+            "the ask tool did not start in the sandbox",
+            hint="it needs python3 >= 3.11 there; or take BENCHFLOW_ASK_MCP away from the role",
+        )
