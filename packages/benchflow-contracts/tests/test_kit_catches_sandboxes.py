@@ -399,7 +399,8 @@ def test_a_provider_that_cannot_create_fails_every_check_and_hides_none():
     provider = FakeSandboxProvider(fail_on={"create": SandboxError("no room")})
     results = asyncio.run(check_sandbox(provider))
     assert len(results) == len(sandbox_checks())
-    assert {result.status for result in results} == {"failed", "skipped"}
+    passed = {result.name for result in results if result.status == "passed"}
+    assert passed == {"the_live_engine_is_named", "what_was_never_saved_is_not_loaded"}
     assert all("no room" in result.reason for result in results if result.status == "failed")
     denied = ("capabilities: ", "every ")
     skipped = [result.reason for result in results if result.status == "skipped"]

@@ -18,17 +18,24 @@ from benchflow_contracts.testing import (
     agent_checks,
     check_agent,
     check_environment,
+    check_gateway,
     check_reward,
     check_sandbox,
     check_user_model,
     environment_checks,
+    gateway_checks,
     open_sandbox_subject,
     reward_checks,
     run_check,
     sandbox_checks,
     user_model_checks,
 )
+from benchflow_contracts.testing.checks.carry_checks import CARRY_CHECKS
+from benchflow_contracts.testing.checks.live_checks import LIVE_CHECKS
+from benchflow_contracts.testing.checks.saved_checks import SAVED_CHECKS
 from benchflow_contracts.testing.fakes import (
+    FAKE_AGENT_CAPABILITIES,
+    FAKE_WITHOUT_LIVE,
     Act,
     FakeAgent,
     FakeEnvironment,
@@ -45,6 +52,7 @@ from benchflow_contracts.testing.fakes import (
 
 # What a fake cannot do, and its capabilities say so or its world has no program for it.
 HONEST_SKIPS = {
+    "attach_without_live_snapshots_is_refused",
     "an_unsupported_level_is_refused",
     "no_network_means_no_route",
     "an_exposed_port_reaches_the_server_inside",
@@ -83,6 +91,9 @@ def test_the_fake_agent_keeps_the_promises():
             "cancel_ends_the_turn",
             "a_silent_agent_is_an_error",
             "a_session_that_cannot_be_carried_says_so",
+            "a_pending_ask_is_carried_into_each_child",
+            "a_carried_ask_is_answered_once",
+            "a_busy_session_is_not_carried",
         }
     )
 
@@ -92,13 +103,61 @@ def test_the_fake_agent_keeps_the_promises():
             await check_agent(AgentSubject(FakeAgent([turn, turn]), provider)), skipped=skipped
         )
         subject = AgentSubject(FakeAgent([asking]), provider, ask_prompt="Ask me.")
-        all_passed(await check_agent(subject, only=[str(agent_checks()[4])]))
+        only = [
+            "an_ask_ends_a_step_and_its_answer_opens_the_next",
+            "a_pending_ask_is_carried_into_each_child",
+            "a_carried_ask_is_answered_once",
+        ]
+        all_passed(await check_agent(subject, only=only))
         subject = AgentSubject(FakeAgent([[Hang()]]), provider, endless_prompt="Wait.")
-        only = ["cancel_ends_the_turn", "a_silent_agent_is_an_error"]
+        only = [
+            "cancel_ends_the_turn",
+            "a_silent_agent_is_an_error",
+            "a_busy_session_is_not_carried",
+        ]
         all_passed(await check_agent(subject, only=only))
         await provider.aclose()
 
     asyncio.run(main())
+
+
+def test_without_live_forks_exactly_their_checks_are_skipped_and_say_so():
+    unproven = FAKE_AGENT_CAPABILITIES.model_copy(update={"proven": {}})
+
+    async def main() -> tuple[list[CheckResult], list[list[CheckResult]]]:
+        provider = FakeSandboxProvider(capabilities=FAKE_WITHOUT_LIVE)
+        only = [check.name for check in (*LIVE_CHECKS, *SAVED_CHECKS)]
+        boxes = await check_sandbox(provider, only=only)
+        carries = [check.name for check in CARRY_CHECKS]
+        agents = [
+            FakeAgent([[Say("hello")]]),
+            FakeAgent([[Say("hello")]], capabilities=unproven),
+        ]
+        asked = [
+            AgentSubject(agent, provider, ask_prompt="ask", endless_prompt="wait")
+            for agent in agents
+        ]
+        return boxes, [await check_agent(subject, only=carries) for subject in asked]
+
+    boxes, sessions = asyncio.run(main())
+    passed = {result.name for result in boxes if result.status == "passed"}
+    assert passed == {
+        "the_live_engine_is_named",
+        "attach_without_live_snapshots_is_refused",
+        "a_saved_snapshot_outlives_the_snapshot",
+        "a_changed_saved_snapshot_is_refused",
+        "what_was_never_saved_is_not_loaded",
+        "an_unknown_snapshot_is_not_saved",
+    }
+    reasons = {result.reason for result in boxes if result.status != "passed"}
+    assert reasons == {"capabilities: no live snapshots"}
+    for results in sessions:
+        assert {result.status for result in results} == {"skipped"}
+        assert all(result.reason.startswith("not claimed: ") for result in results)
+
+
+def test_the_fake_gateway_keeps_the_promises(gateway_subject):
+    all_passed(asyncio.run(check_gateway(gateway_subject())))
 
 
 def test_the_fake_environment_keeps_the_promises():
@@ -164,7 +223,14 @@ def test_the_whole_kit_leaves_no_sandbox_and_no_snapshot():
 
 @pytest.mark.parametrize(
     "checks",
-    [sandbox_checks, agent_checks, environment_checks, reward_checks, user_model_checks],
+    [
+        sandbox_checks,
+        agent_checks,
+        environment_checks,
+        gateway_checks,
+        reward_checks,
+        user_model_checks,
+    ],
 )
 def test_every_check_has_a_name_of_its_own_and_states_its_promise(checks):
     names = [check.name for check in checks()]

@@ -379,6 +379,7 @@ class SandboxProvider(Protocol):
         """Write a snapshot to `to`, a new host directory that outlives this provider.
 
         Raises:
+            SandboxUnsupportedError: This provider saves no snapshots.
             SnapshotError: It is not known here, or it cannot be written; `to` is gone.
         """
         ...

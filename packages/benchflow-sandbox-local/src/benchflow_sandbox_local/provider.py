@@ -100,7 +100,7 @@ class LocalProvider:
 
     async def save(self, image: SandboxImage, to: Path) -> None:
         """Refuse: not written yet."""
-        raise SnapshotError(f"snapshot {image.ref!r} cannot be saved to {str(to)!r}")
+        raise SandboxUnsupportedError(f"snapshot {image.ref!r} cannot be saved to {str(to)!r}")
 
     async def load(self, saved: Path) -> SandboxImage:
         """Refuse: not written yet."""

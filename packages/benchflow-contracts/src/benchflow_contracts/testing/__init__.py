@@ -1,7 +1,7 @@
 """What a third party tests its provider with: the conformance kit and the fakes.
 
-`check_sandbox`, `check_agent`, `check_environment`, `check_reward` and
-`check_user_model` run the kit without a test framework; `sandbox_checks()` and its
+`check_sandbox`, `check_agent`, `check_environment`, `check_gateway`, `check_reward`
+and `check_user_model` run the kit without a test framework; `sandbox_checks()` and its
 siblings are the lists to parametrize tests with. The fakes are in
 `benchflow_contracts.testing.fakes`.
 """
@@ -23,6 +23,7 @@ from .environment_kit import (
     check_environment,
     environment_checks,
 )
+from .gateway_kit import GatewayCheck, GatewaySubject, check_gateway, gateway_checks
 from .reward_kit import RewardCheck, RewardSubject, check_reward, reward_checks
 from .sandbox_kit import check_sandbox, open_sandbox_subject, sandbox_checks
 from .sandbox_subject import SandboxCheck, SandboxSubject
@@ -38,6 +39,8 @@ __all__ = [
     "CheckStatus",
     "EnvironmentCheck",
     "EnvironmentSubject",
+    "GatewayCheck",
+    "GatewaySubject",
     "RewardCheck",
     "RewardSubject",
     "SandboxCheck",
@@ -47,10 +50,12 @@ __all__ = [
     "agent_checks",
     "check_agent",
     "check_environment",
+    "check_gateway",
     "check_reward",
     "check_sandbox",
     "check_user_model",
     "environment_checks",
+    "gateway_checks",
     "open_sandbox_subject",
     "reward_checks",
     "run_check",

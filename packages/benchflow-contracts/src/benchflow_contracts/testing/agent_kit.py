@@ -5,11 +5,12 @@ from collections.abc import Callable, Sequence
 from .agent_subject import AgentCheck, AgentSubject
 from .check import CheckResult, run_checks
 from .checks.agent_checks import AGENT_CHECKS
+from .checks.carry_checks import CARRY_CHECKS
 
 
 def agent_checks() -> list[AgentCheck]:
     """Return every check; `str(check)` is its name."""
-    return list(AGENT_CHECKS)
+    return [*AGENT_CHECKS, *CARRY_CHECKS]
 
 
 async def check_agent(
@@ -20,9 +21,10 @@ async def check_agent(
 ) -> list[CheckResult]:
     """Run the checks against `subject.agent` in sandboxes of `subject.provider`.
 
-    Checks whose prompt is missing are skipped. The provider stays open.
+    Checks whose prompt is missing are skipped, and those of a live fork unless the
+    agent's `proven` and the provider claim it. The provider stays open.
 
     Raises:
         UsageError: `only` names a check that does not exist.
     """
-    return await run_checks(AGENT_CHECKS, subject, only=only, on_result=on_result)
+    return await run_checks(agent_checks(), subject, only=only, on_result=on_result)

@@ -11,6 +11,8 @@ from .check import CheckResult, run_checks
 from .checks.exec_checks import EXEC_CHECKS
 from .checks.freeze_checks import FREEZE_CHECKS
 from .checks.life_checks import LIFE_CHECKS
+from .checks.live_checks import LIVE_CHECKS
+from .checks.saved_checks import SAVED_CHECKS
 from .checks.snapshot_checks import SNAPSHOT_CHECKS
 from .checks.spawn_checks import SPAWN_CHECKS
 from .checks.transfer_checks import TRANSFER_CHECKS
@@ -25,6 +27,8 @@ def sandbox_checks() -> list[SandboxCheck]:
         *TRANSFER_CHECKS,
         *FREEZE_CHECKS,
         *SNAPSHOT_CHECKS,
+        *LIVE_CHECKS,
+        *SAVED_CHECKS,
         *LIFE_CHECKS,
     ]
 

@@ -15,6 +15,7 @@ from benchflow_contracts.sandbox import (
     SandboxImage,
     SandboxProvider,
     SandboxSpec,
+    SnapshotLevel,
 )
 
 from .check import Check, CheckFailedError, expect, expect_equal
@@ -66,9 +67,11 @@ class SandboxSubject:
             await sandbox.teardown()
 
     @asynccontextmanager
-    async def sealed(self, sandbox: Sandbox) -> AsyncGenerator[SandboxImage, None]:
-        """Snapshot the files of `sandbox` and discard the snapshot in the end."""
-        image = await sandbox.snapshot("filesystem")
+    async def sealed(
+        self, sandbox: Sandbox, level: SnapshotLevel = "filesystem"
+    ) -> AsyncGenerator[SandboxImage, None]:
+        """Snapshot `sandbox` and discard the snapshot in the end."""
+        image = await sandbox.snapshot(level)
         try:
             yield image
         finally:

@@ -10,7 +10,6 @@ from benchflow_contracts.testing.sandbox_subject import (
     TICKER,
     SandboxCheck,
     SandboxSubject,
-    lacks_live_snapshots,
     lacks_snapshots,
 )
 
@@ -174,20 +173,6 @@ async def an_unsupported_level_is_refused(subject: SandboxSubject) -> None:
         expect_equal(await subject.output(box, "echo on"), "on\n", "the next command")
 
 
-@promise(lacks_live_snapshots)
-async def a_live_snapshot_carries_the_processes(subject: SandboxSubject) -> None:
-    """The child's copy of a process goes on from where it was, the parent's too."""
-    async with subject.box() as box:
-        await box.exec(f"({TICKER}) </dev/null >/dev/null 2>&1 & echo started")
-        before = await subject.moves_on(box)
-        image = await box.snapshot("live")
-        async with subject.box(image=image) as child:
-            expect(await subject.ticks(child) >= before, "the child began anew")
-            await subject.moves_on(child)
-            await subject.moves_on(box)
-        await subject.provider.discard(image)
-
-
 SNAPSHOT_CHECKS: tuple[SandboxCheck, ...] = (
     a_snapshot_carries_the_files,
     a_snapshot_leaves_the_sandbox_unharmed,
@@ -199,5 +184,4 @@ SNAPSHOT_CHECKS: tuple[SandboxCheck, ...] = (
     restore_ends_all_processes,
     a_discarded_snapshot_spares_its_sandboxes,
     an_unsupported_level_is_refused,
-    a_live_snapshot_carries_the_processes,
 )
