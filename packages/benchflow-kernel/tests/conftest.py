@@ -5,7 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchflow_contracts import Event, Role, RolloutConfig, RolloutTree, Scene, Task, TaskConfig
+from benchflow_contracts import (
+    Event,
+    ModelEndpoint,
+    Role,
+    RolloutConfig,
+    RolloutTree,
+    Scene,
+    Task,
+    TaskConfig,
+)
 from benchflow_contracts.testing.fakes import (
     FAKE_WITHOUT_LIVE,
     FakeAgent,
@@ -121,3 +130,15 @@ class Rig:
 @pytest.fixture
 def rig(tmp_path: Path) -> Rig:
     return Rig(tmp_path)
+
+
+@pytest.fixture
+def with_model():
+    """Give a rig a gateway, and its agent a model to call through it."""
+
+    def give(rig: Rig) -> FakeModelGateway:
+        rig.gateway = FakeModelGateway()
+        rig.config["model"] = ModelEndpoint(upstream="http://127.0.0.1:9/v1")
+        return rig.gateway
+
+    return give

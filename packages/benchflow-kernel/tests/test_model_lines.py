@@ -1,0 +1,155 @@
+"""Every world's model endpoint is a line of its node, recorded and replayed."""
+
+import asyncio
+
+import pytest
+from benchflow_contracts import (
+    AskUserBranch,
+    BranchBudget,
+    GroupBranch,
+    Role,
+    Scene,
+    SnapshotError,
+    Turn,
+)
+from benchflow_contracts.testing.fakes import (
+    Act,
+    FakeAgent,
+    FakeModelGateway,
+    Pose,
+    Say,
+    ask_with_options,
+)
+
+DAY = ask_with_options("which day?", "monday", "friday")
+
+
+def line_of(rig, session):
+    return next(line for line in rig.gateway.lines if line.endpoint == session.sandbox.spec.model)
+
+
+def think(rig, words) -> Act:
+    """Call the model once and tell the id of what came back."""
+
+    async def run(session):
+        call = await line_of(rig, session).call({"say": words})
+        return f"{call.status} {'replayed' if call.replayed else 'new'}"
+
+    return Act(run, title=words)
+
+
+@pytest.fixture
+def wired(rig, with_model):
+    with_model(rig)
+    role = Role(agent="fake")
+    rig.config["scenes"] = (Scene(roles=(role,), turns=(Turn(), Turn(prompt="now"))),)
+    rig.agent = FakeAgent(
+        [
+            [Say("a"), think(rig, "one"), Say("b"), think(rig, "two")],
+            [Say("c"), think(rig, "three"), Pose(DAY, lambda _: [think(rig, "four"), Say("d")])],
+        ]
+    )
+    return rig
+
+
+def test_steps_know_their_calls_and_what_they_cost(wired):
+    wired.config["branch"] = None
+    tree = wired.run()
+    steps = tree.leaves[0].steps
+    assert [len(step.model_calls) for step in steps] == [1, 1, 1, 1, 0]
+    assert len({call for step in steps for call in step.model_calls}) == 4
+    assert [step.usage.output_tokens for step in steps[:4]] == [1] * 4
+    assert all(line.closed for line in wired.gateway.lines)
+
+
+def test_each_world_has_a_line_named_by_its_node_and_the_same_port(wired):
+    wired.live()
+    wired.config["branch"] = AskUserBranch()
+    tree = wired.run()
+    fork = next(node for node in tree.nodes if node.branch)
+    root, *children = wired.gateway.lines
+    assert root.endpoint.upstream.endswith("/rollout/r1/node/n0")
+    assert {line.endpoint.upstream.rsplit("/", 1)[1] for line in children} == {
+        child.id for child in fork.children
+    }
+    assert len({line.endpoint.port for line in wired.gateway.lines}) == 1
+
+
+def test_a_replayed_child_is_answered_from_the_record_up_to_the_fork(wired):
+    wired.config["branch"] = AskUserBranch()
+    tree = wired.run()
+    fork = next(node for node in tree.nodes if node.branch)
+    assert fork.branch.fidelity == "replay"
+    for line in wired.gateway.lines[1:]:
+        assert [(call.request["say"], call.replayed) for call in line.calls()] == [
+            ("three", True),
+            ("four", False),
+        ]
+    for leaf in tree.leaves:
+        told = [call for step in leaf.steps for call in step.model_calls]
+        assert len(told) == len(set(told)) == 4
+
+
+def test_a_turn_that_is_replayed_because_no_session_can_be_carried_is_too(wired):
+    wired.agent.faults.fail_on["snapshot"] = SnapshotError("no session files")
+    wired.config["branch"] = GroupBranch(n=2, at=1)
+    tree = wired.run()
+    assert tree.status == "completed"
+    for line in wired.gateway.lines[1:]:
+        assert [call.replayed for call in line.calls()] == [True, True, False, False]
+
+
+def test_a_live_child_replays_nothing(wired):
+    wired.live()
+    wired.config["branch"] = AskUserBranch()
+    wired.run()
+    for line in wired.gateway.lines[1:]:
+        assert [(call.request["say"], call.replayed) for call in line.calls()] == [("four", False)]
+
+
+def test_tokens_are_counted_over_all_lines_and_stop_the_next_fork(wired):
+    wired.config["branch"] = GroupBranch(
+        n=2, at=1, budget=BranchBudget(tokens=4), then=AskUserBranch()
+    )
+    tree = wired.run()
+    (record,) = [node.branch for node in tree.nodes if node.branch is not None]
+    assert record.children == 0
+    assert record.reason == "not forked: 4 of 4 tokens are spent"
+
+
+def test_a_checkpoint_waits_for_the_call_in_flight(wired):
+    wired.live()
+    wired.config["branch"] = AskUserBranch()
+    order = []
+
+    async def background(session):
+        line = line_of(wired, session)
+        line.begin()
+
+        def end():
+            order.append("call ended")
+            line.end()
+
+        asyncio.get_running_loop().call_later(0.05, end)
+        return "titling"
+
+    record = wired.provider.record
+    wired.provider.record = lambda operation, subject: (
+        order.append(operation) if operation == "snapshot" else None,
+        record(operation, subject),
+    )
+    wired.agent = FakeAgent([[Say("a")], [Act(background), Pose(DAY, lambda _: [Say("d")])]])
+    wired.run()
+    assert order.index("call ended") < len(order) - 1 - order[::-1].index("snapshot")
+
+
+def test_a_gateway_that_cannot_open_a_line_is_a_failure_of_the_sandbox(wired):
+    wired.gateway = FakeModelGateway(fail_on={"open": RuntimeError("no port")})
+    tree = wired.run()
+    assert tree.error.boundary == "sandbox"
+
+
+def test_without_a_model_no_line_is_opened(rig):
+    rig.gateway = FakeModelGateway()
+    rig.run()
+    assert rig.gateway.lines == []
