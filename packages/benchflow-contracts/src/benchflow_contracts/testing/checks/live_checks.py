@@ -25,7 +25,7 @@ def _lacks_either(subject: SandboxSubject) -> str | None:
 
 
 def _has_live_snapshots(subject: SandboxSubject) -> str | None:
-    return None if lacks_live_snapshots(subject) else "live snapshots are supported"
+    return None if lacks_live_snapshots(subject) else "capabilities: there are live snapshots"
 
 
 @promise()
