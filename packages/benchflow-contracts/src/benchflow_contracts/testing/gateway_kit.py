@@ -4,6 +4,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from uuid import uuid4
 
 from benchflow_contracts.gateway import CallBudget, ModelCall, ModelGateway, ModelLine
 from benchflow_contracts.sandbox import ModelEndpoint
@@ -38,9 +39,10 @@ class GatewaySubject:
         replay: Sequence[ModelCall] = (),
         budget: CallBudget | None = None,
     ) -> AsyncGenerator[ModelLine, None]:
-        """Open a line and close it in the end."""
+        """Open a line of a new rollout and close it in the end."""
+        rollout = f"rollout-{uuid4().hex[:8]}"
         line = await self.gateway.open(
-            "rollout", node, upstream=self.upstream, replay=replay, budget=budget
+            rollout, node, upstream=self.upstream, replay=replay, budget=budget
         )
         try:
             yield line
@@ -89,7 +91,7 @@ async def lines_are_apart(subject: GatewaySubject) -> None:
         expect_equal(len(two.calls()), 0, "the calls of the second line")
         for line, node in ((one, "n1"), (two, "n2")):
             upstream = line.endpoint.upstream
-            expect("rollout" in upstream and node in upstream, f"{upstream!r} names no {node!r}")
+            expect("rollout-" in upstream and node in upstream, f"{upstream!r} names no {node!r}")
 
 
 @promise()
