@@ -12,6 +12,7 @@ from benchflow_kernel import Registry
 from benchflow.options import RunOptions
 from benchflow.planes import open_provider
 
+from .engine_program import EngineProgram
 from .flags import DEFAULT_JOBS, JobsDir, Json, Run
 from .output import print_json, print_table
 
@@ -46,7 +47,7 @@ async def doctor(
     Args:
         options: --sandbox names the provider to look at.
     """
-    findings = [_python(), *_plugins(), *_programs(), _disk(jobs_dir), _keys()]
+    findings = [_python(), *_plugins(), *_programs(), _engine(), _disk(jobs_dir), _keys()]
     findings += [finding async for finding in _sandbox(options)]
     if json:
         print_json([finding.model_dump(mode="json") for finding in findings])
@@ -110,6 +111,16 @@ def _programs() -> list[Finding]:
     return findings
 
 
+def _engine() -> Finding:
+    program = EngineProgram.find()
+    return Finding(
+        check="program criu",
+        status="warn" if program.problem else "ok",
+        detail=program.problem or f"{program.path} ({program.version})",
+        fix=program.remedy if program.problem else "",
+    )
+
+
 def _disk(jobs_dir: os.PathLike[str]) -> Finding:
     place = os.fspath(jobs_dir) if os.path.isdir(jobs_dir) else "."  # noqa: PTH112 - any PathLike
     free = shutil.disk_usage(place).free / 1e9
@@ -145,6 +156,7 @@ async def _isolation(name: str, provider: SandboxProvider) -> Finding:
         f"network {', '.join(sorted(can.network_modes)) or 'none'}",
         f"limits {', '.join(sorted(can.resource_limits)) or 'none'}",
         f"freeze {'yes' if can.freeze else 'no'}",
+        f"live forks {can.live_engine or 'no'}",
     ]
     return Finding(
         check=name,
