@@ -8,9 +8,16 @@ from typing import Any
 
 import pytest
 from benchflow_gateway import HttpGateway
+from hypothesis import HealthCheck, settings
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[3] / "tests")]
 from scripted_llm import ScriptedLlm, WriteOneFile  # noqa: E402
+
+# A loaded machine is no reason to fail: no deadline, and no judgement of a strategy's speed.
+settings.register_profile(
+    "gateway", deadline=None, max_examples=40, suppress_health_check=list(HealthCheck)
+)
+settings.load_profile("gateway")
 
 
 @pytest.fixture

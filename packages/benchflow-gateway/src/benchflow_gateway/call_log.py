@@ -28,10 +28,10 @@ class CallLog:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             descriptor = os.open(path, flags, 0o600)
+            whole, count = _whole_lines(path)
+            os.ftruncate(descriptor, whole)
         except OSError as error:
             raise StoreError(f"the record of calls {path} cannot be opened: {error}") from error
-        whole, count = _whole_lines(path)
-        os.ftruncate(descriptor, whole)
         return cls(path, descriptor, whole, count)
 
     def append(self, call: ModelCall) -> None:
@@ -78,7 +78,7 @@ def read_calls(path: Path) -> tuple[ModelCall, ...]:
         calls = [ModelCall.model_validate_json(line) for line in lines]
     except (OSError, ValueError) as error:
         raise StoreError(f"the record of calls {path} cannot be read: {error}") from error
-    return tuple(sorted(calls, key=lambda call: call.id))
+    return tuple(sorted(calls, key=lambda call: (len(call.id), call.id)))
 
 
 def _whole_lines(path: Path) -> tuple[int, int]:

@@ -61,13 +61,16 @@ class Exchange:
         except (asyncio.CancelledError, AgentGoneError) as error:
             self._cut(draft)
             raise asyncio.CancelledError from error
+        except Exception as error:  # noqa: BLE001 - the last boundary: no call is lost
+            said = f"the gateway failed ({type(error).__name__})"
+            return await self._refuse(draft, RefusedError("internal", 500, said))
 
     async def _serve(self, draft: Draft, raw: bytes) -> web.StreamResponse:
         if self._line.replay(draft):
             return await self._reply(draft, {})
-        self._line.charge(draft)
         upstream = self._line.upstream
         passage = self._passage = Passage(self._wire, upstream, draft.request, raw)
+        self._line.charge(draft)
         url = upstream.url(passage.back.path)
         if passage.back is self._wire:
             url = url.with_query(self._request.rel_url.query)
@@ -111,24 +114,32 @@ class Exchange:
             else:
                 await self._write(passed)
         held.append(passage.finish() if passage.state.ending else b"")
-        self._note_stream(draft, passage)
+        rest = b"".join(held)
+        if (failure := self._note_stream(draft, passage)) is not None:
+            rest = self._line.upstream.redact(rest.decode(errors="replace")).encode()
+            if not asked or passage.back is not self._wire:
+                raise failure
+            draft.error = failure.message
         if not asked:
             return await self._reply(draft, shown_headers(answer))
         self._line.record(draft)
-        await self._write(b"".join(held))
+        await self._write(rest)
         return await self._close()
 
-    def _note_stream(self, draft: Draft, passage: Passage) -> None:
+    def _note_stream(self, draft: Draft, passage: Passage) -> RefusedError | None:
+        """Take what was streamed; return what the upstream said went wrong."""
         state = passage.state
         body = state.body()
+        if state.failure is not None:
+            draft.note_cut(passage)
+            said = self._line.upstream.redact(state.failure)
+            return RefusedError("upstream", 502, f"the model endpoint: {said}")
         if body is None or not state.ending:
             draft.note_cut(passage)
             raise RefusedError("upstream", 502, "the model's answer broke off")
         draft.note(passage, body)
         draft.response = passage.streamed()
-        if state.failure is not None:
-            said = self._line.upstream.redact(state.failure)
-            raise RefusedError("upstream", 502, f"the model endpoint: {said}")
+        return None
 
     async def _frames(self, answer: aiohttp.ClientResponse) -> AsyncIterator[Frame]:
         reader = SseReader(self._limits.event_bytes)
@@ -182,7 +193,10 @@ class Exchange:
         draft.error = "the line was closed" if self._line.closed else "the agent went away"
         if self._passage is not None and draft.response is None:
             draft.note_cut(self._passage)
-        self._line.record(draft)
+        try:
+            self._line.record(draft)
+        except StoreError as error:
+            self._line.error = error
 
     async def _open(self, headers: Mapping[str, str]) -> None:
         response = web.StreamResponse(headers={**headers, **_STREAM})
@@ -211,7 +225,11 @@ class Exchange:
     async def _send_json(
         self, status: int, body: Document, headers: Mapping[str, str]
     ) -> web.StreamResponse:
-        return await send_json(self._request, status, body, headers)
+        try:
+            async with asyncio.timeout(self._limits.write_sec):
+                return await send_json(self._request, status, body, headers)
+        except (ConnectionError, TimeoutError) as error:
+            raise AgentGoneError from error
 
 
 async def send_json(

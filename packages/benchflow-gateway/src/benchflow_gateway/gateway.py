@@ -65,6 +65,8 @@ class HttpGateway:
     ) -> Line:
         """Make the line of a node; it goes on with the record that the node has, if any.
 
+        What is in that record counts against `budget`, but for calls that were replayed.
+
         Raises:
             UsageError: A name that fits no path, or a line that is open already.
             StoreError: The record cannot be opened.
@@ -72,20 +74,24 @@ class HttpGateway:
         for name in (rollout_id, node):
             if re.fullmatch(NAME, name) is None:
                 raise UsageError(f"{name!r} cannot be part of a line's address", hint=f"use {NAME}")
+        port = await self._started()
         key = rollout_id, node
         if key in self._lines:
             raise UsageError(f"the line {rollout_id}/{node} is open", hint="close it first")
-        port = await self._started()
+        log = CallLog.open(self._record / rollout_id / f"{node}.jsonl")
+        meter = Meter(budget, self._prices)
+        if budget is not None and log.count:
+            meter.go_on_from(log.read())
         token = secrets.token_urlsafe(24)
         address = f"http://127.0.0.1:{port}{line_path(rollout_id, node, token)}"
         line = Line(
             node,
             ModelEndpoint(upstream=address, port=upstream.port),
             Upstream(upstream, self._kind, self._model),
-            CallLog.open(self._record / rollout_id / f"{node}.jsonl"),
+            log,
             Rules(
                 Tape(replay),
-                Meter(budget, self._prices),
+                meter,
                 PurposeRule(self._without_tools),
                 self._diverged_go_live,
             ),

@@ -1,6 +1,8 @@
 """What a line has spent of its budget."""
 
-from benchflow_contracts import CallBudget, Usage
+from collections.abc import Iterable
+
+from benchflow_contracts import CallBudget, ModelCall, Usage
 
 from .errors import CallBudgetError
 from .prices import PriceTable, price_of
@@ -19,6 +21,14 @@ class Meter:
         self.calls = 0
         self.tokens = 0
         self.cost_usd = 0.0
+
+    def go_on_from(self, calls: Iterable[ModelCall]) -> None:
+        """Count what an earlier process spent on the same line."""
+        for call in calls:
+            if not call.replayed and not call.diverged:
+                self.calls += 1
+                self.tokens += call.usage.input_tokens + call.usage.output_tokens
+                self.cost_usd += call.cost_usd or 0.0
 
     def begin(self, model: str | None) -> None:
         """Count a call that goes to the upstream.

@@ -23,8 +23,8 @@ class Tape:
 
     def __init__(self, calls: Sequence[ModelCall]) -> None:
         answered = [c for c in calls if c.response is not None and c.status == 200 and not c.error]
-        self._main = [call for call in answered if call.purpose == "main"]
-        self._aux = [call for call in answered if call.purpose == "aux"]
+        self._main = [call for call in answered if call.purpose == "main"] or answered
+        self._aux = [call for call in answered if call not in self._main]
         self._digests: dict[str, str] = {}
 
     @property

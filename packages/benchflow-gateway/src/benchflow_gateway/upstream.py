@@ -20,7 +20,7 @@ UpstreamKind = Literal["same", "openai", "vllm", "anthropic"]
 vLLM is asked for token ids and log-probabilities; `anthropic` speaks Messages."""
 
 _VERSION = re.compile(r"/v\d+\w*$")
-_SENT = {"accept", "anthropic-beta", "anthropic-version", "openai-beta", "content-type"}
+_SENT = {"accept", "anthropic-beta", "anthropic-version", "openai-beta"}
 _SHOWN = {"retry-after", "retry-after-ms", "request-id", "x-request-id", "x-should-retry"}
 _POLICY = ("x-policy-version", "x-model-version")
 _LEAST_SECRET = 6
@@ -51,7 +51,7 @@ class Upstream:
     def headers(self, given: Mapping[str, str], wire: Wire | None) -> dict[str, str]:
         """Return what is sent: little of the agent's, and the credentials."""
         sent = {key: value for key, value in given.items() if key.lower() in _SENT}
-        sent["Accept-Encoding"] = "identity"
+        sent |= {"Accept-Encoding": "identity", "Content-Type": "application/json"}
         if wire is MESSAGES and not any(key.lower() == "anthropic-version" for key in sent):
             sent["anthropic-version"] = "2023-06-01"
         own = {key.lower() for key in self.endpoint.headers}

@@ -28,7 +28,7 @@ def read_chat(body: Document) -> Prompt:
     system: list[str] = []
     turns = TurnList()
     for message in documents(body.get("messages")):
-        role = message.get("role")
+        role = text_of(message.get("role"))
         content = _read_content(message.get("content"))
         if role in {"system", "developer"}:
             system += [part.text for part in content if isinstance(part, Text)]
@@ -64,7 +64,7 @@ def _read_content(content: object) -> list[Text | Image]:
         return [Text(content)] if content else []
     parts: list[Text | Image] = []
     for part in documents(content):
-        kind = part.get("type")
+        kind = text_of(part.get("type"))
         if kind in {"text", "refusal"}:
             parts.append(Text(text_of(part.get(kind))))
         elif kind == "image_url":

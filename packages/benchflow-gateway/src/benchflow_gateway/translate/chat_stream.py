@@ -19,7 +19,7 @@ from benchflow_gateway.wires import CHAT
 
 from .delta import Argued, Began, Called, Delta, Ended, Said, Stop, Thought
 
-_STOPS: dict[object, Stop] = {
+_STOPS: dict[str, Stop] = {
     "stop": "end",
     "tool_calls": "tool",
     "function_call": "tool",
@@ -59,7 +59,7 @@ class ChatReader:
         for choice in documents(chunk.get("choices")):
             if count_of(choice.get("index")) == 0:
                 yield from self._read_delta(as_document(choice.get("delta")))
-                self._stop = _STOPS.get(choice.get("finish_reason"), self._stop)
+                self._stop = _STOPS.get(text_of(choice.get("finish_reason")), self._stop)
 
     def _read_delta(self, delta: Document) -> Iterator[Delta]:
         if thought := text_of(delta.get("reasoning_content")) or text_of(delta.get("reasoning")):

@@ -62,7 +62,7 @@ def read_messages(body: Document) -> Prompt:
 
 def _is_function(tool: Document) -> bool:
     # A tool that Anthropic's servers run is offered by no other upstream.
-    return tool.get("type") in {None, "custom"}
+    return text_of(tool.get("type")) in {"", "custom"}
 
 
 def _read_blocks(content: object) -> list[Part]:
@@ -72,7 +72,7 @@ def _read_blocks(content: object) -> list[Part]:
 
 
 def _read_block(block: Document) -> list[Part]:
-    kind = block.get("type")
+    kind = text_of(block.get("type"))
     if kind == "text":
         return [Text(text_of(block.get("text")))]
     if kind == "image":
@@ -105,8 +105,8 @@ def _read_tool(tool: Document) -> Tool:
 def _read_choice(choice: Document, tools: tuple[Tool, ...]) -> Choice | Tool | None:
     if choice.get("type") == "tool":
         return next((tool for tool in tools if tool.name == choice.get("name")), None)
-    known: dict[object, Choice] = {"auto": "auto", "any": "any", "none": "none"}
-    return known.get(choice.get("type"))
+    known: dict[str, Choice] = {"auto": "auto", "any": "any", "none": "none"}
+    return known.get(text_of(choice.get("type")))
 
 
 def write_messages(prompt: Prompt) -> Document:

@@ -11,7 +11,7 @@ from benchflow_gateway.wires import MESSAGES
 
 from .delta import Argued, Began, Called, Delta, Ended, Said, Stop, Thought
 
-_STOPS: dict[object, Stop] = {
+_STOPS: dict[str, Stop] = {
     "end_turn": "end",
     "stop_sequence": "end",
     "tool_use": "tool",
@@ -55,7 +55,8 @@ class MessagesReader:
         elif kind == "content_block_delta":
             yield from _read_delta(as_document(data.get("delta")))
         elif kind == "message_delta":
-            self._stop = _STOPS.get(as_document(data.get("delta")).get("stop_reason"), self._stop)
+            reason = text_of(as_document(data.get("delta")).get("stop_reason"))
+            self._stop = _STOPS.get(reason, self._stop)
             usage = {**as_document(self._message.get("usage")), **as_document(data.get("usage"))}
             self._message = {**self._message, "usage": usage}
         elif kind == "message_stop":

@@ -62,11 +62,11 @@ def read_responses(body: Document) -> Prompt:
 
 
 def _read_item(item: Document, turns: TurnList, system: list[str]) -> None:
-    kind = item.get("type", "message")
+    kind = text_of(item.get("type", "message"))
     call = text_of(item.get("call_id"))
     if kind == "message":
         parts = _read_content(item.get("content"))
-        role = item.get("role")
+        role = text_of(item.get("role"))
         if role in {"system", "developer"}:
             system += [part.text for part in parts if isinstance(part, Text)]
         else:
@@ -86,7 +86,7 @@ def _read_content(content: object) -> list[Text | Image]:
         return [Text(content)] if content else []
     parts: list[Text | Image] = []
     for part in documents(content):
-        kind = part.get("type")
+        kind = text_of(part.get("type"))
         if kind in {"input_text", "output_text", "text", "refusal"}:
             parts.append(Text(text_of(part.get("refusal" if kind == "refusal" else "text"))))
         elif kind == "input_image" and part.get("image_url"):
@@ -97,7 +97,7 @@ def _read_content(content: object) -> list[Text | Image]:
 
 
 def _read_tool(tool: Document) -> Tool:
-    kind = tool.get("type")
+    kind = text_of(tool.get("type"))
     if kind not in {"function", "custom"}:
         raise untranslatable(f"a tool of type {kind!r}")
     name, description = text_of(tool.get("name")), text_of(tool.get("description"))

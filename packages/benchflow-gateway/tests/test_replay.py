@@ -1,0 +1,260 @@
+"""The record of a line, and playing it back."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchflow_contracts import CallBudget, ModelCall, ModelEndpoint, StoreError
+from benchflow_gateway import CallLog, ReplayDivergedError, read_calls
+from benchflow_gateway.digest import request_digest
+from benchflow_gateway.tape import DivergedError, Tape
+from gateway_peers import PATHS, agent_of, ask, hand_written, whole
+from hypothesis import given
+from hypothesis import strategies as st
+
+APIS = ("openai-chat", "openai-responses", "anthropic-messages")
+
+
+def call(number: int, text: str, purpose: str = "main", **fields: Any) -> ModelCall:
+    known = {"status": 200, "response": {"n": number}, "started_at": 0, "finished_at": 1}
+    request = ask("openai-chat", text=text)
+    named = f"n.{number:06d}"
+    return ModelCall.model_validate(
+        {"id": named, "node": "n", "api": "openai-chat", "purpose": purpose, "request": request}
+        | known
+        | fields
+    )
+
+
+def taken(tape: Tape, text: str) -> int | None:
+    found = tape.take("openai-chat", ask("openai-chat", text=text))
+    return None if found is None else int((found.response or {})["n"])
+
+
+# --- replay ----------------------------------------------------------------------------------
+
+
+def test_a_replay_answers_from_the_record_and_then_goes_live(run, llm) -> None:
+    async def body(gateway: Any) -> None:
+        upstream = ModelEndpoint(upstream=llm.url)
+        parent = await gateway.open("r", "n0", upstream=upstream)
+        async with agent_of(parent) as agent:
+            told = [
+                await agent.post(api, stream=stream, text=f"at {api}")
+                for api in APIS
+                for stream in (False, True)
+            ]
+        recorded = parent.calls()
+        made = len(llm.requests)
+        assert made == 6
+        budget = CallBudget(calls=1)
+        child = await gateway.open("r", "n1", upstream=upstream, replay=recorded, budget=budget)
+        async with agent_of(child) as agent:
+            # Streamed or not is the agent's choice, also of an answer that was the other.
+            again = [
+                await agent.post(api, stream=not stream, text=f"at {api}")
+                for api in APIS
+                for stream in (False, True)
+            ]
+            assert len(llm.requests) == made
+            assert [status for status, _ in again] == [200] * 6
+            assert json.loads(again[1][1]) == recorded[1].response
+            assert json.loads(again[3][1]) == recorded[3].response
+            assert again[0][1] != told[0][1]
+            status, _ = await agent.post("openai-chat", text="and now something new")
+            assert (status, len(llm.requests)) == (200, made + 1)
+        calls = child.calls()
+        assert [c.replayed for c in calls] == [True] * 6 + [False]
+        assert not any(c.diverged for c in calls)
+        assert [c.response for c in calls[:6]] == [c.response for c in recorded]
+        assert calls[0].usage == recorded[0].usage
+        assert {c.node for c in calls} == {"n1"}
+
+    run(body)
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_replay_that_diverges_is_refused_or_goes_live_and_is_marked(run, llm, live: bool) -> None:
+    async def body(gateway: Any) -> None:
+        upstream = ModelEndpoint(upstream=llm.url)
+        replay = [call(1, "one"), call(2, "two")]
+        line = await gateway.open("r", "n", upstream=upstream, replay=replay)
+        async with agent_of(line) as agent:
+            assert (await agent.post("openai-chat", text="one"))[1] == '{"n":1}'
+            url = agent.base + PATHS["openai-chat"]
+            async with agent.session.post(url, json=ask("openai-chat", text="else")) as answer:
+                assert answer.status == (200 if live else 400)
+                if not live:
+                    assert answer.headers["x-should-retry"] == "false"
+                    assert (await answer.json())["error"]["code"] == "gateway_diverged"
+            status, _ = await agent.post("openai-chat", text="two")
+            assert status == 200
+        assert isinstance(line.error, ReplayDivergedError)
+        assert [(c.replayed, c.diverged) for c in line.calls()] == [
+            (True, False),
+            (False, True),
+            (not live, False),
+        ]
+
+    run(body, diverged_go_live=live)
+    assert len(llm.requests) == (2 if live else 0)
+
+
+def test_work_comes_in_order_and_what_is_beside_it_at_any_time() -> None:
+    calls = [call(1, "title", "aux"), call(2, "one"), call(3, "two"), call(4, "late", "aux")]
+    tape = Tape(calls)
+    assert taken(tape, "one") == 2
+    with pytest.raises(DivergedError):
+        taken(tape, "one")
+    assert taken(tape, "title") == 1
+    assert taken(tape, "two") == 3
+    # The last of the work was played: nobody waits for a title that never came.
+    assert tape.finished
+    assert taken(tape, "late") is None
+    toolless = Tape([call(1, "a", "aux"), call(2, "b", "aux")])
+    assert [taken(toolless, text) for text in "abc"] == [1, 2, None]
+
+
+def test_calls_that_were_never_answered_are_not_played() -> None:
+    failed = call(1, "one", response=None, status=0, error="the agent went away")
+    refused = call(2, "one", response={"error": {}}, status=503, error="503: busy")
+    assert taken(Tape([failed, refused, call(3, "one")]), "one") == 3
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Today is 2026-11-22.", "Today is 2027-01-01."),
+        ("Now: Sun Nov 22 2026", "Now: Mon Jan 1 2027"),
+        ("Sun, 22 Nov 2026 05:18:12 GMT", "Mon, 01 Jan 2027 15:00:00 GMT"),
+        ("2026-11-22T05:18:12.123Z", "2027-01-01T00:00:00+00:00"),
+        ("id 0f8fad5b-d9cb-469f-a165-70867728950e", "id 7c9e6679-7425-40de-944b-e07fc1f90ae7"),
+        ("in /tmp/run-abc/x", "in /tmp/run-xyz/x"),
+        ("at 1795324692", "at 1795324700123"),
+    ],
+)
+def test_a_request_is_the_same_at_another_time_and_place(one: str, other: str) -> None:
+    digests = {request_digest("a", ask("openai-chat", text=text)) for text in (one, other)}
+    assert len(digests) == 1
+
+
+@given(st.sampled_from(["model", "messages", "tools", "system", "temperature"]))
+def test_a_request_is_another_when_anything_that_counts_differs(key: str) -> None:
+    body = ask("anthropic-messages")
+    assert request_digest("a", body) != request_digest("a", {**body, key: "else"})
+    assert request_digest("a", body) != request_digest("b", body)
+
+
+def test_what_an_agent_sets_per_process_counts_for_nothing() -> None:
+    body = ask("anthropic-messages", system=[{"type": "text", "text": "Be good."}])
+    signed = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2; cch=1f"}
+    noisy = {
+        **body,
+        "system": [signed, *body["system"]],
+        "metadata": {"user_id": "u"},
+        "stream": True,
+        "prompt_cache_key": "k",
+    }
+    assert request_digest("a", noisy) == request_digest("a", body)
+
+
+# --- the record ------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 400), st.integers(1, 3))
+def test_a_torn_last_line_is_cut_and_the_rest_is_kept(tmp_path_factory, cut: int, n: int) -> None:
+    path = tmp_path_factory.mktemp("log") / "deep" / "n.jsonl"
+    log = CallLog.open(path)
+    for number in range(1, n + 1):
+        log.append(call(number, "x"))
+    log.close()
+    log.close()
+    last = len(path.read_bytes().splitlines(keepends=True)[-1])
+    torn = min(cut, last)
+    os.truncate(path, path.stat().st_size - torn)
+    kept = n - (torn > 0)
+    assert len(read_calls(path)) == kept
+    log = CallLog.open(path)
+    assert log.count == kept
+    log.append(call(9, "after"))
+    assert [c.id for c in log.read()][-1] == "n.000009"
+    assert len(log.read()) == kept + 1
+    log.close()
+    with pytest.raises(StoreError):
+        log.append(call(1, "x"))
+
+
+def test_a_line_goes_on_with_its_record_and_its_budget(run, llm, tmp_path: Path) -> None:
+    async def body(gateway: Any) -> None:
+        upstream = ModelEndpoint(upstream=llm.url)
+        line = await gateway.open("r", "n", upstream=upstream)
+        async with agent_of(line) as agent:
+            await agent.json("openai-chat")
+            await agent.json("openai-chat", tools=[])
+        await line.aclose()
+        budget = CallBudget(calls=3)
+        line = await gateway.open("r", "n", upstream=upstream, budget=budget)
+        async with agent_of(line) as agent:
+            await agent.json("openai-chat", tools=[])
+            assert (await agent.post("openai-chat"))[0] == 429
+        assert [c.id for c in line.calls()] == [f"n.{n:06d}" for n in (1, 2, 3, 4)]
+        assert [c.purpose for c in line.calls()] == ["main", "aux", "aux", "main"]
+
+    run(body)
+    record = tmp_path / "record" / "r" / "n.jsonl"
+    assert len(read_calls(record)) == 4
+    assert record.stat().st_mode & 0o077 == 0
+
+
+def test_a_call_that_cannot_be_recorded_is_not_answered(run, llm, monkeypatch) -> None:
+    async def body(gateway: Any) -> None:
+        line = await gateway.open("r", "n", upstream=ModelEndpoint(upstream=llm.url))
+        real = os.write
+
+        def full(descriptor: int, data: Any) -> int:
+            if len(data) > 200:
+                return real(descriptor, data[:100])
+            raise OSError(28, "No space left on device")
+
+        async with agent_of(line) as agent:
+            await agent.json("openai-chat")
+            monkeypatch.setattr(os, "write", full)
+            status, text = await agent.post("openai-chat")
+            streamed = await agent.post("openai-chat", stream=True)
+            monkeypatch.undo()
+            assert status == 500
+            assert "No space" in text
+            assert "error" in streamed[1]
+            assert "[DONE]" not in streamed[1]
+            await agent.json("openai-chat")
+        assert len(line.calls()) == 2
+
+    run(body)
+
+
+def test_concurrent_calls_are_each_recorded_once_in_the_order_they_began(run) -> None:
+    async def body(gateway: Any) -> None:
+        async def behave(taken: Any) -> None:
+            text = taken.body["messages"][0]["content"]
+            message = {"role": "assistant", "content": text}
+            choice = {"index": 0, "message": message, "finish_reason": "stop"}
+            await taken.write(whole({"choices": [choice]}))
+
+        async with hand_written(behave) as upstream:
+            line = await gateway.open("r", "n", upstream=upstream)
+            async with agent_of(line) as agent, asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(agent.json("openai-chat", text=str(n))) for n in range(50)
+                ]
+            answers = [task.result()["choices"][0]["message"]["content"] for task in tasks]
+            assert answers == [str(n) for n in range(50)]
+            calls = line.calls()
+            assert [c.id for c in calls] == [f"n.{n:06d}" for n in range(1, 51)]
+            for recorded in calls:
+                asked = recorded.request["messages"][0]["content"]
+                assert (recorded.response or {})["choices"][0]["message"]["content"] == asked
+
+    run(body)
