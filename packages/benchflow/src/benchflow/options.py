@@ -37,6 +37,11 @@ class RunOptions(Model):
     """The model endpoint behind the relay. `None`: the sandbox reaches nothing."""
     api_key_env: str = "BENCHFLOW_API_KEY"
     """The host's variable with the endpoint's key. It never enters the sandbox."""
+    upstream: Literal["same", "openai", "vllm", "anthropic"] = "same"
+    """What the endpoint speaks: the agent's own wire, or the one that calls are translated to.
+    `vllm` is asked for token ids and log-probabilities, which training needs."""
+    gateway: bool = True
+    """Record every model call, and answer the recorded ones in a replay."""
     sandbox: str = "local"
     """The registry name of a sandbox provider."""
     allow_unisolated: bool = False

@@ -12,6 +12,7 @@ from benchflow_contracts import (
     AgentFactory,
     EnvironmentFactory,
     EnvironmentLoader,
+    ModelGateway,
     Reward,
     RewardFactory,
     SandboxProvider,
@@ -105,7 +106,12 @@ def load_rewards(options: RunOptions, task: Task) -> list[Reward]:
     )
 
 
-def assemble(options: RunOptions, task: Task, provider: SandboxProvider) -> Planes:
+def assemble(
+    options: RunOptions,
+    task: Task,
+    provider: SandboxProvider,
+    gateway: ModelGateway | None = None,
+) -> Planes:
     """Return the planes of one rollout of `task`."""
 
     def user() -> UserModel:
@@ -122,4 +128,5 @@ def assemble(options: RunOptions, task: Task, provider: SandboxProvider) -> Plan
         rewards=load_rewards(options, task),
         environment=load_environment(options, task),
         user=user,
+        gateway=gateway,
     )

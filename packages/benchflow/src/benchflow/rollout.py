@@ -16,6 +16,7 @@ from benchflow_contracts import (
 from benchflow_kernel import Planes, load_task, run_rollout, trajectories
 from pydantic import ValidationError
 
+from .model_gateway import open_gateway
 from .options import RunOptions
 from .planes import assemble, check_agent, open_provider
 from .records import RolloutRecord, new_rollout_id, write_rollout
@@ -95,15 +96,16 @@ async def run_in(
 ) -> RunResult:
     """Run one rollout on a provider that the caller owns."""
     rollout_id = new_rollout_id(task.id) if directory is None else directory.name
-    planes = assemble(options, task, provider)
-    tree = await run_rollout(
-        task,
-        options.rollout_config(labels=_labels(rollout_id, planes)),
-        planes,
-        rollout_id=rollout_id,
-        directory=directory,
-        subscribers=subscribers,
-    )
+    async with open_gateway(options, directory) as gateway:
+        planes = assemble(options, task, provider, gateway)
+        tree = await run_rollout(
+            task,
+            options.rollout_config(labels=_labels(rollout_id, planes)),
+            planes,
+            rollout_id=rollout_id,
+            directory=directory,
+            subscribers=subscribers,
+        )
     record = RolloutRecord.of(tree, task, options, slot=slot)
     if directory is not None:
         write_rollout(directory, tree, task, options, record)
