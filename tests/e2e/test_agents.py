@@ -1,11 +1,21 @@
 """Agents as the command line shows them."""
 
+from pathlib import Path
 from typing import Any
 
+from benchflow_agent_acp import declaration_path
 
-def test_the_scripted_agent_passes_its_own_probe_in_a_real_box(bench: Any) -> None:
-    report = bench("agent", "probe", "scripted", "--json")
-    assert report["results"] == dict.fromkeys(("start", "write", "load_after_kill", "ask"), "ok")
+
+def test_the_scripted_agent_passes_its_own_probe_in_a_real_box(bench: Any, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_bytes(declaration_path("scripted").read_bytes())
+    report = bench("agent", "probe", mine, "--write", "--json")
+    assert {"start", "write", "load_after_kill", "ask", "state", "replay-ask"} <= set(
+        report["results"]
+    )
+    assert set(report["results"].values()) == {"ok"}
+    shown = bench("agent", "show", mine, "--json")
+    assert shown["capabilities"]["proven"]["state"] == f"1.0.0 {report['date']}"
 
 
 def test_every_shipped_agent_is_listed_and_can_be_shown(bench: Any) -> None:

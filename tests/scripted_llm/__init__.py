@@ -6,7 +6,15 @@
 """
 
 from .exchange import ModelReply, ModelRequest, ToolUse
-from .policy import Policy, WriteOneFile
+from .policy import AnswersProbes, Policy, WriteOneFile
 from .server import ScriptedLlm
 
-__all__ = ["ModelReply", "ModelRequest", "Policy", "ScriptedLlm", "ToolUse", "WriteOneFile"]
+__all__ = [
+    "AnswersProbes",
+    "ModelReply",
+    "ModelRequest",
+    "Policy",
+    "ScriptedLlm",
+    "ToolUse",
+    "WriteOneFile",
+]

@@ -1,10 +1,14 @@
 """Deterministic policies: what the scripted model answers."""
 
+import json
+import re
 import shlex
 from collections.abc import Callable
 from typing import Any
 
 from .exchange import ModelReply, ModelRequest, ToolUse
+
+_WORD = re.compile(r"word-[0-9a-f]{8}")
 
 Policy = Callable[[ModelRequest], ModelReply]
 
@@ -26,7 +30,7 @@ class WriteOneFile:
         if not request.tools:
             return ModelReply(text="A title")
         if request.tool_results:
-            return ModelReply(text=f"Done: {request.tool_results[-1][:80]}")
+            return ModelReply(text=f"Done: {request.tool_results[-1][:120]}")
         if "question tool" in request.user_text:
             return self._ask(request.tools)
         use = self._by_writing(request.tools) or self._by_shell(request.tools)
@@ -38,11 +42,12 @@ class WriteOneFile:
         options = [
             {"label": "Tea", "description": "Hot"},
             {"label": "Coffee", "description": "Hotter"},
+            {"label": "Cocoa", "description": "Sweet"},
         ]
         question = {
             "id": "drink",
             "header": "Drink",
-            "question": "Tea or coffee?",
+            "question": "Which drink?",
             "options": options,
             "multiSelect": False,
         }
@@ -75,3 +80,15 @@ class WriteOneFile:
                     as_list = properties[key].get("type") == "array"
                     return ToolUse(name, {key: ["sh", "-c", line] if as_list else line})
         return None
+
+
+class AnswersProbes(WriteOneFile):
+    """Does what `bench agent probe` asks for, and knows exactly what its context holds."""
+
+    def __call__(self, request: ModelRequest) -> ModelReply:
+        if "every code word" in request.user_text:
+            words = sorted(set(_WORD.findall(json.dumps(request.raw))))
+            return ModelReply(text=f"You told me: {' '.join(words)}")
+        if "Remember the code word" in request.user_text:
+            return ModelReply(text="I will remember it.")
+        return super().__call__(request)

@@ -67,7 +67,9 @@ class HostProcess:
     async def kill(self):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        await self._process.wait()
+        # Not `wait`: that one waits for the pipes, too, which nobody may be reading.
+        while self._process.returncode is None:  # noqa: ASYNC110 - no event says it
+            await asyncio.sleep(0.005)
 
     async def aclose(self):
         await self.kill()

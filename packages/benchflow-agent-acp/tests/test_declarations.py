@@ -16,6 +16,7 @@ SHIPPED = [
     "policy",
     "qwen",
     "scripted",
+    "zed-codex-acp",
 ]
 VALUES = Values(
     base_url="http://127.0.0.1:8721",

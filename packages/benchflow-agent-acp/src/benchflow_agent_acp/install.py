@@ -126,17 +126,24 @@ async def _install_node(
     package: str, requirement: str | None, scratch: Path, place: Path
 ) -> Installation:
     node = await find_node(requirement)
-    npm = shutil.which("npm")
-    if npm is None:
-        raise AgentError("npm was not found", hint="install npm beside Node.js")
     path = os.pathsep.join((str(node.path.parent), os.environ.get("PATH", "")))
     await run_tool(
-        npm, "install", "--no-audit", "--no-fund", "--prefix", str(scratch), package,
+        *_npm(node), "install", "--no-audit", "--no-fund", "--prefix", str(scratch), package,
         timeout=_INSTALL_SEC, env={"PATH": path},
     )  # fmt: skip
     done = _installation(place, "node_modules/.bin", node)
     inside = _inside(node) / node.path.relative_to(node.prefix)
     return done.model_copy(update={"path": (*done.path, str(inside.parent))})
+
+
+def _npm(node: Interpreter) -> tuple[str, ...]:
+    own = node.prefix / "lib/node_modules/npm/bin/npm-cli.js"
+    if own.is_file():
+        return (str(node.path), str(own))
+    npm = shutil.which("npm")
+    if npm is None:
+        raise AgentError("npm was not found", hint="install npm beside Node.js")
+    return (npm,)
 
 
 def _retarget(venv: Path, python: Interpreter) -> None:

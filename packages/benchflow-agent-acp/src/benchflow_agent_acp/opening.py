@@ -11,6 +11,8 @@ from acp.schema import (
     ElicitationCapabilities,
     ElicitationFormCapabilities,
     FileSystemCapabilities,
+    ForkSessionRequest,
+    ForkSessionResponse,
     Implementation,
     InitializeRequest,
     InitializeResponse,
@@ -32,7 +34,7 @@ from benchflow_contracts import (
 from pydantic import BaseModel, ValidationError
 
 from .connection import Connection
-from .declaration import ASK_SWITCH, AgentDecl
+from .declaration import AgentDecl, wants_asks
 
 _Reply = TypeVar("_Reply", bound=BaseModel)
 
@@ -99,13 +101,16 @@ class Opening:
 
     async def _load(
         self, cwd: str, resume: SessionSnapshot, initialized: InitializeResponse
-    ) -> LoadSessionResponse:
+    ) -> LoadSessionResponse | ForkSessionResponse:
         if self._decl.session.snapshot == "none":
             raise AgentError(f"the sessions of agent {self._decl.id!r} cannot be loaded")
         if self._decl.session.cwd_bound and resume.cwd != cwd:
             raise AgentError(
                 f"agent {self._decl.id!r} loads a session only in {resume.cwd!r}, not in {cwd!r}"
             )
+        session = self._decl.session
+        if session.resume == "fork" and session.fork == "live":
+            return await self._fork(cwd, resume.session_id)
         self._connection.state.session_id = resume.session_id
         can_load = initialized.agent_capabilities and initialized.agent_capabilities.load_session
         method, request = (
@@ -113,7 +118,14 @@ class Opening:
             else ("session_resume", ResumeSessionRequest)
         )  # fmt: skip
         body = request(session_id=resume.session_id, cwd=cwd, mcp_servers=self._mcp_servers())
-        return await self._ask(method, body, LoadSessionResponse)
+        loaded = await self._ask(method, body, LoadSessionResponse)
+        return loaded if session.resume == "load" else await self._fork(cwd, resume.session_id)
+
+    async def _fork(self, cwd: str, session_id: str) -> ForkSessionResponse:
+        body = ForkSessionRequest(session_id=session_id, cwd=cwd, mcp_servers=self._mcp_servers())
+        reply = await self._ask("session_fork", body, ForkSessionResponse)
+        self._connection.state.session_id = reply.session_id
+        return reply
 
     def _mcp_servers(self) -> list[Any]:
         servers = self._role.mcp_servers
@@ -130,6 +142,8 @@ class Opening:
         mode = self._decl.mode
         if mode is None or (resume and "mode" not in self._decl.session.reapply):
             return
+        if self._decl.ask.channel == "permission" and wants_asks(self._role):
+            return
         if modes is not None and modes.current_mode_id == mode.unattended:
             return
         await self._call("session_set_mode", {"modeId": mode.unattended})
@@ -141,7 +155,7 @@ class Opening:
             wanted[model.config_option] = role.model
         if model.effort_option and role.reasoning_effort:
             wanted[model.effort_option] = role.reasoning_effort
-        if role.env.get(ASK_SWITCH) == "1":
+        if wants_asks(role):
             wanted |= self._decl.ask.enable
         self._config = wanted
         if resume is not None and "config" not in self._decl.session.reapply:

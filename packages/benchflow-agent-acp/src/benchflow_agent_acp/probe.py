@@ -1,7 +1,7 @@
 """Trying an agent for real: what its declaration may claim, and what it may not."""
 
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import AsyncExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,54 +10,28 @@ from benchflow_contracts import (
     AgentError,
     Answer,
     Ask,
+    BenchFlowError,
     ModelEndpoint,
     Role,
     Sandbox,
+    SandboxError,
     SandboxProvider,
     SandboxSpec,
     Session,
     SessionSnapshot,
     SnapshotError,
 )
-from pydantic import BaseModel, ConfigDict
 
 from .agent import AcpAgent
 from .declaration import ASK_SWITCH
+from .fork_probe import ForkProbe
+from .probe_asks import ASK_PROMPT, PROBE_FILE, PROBE_TEXT, WRITE_PROMPT
+from .probe_report import FACTS, ProbeReport
 
-PROBE_FILE = "benchflow-probe.txt"
-PROBE_TEXT = "benchflow"
-WRITE_PROMPT = f"Write the word {PROBE_TEXT} into the file {PROBE_FILE}. Use a tool, do not ask."
 NUDGE = "Say in one word what you wrote before."
-ASK_PROMPT = "Ask me with your question tool whether I want tea or coffee, then end your turn."
-
-
 _VARIABLE = "BENCHFLOW_SCRIPT"
 _SCRIPT = Path(__file__).parent / "scripted" / "probe.toml"
 _SCRIPT_PATH = "/opt/benchflow/probe.toml"
-
-_FACTS = ("start", "write", "load_after_kill", "ask")
-
-
-class ProbeReport(BaseModel):
-    """Facts about one agent on one machine: what its `[probe]` table may record.
-
-    Each result is `ok`, or else the reason; a fact that was not reached is absent.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    agent: str
-    version: str
-    date: str
-    """Of the probe, as YYYY-MM-DD in UTC."""
-    results: Mapping[str, str]
-    """By fact: `start`, `write`, `load_after_kill`, `ask`."""
-    timings_sec: Mapping[str, float]
-
-    @property
-    def ok(self) -> bool:
-        """Whether the agent starts and finishes a turn that writes a file."""
-        return self.results.get("write") == "ok"
 
 
 async def probe(
@@ -72,8 +46,9 @@ async def probe(
     """Start `agent` in a sandbox of `provider` and report what works.
 
     Runs one turn that must write a file, loads the session in a new process after a
-    kill, and asks for a question. A failure of the agent is a fact in the report; a
-    failure of the sandbox is raised.
+    kill, asks for a question, and forks the agent at each fidelity that the provider
+    has. A failure of the agent is a fact in the report; a failure of the sandbox is
+    raised, except while it forks.
     """
     role = (role or Role()).model_copy(update={"agent": agent.name, "model": model})
     run = _Probe(agent, role, log_dir)
@@ -89,6 +64,8 @@ async def probe(
         await run.collect(sandbox)
     finally:
         await sandbox.teardown()
+    if run.report().ok:
+        await run.fork(provider, spec)
     return run.report()
 
 
@@ -102,13 +79,14 @@ class _Probe:
         self._log_dir = log_dir
         self._timings: dict[str, float] = {}
         self._asks: list[Ask] = []
+        self._briefing: tuple[Path, str] | None = None
 
     def report(self) -> ProbeReport:
         return ProbeReport(
             agent=self._agent.name,
             version=self._agent.decl.version,
             date=datetime.now(UTC).date().isoformat(),
-            results={fact: self.results[fact] for fact in _FACTS if fact in self.results},
+            results={fact: self.results[fact] for fact in FACTS if fact in self.results},
             timings_sec=self._timings,
         )
 
@@ -116,7 +94,8 @@ class _Probe:
         """Give the agent that follows a script one that does what the prompts ask for."""
         if self._agent.decl.distribution.builtin is None or _VARIABLE in self._role.env:
             return
-        await sandbox.upload(_SCRIPT, _SCRIPT_PATH)
+        self._briefing = (_SCRIPT, _SCRIPT_PATH)
+        await sandbox.upload(*self._briefing)
         env = {**self._role.env, _VARIABLE: _SCRIPT_PATH}
         self._role = self._role.model_copy(update={"env": env})
 
@@ -136,33 +115,63 @@ class _Probe:
         if snapshot is not None:
             with self._fact("load_after_kill"):
                 await self._talk(sandbox, "load", NUDGE, resume=snapshot)
-        if self.results.get("start") == "ok" and self._agent.decl.ask.channel != "none":
+        if self.results.get("start") == "ok" and self._agent.capabilities().ask_user:
             with self._fact("ask"):
                 await self._ask(sandbox)
 
+    async def fork(self, provider: SandboxProvider, spec: SandboxSpec) -> None:
+        """Fork the agent in every way that its declaration and the provider allow."""
+        levels = (await provider.capabilities()).snapshot_levels
+        decl = self._agent.decl
+        forks = ForkProbe(self._agent, provider, spec, self._role, briefing=self._briefing)
+        asks = decl.ask.channel != "none" or decl.ask.mcp
+        runs = {
+            "state": (forks.state, "filesystem" in levels and decl.session.snapshot != "none"),
+            "live": (forks.live, "live" in levels),
+            "live-ask": (forks.live_ask, "live" in levels and asks),
+            "replay-ask": (forks.replay_ask, "filesystem" in levels and asks),
+        }
+        for name, (run, possible) in runs.items():
+            if possible:
+                with self._fact(name, SandboxError):
+                    await run()
+
     @contextmanager
-    def _fact(self, name: str) -> Generator[None]:
+    def _fact(self, name: str, *also: type[BenchFlowError]) -> Generator[None]:
+        failures: tuple[type[BenchFlowError], ...] = (AgentError, SnapshotError, *also)
         started = time.monotonic()
         try:
             yield
-        except (AgentError, SnapshotError) as error:
+        except failures as error:
             self.results[name] = str(error)
         else:
             self.results[name] = "ok"
         self._timings[name] = round(time.monotonic() - started, 3)
 
     async def _connect(
-        self, sandbox: Sandbox, part: str, resume: SessionSnapshot | None = None
+        self,
+        sandbox: Sandbox,
+        part: str,
+        *,
+        role: Role | None = None,
+        resume: SessionSnapshot | None = None,
     ) -> Session:
         logs = self._log_dir / part if self._log_dir else None
-        session = await self._agent.connect(sandbox, self._role, resume=resume, log_dir=logs)
+        role = role or self._role
+        session = await self._agent.connect(sandbox, role, resume=resume, log_dir=logs)
         session.on_ask_user(self._answer)
         return session
 
     async def _talk(
-        self, sandbox: Sandbox, part: str, text: str, *, resume: SessionSnapshot | None = None
+        self,
+        sandbox: Sandbox,
+        part: str,
+        text: str,
+        *,
+        role: Role | None = None,
+        resume: SessionSnapshot | None = None,
     ) -> None:
-        session = await self._connect(sandbox, part, resume)
+        session = await self._connect(sandbox, part, role=role, resume=resume)
         try:
             await session.prompt(text)
         finally:
@@ -176,8 +185,8 @@ class _Probe:
     async def _ask(self, sandbox: Sandbox) -> None:
         self._asks.clear()
         env = {**self._role.env, ASK_SWITCH: "1"}
-        self._role = self._role.model_copy(update={"env": env})
-        await self._talk(sandbox, "ask", ASK_PROMPT)
+        role = self._role.model_copy(update={"env": env})
+        await self._talk(sandbox, "ask", ASK_PROMPT, role=role)
         if not any(ask.kind == "question" for ask in self._asks):
             raise AgentError("the turn ended without a question")
 

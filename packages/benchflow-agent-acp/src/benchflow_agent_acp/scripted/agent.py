@@ -23,7 +23,11 @@ Json = dict[str, Any]
 
 STATE_DIR = Path("~/.benchflow-scripted").expanduser()
 OUTPUT_LIMIT = 200_000
-CAPABILITIES: Json = {"loadSession": True, "promptCapabilities": {}, "sessionCapabilities": {}}
+CAPABILITIES: Json = {
+    "loadSession": True,
+    "promptCapabilities": {},
+    "sessionCapabilities": {"fork": {}},
+}
 GATE: list[Json] = [
     {"optionId": "allow", "name": "Allow", "kind": "allow_once"},
     {"optionId": "reject", "name": "Reject", "kind": "reject_once"},
@@ -93,6 +97,7 @@ class Session:
         self.turn = 0
         self.answers: dict[str, str] = {}
         self.updates: list[Json] = []
+        self.heard: list[str] = []
         self.calls = 0
 
     @classmethod
@@ -108,7 +113,16 @@ class Session:
         state = json.loads((STATE_DIR / f"{session.id}.json").read_text())
         session.turn, session.calls = state["turn"], state["calls"]
         session.answers, session.updates = state["answers"], state["updates"]
+        session.heard = state["heard"]
         return session
+
+    def fork(self) -> "Session":
+        """Return a saved copy with an id of its own."""
+        other = Session.create()
+        fields = json.loads(json.dumps({**vars(self), "id": other.id}))
+        vars(other).update(fields)
+        other.save()
+        return other
 
     def save(self) -> None:
         """Write the session to its file, in one piece."""
@@ -116,6 +130,7 @@ class Session:
             "turn": self.turn,
             "answers": self.answers,
             "updates": self.updates,
+            "heard": self.heard,
             "calls": self.calls,
         }
         scratch = STATE_DIR / f"{self.id}.new"
@@ -162,6 +177,10 @@ class Turn:
     def think(self, action: Json) -> None:
         """Send a thought."""
         self.update("agent_thought_chunk", content={"type": "text", "text": action["think"]})
+
+    def recall(self, _action: Json) -> None:
+        """Say everything that the user has said in this session."""
+        self.say({"say": "\n".join(self.session.heard)})
 
     def run(self, action: Json) -> None:
         """Run a shell command as a tool call."""
@@ -312,6 +331,7 @@ class Turn:
 ACTIONS: Mapping[str, Callable[[Turn, Json], None]] = {
     "say": Turn.say,
     "think": Turn.think,
+    "recall": Turn.recall,
     "run": Turn.run,
     "write": Turn.write,
     "ask": Turn.ask,
@@ -380,32 +400,50 @@ class Agent:
             self.wire.send(method="session/update", params=body)
         return {}
 
+    def fork(self, params: Json) -> Json:
+        """Open a copy of a session, which has an id of its own."""
+        source = self.sessions.get(params["sessionId"]) or Session.load(params["sessionId"])
+        session = source.fork()
+        self.sessions[session.id] = session
+        self.cwds[session.id] = params["cwd"]
+        return {"sessionId": session.id}
+
     def accept(self, _params: Json) -> Json:
         """Take a mode or an option, which a script has no use for."""
         return {}
 
     def prompt(self, params: Json) -> Json:
-        """Play the session's next turn. Beyond the script, a turn is empty."""
+        """Play a turn that waits for such words, or the session's next one."""
         session = self.sessions[params["sessionId"]]
-        turns: list[Json] = read_script().get("turn", [])
+        text = "\n".join(block.get("text", "") for block in params["prompt"])
+        session.heard.append(text)
         self.wire.cancelled = False
         reason = "end_turn"
         try:
-            if session.turn < len(turns):
-                turn = Turn(self.wire, session, self.cwds[session.id])
-                turn.play(turns[session.turn].get("do", []))
+            turn = Turn(self.wire, session, self.cwds[session.id])
+            turn.play(self.choose(session, text).get("do", []))
         except CancelledError:
             reason = "cancelled"
         finally:
-            session.turn += 1
             session.save()
         return {"stopReason": reason}
+
+    def choose(self, session: Session, text: str) -> Json:
+        """Return the turn to play. Beyond the script, a turn is empty."""
+        turns: list[Json] = read_script().get("turn", [])
+        called = [turn for turn in turns if "on" in turn and turn["on"] in text]
+        if called:
+            return called[0]
+        rest = [turn for turn in turns if "on" not in turn]
+        session.turn += 1
+        return rest[session.turn - 1] if session.turn <= len(rest) else {}
 
 
 METHODS: Mapping[str, Callable[[Agent, Json], Json]] = {
     "initialize": Agent.initialize,
     "session/new": Agent.new,
     "session/load": Agent.load,
+    "session/fork": Agent.fork,
     "session/set_mode": Agent.accept,
     "session/set_config_option": Agent.accept,
     "session/prompt": Agent.prompt,

@@ -1,6 +1,6 @@
 """`bench agent`: who can act."""
 
-from benchflow_agent_acp import AcpAgent
+from benchflow_agent_acp import AcpAgent, declaration_path, write_proven
 from benchflow_agent_acp import probe as run_probe
 from benchflow_contracts import UsageError
 from benchflow_kernel import Registry
@@ -51,9 +51,10 @@ async def probe(
     agent: str,
     *,
     options: Run = RunOptions(),
+    write: bool = False,
     json: Json = False,
 ) -> int:
-    """Start an agent in a sandbox and report what it really can do.
+    """Start an agent in a sandbox, fork it, and report what it really can do.
 
     Examples:
         bench agent probe scripted
@@ -62,12 +63,15 @@ async def probe(
     Args:
         agent: A registry name or the path of a declaration.
         options: Where to run it and the model endpoint that it acts through.
+        write: Write what was proven into the agent's declaration file.
     """
     loaded = load_agent(options.model_copy(update={"agent": agent}))
     if not isinstance(loaded, AcpAgent):
         raise UsageError(f"agent {agent!r} does not speak ACP", hint="probe an ACP agent")
     async with open_provider(options) as provider:
         report = await run_probe(loaded, provider, endpoint=options.endpoint(), model=options.model)
+    if write:
+        write_proven(declaration_path(agent), report)
     data = report.model_dump(mode="json")
     if json:
         print_json(data)
