@@ -24,7 +24,7 @@ class ScriptedToy:
         note = data.decode().strip()
         self.state["notes"].append(note)
         self.state["files"].append(note)
-        answer = {"lost": {}, **self.state, "files": sorted(self.state["files"])}
+        answer = {"lost": {}, "failed": {}, **self.state, "files": sorted(self.state["files"])}
         self.said.append(json.dumps(self.tampering(note, answer)).encode() + b"\n")
 
     async def read(self, max_bytes=65536):
@@ -131,16 +131,27 @@ def test_the_toy_loses_nothing_in_a_box_without_a_fork(with_box):
         return told
 
     told = with_box(test)
-    assert told == {"lost": {}, "notes": ["one", "two"], "files": ["one", "two"]}
+    nothing = {"lost": {}, "failed": {}}
+    assert told == {**nothing, "notes": ["one", "two"], "files": ["one", "two"]}
 
 
-def test_the_toy_sees_what_is_lost(tmp_path):
-    class Broken:
-        def check(self):
-            toy.expect(1, 2, "a number")
+def test_what_could_not_be_found_out_is_no_finding():
+    def fail(note, answer):
+        return answer | {"failed": {"connection": "timed out"}}
 
-    assert dict(toy.look({"good": lambda: None, "bad": Broken().check})) == {
-        "bad": "a number: 1 instead of 2"
+    with pytest.raises(SandboxError, match="timed out") as caught:
+        probe(ScriptedMaker(fail))
+    assert not isinstance(caught.value, LostInForkError)
+
+
+def test_the_toy_tells_what_is_lost_from_what_failed():
+    def late():
+        raise TimeoutError("timed out")
+
+    checks = {"good": lambda: None, "bad": lambda: toy.expect(1, 2, "a number"), "late": late}
+    assert toy.look(checks) == {
+        "lost": {"bad": "a number: 1 instead of 2"},
+        "failed": {"late": "timed out"},
     }
 
 

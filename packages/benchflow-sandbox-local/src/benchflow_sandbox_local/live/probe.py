@@ -91,6 +91,8 @@ class _Toy:
             lost.append(f"files ({told['files']} instead of {sorted(notes)})")
         if lost:
             raise LostInForkError(f"a live fork loses, {where}: {'; '.join(lost)}")
+        if told["failed"]:
+            raise SandboxError(f"the live probe failed, {where}: {told['failed']}")
 
 
 @dataclass(frozen=True, slots=True)

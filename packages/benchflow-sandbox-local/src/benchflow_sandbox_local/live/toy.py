@@ -17,7 +17,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import TextIO
@@ -43,7 +43,7 @@ for line in sys.stdin:
 
 
 class Lost(Exception):  # noqa: N818 - a finding, not an error
-    """Something did not survive."""
+    """Something did not survive. What fails otherwise may go well the next time."""
 
 
 def expect(found: object, wanted: object, what: str) -> None:
@@ -104,7 +104,7 @@ class Thread:
         try:
             expect(self._told.get(timeout=PATIENCE), 42, "a thread's answer")
         except queue.Empty:
-            raise Lost("a thread does not answer") from None
+            raise TimeoutError("a thread does not answer") from None
 
 
 class Process:
@@ -143,7 +143,7 @@ class Watch:
         name = f"new-{self._count}"
         (self._directory / name).touch()
         if not select.select([self._fd], [], [], PATIENCE)[0]:
-            raise Lost("inotify told nothing")
+            raise TimeoutError("inotify told nothing")
         event = os.read(self._fd, 4096)
         expect(event[INOTIFY_EVENT.size :].rstrip(b"\0"), name.encode(), "an inotify event")
 
@@ -269,13 +269,18 @@ def parts(directory: Path, port: int) -> dict[str, Callable[[], None]]:
     }
 
 
-def look(checks: dict[str, Callable[[], None]]) -> Iterator[tuple[str, str]]:
-    """Yield each thing that is lost, and how that shows."""
+def look(checks: dict[str, Callable[[], None]]) -> dict[str, dict[str, str]]:
+    """Return what is `lost` and what could not be found out, and how that shows."""
+    lost: dict[str, str] = {}
+    failed: dict[str, str] = {}
     for name, check in checks.items():
         try:
             check()
-        except (Lost, OSError, sqlite3.Error) as error:
-            yield name, str(error) or repr(error)
+        except Lost as finding:
+            lost[name] = str(finding)
+        except (OSError, sqlite3.Error) as error:
+            failed[name] = str(error) or repr(error)
+    return {"lost": lost, "failed": failed}
 
 
 def tell(message: dict[str, object]) -> None:
@@ -293,11 +298,11 @@ def main() -> None:
     tell({"ready": True})
     for line in sys.stdin:
         note = line.strip()
-        lost = dict(look(checks))
+        found = look(checks)
         notes.append(note)
         (directory / f"note-{note}").touch()
         files = sorted(path.name[5:] for path in directory.glob("note-*"))
-        tell({"lost": lost, "notes": notes, "files": files})
+        tell({**found, "notes": notes, "files": files})
 
 
 if __name__ == "__main__":
