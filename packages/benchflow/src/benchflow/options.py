@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 from benchflow_contracts import (
-    AskUserBranch,
-    BranchBudget,
+    Fidelity,
+    Keep,
     Model,
     ModelEndpoint,
     Role,
@@ -16,6 +16,8 @@ from benchflow_contracts import (
     UsageError,
 )
 from pydantic import Field
+
+from .branching import BranchKind, policy_of
 
 
 class RunOptions(Model):
@@ -59,14 +61,39 @@ class RunOptions(Model):
     """Overrides the task's User Model."""
     user_model: str | None = None
     """The model behind a simulated user or a judge."""
-    branch: Literal["ask-user"] | None = None
-    """Fork the rollout at each question to the user."""
+    branch: BranchKind | None = None
+    """Fork the rollout: at each question (`ask-user`), once into a group (`group`), at every
+    turn boundary to estimate V (`value`), or to go on from the best child (`best-of`)."""
+    branch_n: int = Field(default=4, ge=2)
+    """Children of `group`, `value` and `best-of`."""
+    branch_at: int = Field(default=0, ge=0)
+    """The turn before which `group` and `best-of` fork, from 0."""
+    branch_every: int = Field(default=1, ge=1)
+    """Turn boundaries from one fork of `value` to the next."""
+    branch_then: BranchKind | None = None
+    """How the children fork in turn; the same policy again by default, within --branch-depth."""
+    branch_require: Fidelity | None = None
+    """Refuse to fork below `live`, `state` or `replay`."""
     branch_children: int = Field(default=8, ge=2)
     """The most children of one fork."""
     branch_depth: int = Field(default=1, ge=1)
     """The most forks on a path."""
+    branch_forks: int | None = Field(default=None, ge=1)
+    """The most forks of a rollout."""
     branch_concurrency: int = Field(default=2, ge=1)
     """Children that run at once."""
+    branch_wall_sec: float | None = Field(default=None, gt=0)
+    """Fork no more after so many seconds."""
+    branch_tokens: int | None = Field(default=None, ge=1)
+    """Fork no more after so many tokens of model calls."""
+    branch_disk_mb: int | None = Field(default=None, gt=0)
+    """Fork no more while checkpoints hold so much."""
+    branch_memory_mb: int | None = Field(default=None, gt=0)
+    """Fork only while the machine has so much memory free."""
+    keep: Literal["none", "forks", "all"] = "none"
+    """Which checkpoints outlive the rollout, for `bench rollout branch`."""
+    keep_mb: int = Field(default=2048, gt=0)
+    """Disk for kept checkpoints, per rollout; the oldest are dropped first."""
 
     @property
     def agent_name(self) -> str:
@@ -97,20 +124,11 @@ class RunOptions(Model):
         )
         return RolloutConfig(
             scenes=(Scene(roles=(role,)),),
-            branch=self._branch(),
+            branch=policy_of(self),
+            keep=Keep(which=self.keep, budget_mb=self.keep_mb),
             skill_mode=self.skill_mode,
             skills_dir=self.skills_dir,
             model=self.endpoint(),
             isolation=self.isolation,
             labels=labels or {},
         )
-
-    def _branch(self) -> AskUserBranch | None:
-        if self.branch is None:
-            return None
-        budget = BranchBudget(
-            max_children=self.branch_children,
-            max_depth=self.branch_depth,
-            concurrency=self.branch_concurrency,
-        )
-        return AskUserBranch(budget=budget)

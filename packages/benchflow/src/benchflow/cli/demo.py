@@ -1,12 +1,13 @@
 """`bench demo`: the whole product in one minute."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from benchflow_contracts import UsageError
 from cyclopts import Parameter
 
 import benchflow
+from benchflow.branching import BranchKind
 from benchflow.options import RunOptions
 from benchflow.rollout import run as run_rollout
 
@@ -23,7 +24,7 @@ TASK = "book-the-review-room"
 class DemoOptions(RunOptions):
     """RunOptions that fork at a question unless told otherwise."""
 
-    branch: Literal["ask-user"] | None = "ask-user"
+    branch: BranchKind | None = "ask-user"
 
 
 async def demo(

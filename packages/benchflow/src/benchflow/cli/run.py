@@ -26,6 +26,7 @@ async def run(
         bench run benchmarks/clawsbench/tasks/archive-newsletters --agent oracle
         bench run TASK --agent mistral-vibe --model m --base-url http://127.0.0.1:8000/v1
         bench run TASK --agent oracle --branch ask-user --json
+        bench run TASK --agent policy --branch best-of --branch-n 3 --branch-at 1
 
     Args:
         task: A task directory.
