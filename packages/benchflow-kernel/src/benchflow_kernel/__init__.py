@@ -2,7 +2,13 @@
 
 from .events import EventCallback, EventLog, EventsRead, read_events
 from .registry import GROUPS, Registry, load_path
-from .rollout import run_rollout
+from .rollout import (
+    CheckpointManifest,
+    continue_from,
+    kept_checkpoints,
+    read_kept,
+    run_rollout,
+)
 from .scenes import LoweredTurn, lower_scenes
 from .tasks import find_tasks, load_task
 from .tree import (
@@ -23,6 +29,7 @@ __all__ = [
     "GROUPS",
     "TREE_SCHEMA_VERSION",
     "AutoUser",
+    "CheckpointManifest",
     "EventCallback",
     "EventLog",
     "EventsRead",
@@ -33,14 +40,17 @@ __all__ = [
     "ScriptedUser",
     "SimulatedUser",
     "TreeFold",
+    "continue_from",
     "credit_of",
     "find_tasks",
     "fold",
+    "kept_checkpoints",
     "load_path",
     "load_task",
     "lower_scenes",
     "make_user",
     "read_events",
+    "read_kept",
     "run_rollout",
     "trajectories",
     "trajectory",

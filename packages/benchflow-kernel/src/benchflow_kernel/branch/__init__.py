@@ -1,7 +1,7 @@
 """Fork a world: policies, budgets, the fidelity ladder, checkpoints and replay."""
 
 from .checkpoint import Checkpoint
-from .demand import check_fidelity, check_turns
+from .demand import check_captures, check_fidelity, check_turns
 from .ladder import Ladder, Rung
 from .policy import children_of, forks_at_ask, forks_at_turn, labels_of, needs_floor
 from .purse import Purse
@@ -20,6 +20,7 @@ __all__ = [
     "Replay",
     "Rung",
     "Shelf",
+    "check_captures",
     "check_child",
     "check_fidelity",
     "check_turns",

@@ -29,6 +29,18 @@ def check_turns(policy: BranchPolicy, turns: int) -> None:
             )
 
 
+def check_captures(provider: str, sandbox: SandboxCapabilities) -> None:
+    """Refuse a rollout whose world cannot be captured at all.
+
+    Raises:
+        FidelityError: Naming what is missing.
+    """
+    if "filesystem" not in sandbox.snapshot_levels:
+        raise FidelityError(f"sandbox {provider!r} cannot take filesystem snapshots")
+    if not sandbox.freeze:
+        raise FidelityError(f"sandbox {provider!r} cannot freeze a running box")
+
+
 def check_fidelity(
     policy: BranchPolicy,
     provider: str,
@@ -40,10 +52,6 @@ def check_fidelity(
     Raises:
         FidelityError: Naming what is missing.
     """
-    if "filesystem" not in sandbox.snapshot_levels:
-        raise FidelityError(f"sandbox {provider!r} cannot take filesystem snapshots")
-    if not sandbox.freeze:
-        raise FidelityError(f"sandbox {provider!r} cannot freeze a running box")
     if "live" in sandbox.snapshot_levels:
         return
     why = sandbox.notes.get("live", "it has no live snapshots")

@@ -1,5 +1,12 @@
-"""The rollout's lifecycle."""
+"""The rollout's lifecycle, and going on from what it kept."""
 
-from .rollout import run_rollout
+from .kept import CheckpointManifest, kept_checkpoints, read_kept
+from .rollout import continue_from, run_rollout
 
-__all__ = ["run_rollout"]
+__all__ = [
+    "CheckpointManifest",
+    "continue_from",
+    "kept_checkpoints",
+    "read_kept",
+    "run_rollout",
+]

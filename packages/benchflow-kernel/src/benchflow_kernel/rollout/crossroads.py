@@ -9,6 +9,7 @@ from benchflow_contracts import (
     BranchPolicy,
     BranchRecord,
     Checkpointed,
+    ModelCall,
 )
 
 from benchflow_kernel.branch import (
@@ -28,6 +29,7 @@ from benchflow_kernel.world import World
 
 from .fork import Fork
 from .journal import Journal
+from .keeper import Keeper
 from .start import Position, Start
 from .trail import Trail
 
@@ -39,6 +41,7 @@ class Forking:
     ladder: Ladder
     purse: Purse
     shelf: Shelf
+    keeper: Keeper
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +77,15 @@ class Crossroads:
             FidelityError: The policy demands more than can be had here.
             SnapshotError: The world could not be captured.
         """
-        policy = self._start.policy
-        if policy is None:
-            return None
         states, self._states = self._states, self._states + 1
-        start = self._start
+        start, policy = self._start, self._start.policy
         if start.checkpoint is not None and not start.resumed and here.turn == start.position.turn:
             return None  # here its parent was forked
-        if forks_at_turn(policy, here.turn, states) and self._allowed(here, policy, None):
+        wants = policy is not None and forks_at_turn(policy, here.turn, states)
+        if policy is not None and wants and self._allowed(here, policy, None):
             return await self._fork(here, policy, None)
-        if needs_floor(policy, here.turn):
-            floor = await self._forking.ladder.floor(self._world, here.turn)
-            if floor is not None:
-                await self._advance(here, floor)
+        if self._forking.keeper.all or (policy is not None and needs_floor(policy, here.turn)):
+            await self._floor(here)
         return None
 
     async def at_ask(self, here: Here, ask: Ask) -> Fork | None:
@@ -103,22 +102,53 @@ class Crossroads:
         if not forks_at_ask(policy, ask, states) or not self._allowed(here, policy, ask):
             return None
         step = self._journal.node(here.node).step
-        if step is None or step.ask is None or step.ask.id != ask.id:
+        resumed_here = self._start.resumed and here.node == self._start.node
+        if not resumed_here and (step is None or step.ask is None or step.ask.id != ask.id):
             raise AgentProtocolError(f"the session did not end a step with ask {ask.id!r}")
         return await self._fork(here, policy, ask)
+
+    def at_carried(self, here: Here, ask: Ask) -> Fork | None:
+        """Fork at a question that a kept checkpoint carried in: it is captured already."""
+        start, policy = self._start, self._start.policy
+        if not start.resumed or policy is None or start.checkpoint is None:
+            return None
+        states, self._states = self._states, self._states + 1
+        if not forks_at_ask(policy, ask, states) or not self._allowed(here, policy, ask):
+            return None
+        self._forking.shelf.hold(start.checkpoint)
+        self._forking.purse.pay()
+        return Fork(
+            position=start.position,
+            policy=policy,
+            depth=start.depth,
+            fidelity="live",
+            reason="a kept checkpoint of this very question",
+            ask=ask,
+            main=start.main,
+        )
 
     async def seal(self, here: Here) -> Position:
         """Capture the end of a line that may be gone on from. The caller owns one hold."""
         rung = await self._forking.ladder.climb(
             self._world, here.turn, mid_turn=False, require=None
         )
-        return await self._reach(here, rung, None)
+        position = await self._reach(here, rung, None)
+        await self._forking.keeper.keep(position, rung.fidelity, fork=False)
+        return position
+
+    async def _floor(self, here: Here) -> None:
+        """Capture a turn's start; where no session can be carried, the last one stands."""
+        floor = await self._forking.ladder.floor(self._world, here.turn)
+        if floor is not None:
+            await self._advance(here, floor)
+            await self._forking.keeper.keep(self._at(here, floor), "state", fork=False)
 
     async def _fork(self, here: Here, policy: BranchPolicy, ask: Ask | None) -> Fork:
         rung = await self._forking.ladder.climb(
             self._world, here.turn, mid_turn=ask is not None, require=policy.require
         )
         position = await self._reach(here, rung, ask)
+        await self._forking.keeper.keep(position, rung.fidelity, fork=True)
         self._forking.purse.pay()
         return Fork(
             position=position,
@@ -133,31 +163,35 @@ class Crossroads:
     async def _reach(self, here: Here, rung: Rung, ask: Ask | None) -> Position:
         """Return how to come back here, and hold the checkpoint that it takes."""
         question = () if ask is None else (Exchange(turn=here.turn, ask=ask, answer=None),)
-        checkpoint = rung.checkpoint
+        checkpoint, shelf = rung.checkpoint, self._forking.shelf
         if checkpoint is None:
             floor = self._trail.floor
             assert floor is not None, "the first turn always has a checkpoint"
-            self._forking.shelf.hold(floor)
-            return Position(
-                node=here.node,
-                turn=here.turn,
-                schedule=here.schedule,
-                checkpoint=floor,
-                script=(*self._trail.script, *question),
-                calls=self._trail.recorded(self._world.calls),
-            )
+            shelf.hold(floor)
+            script = (*self._trail.script, *question)
+            return self._at(here, floor, script, self._trail.recorded(self._world.calls))
         if ask is None:
             await self._advance(here, checkpoint)
-            self._forking.shelf.hold(checkpoint)
+            shelf.hold(checkpoint)
         else:
-            self._forking.shelf.hold(checkpoint)
+            shelf.hold(checkpoint)
             await self._publish(here, checkpoint)
+        return self._at(here, checkpoint, question)
+
+    def _at(
+        self,
+        here: Here,
+        checkpoint: Checkpoint,
+        script: tuple[Exchange, ...] = (),
+        calls: tuple[ModelCall, ...] = (),
+    ) -> Position:
         return Position(
             node=here.node,
             turn=here.turn,
             schedule=here.schedule,
             checkpoint=checkpoint,
-            script=question,
+            script=script,
+            calls=calls,
         )
 
     async def _advance(self, here: Here, floor: Checkpoint) -> None:

@@ -25,6 +25,7 @@ from benchflow_kernel.world import Plan, World
 from .crossroads import Forking
 from .fork import Fork
 from .journal import Journal
+from .keeper import Keeper
 from .line import Line
 from .start import Position, Start
 from .store import log_dir_of
@@ -89,6 +90,7 @@ class Growth:
             ladder=Ladder(capabilities, deadlines.provision),
             purse=Purse(budget, shelf, lambda: journal.tokens),
             shelf=shelf,
+            keeper=Keeper(plan, directory, tally.leaks),
         )
 
     async def grow(self, start: Start) -> Ending:
@@ -118,6 +120,11 @@ class Growth:
             if not start.main:
                 await stack.enter_async_context(self._machine.one())
             yield
+
+    def adopt(self, position: Position) -> None:
+        """Take over the checkpoint that the rollout begins with."""
+        if position.checkpoint is not None:
+            self._forking.shelf.hold(position.checkpoint)
 
     async def aclose(self) -> None:
         """Discard every checkpoint that is left. Idempotent."""
@@ -218,6 +225,8 @@ class Growth:
         self._journal.phase(start.id, "setup")
         world.setup()
         await world.open(checkpoint.image, live=checkpoint.live, replay=start.position.calls)
+        if checkpoint.live is not None:
+            await world.evict(checkpoint.live.strangers)
         await check_child(world, checkpoint)
         await world.reseed(seed_of(self._plan.rollout_id, start.id))
 

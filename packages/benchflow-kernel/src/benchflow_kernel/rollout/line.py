@@ -144,10 +144,9 @@ class Line:
     async def _turns(self) -> Fork | None:
         while self._turn < len(self._schedule) or await self._nudged():
             self._current = self._schedule[self._turn]
-            if self._pending is None and self._replay.live:
-                fork = await self._crossroads.at_turn(self._here)
-                if fork is not None and not self._goes_on_after(fork):
-                    return fork
+            fork = await self._fork_before_turn()
+            if fork is not None and not self._goes_on_after(fork):
+                return fork
             stop = await self._prompt(await self._session())
             if isinstance(self._end, Fork):
                 return self._end
@@ -158,6 +157,11 @@ class Line:
             if self._turn == self._start.stop:
                 return None
         return None
+
+    async def _fork_before_turn(self) -> Fork | None:
+        if self._pending is not None:
+            return self._crossroads.at_carried(self._here, self._pending)
+        return await self._crossroads.at_turn(self._here) if self._replay.live else None
 
     def _goes_on_after(self, fork: Fork) -> bool:
         """Start the children of a fork that does not end this line."""
@@ -276,9 +280,12 @@ class Line:
 
     async def _reply(self, ask: Ask) -> Answer | Fork:
         answer: Answer | None = None
+        forks = self._replay.live
         if not self._replay.live:
             answer = self._replay.take(self._turn, ask)
-        else:
+            # The end of a replay was forked already, but for a kept one that goes on here.
+            forks = self._start.resumed and answer is None and self._replay.live
+        if forks:
             fork = await self._crossroads.at_ask(self._here, ask)
             if fork is not None and not self._goes_on_after(fork):
                 return fork

@@ -3,6 +3,7 @@
 import logging
 from asyncio import CancelledError
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 from uuid import uuid4
@@ -19,7 +20,7 @@ from benchflow_contracts import (
     Task,
 )
 
-from benchflow_kernel.branch import MachineSlots, check_fidelity, check_turns
+from benchflow_kernel.branch import MachineSlots, check_captures, check_fidelity, check_turns
 from benchflow_kernel.events import EventCallback, EventLog
 from benchflow_kernel.faults import boundary, node_error, within
 from benchflow_kernel.tree import credit_of
@@ -27,7 +28,9 @@ from benchflow_kernel.world import Plan, Planes, make_plan
 
 from .growth import Growth, Tally
 from .journal import Journal
+from .kept import IMAGE, CheckpointManifest, read_kept
 from .record import meta_of
+from .resume import resumed_plan, resumed_position
 from .start import Position, Start
 from .store import write_tree
 
@@ -61,12 +64,61 @@ async def run_rollout(
     Raises:
         StoreError: The record cannot be written, or `directory` holds one already.
     """
-    path = None if directory is None else directory / "events.jsonl"
-    with EventLog(path) as log:
-        for subscriber in subscribers:
-            log.subscribe(subscriber)
+    with _log(directory, subscribers) as log:
         rollout = Rollout(task, config, planes, Journal(log), directory)
         return await rollout.run(rollout_id or uuid4().hex)
+
+
+async def continue_from(
+    kept: Path,
+    task: Task,
+    config: RolloutConfig,
+    planes: Planes,
+    *,
+    prompt: str | None = None,
+    rollout_id: str | None = None,
+    directory: Path | None = None,
+    subscribers: Sequence[EventCallback] = (),
+) -> RolloutTree:
+    """Go on from a kept checkpoint, in a rollout of its own, and return its tree.
+
+    `kept` is the checkpoint's directory (see `kept_checkpoints`); it is only read. The
+    new rollout's root is the node that was kept. What the kept rollout had left is run,
+    or one turn with `prompt` instead; a question that was open there is answered first,
+    or forked by `config.branch`, whose turns count from the kept rollout's first. Roles
+    come from `config`, by name: one of the same agent goes on with its session, one of
+    another agent begins anew in the world as it is. Otherwise as `run_rollout`.
+
+    Raises:
+        StoreError: There is no whole checkpoint, or the record cannot be written.
+    """
+    manifest = read_kept(kept)
+    with _log(directory, subscribers) as log:
+        rollout = Rollout(task, config, planes, Journal(log), directory)
+        rollout.origin = Origin(kept, manifest, prompt)
+        return await rollout.run(rollout_id or uuid4().hex)
+
+
+def _log(directory: Path | None, subscribers: Sequence[EventCallback]) -> EventLog:
+    log = EventLog(None if directory is None else directory / "events.jsonl")
+    for subscriber in subscribers:
+        log.subscribe(subscriber)
+    return log
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a rollout goes on from."""
+
+    path: Path
+    manifest: CheckpointManifest
+    prompt: str | None
+
+    @property
+    def meta(self) -> dict[str, str]:
+        """What the log says about it."""
+        kept = self.manifest
+        return {"rollout_id": kept.rollout_id, "node": kept.node, "ref": kept.ref}
 
 
 class Rollout:
@@ -86,6 +138,7 @@ class Rollout:
         self._journal = journal
         self._directory = directory
         self._tally = Tally()
+        self.origin: Origin | None = None
 
     async def run(self, rollout_id: str) -> RolloutTree:
         """Run it; see `run_rollout`."""
@@ -95,7 +148,7 @@ class Rollout:
             rollout_id=rollout_id,
             task_id=self._task.id,
             root=root,
-            meta=meta_of(self._task, self._config, self._planes),
+            meta=self._meta(),
         )
         try:
             with boundary("internal"):
@@ -112,11 +165,17 @@ class Rollout:
             self._finish("completed" if failure is None else "failed", failure)
         return self._journal.tree
 
+    def _meta(self) -> dict[str, object]:
+        meta: dict[str, object] = meta_of(self._task, self._config, self._planes)
+        return meta if self.origin is None else {**meta, "continued_from": self.origin.meta}
+
     async def _live(self, rollout_id: str, root: str) -> None:
         self._journal.phase(root, "setup")
         seconds = self._config.deadlines.provision
         async with within(seconds, "agent", "making the agents available"):
             plan = await make_plan(self._task, self._config, self._planes, rollout_id)
+        if self.origin is not None:
+            plan = resumed_plan(plan, self.origin.manifest, self.origin.prompt)
         growth = Growth(
             plan,
             self._journal,
@@ -125,20 +184,39 @@ class Rollout:
             await self._capabilities(plan),
             MachineSlots.of_this_machine(),
         )
-        position = Position(node=root, turn=0, schedule=plan.turns)
         try:
-            await growth.grow(Start(root, position, policy=self._config.branch, main=True))
+            position = await self._begin(plan, root)
+            growth.adopt(position)
+            resumed = self.origin is not None
+            policy = self._config.branch
+            await growth.grow(Start(root, position, policy=policy, main=True, resumed=resumed))
         finally:
             await growth.aclose()
+
+    async def _begin(self, plan: Plan, root: str) -> Position:
+        """Return where the root's line begins; of a kept checkpoint, its files are loaded."""
+        if self.origin is None:
+            return Position(node=root, turn=0, schedule=plan.turns)
+        kept = self.origin.manifest
+        async with within(self._config.deadlines.start, "snapshot", "loading the checkpoint"):
+            image = await self._planes.provider.load(self.origin.path / IMAGE)
+        try:
+            return resumed_position(plan, kept, image, root)
+        except BenchFlowError:
+            await self._planes.provider.discard(image)
+            raise
 
     async def _capabilities(self, plan: Plan) -> SandboxCapabilities:
         """Return what forks can be built on; without a policy nobody asks for any."""
         policy = self._config.branch
-        if policy is None:
+        if policy is None and self._config.keep.which != "all":
             return SandboxCapabilities(isolation="none")
-        check_turns(policy, plan.max_turns)
         with boundary("sandbox"):
             capabilities = await self._planes.provider.capabilities()
+        check_captures(self._planes.provider.name, capabilities)
+        if policy is None:
+            return capabilities
+        check_turns(policy, plan.max_turns)
         names = {turn.role.agent for turn in plan.turns}
         agents = [(name, self._planes.agents[name].capabilities()) for name in sorted(names)]
         check_fidelity(policy, self._planes.provider.name, capabilities, agents)

@@ -13,3 +13,5 @@ class LiveWorld:
     services: Mapping[str, str]
     """Process ids of the environment's services, by name."""
     sessions: LiveSessions
+    strangers: tuple[str, ...] = ()
+    """Process ids of agents that nobody goes on with: they are ended first."""

@@ -157,6 +157,13 @@ class World:
                 services = await self._environment.carry()
             return LiveWorld(services=services, sessions=await self.sessions.carry())
 
+    async def evict(self, process_ids: Sequence[str]) -> None:
+        """End processes that a live image carried in and nobody goes on with."""
+        seconds = self._plan.config.deadlines.connect
+        async with within(seconds, "sandbox", "ending an agent that is not gone on with"):
+            for process_id in process_ids:
+                await (await self.sandbox.attach(process_id)).aclose()
+
     async def check(self) -> None:
         """Hold the environment against its own invariants.
 

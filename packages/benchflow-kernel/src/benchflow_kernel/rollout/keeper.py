@@ -1,0 +1,150 @@
+"""Keeps checkpoints beyond their rollout."""
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+from benchflow_contracts import (
+    BenchFlowError,
+    Fidelity,
+    SandboxProvider,
+    StoreError,
+)
+
+from benchflow_kernel.branch import Checkpoint
+from benchflow_kernel.faults import within
+from benchflow_kernel.world import Plan
+
+from .kept import (
+    HOME,
+    IMAGE,
+    MANIFEST,
+    CheckpointManifest,
+    KeptExchange,
+    KeptTurn,
+    kept_checkpoints,
+    session_of,
+)
+from .start import Position
+
+_MB = 1024 * 1024
+
+
+class Keeper:
+    """Writes checkpoints below a rollout's directory, whole or not at all.
+
+    Over the budget the oldest are dropped. What cannot be kept goes to `leaks`: the
+    rollout goes on.
+    """
+
+    def __init__(self, plan: Plan, directory: Path | None, leaks: list[BenchFlowError]) -> None:
+        self._plan = plan
+        self._keep = plan.config.keep
+        self._home = None if directory is None else directory / HOME
+        self._leaks = leaks
+
+    @property
+    def all(self) -> bool:
+        """Whether every turn boundary is kept, and not only forks."""
+        return self._keep.which == "all" and self._home is not None
+
+    async def keep(self, position: Position, fidelity: Fidelity, *, fork: bool) -> None:
+        """Keep the checkpoint of `position`, if the policy says so."""
+        if self._home is None or self._keep.which == "none" or not (fork or self.all):
+            return
+        checkpoint = position.checkpoint
+        assert checkpoint is not None, "the caller holds a checkpoint"
+        seconds = self._plan.config.deadlines.provision
+        try:
+            async with within(seconds, "snapshot", "keeping a checkpoint"):
+                await self._write(self._home, position, checkpoint, fidelity)
+            self._drop_oldest(self._home)
+        except (BenchFlowError, OSError) as error:
+            self._leaks.append(_not_kept(position.node, error))
+
+    async def _write(
+        self, home: Path, position: Position, checkpoint: Checkpoint, fidelity: Fidelity
+    ) -> None:
+        final = _fresh(home, position.node)
+        half = home / f".{final.name}.part"
+        try:
+            half.mkdir(parents=True)
+            await self._provider.save(checkpoint.image, half / IMAGE)
+            manifest = _manifest(self._plan, position, checkpoint, fidelity)
+            _write_durably(half / MANIFEST, manifest.model_dump_json(indent=1).encode())
+            half.replace(final)
+        except BaseException:
+            shutil.rmtree(half, ignore_errors=True)
+            raise
+
+    @property
+    def _provider(self) -> SandboxProvider:
+        return self._plan.planes.provider
+
+    def _drop_oldest(self, home: Path) -> None:
+        kept = [path for path, _ in kept_checkpoints(home.parent)]
+        sizes = {path: _size(path) for path in kept}
+        while kept and sum(sizes[path] for path in kept) > self._keep.budget_mb * _MB:
+            shutil.rmtree(kept.pop(0))
+
+
+def _not_kept(node: str, error: Exception) -> StoreError:
+    return StoreError(f"the checkpoint of node {node!r} was not kept: {error}")
+
+
+def _fresh(home: Path, node: str) -> Path:
+    """Return a name that is not taken: a node may be captured again when it is resumed."""
+    names = (node if at == 1 else f"{node}.{at}" for at in range(1, 1000))
+    return next(path for name in names if not (path := home / name).exists())
+
+
+def _manifest(
+    plan: Plan, position: Position, checkpoint: Checkpoint, fidelity: Fidelity
+) -> CheckpointManifest:
+    live = checkpoint.live
+    sessions = [session_of(role, held) for role, held in checkpoint.sessions.values()]
+    if live is not None:
+        sessions += [session_of(role, carry) for role, carry in live.sessions.values()]
+    return CheckpointManifest(
+        rollout_id=plan.rollout_id,
+        task_id=plan.task.id,
+        task_digest=plan.task.digest,
+        node=position.node,
+        turn=position.turn,
+        checkpoint_turn=checkpoint.turn,
+        fidelity=fidelity,
+        ref=checkpoint.image.ref,
+        layers=checkpoint.layers,
+        image=checkpoint.image,
+        state=checkpoint.state,
+        sessions=tuple(sessions),
+        services=None if live is None else live.services,
+        schedule=tuple(
+            KeptTurn(
+                scene=turn.scene,
+                role=turn.role.name,
+                agent=turn.role.agent,
+                model=turn.role.model,
+                prompt=turn.prompt,
+            )
+            for turn in position.schedule
+        ),
+        script=tuple(
+            KeptExchange(turn=one.turn, ask=one.ask, answer=one.answer) for one in position.script
+        ),
+        calls=position.calls,
+        taken_at=time.time(),
+    )
+
+
+def _write_durably(path: Path, content: bytes) -> None:
+    with path.open("xb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _size(path: Path) -> int:
+    """Return the bytes on disk; holes and shared blocks count as the file system says."""
+    return sum(entry.lstat().st_blocks * 512 for entry in path.rglob("*"))

@@ -1,0 +1,133 @@
+"""A kept checkpoint: what a later process needs to go on from a node."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, Literal
+
+from benchflow_contracts import (
+    Answer,
+    Ask,
+    EnvState,
+    Fidelity,
+    Model,
+    ModelCall,
+    Role,
+    SandboxImage,
+    SessionCarry,
+    SessionSnapshot,
+    StoreError,
+)
+from pydantic import Field, ValidationError
+
+MANIFEST: Final = "checkpoint.json"
+IMAGE: Final = "image"
+HOME: Final = "checkpoints"
+"""The directory of a rollout that holds one directory per kept checkpoint."""
+
+
+class KeptTurn(Model):
+    """A turn of the schedule. Its role is resolved anew, by name."""
+
+    scene: str
+    role: str
+    agent: str
+    model: str | None = None
+    prompt: str | None = None
+
+
+class KeptExchange(Model):
+    """A question between the checkpoint and the node; an open one has no answer."""
+
+    turn: int = Field(ge=0)
+    ask: Ask
+    answer: Answer | None = None
+
+
+class KeptSession(Model):
+    """A session at rest, or the host's half of a live one."""
+
+    role: str
+    agent: str
+    model: str | None = None
+    snapshot: SessionSnapshot | None = None
+    carry: SessionCarry | None = None
+
+
+class CheckpointManifest(Model):
+    """Everything about a checkpoint but its files, which lie beside it.
+
+    The values of a role's environment variables and headers are not in it.
+    """
+
+    schema_version: Literal["1.0"] = "1.0"
+    rollout_id: str
+    task_id: str
+    task_digest: str
+    node: str
+    """The node of that rollout which is gone on from."""
+    turn: int = Field(ge=0)
+    """The turn that comes next, or that runs while a question is open."""
+    checkpoint_turn: int = Field(ge=0)
+    """The turn in which the image was taken; a replay runs from there."""
+    fidelity: Fidelity
+    ref: str
+    layers: Mapping[str, str]
+    """The digest of each layer, as the rollout's log has it."""
+    image: SandboxImage
+    state: EnvState | None = None
+    sessions: tuple[KeptSession, ...] = ()
+    services: Mapping[str, str] | None = None
+    """Process ids of the services in a live image."""
+    schedule: tuple[KeptTurn, ...]
+    script: tuple[KeptExchange, ...] = ()
+    calls: tuple[ModelCall, ...] = ()
+    taken_at: float
+    """Seconds since the epoch."""
+
+    @property
+    def live(self) -> bool:
+        """Whether processes are in it."""
+        return self.image.level == "live"
+
+    @property
+    def ask(self) -> Ask | None:
+        """The question that is open at the node."""
+        last = self.script[-1] if self.script else None
+        return last.ask if last is not None and last.answer is None else None
+
+
+def read_kept(path: Path) -> CheckpointManifest:
+    """Return the manifest of the kept checkpoint in the directory `path`.
+
+    Raises:
+        StoreError: There is none, or it is not whole.
+    """
+    try:
+        return CheckpointManifest.model_validate_json((path / MANIFEST).read_bytes())
+    except OSError as error:
+        raise StoreError(f"no kept checkpoint in {str(path)!r}: {error.strerror}") from error
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        where = f"{path / MANIFEST}:{'.'.join(map(str, problem['loc']))}"
+        raise StoreError(f"not a checkpoint: {problem['msg']}", where=where) from error
+
+
+def kept_checkpoints(directory: Path) -> Iterator[tuple[Path, CheckpointManifest]]:
+    """Yield the kept checkpoints of the rollout in `directory`, oldest first.
+
+    One that was cut short by a crash is not there; it has no name of its own yet.
+
+    Raises:
+        StoreError: One of them was damaged since.
+    """
+    home = directory / HOME
+    paths = sorted(home.iterdir()) if home.is_dir() else []
+    found = [(path, read_kept(path)) for path in paths if not path.name.startswith(".")]
+    yield from sorted(found, key=lambda one: one[1].taken_at)
+
+
+def session_of(role: Role, snapshot: SessionSnapshot | SessionCarry) -> KeptSession:
+    """Return a session as it is kept."""
+    kept = KeptSession(role=role.name, agent=role.agent, model=role.model)
+    field = "snapshot" if isinstance(snapshot, SessionSnapshot) else "carry"
+    return kept.model_copy(update={field: snapshot})

@@ -1,0 +1,125 @@
+"""From a kept checkpoint back to a position that a line can go on from."""
+
+from dataclasses import replace
+
+from benchflow_contracts import (
+    Role,
+    SandboxImage,
+    SessionCarry,
+    SessionSnapshot,
+    UsageError,
+)
+
+from benchflow_kernel.branch import Checkpoint, Exchange
+from benchflow_kernel.scenes import LoweredTurn
+from benchflow_kernel.world import LiveWorld, Plan
+
+from .kept import CheckpointManifest, KeptSession
+from .start import Position
+
+
+def resumed_plan(plan: Plan, kept: CheckpointManifest, prompt: str | None) -> Plan:
+    """Return `plan` with the kept schedule: what was run, and what comes next.
+
+    Its roles are those of `plan`, by name, so that a continuation may bring other
+    agents. `prompt` takes the place of what the kept rollout had left.
+
+    Raises:
+        UsageError: There is nothing to run, or the checkpoint is another task's.
+    """
+    if kept.task_id != plan.task.id:
+        raise UsageError(f"the checkpoint is of task {kept.task_id!r}, not {plan.task.id!r}")
+    roles = {turn.role.name: turn.role for turn in plan.turns}
+    first = plan.turns[0]
+    schedule = [
+        LoweredTurn(scene=t.scene, role=roles.get(t.role, first.role), prompt=t.prompt)
+        for t in kept.schedule
+    ]
+    open_turn = kept.ask is not None
+    if prompt is not None:
+        role = schedule[min(kept.turn, len(schedule) - 1)].role
+        del schedule[kept.turn + open_turn :]
+        schedule.append(LoweredTurn(scene=first.scene, role=role, prompt=prompt))
+    if kept.turn >= len(schedule):
+        raise UsageError(
+            f"node {kept.node!r} is the end of its schedule: nothing is left to run",
+            hint="give a prompt",
+        )
+    return replace(plan, turns=tuple(schedule))
+
+
+def resumed_position(
+    plan: Plan, kept: CheckpointManifest, image: SandboxImage, root: str
+) -> Position:
+    """Return the kept position as the root of a new rollout.
+
+    Sessions of the same agent go on, with their history; a role that was given another
+    agent begins a new one in the world as it is.
+
+    Raises:
+        UsageError: A live session was to go on with another model.
+    """
+    roles = {turn.role.name: turn.role for turn in plan.turns}
+    at_rest: dict[str, tuple[Role, SessionSnapshot]] = {}
+    running: dict[str, tuple[Role, SessionCarry]] = {}
+    for session in kept.sessions:
+        role = roles.get(session.role)
+        if role is None or role.agent != session.agent:
+            continue
+        if session.snapshot is not None:
+            at_rest[role.name] = (role, _for_role(session, session.snapshot, role))
+        elif session.carry is not None:
+            _check_model(session, role)
+            running[role.name] = (role, session.carry)
+    _check_replay(kept, plan)
+    live = _live(kept, running) if kept.live else None
+    checkpoint = Checkpoint(
+        turn=kept.checkpoint_turn, image=image, state=kept.state, sessions=at_rest, live=live
+    )
+    return Position(
+        node=root,
+        turn=kept.turn,
+        schedule=plan.turns,
+        checkpoint=checkpoint,
+        script=tuple(Exchange(turn=e.turn, ask=e.ask, answer=e.answer) for e in kept.script),
+        calls=kept.calls,
+    )
+
+
+def _live(kept: CheckpointManifest, running: dict[str, tuple[Role, SessionCarry]]) -> LiveWorld:
+    held = {carry.process_id for _, carry in running.values()}
+    carried = (session.carry.process_id for session in kept.sessions if session.carry is not None)
+    return LiveWorld(
+        services=kept.services or {},
+        sessions=running,
+        strangers=tuple(process for process in carried if process not in held),
+    )
+
+
+def _for_role(session: KeptSession, snapshot: SessionSnapshot, role: Role) -> SessionSnapshot:
+    """Return the snapshot without the model that it would go back to, when there is another."""
+    if role.model == session.model or "model" not in snapshot.config:
+        return snapshot
+    config = {name: value for name, value in snapshot.config.items() if name != "model"}
+    return snapshot.model_copy(update={"config": config})
+
+
+def _check_model(session: KeptSession, role: Role) -> None:
+    if role.model != session.model:
+        raise UsageError(
+            f"the live process of role {role.name!r} acts with model {session.model!r}",
+            hint="keep its model, give the role another agent, or go on from a turn boundary",
+        )
+
+
+def _check_replay(kept: CheckpointManifest, plan: Plan) -> None:
+    """Refuse another agent within a turn: it cannot be put into the middle of one."""
+    within = range(kept.checkpoint_turn, kept.turn + (kept.ask is not None))
+    for index in within:
+        was, role = kept.schedule[index], plan.turns[index].role
+        if (was.agent, was.model) != (role.agent, role.model):
+            raise UsageError(
+                f"node {kept.node!r} is reached through turn {index} of agent {was.agent!r}, and"
+                f" role {role.name!r} is to be {role.agent!r}",
+                hint="go on with that agent and model, or from a node at a turn's start",
+            )
