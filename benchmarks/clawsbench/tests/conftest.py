@@ -80,8 +80,9 @@ class Service:
     def __init__(self, command: str, database: Path, *flags: str) -> None:
         self.command = command
         self.database = database
+        words = ["--db", str(database), "serve", "--host", "127.0.0.1", "--port", "0"]
         self.process = subprocess.Popen(
-            [BIN / command, "--db", database, "serve", "--port", "0", *flags],
+            [BIN / command, *words, *flags],
             stdout=subprocess.PIPE,
             text=True,
             env=ENV,

@@ -1,12 +1,18 @@
 """How the services speak HTTP and MCP, also with clients that misbehave."""
 
 import json
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+BIN = Path(__file__).parents[1] / "images/clawsbench-base/rootfs/usr/local/bin"
+ENV = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
 
 def raw(service: Any, data: bytes) -> bytes:
@@ -31,6 +37,45 @@ def test_one_connection_carries_many_requests(mail: Any) -> None:
     assert mail.get("/health") == first
     assert mail.refused("GET", "/nowhere") == (404, "not_found")
     assert mail._connection.sock is local
+
+
+@pytest.mark.parametrize("connection", [b"", b"Connection: close\r\n"])
+def test_the_quick_health_check_says_what_the_whole_service_says(
+    mail: Any, connection: bytes
+) -> None:
+    asks = b"GET /health HTTP/1.1\r\nHost: a\r\n" + connection
+    quick, whole = (raw(mail, asks + more + b"\r\n") for more in (b"", b"X-Other: 1\r\n"))
+    lines = [
+        [line for line in reply.split(b"\r\n") if not line.startswith(b"Date: ")]
+        for reply in (quick, whole)
+    ]
+    assert lines[0] == lines[1]
+    assert quick.count(b"Date: ") == 1
+    assert json.loads(lines[0][-1]) == {"status": "ok", "service": "claw-gmail"}
+
+
+def test_requests_behind_a_health_check_are_all_answered(mail: Any) -> None:
+    health = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
+    replies = raw(mail, health + b"GET /profile HTTP/1.1\r\nHost: a\r\n\r\n" + health)
+    assert replies.count(b"HTTP/1.1 200 OK\r\n") == 3
+    assert replies.count(b'"status": "ok"') == 2
+
+
+def test_a_server_is_started_in_any_words_that_the_parser_takes(tmp_path: Path) -> None:
+    busy = socket.create_server(("127.0.0.1", 0))
+    port = busy.getsockname()[1]
+    database = tmp_path / "world.db"
+    usual = ["--db", str(database), "serve", "--host", "127.0.0.1", "--port", str(port)]
+    other = [f"--db={database}", "serve", "--no-mcp", f"--port={port}"]
+    with busy:
+        said = set()
+        for words in (usual, other):
+            command = [BIN / "claw-gmail", *words]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=ENV)
+            assert done.returncode == 2
+            said.add(done.stderr)
+    (message,) = said
+    assert message.startswith(f"claw-gmail: cannot listen on 127.0.0.1:{port}: ")
 
 
 @pytest.mark.parametrize(

@@ -2,51 +2,31 @@
 
 import json
 import os
-import signal
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from .client import request_from, send_request
+from .database import create
 from .errors import UsageError
 from .kinds import Integer, ListOf
 from .operation import Field, Operation, Request, Service
-from .store import create, read_seed, transaction
+from .store import read_seed, transaction
 
 
 def serve(service: Service, options: Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
-    from .web import ClawServer  # noqa: PLC0415 - a client call does not need the server
+    from .front import Attend, Front  # noqa: PLC0415 - a client call does not need it
 
-    # Held open, so that the write-ahead log outlives the requests that fill it.
-    keeper = create(_database(options), service.tables)
-    address = (options.host, options.port)
-    try:
-        server = ClawServer(service, _database(options), address, mcp=not options.no_mcp)
-    except (OSError, OverflowError) as error:
-        raise UsageError(f"cannot listen on {options.host}:{options.port}: {error}") from error
-    signal.signal(signal.SIGTERM, _stop)
-    signal.signal(signal.SIGINT, _stop)
-    host, port = server.server_address[:2]
-    print(f"{service.name} listens on http://{host!s}:{port}", flush=True)
-    try:
-        server.serve_forever()
-    except _Stopped:
-        return 0
-    finally:
-        server.server_close()
-        keeper.close()
-    return 0
+    database = str(_database(options))
 
+    def load() -> Attend:
+        from .web import Web  # noqa: PLC0415 - see front
 
-class _Stopped(BaseException):
-    """The operator ended the service."""
+        return Web(service, database, mcp=not options.no_mcp).attend
 
-
-def _stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    raise _Stopped
+    return Front(service.name, database, load).serve(service.tables, options.host, options.port)
 
 
 def seed(service: Service, options: Namespace) -> int:

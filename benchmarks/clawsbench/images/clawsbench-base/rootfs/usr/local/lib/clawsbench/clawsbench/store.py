@@ -1,4 +1,4 @@
-"""A service's database: one SQLite file in WAL mode, many connections."""
+"""What the operations need of the database: transactions, ids, the world's clock."""
 
 import hashlib
 import json
@@ -11,42 +11,7 @@ from typing import Any
 
 from .errors import ApiError, UsageError
 
-BUSY_SECONDS = 20.0
-
-SHARED_TABLES = """
-CREATE TABLE IF NOT EXISTS settings (
-    key TEXT PRIMARY KEY,
-    value TEXT NOT NULL
-);
-CREATE TABLE IF NOT EXISTS counters (
-    prefix TEXT PRIMARY KEY,
-    last INTEGER NOT NULL CHECK (last >= 0)
-);
-"""
-
 _NUMBERED = re.compile(r"([a-z]+)-([1-9][0-9]{0,8})")
-
-
-def connect(path: Path) -> sqlite3.Connection:
-    """Open the database for one thread. Transactions are explicit."""
-    db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
-    db.row_factory = sqlite3.Row
-    db.execute("PRAGMA foreign_keys = ON")
-    db.execute("PRAGMA synchronous = NORMAL")
-    return db
-
-
-def create(path: Path, tables: str) -> sqlite3.Connection:
-    """Open the database, and make its tables when they are not there."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        db = connect(path)
-        if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
-            raise UsageError(f"{path}: this file system cannot hold a WAL database")
-        db.executescript(SHARED_TABLES + tables)
-    except (OSError, sqlite3.Error) as error:
-        raise UsageError(f"cannot open the database {str(path)!r}: {error}") from error
-    return db
 
 
 @contextmanager

@@ -1,20 +1,22 @@
 """The HTTP/1.1 face of a service."""
 
 import json
+import socket
 import sqlite3
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
 from typing import Any, ClassVar
 
+from .database import connect
 from .errors import ApiError
+from .front import IDLE_SECONDS
 from .mcp import answer_mcp
 from .operation import Operation, Request, Service
-from .store import connect, transaction
+from .store import transaction
 
 BODY_CAP = 1024 * 1024
 DISCARD_CAP = 8 * BODY_CAP
-IDLE_SECONDS = 60.0
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -35,19 +37,22 @@ def read_json(raw: bytes) -> dict[str, Any]:
     return value
 
 
-class ClawServer(ThreadingHTTPServer):
-    """Serves one service: a thread and a database connection per client connection."""
+class Web:
+    """Serves one service: a database connection per client connection."""
 
-    daemon_threads = True
-    request_queue_size = 128
-
-    def __init__(
-        self, service: Service, database: Path, address: tuple[str, int], *, mcp: bool
-    ) -> None:
+    def __init__(self, service: Service, database: str, *, mcp: bool) -> None:
         self.service = service
         self.database = database
         self.mcp = mcp
-        super().__init__(address, ClawHandler)
+
+    def attend(self, fd: int, address: tuple[str, int]) -> None:
+        """Serve one connection to its end, and close it."""
+        with socket.socket(fileno=fd) as wire:
+            try:
+                ClawHandler(wire, address, self)
+            finally:
+                with suppress(OSError):
+                    wire.shutdown(socket.SHUT_WR)
 
     def run(self, db: sqlite3.Connection, operation: Operation, args: dict[str, Any]) -> object:
         """Run one operation in one transaction."""
@@ -61,7 +66,7 @@ class ClawServer(ThreadingHTTPServer):
 class ClawHandler(BaseHTTPRequestHandler):
     """Speaks HTTP with one client until it closes or stays silent for a minute."""
 
-    server: ClawServer
+    server: Web
     protocol_version = "HTTP/1.1"
     server_version = "clawsbench"
     sys_version = ""
