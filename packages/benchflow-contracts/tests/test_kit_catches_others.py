@@ -2,11 +2,13 @@
 
 import asyncio
 import itertools
+from contextlib import asynccontextmanager
 from typing import ClassVar
 
 import pytest
 from benchflow_contracts import (
     Answer,
+    EnvironmentError_,
     EnvState,
     RewardEvent,
     RolloutNode,
@@ -209,6 +211,31 @@ class LivesOutside(FakeEnvironment):
         return EnvState(files={"n": str(self.tables["n"] // 3)})
 
 
+class CheckWrites(FakeEnvironment):
+    async def check(self):
+        await self.world.insert("log", ("checked",))
+
+
+class ReseedsOnce(FakeEnvironment):
+    async def reseed(self, seed):
+        if "reseed" in self.log:
+            raise EnvironmentError_("seeded already")
+        await super().reseed(seed)
+
+
+class NeverResumes(FakeEnvironment):
+    held = False
+
+    @asynccontextmanager
+    async def quiesce(self):
+        self.held = True
+        yield
+
+    async def check(self):
+        if self.held:
+            raise EnvironmentError_("still held")
+
+
 class TearsDownOnce(FakeEnvironment):
     async def teardown(self):
         if "teardown" in self.log:
@@ -228,6 +255,9 @@ class TearsDownOnce(FakeEnvironment):
         (SeedsAgain, "a_fork_carries_the_state"),
         (DropsVariables, "prepare_only_adds_to_the_spec"),
         (LivesOutside, "worlds_are_isolated"),
+        (CheckWrites, "a_ready_world_passes_its_check"),
+        (ReseedsOnce, "reseed_may_be_called_with_any_seed"),
+        (NeverResumes, "a_quiesced_world_can_be_read_while_frozen_and_goes_on"),
         (TearsDownOnce, "teardown_may_be_repeated"),
     ],
 )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from benchflow_contracts import EnvironmentError_, EnvState
-from benchflow_env_manifest import database
+from benchflow_env_manifest import rows
 from benchflow_env_manifest.database import read_database
 
 
@@ -62,7 +62,7 @@ def test_views_and_internal_tables_are_left_out(tmp_path: Path):
 
 
 def test_a_big_table_keeps_its_count_and_digest_only(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(database, "ROW_CAP", 3)
+    monkeypatch.setattr(rows, "ROW_CAP", 3)
     path = make(tmp_path / "a.db", "CREATE TABLE t (v)", "INSERT INTO t VALUES (1), (2), (3)")
     small = read_database(path, "a")["t"]
     make(path, "INSERT INTO t VALUES (4)")

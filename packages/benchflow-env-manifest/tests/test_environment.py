@@ -13,6 +13,7 @@ from benchflow_contracts import (
     ProvisionContext,
     SandboxError,
     SandboxSpec,
+    SnapshotError,
 )
 from benchflow_contracts.testing.fakes import (
     FakeCall,
@@ -186,3 +187,92 @@ def test_a_broken_manifest_is_refused_when_it_is_loaded(tmp_path: Path):
     path.write_text("[environment]\n")
     with pytest.raises(ManifestError, match=r"environment\.name: missing"):
         manifest_environment(path)
+
+
+FORKED = (
+    STATELESS
+    + """
+[[environment.invariants]]
+name = "whole"
+command = "ask-whether-whole"
+expect = "yes"
+[environment.fork]
+reseed = ["first-hook", "second-hook"]
+"""
+)
+
+
+def test_reseed_runs_the_hooks_in_order_with_the_seed(tmp_path: Path):
+    async def test(environment: ManifestEnvironment, box: FakeSandbox):
+        hooks: list[tuple[str, ...]] = []
+
+        def hook(call: FakeCall) -> ExecResult:
+            hooks.append(tuple(call.cmd))
+            return answer(code=len(hooks) - 2 if len(hooks) > 2 else 0)
+
+        box.on("env BENCHFLOW_SEED=7", hook)
+        await environment.provision(ProvisionContext(box, "t"))
+        await environment.reseed(7)
+        assert [words[-1] for words in hooks] == ["first-hook", "second-hook"]
+        with pytest.raises(EnvironmentError_, match="a reseed hook failed"):
+            await environment.reseed(7)
+
+    in_box(tmp_path, FORKED, test)
+
+
+def test_carry_names_each_running_service_and_refuses_a_dead_one(tmp_path: Path):
+    async def test(environment: ManifestEnvironment, box: FakeSandbox):
+        await environment.provision(ProvisionContext(box, "t"))
+        carried = await environment.carry()
+        assert list(carried) == ["mail"]
+        (running,) = environment._world._services.running
+        assert carried["mail"] == running.process.id
+        await running.process.kill()
+        async with asyncio.timeout(30):
+            while running.exit_code is None:  # noqa: ASYNC110 - the watcher's next turn sets it
+                await asyncio.sleep(0)
+        with pytest.raises(SnapshotError, match="dead service"):
+            await environment.carry()
+        with pytest.raises(EnvironmentError_, match="'mail' ended"):
+            await environment.check()
+
+    in_box(tmp_path, FORKED, test)
+
+
+def test_a_live_child_attaches_and_starts_nothing(tmp_path: Path):
+    async def test(environment: ManifestEnvironment, box: FakeSandbox):
+        process = await box.spawn("mail-service", user="root", cwd="/")
+        attached: list[str] = []
+
+        async def attach(process_id: str):
+            attached.append(process_id)
+            return process
+
+        box.attach = attach
+        spawned = box.provider.operations.count("spawn")
+        with pytest.raises(EnvironmentError_, match=r"\['chat'\] are not in the manifest"):
+            await environment.provision(
+                ProvisionContext(box, "t", resumed=True, carried={"chat": "p1"})
+            )
+        handle = await environment.provision(
+            ProvisionContext(box, "t", resumed=True, carried={"mail": "p9"})
+        )
+        assert (attached, handle.services) == (["p9"], ("mail",))
+        assert box.provider.operations.count("spawn") == spawned
+        assert await environment.carry() == {"mail": process.id}
+
+    in_box(tmp_path, FORKED, test)
+
+
+@pytest.mark.parametrize(("said", "broken"), [("yes\n", False), ("no\n", True)])
+def test_an_invariant_that_does_not_hold_is_named(tmp_path: Path, said: str, broken: bool):
+    async def test(environment: ManifestEnvironment, box: FakeSandbox):
+        box.on("sh -c ask-whether", lambda call: answer(stdout=said))
+        await environment.provision(ProvisionContext(box, "t"))
+        if not broken:
+            await environment.check()
+            return
+        with pytest.raises(EnvironmentError_, match="'whole': expected 'yes', got 'no'"):
+            await environment.check()
+
+    in_box(tmp_path, FORKED, test)

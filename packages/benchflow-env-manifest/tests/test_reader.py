@@ -79,8 +79,10 @@ def test_a_framework_started_manifest_is_read_with_every_field():
     assert environment.services[0].health_url == "http://localhost:9001/health"
     assert environment.services[1].health_url == "http://localhost:9003/ready"
     assert environment.forward_env.keys == ("MODEL_KEY",)
-    assert environment.state is not None
-    assert environment.state.paths == ("/data/gmail.db",)
+
+    assert [table.model_dump() for table in environment.state] == [
+        {"kind": "sqlite", "paths": ("/data/gmail.db",)}
+    ]
     assert environment.keep_alive
 
 
@@ -89,7 +91,7 @@ def test_an_image_owned_manifest_is_read_with_its_verifier_table():
     assert manifest.image == "chi-bench:latest"
     assert manifest.environment.ports == (8020, 8023)
     assert manifest.environment.readiness.tcp == (8020,)
-    assert manifest.environment.state is None
+    assert manifest.environment.state == ()
     assert manifest.verifier.kind == "agent"
     assert manifest.verifier.hidden_from_agent == ("expectations.json", "tasks/*/fixtures")
 
@@ -160,6 +162,73 @@ def test_a_broken_key_is_named(old: str, new: str, key: str):
     assert "\n" not in message
 
 
+KINDS = """
+[environment]
+name = "shop"
+image = "shop"
+[[environment.state]]
+paths = ["/data/a.db"]
+[[environment.state]]
+kind = "files"
+paths = ["/data/files"]
+[[environment.state]]
+kind = "redis"
+port = 6380
+[[environment.state]]
+kind = "postgres"
+name = "orders"
+host = "/run/postgresql"
+[[environment.state]]
+kind = "command"
+snapshot = "save"
+restore = "load"
+[[environment.state]]
+kind = "process"
+service = "engine"
+[[environment.invariants]]
+name = "sum"
+state = "orders"
+sql = "SELECT 1"
+expect = 1
+[[environment.invariants]]
+name = "whole"
+command = "true"
+[environment.fork]
+reseed = ["reseed $BENCHFLOW_SEED"]
+"""
+
+
+def test_every_kind_of_state_is_read_with_its_defaults():
+    environment = parse_manifest(KINDS.encode()).environment
+    kinds = [table.kind for table in environment.state]
+    assert kinds == ["sqlite", "files", "redis", "postgres", "command", "process"]
+    assert [invariant.expect for invariant in environment.invariants] == [1, None]
+    assert environment.fork.reseed == ("reseed $BENCHFLOW_SEED",)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ('kind = "redis"', 'kind = "mongo"', "environment.state[2]"),
+        ('["/data/files"]', "[]", "environment.state[1].paths"),
+        ('["/data/files"]', '["/data/a.db"]', "environment.state[1].paths[0]"),
+        ('["/data/files"]', '["/proc/x"]', "environment.state[1].paths[0]"),
+        ("port = 6380", "port = 0", "environment.state[2].port"),
+        ('name = "orders"', 'name = "redis"', "environment.state[3].name"),
+        ('"/run/postgresql"', '"db.example"', "environment.state[3].host"),
+        ('restore = "load"', "", "environment.state[4].restore"),
+        ('snapshot = "save"', 'snapshot = "save"\ncolour = 1', "environment.state[4].colour"),
+        ('state = "orders"', 'state = "redis"', "environment.invariants[0].state"),
+        ("expect = 1", "", "environment.invariants[0].expect"),
+        ('command = "true"', "", "environment.invariants[1]"),
+    ],
+)
+def test_a_broken_key_of_the_state_is_named(old: str, new: str, key: str):
+    assert old in KINDS
+    lines = refusal(KINDS.replace(old, new)).splitlines()
+    assert any(line.startswith(f"environment.toml:{key}: ") for line in lines), lines
+
+
 def test_services_are_demanded_when_the_image_does_not_start_them():
     text = '[environment]\nname = "x"\nimage = "y"\nowns_lifecycle = false'
     assert refusal(text).startswith("environment.toml:environment.services: ")
@@ -220,6 +289,7 @@ def test_a_missing_file_and_a_pipe_are_refused(tmp_path: Path):
 NAMES = """
     environment name image base_image ports services verifier state paths kind readiness http
     tcp port command owns_lifecycle timeout_sec forward_env keys task_selection
+    invariants sql expect fork reseed service snapshot restore
 """
 KEYS = st.sampled_from(NAMES.split())
 TOKENS = st.one_of(

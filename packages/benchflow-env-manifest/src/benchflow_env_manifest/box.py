@@ -8,11 +8,14 @@ from typing import Any
 from benchflow_contracts import EnvironmentError_, ExecResult, Sandbox
 from pydantic import TypeAdapter, ValidationError
 
-# Makes modules of the texts on stdin, in order, then runs the last one.
+# Makes modules of the texts on stdin, in order, then runs the last one. Its request comes
+# the same way: the agent can read the arguments of every process.
 _BOOT = """
 import json, sys, types
 sys.modules["inbox"] = types.ModuleType("inbox")
-for name, text in json.load(sys.stdin).items():
+request, texts = json.load(sys.stdin)
+sys.argv[1:] = [request]
+for name, text in texts.items():
     module = types.ModuleType("inbox." + name)
     module.__package__ = "inbox"
     sys.modules[module.__name__] = module
@@ -40,7 +43,12 @@ class Box:
         self._tools: frozenset[str] | None = None
 
     async def run(
-        self, cmd: str | Sequence[str], *, timeout: float = 60, stdin: bytes = b""
+        self,
+        cmd: str | Sequence[str],
+        *,
+        timeout: float = 60,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
     ) -> ExecResult:
         """Run a command; a non-zero exit is a result. Locale messages are plain."""
         return await self.sandbox.exec(
@@ -49,7 +57,7 @@ class Box:
             cwd="/",
             timeout=timeout,
             stdin=stdin,
-            env={"LC_ALL": "C"},
+            env={"LC_ALL": "C", **(env or {})},
         )
 
     async def must(self, cmd: str | Sequence[str], *, what: str, timeout: float = 60) -> str:
@@ -80,8 +88,8 @@ class Box:
         """
         folder = files("benchflow_env_manifest").joinpath("inbox")
         texts = {name: folder.joinpath(f"{name}.py").read_text("utf-8") for name in modules}
-        cmd = ["python3", "-IS", "-c", _BOOT, json.dumps(request)]
-        result = await self.run(cmd, timeout=timeout, stdin=json.dumps(texts).encode())
+        stdin = json.dumps([json.dumps(request), texts]).encode()
+        result = await self.run(["python3", "-IS", "-c", _BOOT], timeout=timeout, stdin=stdin)
         if not result.ok:
             raise EnvironmentError_(f"{modules[-1]} crashed in the sandbox: {tail_of(result)}")
         try:

@@ -22,6 +22,8 @@ def cross_problems(document: Mapping[str, Any]) -> list[Problem]:
         *_service_problems(environment),
         *_repeated("environment.ports", environment.get("ports")),
         *_nested_repeats(document, environment),
+        *_state_problems(environment),
+        *_invariant_problems(environment),
     ]
 
 
@@ -72,13 +74,72 @@ def _nested_repeats(
         ("environment.readiness", "http", environment.get("readiness")),
         ("environment.readiness", "tcp", environment.get("readiness")),
         ("environment.forward_env", "keys", environment.get("forward_env")),
-        ("environment.state", "paths", environment.get("state")),
+        ("environment.fork", "reseed", environment.get("fork")),
         ("verifier", "hidden_from_agent", document.get("verifier")),
     )
     for prefix, key, value in places:
         table = _table(value)
         if table is not None:
             yield from _repeated(f"{prefix}.{key}", table.get(key))
+
+
+def state_items(environment: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return each table of state with its dotted key: one, or the items of an array."""
+    state = environment.get("state")
+    single = _table(state)
+    if single is not None:
+        return [("environment.state", single)]
+    if not isinstance(state, (list, tuple)):
+        return []
+    items = enumerate(map(_table, cast("Sequence[object]", state)))
+    return [(f"environment.state[{at}]", item) for at, item in items if item is not None]
+
+
+def _state_problems(environment: Mapping[str, Any]) -> Iterable[Problem]:
+    taken: list[object] = []
+    services = [_name(item) for item in _items(environment.get("services"))]
+    for key, item in state_items(environment):
+        for at, name in enumerate(_state_names(item)):
+            if name in taken and isinstance(name, str):
+                field = f"paths[{at}]" if "paths" in item else "name"
+                yield f"{key}.{field}", "is listed twice"
+            taken.append(name)
+        if item.get("kind") == "process" and services and item.get("service") not in services:
+            yield f"{key}.service", "is none of [[environment.services]]"
+
+
+def _state_names(item: Mapping[str, Any]) -> Sequence[object]:
+    kind = item.get("kind", "sqlite")
+    if kind in ("sqlite", "files"):
+        return _items(item.get("paths"))
+    return [item.get("name", kind)] if kind in ("redis", "postgres", "command") else []
+
+
+def _invariant_problems(environment: Mapping[str, Any]) -> Iterable[Problem]:
+    known: list[object] = []
+    for _, item in state_items(environment):
+        if item.get("kind", "sqlite") in ("sqlite", "postgres"):
+            known.extend(_state_names(item))
+    for at, invariant in enumerate(map(_table, _items(environment.get("invariants")))):
+        if invariant is None:
+            continue
+        key = f"environment.invariants[{at}]"
+        sql, command = invariant.get("sql"), invariant.get("command")
+        if (sql is None) == (command is None):
+            yield key, "set one of `sql` and `command`"
+        elif sql is not None and invariant.get("expect") is None:
+            yield f"{key}.expect", "is missing: what does `sql` have to return?"
+        elif sql is not None and invariant.get("state") not in known:
+            yield f"{key}.state", "names no SQLite path and no Postgres state of this manifest"
+
+
+def _items(value: object) -> Sequence[object]:
+    return cast("Sequence[object]", value) if isinstance(value, (list, tuple)) else ()
+
+
+def _name(value: object) -> object:
+    table = _table(value)
+    return table.get("name") if table is not None else None
 
 
 def _repeated(key: str, value: object) -> Iterable[Problem]:

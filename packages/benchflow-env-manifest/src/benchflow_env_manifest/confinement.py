@@ -7,7 +7,12 @@ from .box import Box
 
 _MAKE_FOLDERS = 'umask 077; for path in "$@"; do mkdir -p "${path%/*}/" || exit 1; done'
 
-_CLOSE_FILES = 'for path in "$@"; do [ ! -e "$path" ] || chmod 0600 "$path" || exit 1; done'
+_CLOSE_FILES = """
+for path in "$@"; do
+  if [ -d "$path" ]; then chmod go-rwx "$path" || exit 1
+  elif [ -e "$path" ]; then chmod 0600 "$path" || exit 1; fi
+done
+"""
 
 # With an empty IFS, an unquoted pattern is expanded to paths and not split.
 _HIDE = """
@@ -28,7 +33,7 @@ async def make_state_folders(box: Box, paths: Sequence[str]) -> None:
 
 
 async def close_state_files(box: Box, files: Sequence[str]) -> None:
-    """Make state files readable by their owner only; SQLite's new side files follow."""
+    """Make state readable by its owner only; SQLite's new side files follow."""
     if files:
         await box.must(["sh", "-c", _CLOSE_FILES, "sh", *files], what="closing the state files")
 

@@ -1,7 +1,6 @@
 """Read a copy of a database on the host. Its content is hostile."""
 
 import contextlib
-import hashlib
 import re
 import sqlite3
 import time
@@ -14,15 +13,9 @@ from .inbox.tables import (
     key_columns,
     ordered_rows,
     read_text_losslessly,
-    row_line,
     table_names,
 )
-
-ROW_CAP = 10_000
-"""Rows of one table beyond which only its size and digest are kept."""
-
-KEPT_BYTES_CAP = 16 * 1024 * 1024
-"""Text of one table's rows beyond which only its size and digest are kept."""
+from .rows import table_state
 
 _TABLE_CAP = 1000
 _VALUE_CAP = 64 * 1024 * 1024
@@ -35,8 +28,6 @@ _FOREIGN = ("no such function", "no such collation", "no such module", "unknown 
 # A value that its column forbids is the service's affair, and some SQLite versions
 # report NULL in sound WITHOUT ROWID tables.
 _CONSTRAINT = re.compile(r" value in .+\..+|^CHECK constraint failed")
-
-Value = str | int | float | None
 
 
 def read_database(path: Path, name: str) -> Mapping[str, TableState]:
@@ -96,29 +87,5 @@ def _tables(conn: sqlite3.Connection, name: str) -> Mapping[str, TableState]:
 def _table(conn: sqlite3.Connection, table: str) -> TableState:
     cursor = ordered_rows(conn, table)
     columns = tuple(str(column[0]) for column in cursor.description)
-    digest = hashlib.sha256(row_line(columns).encode())
-    kept: list[tuple[Value, ...]] | None = []
-    count = kept_bytes = 0
-    for row in cursor:
-        line = row_line(row).encode()
-        digest.update(b"\n" + line)
-        count += 1
-        kept_bytes += len(line)
-        if count > ROW_CAP or kept_bytes > KEPT_BYTES_CAP:
-            kept = None
-        if kept is not None:
-            kept.append(tuple(map(_value, row)))
-    rows = None if kept is None else tuple(kept)
-    return TableState(
-        columns=columns,
-        key=tuple(name for name, _ in key_columns(conn, table)),
-        rows=rows,
-        row_count=count,
-        digest=f"sha256:{digest.hexdigest()}",
-    )
-
-
-def _value(value: Value | bytes) -> Value:
-    if isinstance(value, bytes):
-        return f"sha256:{hashlib.sha256(value).hexdigest()}"
-    return value
+    key = tuple(name for name, _ in key_columns(conn, table))
+    return table_state(columns, key, cursor)

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from benchflow_contracts import (
@@ -13,14 +13,12 @@ from benchflow_contracts import (
     ProvisionContext,
     ReadinessProbe,
     SandboxSpec,
-    SnapshotError,
     StateSnapshot,
 )
 
 from .image import entrypoint_of, image_for, ports_for
 from .manifest import Manifest
-from .query import query_state
-from .state import SqliteState
+from .state import StateStore
 from .world import World
 
 _log = logging.getLogger(__name__)
@@ -106,37 +104,45 @@ class ManifestEnvironment:
         return await self._provisioned().gate()
 
     async def query(self) -> EnvState:
-        """Read every row of every declared database, consistent at one instant.
+        """Read every declared state: rows and digests of files, of one instant.
 
-        Works also while the caller holds the sandbox still, once the world is ready.
+        Works also while the caller holds the sandbox still, once the world is ready;
+        for servers, only within `quiesce()`.
         Without `[environment.state]`, the state is empty.
         """
         world = self._provisioned()
-        return await query_state(world.box, world.state) if world.state else EnvState()
+        return await world.store.query() if world.store is not None else EnvState()
 
     @asynccontextmanager
     async def quiesce(self) -> AsyncGenerator[None, None]:
-        """Do nothing: SQLite's files are complete at every instant."""
-        yield
+        """Keep servers such as Redis and Postgres from writing, and read them.
+
+        Raises:
+            EnvironmentError_: One did not come to rest; `retryable`.
+        """
+        async with AsyncExitStack() as stack:
+            if self._world is not None and self._world.store is not None:
+                await stack.enter_async_context(self._world.store.quiesce())
+            yield
 
     async def snapshot(self) -> StateSnapshot:
-        """Capture all declared databases while their services go on.
+        """Capture all declared state while the services go on.
 
         Raises:
             RuntimeError: The manifest has no `[environment.state]`.
             EnvironmentError_: It failed; no half snapshot is left.
         """
-        return await self._state().snapshot()
+        return await self._store().snapshot()
 
     async def restore(self, snap: StateSnapshot) -> None:
-        """Roll all declared databases back; services see it with their next statement.
+        """Roll all declared state back; databases and servers show it at once.
 
         Raises:
             RuntimeError: The manifest has no `[environment.state]`.
             EnvironmentError_: The snapshot is missing or was changed, or a database
                 stayed locked; the databases hold what they held before.
         """
-        await self._state().restore(snap)
+        await self._store().restore(snap)
 
     async def reset(self) -> None:
         """Go back to the baseline: stop the services, restore, start, wait.
@@ -153,15 +159,30 @@ class ManifestEnvironment:
             await world.reset()
 
     async def check(self) -> None:
-        """Do nothing: a manifest declares no invariants yet."""
+        """Prove that services run, state is whole and every declared invariant holds.
+
+        Raises:
+            EnvironmentError_: Something does not; the message names all broken invariants.
+        """
+        await self._provisioned().check()
 
     async def reseed(self, seed: int) -> None:
-        """Do nothing: a manifest declares no hook yet."""
-        del seed
+        """Run `[environment.fork] reseed` with `BENCHFLOW_SEED`; nothing without it.
+
+        Raises:
+            EnvironmentError_: A command failed.
+        """
+        await self._provisioned().reseed(seed)
 
     async def carry(self) -> Mapping[str, str]:
-        """Refuse: services are not carried yet."""
-        raise SnapshotError(f"the services of {self.name!r} cannot be carried live")
+        """Return the process id of each service that the framework started.
+
+        Services of an image with `owns_lifecycle = true` are carried without it.
+
+        Raises:
+            SnapshotError: A service has ended.
+        """
+        return self._provisioned().carry()
 
     async def teardown(self) -> None:
         """Stop the services that this object started, and only those. Idempotent."""
@@ -176,14 +197,13 @@ class ManifestEnvironment:
             )
         return self._world
 
-    def _state(self) -> SqliteState:
-        if self._manifest.environment.state is None:
+    def _store(self) -> StateStore:
+        store = self._provisioned().store if self._manifest.environment.state else None
+        if store is None:
             raise RuntimeError(
                 f"environment {self.name!r} is stateless: its manifest has no [environment.state]"
             )
-        state = self._provisioned().state
-        assert state is not None, "a world has state when its manifest has"
-        return state
+        return store
 
     def _selection_env(self, task_id: str, *, reach: str) -> dict[str, str]:
         selection = self._manifest.environment.task_selection

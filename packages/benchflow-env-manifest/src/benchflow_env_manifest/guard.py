@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from benchflow_contracts import EnvironmentError_
+from benchflow_contracts import EnvironmentError_, SandboxFrozenError
 
 from .box import Box
 
@@ -29,43 +29,81 @@ class _Agent:
         return bool(mode & stat.S_IWGRP) and gid in self.gids
 
 
-async def check_state_files(box: Box, paths: Sequence[str]) -> frozenset[str]:
-    """Return which of `paths` exist, all of them out of the agent's reach.
+class Guard:
+    """Proves, again and again, that state lies out of the agent's reach.
 
-    Refused are links and special files anywhere on the way, hard links, and any file
-    or directory on the way that the agent's user owns or may write: it could put a
-    database of its own there. A sandbox whose agent is root has nothing to protect;
-    there, only links are refused.
-
-    Raises:
-        EnvironmentError_: Something was refused; the message names it.
+    Refused are links and special files anywhere on the way, hard links, and any file or
+    directory on the way that the agent's user owns or may write: it could put a
+    database of its own there. `trees` may be directories, `files` may not. A sandbox
+    whose agent is root has nothing to protect; there, only links are refused.
     """
-    files = [path + suffix for path in paths for suffix in ("", *SIDE_FILES)]
-    folders = sorted({str(parent) for path in paths for parent in PurePosixPath(path).parents})
-    user = box.sandbox.spec.user
-    output = await box.must(
-        ["sh", "-c", _STAT, "sh", user, *folders, *files], what="looking at the state files"
-    )
-    uid, gids, *lines = output.splitlines()
-    if len(lines) != len(folders) + len(files):
-        raise EnvironmentError_("the sandbox's `stat` answered something unexpected")
-    agent = _Agent(int(uid), frozenset(map(int, gids.split())))
-    existing: set[str] = set()
-    for path, line in zip([*folders, *files], lines, strict=True):
-        if line != "-":
-            _check_entry(path, line, agent, folder=path in folders)
-            existing.add(path)
-    return frozenset(existing.intersection(files))
+
+    def __init__(self, box: Box, files: Sequence[str], trees: Sequence[str] = ()) -> None:
+        self._box = box
+        self._files = [path + suffix for path in files for suffix in ("", *SIDE_FILES)]
+        self._trees = list(trees)
+        paths = [*files, *trees]
+        self._folders = sorted(
+            {str(parent) for path in paths for parent in PurePosixPath(path).parents}
+        )
+        self._seen: frozenset[str] | None = None
+
+    @property
+    def folders(self) -> Sequence[str]:
+        """Every directory on the way."""
+        return self._folders
+
+    async def examine(self) -> frozenset[str]:
+        """Return which files and trees exist, logs included, all out of reach.
+
+        While the caller itself holds the sandbox still, nothing inside can be asked;
+        then the answer of the last time stands. What was out of reach before the agent
+        ran has stayed so.
+
+        Raises:
+            EnvironmentError_: Something was refused; the message names it.
+            SandboxFrozenError: The sandbox is held still and was never asked.
+        """
+        if not self._files and not self._trees:
+            return frozenset()
+        try:
+            self._seen = await self._look()
+        except SandboxFrozenError:
+            if self._seen is None:
+                raise
+        return self._seen
+
+    async def _look(self) -> frozenset[str]:
+        paths = [*self._folders, *self._files, *self._trees]
+        user = self._box.sandbox.spec.user
+        output = await self._box.must(
+            ["sh", "-c", _STAT, "sh", user, *paths], what="looking at the state files"
+        )
+        uid, gids, *lines = output.splitlines()
+        if len(lines) != len(paths):
+            raise EnvironmentError_("the sandbox's `stat` answered something unexpected")
+        agent = _Agent(int(uid), frozenset(map(int, gids.split())))
+        existing: set[str] = set()
+        for path, line in zip(paths, lines, strict=True):
+            if line != "-":
+                allowed = self._allowed(path)
+                _check_entry(path, line, agent, allowed)
+                existing.add(path)
+        return frozenset(existing.difference(self._folders))
+
+    def _allowed(self, path: str) -> frozenset[int]:
+        if path in self._folders:
+            return frozenset({stat.S_IFDIR})
+        return frozenset({stat.S_IFREG, *([stat.S_IFDIR] if path in self._trees else [])})
 
 
-def _check_entry(path: str, line: str, agent: _Agent, *, folder: bool) -> None:
+def _check_entry(path: str, line: str, agent: _Agent, allowed: frozenset[int]) -> None:
     fields = line.split()
     mode, (uid, gid, links) = int(fields[0], 16), map(int, fields[1:])
-    if folder and not stat.S_ISDIR(mode):
-        raise _refused(path, "is not a directory")
-    if not folder and not stat.S_ISREG(mode):
-        raise _refused(path, "is not a regular file")
-    if not folder and links != 1:
+    if stat.S_IFMT(mode) not in allowed:
+        wanted = "regular file" if stat.S_IFREG in allowed else "directory"
+        raise _refused(path, f"is not a {wanted}")
+    if stat.S_ISREG(mode) and links != 1:
         raise _refused(path, "has a second hard link")
     if agent.uid != 0 and agent.may_write(mode, uid, gid):
         raise _refused(path, "can be written or replaced by the agent")

@@ -4,26 +4,20 @@ from pathlib import PurePosixPath
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from benchflow_contracts import IMAGE_NAME, Model
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from benchflow_contracts import IMAGE_NAME
+from pydantic import AfterValidator, Field, model_validator
 
 from .coherence import cross_problems
+from .state_tables import Array, Name, Port, StateTables, Table, Text, printable
 
 MAX_WAIT_SEC = 24 * 60 * 60
 
-_RESERVED_ROOTS = ("/proc", "/sys", "/dev", "/.bf-state")
 _LOOPBACK = ("localhost", "127.0.0.1")
-
-
-def _printable(text: str) -> str:
-    if any(ord(char) < 32 or ord(char) == 127 for char in text):
-        raise ValueError("must not contain control characters")
-    return text
 
 
 def _loopback_url(text: str) -> str:
     try:
-        url = urlsplit(_printable(text))
+        url = urlsplit(printable(text))
         port_ok = url.port != 0
     except ValueError as exc:
         raise ValueError(f"is not a URL: {exc}") from None
@@ -34,17 +28,8 @@ def _loopback_url(text: str) -> str:
     return text
 
 
-def _state_path(text: str) -> str:
-    path = PurePosixPath(_printable(text))
-    if not path.is_absolute() or str(path) != text or ".." in path.parts or text.startswith("//"):
-        raise ValueError("must be an absolute path in its simplest form, such as /data/world.db")
-    if len(path.parts) < 2 or any(path.is_relative_to(root) for root in _RESERVED_ROOTS):
-        raise ValueError("must name a file outside of /proc, /sys, /dev and /.bf-state")
-    return text
-
-
 def _hidden_glob(text: str) -> str:
-    path = PurePosixPath(_printable(text))
+    path = PurePosixPath(printable(text))
     if not path.parts or path.parts == ("/",):
         raise ValueError("must name something below the working directory or /")
     if ".." in path.parts or "**" in text:
@@ -52,24 +37,14 @@ def _hidden_glob(text: str) -> str:
     return text
 
 
-Port = Annotated[int, Field(ge=1, le=65535)]
 EnvKey = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=256)]
-Text = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_printable)]
 # A name, never a path: a manifest must not choose a directory of the host.
 ImageName = Annotated[str, Field(pattern=IMAGE_NAME, max_length=4096)]
 LoopbackUrl = Annotated[str, Field(max_length=2048), AfterValidator(_loopback_url)]
-StatePath = Annotated[str, Field(max_length=1024), AfterValidator(_state_path)]
 HiddenGlob = Annotated[str, Field(max_length=1024), AfterValidator(_hidden_glob)]
 
-# TOML has arrays and no tuples: the outer type is converted, the items stay strict.
-_Array = Field(default=(), strict=False)
 
-
-class _Table(Model):
-    model_config = ConfigDict(strict=True)
-
-
-class TaskSelection(_Table):
+class TaskSelection(Table):
     """`[environment.task_selection]`: how the world learns which task it is in."""
 
     mechanism: Literal["image", "env_var"] = "env_var"
@@ -77,14 +52,17 @@ class TaskSelection(_Table):
     inject_into: Literal["entrypoint", "exec"] = "entrypoint"
 
 
-class Service(_Table):
+class Service(Table):
     """`[[environment.services]]`: one service that the framework starts."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)
+    name: Name
     command: Text
     """Run by the sandbox's shell, in the foreground."""
     port: Port
-    health_path: Annotated[Text, Field(pattern=r"^/[^\s]*$")] = "/health"
+    health_path: Annotated[
+        str, Field(pattern=r"^(/[^\s]*)?$", max_length=4096), AfterValidator(printable)
+    ] = "/health"
+    """Empty for a service that speaks no HTTP: it has to accept a connection."""
 
     @property
     def health_url(self) -> str:
@@ -92,52 +70,67 @@ class Service(_Table):
         return f"http://localhost:{self.port}{self.health_path}"
 
 
-class Readiness(_Table):
+class Readiness(Table):
     """`[environment.readiness]`: what must answer before the agent starts."""
 
-    http: tuple[LoopbackUrl, ...] = _Array
-    tcp: tuple[Port, ...] = _Array
+    http: tuple[LoopbackUrl, ...] = Array
+    tcp: tuple[Port, ...] = Array
     timeout_sec: int = Field(default=120, ge=1, le=MAX_WAIT_SEC)
 
 
-class ForwardEnv(_Table):
+class ForwardEnv(Table):
     """`[environment.forward_env]`: host variables that the world may see."""
 
-    keys: tuple[EnvKey, ...] = _Array
+    keys: tuple[EnvKey, ...] = Array
 
 
-class State(_Table):
-    """`[environment.state]`: what `snapshot` captures and `query` reads."""
+class Invariant(Table):
+    """`[[environment.invariants]]`: what every state of the world has in common."""
 
-    kind: Literal["sqlite"] = "sqlite"
-    paths: tuple[StatePath, ...] = _Array
+    name: Annotated[Text, Field(max_length=200)]
+    command: Text | None = None
+    """Run as root; its output is compared, or without `expect` its exit code."""
+    sql: Text | None = None
+    """One SELECT; the first column of its first row is compared."""
+    state: Annotated[Text, Field(max_length=1024)] | None = None
+    """For `sql`: the path of a SQLite database, or the name of a Postgres state."""
+    expect: str | int | float | bool | None = None
 
 
-class EnvironmentTable(_Table):
+class Fork(Table):
+    """`[environment.fork]`: what happens to a fork before its agent runs."""
+
+    reseed: tuple[Text, ...] = Array
+    """Commands, run as root with the fork's own `BENCHFLOW_SEED`."""
+
+
+class EnvironmentTable(Table):
     """`[environment]`."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._@/+-]*$", max_length=128)
     image: ImageName | None = None
     base_image: ImageName | None = None
-    ports: tuple[Port, ...] = _Array
+    ports: tuple[Port, ...] = Array
     owns_lifecycle: bool = True
     keep_alive: bool = True
     isolation: Literal["per_task", "persistent"] = "per_task"
     task_selection: TaskSelection = TaskSelection()
-    services: tuple[Service, ...] = _Array
+    services: tuple[Service, ...] = Array
     readiness: Readiness = Readiness()
     forward_env: ForwardEnv = ForwardEnv()
-    state: State | None = None
+    state: StateTables = ()
+    invariants: tuple[Invariant, ...] = Array
+    fork: Fork = Fork()
 
 
-class VerifierTable(_Table):
+class VerifierTable(Table):
     """`[verifier]`: what the grader knows about the world."""
 
     kind: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9_-]*$", max_length=64)
-    hidden_from_agent: tuple[HiddenGlob, ...] = _Array
+    hidden_from_agent: tuple[HiddenGlob, ...] = Array
 
 
-class Manifest(_Table):
+class Manifest(Table):
     """One `environment.toml`, read and checked."""
 
     environment: EnvironmentTable

@@ -42,7 +42,7 @@ def parse_manifest(data: bytes, *, source: str = "environment.toml") -> Manifest
     try:
         return Manifest.model_validate(document)
     except ValidationError as exc:
-        raise _error(source, [*_key_problems(exc), *problems]) from None
+        raise _error(source, [*_key_problems(exc, document), *problems]) from None
 
 
 def _read(path: Path) -> bytes:
@@ -103,11 +103,22 @@ def _error(source: str, problems: Iterable[Problem]) -> ManifestError:
     return ManifestError("\n".join(lines), where=f"{source}:{key}", hint=_HINT)
 
 
-def _key_problems(exc: ValidationError) -> Iterable[Problem]:
+def _key_problems(exc: ValidationError, document: Mapping[str, Any]) -> Iterable[Problem]:
     for error in exc.errors(include_url=False, include_context=False):
         # The empty place is the rules across keys, which are reported by key already.
         if error["loc"]:
-            yield _dotted(error["loc"]), _describe(error["type"], error["msg"], error["input"])
+            yield (
+                _dotted(_written(error["loc"], document)),
+                _describe(error["type"], error["msg"], error["input"]),
+            )
+
+
+def _written(loc: tuple[int | str, ...], document: Mapping[str, Any]) -> tuple[int | str, ...]:
+    """Return a place as the author wrote it: the model's lists of state have kinds."""
+    if loc[:2] != ("environment", "state") or len(loc) < 3:
+        return loc
+    single = isinstance(document["environment"]["state"], Mapping)
+    return (*loc[:2], *(() if single else loc[2:3]), *loc[4:])
 
 
 def _dotted(loc: tuple[int | str, ...]) -> str:

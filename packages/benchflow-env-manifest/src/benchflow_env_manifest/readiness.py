@@ -45,13 +45,16 @@ def probes_for(
 ) -> list[str]:
     """Return the names of the probes: URLs, and `tcp:port`.
 
-    Explicit URLs win over those derived from the services; an image that declares no
-    probe at all is asked on its ports. What points at a skipped service is left out.
+    Explicit URLs win over those derived from the services; one without a health path is
+    asked for a connection. An image that declares no probe at all is asked on its ports.
+    What points at a skipped service is left out.
     """
     readiness = environment.readiness
     absent = {service.port for service in skipped}
-    urls = readiness.http or tuple(service.health_url for service in running)
-    ports = readiness.tcp if urls or readiness.tcp else environment.ports
+    urls = readiness.http or tuple(each.health_url for each in running if each.health_path)
+    mute = () if readiness.http else tuple(each.port for each in running if not each.health_path)
+    asked = (*readiness.tcp, *mute)
+    ports = asked if urls or asked else environment.ports
     names = [url for url in urls if urlsplit(url).port not in absent]
     names += [f"tcp:{port}" for port in ports if port not in absent]
     return list(dict.fromkeys(names))

@@ -68,6 +68,21 @@ class Services:
             raise
         self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
 
+    async def attach(self, services: Sequence[Service], carried: Mapping[str, str]) -> None:
+        """Take hold of services that a live image carried in.
+
+        Raises:
+            SandboxError: One is not there; none is held.
+        """
+        try:
+            for service in services:
+                process = await self._sandbox.attach(carried[service.name])
+                self._running.append(RunningService(service, process))
+        except BaseException:
+            await self.stop()
+            raise
+        self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
+
     async def stop(self) -> None:
         """Kill the process groups that were started here. Idempotent."""
         running, self._running = self._running, []

@@ -1,7 +1,9 @@
 """One provisioned world: its services, its readiness and its state."""
 
+import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Mapping
 
 from benchflow_contracts import (
     Endpoint,
@@ -10,16 +12,21 @@ from benchflow_contracts import (
     ProvisionContext,
     ReadinessError,
     ReadinessProbe,
+    SnapshotError,
     StateSnapshot,
 )
 
 from .box import Box
 from .confinement import close_state_files, hide, make_state_folders
 from .installed import missing_services
+from .invariants import check_invariants
 from .manifest import Manifest, Service
 from .readiness import probes_for, wait_until_ready
+from .record import read_record, write_record
 from .services import Services
-from .state import SqliteState
+from .state import ROOT, StateStore, make_store
+
+_PAUSE_SEC = 0.05
 
 _log = logging.getLogger(__name__)
 
@@ -32,28 +39,31 @@ class World:
     ) -> None:
         self._manifest = manifest
         self._resumed = ctx.resumed
+        self._carried = ctx.carried
         self._services = Services(ctx.sandbox, service_env)
         self._installed: tuple[Service, ...] = ()
         self._baseline: StateSnapshot | None = None
         self._sealed = False
         self.box = Box(ctx.sandbox)
-        declared = manifest.environment.state
-        self.state = SqliteState(self.box, declared.paths) if declared else None
+        tables = manifest.environment.state
+        self.store: StateStore | None = make_store(self.box, tables) if tables else None
 
     async def start(self) -> EnvHandle:
-        """Start the services that this image has.
+        """Start the services that this image has, or take hold of carried ones.
 
         Raises:
             EnvironmentError_: None is installed, or a state path is not safe.
             SandboxError: One could not be started; the others are stopped again.
         """
         environment = self._manifest.environment
-        if self.state is not None:
-            await self.state.examine()
-            if not environment.owns_lifecycle:
-                await make_state_folders(self.box, self.state.paths)
-        self._installed = await self._find_installed(environment.services)
-        await self._services.start(self._installed)
+        if self.store is not None:
+            await self._ready_store(self.store)
+        if self._carried is None:
+            self._installed = await self._find_installed()
+            await self._services.start(self._installed)
+        else:
+            self._installed = self._find_carried(self._carried)
+            await self._services.attach(self._installed, self._carried)
         return EnvHandle(
             name=environment.name,
             services=tuple(service.name for service in self._installed),
@@ -63,7 +73,23 @@ class World:
             },
         )
 
-    async def _find_installed(self, services: Sequence[Service]) -> tuple[Service, ...]:
+    async def _ready_store(self, store: StateStore) -> None:
+        await store.examine()
+        if not self._resumed:
+            ours = () if self._manifest.environment.owns_lifecycle else store.files
+            await make_state_folders(self.box, [*ours, f"{ROOT}/any"])
+
+    def _find_carried(self, carried: Mapping[str, str]) -> tuple[Service, ...]:
+        services = self._manifest.environment.services
+        if unknown := carried.keys() - {service.name for service in services}:
+            raise EnvironmentError_(f"carried services {sorted(unknown)} are not in the manifest")
+        return tuple(service for service in services if service.name in carried)
+
+    async def _find_installed(self) -> tuple[Service, ...]:
+        services = self._manifest.environment.services
+        record = await read_record(self.box) if self._resumed and services else None
+        if record is not None:
+            return tuple(each for each in services if each.name not in record.missing)
         missing = await missing_services(self.box, services)
         for name, reason in missing.items():
             _log.info("service %r is skipped: %s", name, reason)
@@ -77,34 +103,89 @@ class World:
 
     async def gate(self) -> ReadinessProbe:
         """Wait for every probe; then close the world's files and take the baseline."""
+        probe = await self._wait()
+        if probe.ready:
+            await self._seal()
+        return probe
+
+    async def _wait(self) -> ReadinessProbe:
+        """Wait for the probes, then until servers do more than accept a connection."""
+        probe = await self._wait_for_probes()
+        timeout = self._manifest.environment.readiness.timeout_sec
+        end = time.monotonic() + timeout - probe.waited_sec
+        while probe.ready and self.store is not None and (reason := await self.store.serving()):
+            if self._obituary() or time.monotonic() > end:
+                error = self._obituary() or f"not ready after {timeout:g} s: {reason}"
+                return probe.model_copy(update={"ready": False, "error": error})
+            await asyncio.sleep(_PAUSE_SEC)
+        return probe
+
+    async def _wait_for_probes(self) -> ReadinessProbe:
         environment = self._manifest.environment
         skipped = [each for each in environment.services if each not in self._installed]
-        probe = await wait_until_ready(
+        return await wait_until_ready(
             self.box,
             probes_for(environment, self._installed, skipped),
             timeout_sec=environment.readiness.timeout_sec,
             obituary=self._obituary,
         )
-        if probe.ready:
-            await self._seal()
-        return probe
 
     def _obituary(self) -> str:
         return "\n".join(each.obituary() for each in self._services.dead())
 
     async def _seal(self) -> None:
-        if self.state is not None:
-            existing = await self.state.existing()
-            await close_state_files(self.box, sorted(existing))
+        """Close the world to the agent; in a fork that is done, and state is taken over."""
+        if self._resumed:
+            if self.store is not None and not self._sealed:
+                await self.store.adopt(live=self._carried is not None)
+            self._sealed = True
+            return
+        if self.store is not None:
+            await close_state_files(self.box, sorted(await self.store.examine()))
         if self._sealed:
             return
-        if not self._resumed:
-            await hide(self.box, self._manifest.verifier.hidden_from_agent)
-        if self.state is not None:
+        await hide(self.box, self._manifest.verifier.hidden_from_agent)
+        if self.store is not None:
             # Services may seed their databases while they start: the task's baseline
             # is the world that the agent is about to meet.
-            self._baseline = await self.state.snapshot()
+            self._baseline = await self.store.snapshot()
+        services = self._manifest.environment.services
+        missing = [each.name for each in services if each not in self._installed]
+        await write_record(self.box, missing, self._baseline)
         self._sealed = True
+
+    async def check(self) -> None:
+        """Hold services, state and the manifest's invariants against what they promise.
+
+        Raises:
+            EnvironmentError_: One does not hold.
+        """
+        if dead := self._obituary():
+            raise EnvironmentError_(dead)
+        if self.store is not None:
+            await self.store.check()
+        if self._manifest.environment.invariants:
+            await check_invariants(self.box, self.store, self._manifest.environment.invariants)
+
+    async def reseed(self, seed: int) -> None:
+        """Run the manifest's hooks, in order.
+
+        Raises:
+            EnvironmentError_: One failed.
+        """
+        for command in self._manifest.environment.fork.reseed:
+            words = ["env", f"BENCHFLOW_SEED={seed}", "sh", "-c", command]
+            await self.box.must(words, what="a reseed hook", timeout=300)
+
+    def carry(self) -> Mapping[str, str]:
+        """Return the process id of each running service.
+
+        Raises:
+            SnapshotError: One has ended.
+        """
+        if dead := self._obituary():
+            raise SnapshotError(f"a dead service cannot be carried: {dead}")
+        return {each.service.name: each.process.id for each in self._services.running}
 
     async def reset(self) -> None:
         """Go back to the baseline with fresh services.
@@ -114,13 +195,21 @@ class World:
         """
         if not self._sealed:
             raise EnvironmentError_("reset before the world was ready: there is no baseline")
+        if self._baseline is None and self._resumed:
+            record = await read_record(self.box)
+            self._baseline = record.baseline if record is not None else None
         await self._services.stop()
-        if self.state is not None and self._baseline is not None:
-            await self.state.restore(self._baseline)
+        await self._restore_baseline(online=False)
         await self._services.start(self._installed)
-        probe = await self.gate()
+        probe = await self._wait()
         if not probe.ready:
             raise ReadinessError(f"the world did not come up after a reset: {probe.error}")
+        await self._restore_baseline(online=True)
+        await self._seal()
+
+    async def _restore_baseline(self, *, online: bool) -> None:
+        if self.store is not None and self._baseline is not None:
+            await self.store.restore(self._baseline, online=online)
 
     async def stop(self) -> None:
         """Stop what this object started. Idempotent."""

@@ -1,9 +1,10 @@
 """The conformance kit of an Environment."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from benchflow_contracts.env_diff import diff_states
 from benchflow_contracts.environment import (
     Environment,
     EnvironmentFactory,
@@ -36,7 +37,7 @@ class EnvironmentSubject:
 
     @asynccontextmanager
     async def world(
-        self, *, image: SandboxImage | None = None
+        self, *, image: SandboxImage | None = None, carried: Mapping[str, str] | None = None
     ) -> AsyncGenerator[tuple[Environment, Sandbox], None]:
         """Provision a ready environment and take everything down in the end."""
         environment = self.make()
@@ -44,7 +45,9 @@ class EnvironmentSubject:
         sandbox = await self.provider.create(spec, image=image)
         try:
             resumed = image is not None
-            context = ProvisionContext(sandbox=sandbox, task_id=_TASK, resumed=resumed)
+            context = ProvisionContext(
+                sandbox=sandbox, task_id=_TASK, resumed=resumed, carried=carried
+            )
             await environment.provision(context)
             probe = await environment.readiness()
             expect(probe.ready, f"the environment is not ready: {probe.error}")
@@ -59,6 +62,7 @@ class EnvironmentSubject:
         await self.mutate(sandbox)
         after = await environment.query()
         expect(after != before, "a change of the state does not show in query()")
+        expect(not diff_states(before, after).empty, "a change does not show in diff_states()")
         return after
 
 
@@ -162,6 +166,65 @@ async def a_fork_carries_the_state(subject: EnvironmentSubject) -> None:
 
 
 @promise()
+async def a_ready_world_passes_its_check(subject: EnvironmentSubject) -> None:
+    """`check` holds, also in a second call, and changes nothing."""
+    async with subject.world() as (environment, _):
+        before = await environment.query()
+        await environment.check()
+        await environment.check()
+        expect_equal(await environment.query(), before, "the state after a check")
+
+
+@promise()
+async def reseed_may_be_called_with_any_seed(subject: EnvironmentSubject) -> None:
+    """`reseed` works whether there is a hook or not; the world passes its check after it."""
+    async with subject.world() as (environment, _):
+        for seed in (0, 2**31 - 1):
+            await environment.reseed(seed)
+        await environment.check()
+
+
+@promise(_lacks_freeze)
+async def a_quiesced_world_can_be_read_while_frozen_and_goes_on(
+    subject: EnvironmentSubject,
+) -> None:
+    """Within `quiesce` and a freeze, `query` is the state of that instant, repeatedly."""
+    async with subject.world() as (environment, sandbox):
+        before = await subject.changed(environment, sandbox)
+        for _ in range(2):
+            async with environment.quiesce(), sandbox.freeze():
+                expect_equal(await environment.query(), before, "the quiesced state")
+                expect_equal(await environment.query(), before, "a second reading")
+        await subject.changed(environment, sandbox)
+        await environment.check()
+
+
+def _lacks_live(subject: EnvironmentSubject) -> str | None:
+    levels = subject.capabilities.snapshot_levels
+    return None if "live" in levels else "capabilities: no live snapshots"
+
+
+@promise(_lacks_live)
+async def a_live_fork_goes_on_with_the_same_services(subject: EnvironmentSubject) -> None:
+    """A live child takes hold of the carried services and state, apart from the parent."""
+    async with subject.world() as (parent, sandbox):
+        at_fork = await subject.changed(parent, sandbox)
+        async with parent.quiesce(), sandbox.freeze():
+            carried = await parent.carry()
+            image = await sandbox.snapshot("live")
+        try:
+            async with subject.world(image=image, carried=carried) as (child, inner):
+                expect_equal(await child.query(), at_fork, "the child's state")
+                expect_equal(set(await child.carry()), set(carried), "the child's services")
+                await child.check()
+                await subject.changed(child, inner)
+                expect_equal(await parent.query(), at_fork, "the parent's state")
+            await subject.changed(parent, sandbox)
+        finally:
+            await subject.provider.discard(image)
+
+
+@promise()
 async def worlds_are_isolated(subject: EnvironmentSubject) -> None:
     """A change in one sandbox's world does not show in another's."""
     async with subject.world() as (first, sandbox), subject.world() as (second, _):
@@ -187,6 +250,10 @@ _CHECKS: tuple[EnvironmentCheck, ...] = (
     reset_returns_to_the_baseline,
     the_state_can_be_read_while_frozen,
     a_fork_carries_the_state,
+    a_ready_world_passes_its_check,
+    reseed_may_be_called_with_any_seed,
+    a_quiesced_world_can_be_read_while_frozen_and_goes_on,
+    a_live_fork_goes_on_with_the_same_services,
     worlds_are_isolated,
     teardown_may_be_repeated,
 )

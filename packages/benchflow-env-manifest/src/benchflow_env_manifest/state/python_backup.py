@@ -5,7 +5,7 @@ from typing import Any
 
 from benchflow_contracts import EnvironmentError_
 
-from .box import Box
+from benchflow_env_manifest.box import Box
 
 _LOCK_SEC = 60
 # A failed restore copies everything back before it reports; it must not be cut short.
@@ -27,6 +27,17 @@ class PythonBackup:
         """Put `directory` back when it still has `digest`; `safety` is a free path."""
         request = {"do": "restore", "paths": paths, "directory": directory}
         await self._ask({**request, "digest": digest, "safety": safety})
+
+    async def check(self, paths: Sequence[str]) -> None:
+        """Let SQLite walk every page of every database."""
+        await self._ask({"do": "check", "paths": paths, "directory": ""})
+
+    async def ask(self, queries: Mapping[str, tuple[str, str]]) -> Mapping[str, str]:
+        """Answer (path, SQL) queries by name."""
+        asked = list(queries.values())
+        request = {"do": "ask", "paths": [path for path, _ in asked], "directory": ""}
+        answers = await self._ask({**request, "queries": asked})
+        return {name: answers[str(at)] for at, name in enumerate(queries)}
 
     async def _ask(self, request: Mapping[str, Any]) -> Mapping[str, str]:
         answer = await self._box.python(

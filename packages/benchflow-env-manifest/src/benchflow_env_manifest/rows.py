@@ -1,0 +1,116 @@
+"""Tables made of rows that came out of a sandbox. All of it is hostile."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from benchflow_contracts import EnvironmentError_, TableState
+
+from .inbox.tables import row_line
+
+ROW_CAP = 10_000
+"""Rows of one table beyond which only its size and digest are kept."""
+
+KEPT_BYTES_CAP = 16 * 1024 * 1024
+"""Text of one table's rows beyond which only its size and digest are kept."""
+
+_TABLE_CAP = 1000
+
+Value = str | int | float | None
+
+
+def table_state(
+    columns: Sequence[str], key: Sequence[str], rows: Iterable[tuple[Value | bytes, ...]]
+) -> TableState:
+    """Count and digest all rows; keep them when they are few."""
+    digest = hashlib.sha256(row_line(tuple(columns)).encode())
+    kept: list[tuple[Value, ...]] | None = []
+    count = kept_bytes = 0
+    for row in rows:
+        line = row_line(row).encode()
+        digest.update(b"\n" + line)
+        count += 1
+        kept_bytes += len(line)
+        if count > ROW_CAP or kept_bytes > KEPT_BYTES_CAP:
+            kept = None
+        if kept is not None:
+            kept.append(tuple(map(_value, row)))
+    return TableState(
+        columns=tuple(columns),
+        key=tuple(key),
+        rows=None if kept is None else tuple(kept),
+        row_count=count,
+        digest=f"sha256:{digest.hexdigest()}",
+    )
+
+
+def _value(value: Value | bytes) -> Value:
+    if isinstance(value, bytes):
+        return f"sha256:{hashlib.sha256(value).hexdigest()}"
+    return value
+
+
+def read_rows(path: Path, name: str) -> Mapping[str, TableState]:
+    """Return the tables of a file of JSON lines; `name` is for errors.
+
+    An object `{"table", "columns", "key"}` begins a table; each array after it is one
+    of its rows.
+
+    Raises:
+        EnvironmentError_: It is something else, or beyond a cap.
+    """
+    heads: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+    tables: dict[str, TableState] = {}
+    rows: list[tuple[Value, ...]] = []
+    with path.open(encoding="utf-8", errors="backslashreplace") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                _take(json.loads(line), heads, tables, rows)
+            except (ValueError, TypeError, KeyError, RecursionError) as exc:
+                raise EnvironmentError_(
+                    f"the state of {name!r}, line {number}, is neither a table nor a row: {exc}"
+                ) from None
+    _finish(heads, tables, rows)
+    return tables
+
+
+Heads = dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
+
+
+def _take(
+    item: object, heads: Heads, tables: dict[str, TableState], rows: list[tuple[Value, ...]]
+) -> None:
+    if isinstance(item, dict):
+        _finish(heads, tables, rows)
+        head = cast("dict[str, Any]", item)
+        table = _text(head["table"])
+        if table in heads or len(heads) >= _TABLE_CAP:
+            raise ValueError(f"table {table[:80]!r} is there twice, or one too many")
+        columns = tuple(map(_text, head["columns"]))
+        heads[table] = columns, tuple(map(_text, head.get("key", ())))
+    elif isinstance(item, list) and heads:
+        row = tuple(cast("list[object]", item))
+        if len(row) != len(heads[next(reversed(heads))][0]):
+            raise ValueError("a row has another width than its table")
+        if any(not isinstance(value, (str, int, float, type(None))) for value in row):
+            raise TypeError("a value is neither text, a number, true, false nor null")
+        rows.append(cast("tuple[Value, ...]", row))
+    else:
+        raise TypeError("rows come after their table's header")
+
+
+def _finish(heads: Heads, tables: dict[str, TableState], rows: list[tuple[Value, ...]]) -> None:
+    if heads:
+        table = next(reversed(heads))
+        tables[table] = table_state(*heads[table], rows)
+        rows.clear()
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a name is not text")
+    return value

@@ -1,0 +1,7 @@
+"""What can be rolled back: one class per kind of state, and the store of all of them."""
+
+from .backend import ROOT, StateBackend
+from .make import make_store
+from .store import StateStore
+
+__all__ = ["ROOT", "StateBackend", "StateStore", "make_store"]

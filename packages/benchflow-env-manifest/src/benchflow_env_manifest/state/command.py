@@ -1,0 +1,107 @@
+"""State that the manifest's own commands copy and put back."""
+
+import logging
+import shlex
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from benchflow_contracts import EnvironmentError_, EnvState, SandboxError
+
+from benchflow_env_manifest.box import Box
+from benchflow_env_manifest.state_tables import CommandTable
+
+from .spool import free_path, take_rows, tree_digest, verify
+
+_SEC = 600
+_log = logging.getLogger(__name__)
+
+
+class CommandState:
+    """Whatever the commands make of it: they run as root, from `/`.
+
+    `snapshot` and `restore` find their directory in `BENCHFLOW_STATE_DIR`. That they
+    are right while services write is the author's promise; `quiesce` and `resume` are
+    there to keep it.
+    """
+
+    online = True
+    files: tuple[str, ...] = ()
+    trees: tuple[str, ...] = ()
+
+    def __init__(self, box: Box, table: CommandTable) -> None:
+        self._box = box
+        self._table = table
+        self.label = f"command {table.name!r}"
+
+    @asynccontextmanager
+    async def hold(self, *, persist: bool) -> AsyncGenerator[None, None]:
+        """Run `quiesce`, and `resume` in the end."""
+        del persist
+        if self._table.quiesce:
+            await self._run(self._table.quiesce, "quiesce")
+        try:
+            yield
+        finally:
+            await self._resume()
+
+    async def capture(self, directory: str) -> str:
+        """Run `snapshot` in a new directory."""
+        await self._box.must(["mkdir", "-m", "700", directory], what="making a directory")
+        await self._run(self._table.snapshot, "snapshot", directory)
+        return await tree_digest(self._box, directory)
+
+    async def restore(self, directory: str, digest: str) -> None:
+        """Run `restore`; when it fails, put back what was there before."""
+        await verify(self._box, directory, digest)
+        before = free_path()
+        await self.capture(before)
+        try:
+            await self._run(self._table.restore, "restore", directory)
+        except BaseException:
+            await self._run(self._table.restore, "restore", before)
+            raise
+        finally:
+            await self._box.run(["rm", "-rf", before])
+
+    async def read(self, folder: Path, *, still: bool) -> EnvState:
+        """Run `query`, which prints JSON lines."""
+        del still
+        if not self._table.query:
+            return EnvState()
+        spool = free_path()
+        await self._run(f"umask 077; {{ {self._table.query}\n}} > {shlex.quote(spool)}", "query")
+        tables = await take_rows(self._box, spool, folder, self._table.name)
+        return EnvState(databases={self._table.name: tables})
+
+    def holds(self, state: str) -> bool:
+        """Answer no: it knows no SQL."""
+        del state
+        return False
+
+    async def ask(self, queries: Mapping[str, tuple[str, str]]) -> Mapping[str, object]:
+        """Answer nothing."""
+        del queries
+        return {}
+
+    async def check(self) -> None:
+        """Run `check`."""
+        if self._table.check:
+            await self._run(self._table.check, "check")
+
+    async def adopt(self, *, live: bool) -> None:
+        """Undo the `quiesce` that a live image carried."""
+        if live:
+            await self._resume()
+
+    async def _resume(self) -> None:
+        if self._table.resume:
+            try:
+                await self._run(self._table.resume, "resume")
+            except (EnvironmentError_, SandboxError) as exc:
+                _log.warning("%s did not resume: %s", self.label, exc)
+
+    async def _run(self, command: str, what: str, directory: str = "") -> None:
+        env = ["env", f"BENCHFLOW_STATE_DIR={directory}"] if directory else []
+        said = f"{what} of {self._table.name!r}"
+        await self._box.must([*env, "sh", "-c", command], what=said, timeout=_SEC)

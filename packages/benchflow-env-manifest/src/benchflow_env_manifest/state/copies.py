@@ -1,0 +1,62 @@
+"""Copies of state files on the host."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchflow_contracts import EnvironmentError_, Sandbox, TransferError
+
+MAX_FILE_BYTES = 1 << 30
+"""The size of one database file or log beyond which `query` refuses."""
+
+
+async def frozen_copies(
+    sandbox: Sandbox, paths: Sequence[str], existing: frozenset[str], folder: Path
+) -> Mapping[str, Path]:
+    """Copy databases and their logs while nothing inside runs."""
+    copies: dict[str, Path] = {}
+    for index, path in enumerate(paths):
+        target = folder / f"{index}.db"
+        if not await fetch(sandbox, path, target, existing):
+            continue
+        copies[path] = target
+        # The shared-memory index is rebuilt from the log; a journal undoes a commit
+        # that the freeze cut in two.
+        for suffix in ("-wal", "-journal"):
+            await fetch(sandbox, path + suffix, Path(f"{target}{suffix}"), existing)
+    return copies
+
+
+async def captured_copies(
+    sandbox: Sandbox,
+    paths: Sequence[str],
+    existing: frozenset[str],
+    directory: str,
+    folder: Path,
+) -> Mapping[str, Path]:
+    """Copy what was captured into `directory` of the sandbox."""
+    copies: dict[str, Path] = {}
+    for index, path in enumerate(paths):
+        if path in existing:
+            copies[path] = folder / f"{index}.db"
+            remote = f"{directory}/{index}.db"
+            await sandbox.download(remote, copies[path], max_bytes=MAX_FILE_BYTES)
+    return copies
+
+
+async def fetch(sandbox: Sandbox, path: str, target: Path, existing: frozenset[str]) -> bool:
+    """Copy one file or directory out; `False` when it is not there.
+
+    Files may have come or gone since `existing` was seen, so each is asked for. A
+    provider that does not say why it refused is believed unless the file was seen; a
+    journal comes and goes with every commit.
+    """
+    try:
+        await sandbox.download(path, target, max_bytes=MAX_FILE_BYTES)
+    except TransferError as exc:
+        if isinstance(exc.__cause__, FileNotFoundError):
+            return False
+        unsaid = exc.__cause__ is None and (path not in existing or path.endswith("-journal"))
+        if not unsaid:
+            raise EnvironmentError_(f"state file {path!r} cannot be read: {exc}") from exc
+        return False
+    return True

@@ -1,0 +1,131 @@
+"""Plain files and directories."""
+
+import asyncio
+import hashlib
+import tempfile
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import uuid4
+
+from benchflow_contracts import EnvironmentError_, EnvState
+
+from benchflow_env_manifest.box import Box
+from benchflow_env_manifest.guard import Guard
+
+from .backend import ROOT
+from .copies import fetch
+from .spool import tree_digest, verify
+
+_SEC = 600
+
+
+class FilesState:
+    """Files and whole directories, copied from one instant.
+
+    A copy is taken while nothing changes, or, when somebody never stops writing, under
+    a freeze. A restore puts new files in place of the old: a service that holds one
+    open sees the roll-back when it opens it again. Links and devices are refused.
+    """
+
+    label = "files"
+    online = False
+    files: tuple[str, ...] = ()
+
+    def __init__(self, box: Box, guard: Guard, paths: Sequence[str]) -> None:
+        self._box = box
+        self._guard = guard
+        self.trees = tuple(paths)
+
+    @asynccontextmanager
+    async def hold(self, *, persist: bool) -> AsyncGenerator[None, None]:
+        """Do nothing."""
+        del persist
+        yield
+
+    async def capture(self, directory: str) -> str:
+        """Copy everything, as reflinks where the file system has them."""
+        try:
+            answer = await self._ask("capture", directory)
+            if not answer["still"]:
+                await self._capture_frozen(directory)
+            return await tree_digest(self._box, directory)
+        except BaseException:
+            await self._box.run(["rm", "-rf", directory, f"{directory}.partial"])
+            raise
+
+    async def restore(self, directory: str, digest: str) -> None:
+        """Swap a copy in."""
+        await verify(self._box, directory, digest)
+        await self._ask("restore", directory)
+
+    async def read(self, folder: Path, *, still: bool) -> EnvState:
+        """Return the digest of every file."""
+        if still:
+            local = await self._download(folder)
+            return EnvState(files=await asyncio.to_thread(_digests, local))
+        directory = f"{ROOT}/{uuid4().hex}"
+        try:
+            await self.capture(directory)
+            target = folder / "captured"
+            await self._box.sandbox.download(directory, target)
+            local = {path: target / str(index) for index, path in enumerate(self.trees)}
+            return EnvState(files=await asyncio.to_thread(_digests, local))
+        finally:
+            await self._box.run(["rm", "-rf", directory])
+
+    def holds(self, state: str) -> bool:
+        """Answer no: it knows no SQL."""
+        del state
+        return False
+
+    async def ask(self, queries: Mapping[str, tuple[str, str]]) -> Mapping[str, object]:
+        """Answer nothing."""
+        del queries
+        return {}
+
+    async def check(self) -> None:
+        """Prove nothing: any content is sound."""
+
+    async def adopt(self, *, live: bool) -> None:
+        """Do nothing: the files are all there is."""
+
+    async def _capture_frozen(self, directory: str) -> None:
+        with tempfile.TemporaryDirectory(prefix="benchflow-state-") as folder:
+            copies = Path(folder) / "copies"
+            copies.mkdir()
+            async with self._box.sandbox.freeze():
+                await self._download(copies)
+            await self._box.sandbox.upload(copies, directory)
+        await self._ask("dress", directory)
+
+    async def _download(self, folder: Path) -> Mapping[str, Path]:
+        existing = await self._guard.examine()
+        local: dict[str, Path] = {}
+        for index, path in enumerate(self.trees):
+            target = folder / str(index)
+            if await fetch(self._box.sandbox, path, target, existing):
+                local[path] = target
+        return local
+
+    async def _ask(self, do: str, directory: str) -> Mapping[str, str]:
+        request = {"do": do, "paths": self.trees, "directory": directory}
+        answer = await self._box.python(["trees"], request, timeout=_SEC)
+        if "error" in answer:
+            raise EnvironmentError_(
+                f"{do} of {', '.join(self.trees)} failed: {answer['error']}",
+                hint="keep plain files and directories there, and some free disk",
+            )
+        return answer
+
+
+def _digests(local: Mapping[str, Path]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for path, copy in local.items():
+        below = [copy] if copy.is_file() else sorted(copy.rglob("*"))
+        for file in below:
+            if file.is_file():
+                name = path if file == copy else f"{path}/{file.relative_to(copy).as_posix()}"
+                with file.open("rb") as data:
+                    found[name] = f"sha256:{hashlib.file_digest(data, 'sha256').hexdigest()}"
+    return found

@@ -1,0 +1,105 @@
+"""Databases of SQLite."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import uuid4
+
+from benchflow_contracts import EnvironmentError_, EnvState, TableState
+
+from benchflow_env_manifest.box import Box
+from benchflow_env_manifest.database import read_database
+from benchflow_env_manifest.guard import Guard
+
+from .backend import ROOT
+from .cli_backup import CliBackup
+from .copies import captured_copies, frozen_copies
+from .python_backup import PythonBackup
+
+
+class SqliteState:
+    """The declared databases, copied by SQLite itself while services hold them open.
+
+    At rest on disk at every instant: a crash, and so a freeze, loses no commit.
+    """
+
+    label = "sqlite"
+    online = False
+    trees: tuple[str, ...] = ()
+
+    def __init__(self, box: Box, guard: Guard, paths: Sequence[str]) -> None:
+        self._box = box
+        self._guard = guard
+        self.files = tuple(paths)
+
+    @asynccontextmanager
+    async def hold(self, *, persist: bool) -> AsyncGenerator[None, None]:
+        """Do nothing: a copy waits for writers by itself."""
+        del persist
+        yield
+
+    async def capture(self, directory: str) -> str:
+        """Copy all databases, from one instant where the box has Python."""
+        try:
+            return await (await self._tool()).capture(self.files, directory)
+        except BaseException:
+            await self._forget(f"{directory}.partial")
+            raise
+
+    async def restore(self, directory: str, digest: str) -> None:
+        """Write a copy into the live databases; services see it with their next statement."""
+        safety = f"{ROOT}/{uuid4().hex}"
+        try:
+            await (await self._tool()).restore(self.files, directory, digest, safety)
+        finally:
+            await self._forget(f"{safety}.partial", safety)
+
+    async def read(self, folder: Path, *, still: bool) -> EnvState:
+        """Return every row of every database that exists."""
+        existing = await self._guard.examine()
+        if still:
+            copies = await frozen_copies(self._box.sandbox, self.files, existing, folder)
+        else:
+            copies = await self._captured(existing, folder)
+        databases: dict[str, Mapping[str, TableState]] = {}
+        for path, copy in copies.items():
+            databases[path] = await asyncio.to_thread(read_database, copy, path)
+        return EnvState(databases=databases)
+
+    def holds(self, state: str) -> bool:
+        """Whether `state` is one of the databases."""
+        return state in self.files
+
+    async def ask(self, queries: Mapping[str, tuple[str, str]]) -> Mapping[str, object]:
+        """Run each query on its database, which is not written."""
+        return await (await self._tool()).ask(queries)
+
+    async def check(self) -> None:
+        """Let SQLite walk every page."""
+        await (await self._tool()).check(self.files)
+
+    async def adopt(self, *, live: bool) -> None:
+        """Do nothing: the files are all there is."""
+
+    async def _captured(self, existing: frozenset[str], folder: Path) -> Mapping[str, Path]:
+        directory = f"{ROOT}/{uuid4().hex}"
+        try:
+            await self.capture(directory)
+            return await captured_copies(self._box.sandbox, self.files, existing, directory, folder)
+        finally:
+            await self._forget(directory)
+
+    async def _forget(self, *directories: str) -> None:
+        await self._box.must(["rm", "-rf", *directories], what="removing captured files")
+
+    async def _tool(self) -> PythonBackup | CliBackup:
+        tools = await self._box.tools()
+        if "python3-sqlite" in tools:
+            return PythonBackup(self._box)
+        if "sqlite3" in tools:
+            return CliBackup(self._box)
+        raise EnvironmentError_(
+            "the sandbox has neither python3 with its sqlite3 module nor the sqlite3 program",
+            hint="add one of them to the image, or remove [environment.state]",
+        )

@@ -1,0 +1,273 @@
+"""All state of one world: snapshot, restore, query and check as one."""
+
+import hashlib
+import json
+import re
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from uuid import uuid4
+
+from benchflow_contracts import (
+    EnvironmentError_,
+    EnvState,
+    SandboxFrozenError,
+    SandboxUnsupportedError,
+    StateSnapshot,
+)
+
+from benchflow_env_manifest.box import Box
+from benchflow_env_manifest.guard import Guard
+
+from .backend import ROOT, StateBackend
+from .process import ProcessState
+
+_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class StateStore:
+    """The backends of a manifest, in its order.
+
+    A snapshot is a directory `ROOT/ID` with one entry per backend, `0`, `1` and so on.
+    Its digest binds all of them.
+    """
+
+    def __init__(self, box: Box, guard: Guard, backends: Sequence[StateBackend]) -> None:
+        self._box = box
+        self._guard = guard
+        self._backends = tuple(backends)
+        self._servers = tuple(each for each in backends if each.online)
+        self._resting: EnvState | None = None
+        self._digests: dict[str, tuple[str, ...]] = {}
+
+    async def examine(self) -> frozenset[str]:
+        """Return which state files exist, all out of the agent's reach.
+
+        Raises:
+            EnvironmentError_: One is within reach.
+        """
+        return await self._guard.examine()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Every declared database file."""
+        return tuple(path for each in self._backends for path in each.files)
+
+    async def serving(self) -> str:
+        """Return why a server does not answer yet, `""` when all do."""
+        for server in self._servers:
+            try:
+                await server.check()
+            except EnvironmentError_ as exc:
+                return str(exc)
+        return ""
+
+    async def adopt(self, *, live: bool) -> None:
+        """Take over what a checkpoint carried, once the services answer.
+
+        Raises:
+            EnvironmentError_: Some of it cannot be carried like this.
+        """
+        for backend in self._backends:
+            await backend.adopt(live=live)
+
+    @asynccontextmanager
+    async def quiesce(self) -> AsyncGenerator[None, None]:
+        """Keep all servers from writing; what they hold is on disk, and was read.
+
+        Raises:
+            EnvironmentError_: One did not come to rest; none is held.
+        """
+        async with self._held(persist=True):
+            self._resting = await self._read_servers()
+            try:
+                yield
+            finally:
+                self._resting = None
+
+    async def query(self) -> EnvState:
+        """Read everything, from one instant.
+
+        Raises:
+            EnvironmentError_: Something is refused, damaged or too big; or a server's
+                state is asked for under a freeze that `quiesce` does not surround.
+        """
+        await self._guard.examine()
+        if self._resting is not None:
+            return await self._read_files(self._resting)
+        async with self._held(persist=False):
+            return await self._read_files(await self._read_servers())
+
+    async def snapshot(self) -> StateSnapshot:
+        """Copy everything into a new directory of the sandbox.
+
+        Raises:
+            EnvironmentError_: It failed; nothing is left behind.
+        """
+        await self._guard.examine()
+        async with self._held(persist=False):
+            return await self._capture(self._backends)
+
+    async def restore(self, snap: StateSnapshot, *, online: bool | None = None) -> None:
+        """Put a snapshot back.
+
+        While the services are restarted, `online` selects the backends: files before
+        they start, servers once they answer. What lived in memory began anew.
+
+        When one cannot be restored, those before it get back what they held.
+
+        Raises:
+            EnvironmentError_: The snapshot is missing or not what was captured, or a
+                backend could not be written.
+        """
+        digests = await self._digests_of(snap)
+        chosen = [each for each in self._backends if online is None or _began(each, online)]
+        await self._guard.examine()
+        if len(chosen) < 2:  # one alone is all or nothing by itself
+            await self._put_back(chosen, snap.path, digests)
+            return
+        async with self._held(persist=False):
+            before = await self._capture(chosen)
+        done: list[StateBackend] = []
+        try:
+            await self._put_back(chosen, snap.path, digests, done.append)
+        except BaseException:
+            await self._put_back(done, before.path, self._digests[before.id])
+            raise
+        finally:
+            await self.forget(before)
+
+    async def ask(self, queries: Mapping[str, tuple[str, str]]) -> Mapping[str, object]:
+        """Answer SELECTs, each given as (state, SQL), by the first value of each.
+
+        Raises:
+            EnvironmentError_: One cannot be answered.
+        """
+        answers: dict[str, object] = {}
+        for backend in self._backends:
+            mine = {name: asked for name, asked in queries.items() if backend.holds(asked[0])}
+            if mine:
+                answers |= await backend.ask(mine)
+        return answers
+
+    async def check(self) -> None:
+        """Let each backend prove that it is whole.
+
+        Raises:
+            EnvironmentError_: One is damaged.
+        """
+        await self._guard.examine()
+        for backend in self._backends:
+            await backend.check()
+
+    async def forget(self, snap: StateSnapshot) -> None:
+        """Remove a snapshot. Idempotent."""
+        self._digests.pop(snap.id, None)
+        await self._box.must(["rm", "-rf", snap.path], what="removing captured files")
+
+    async def _capture(self, backends: Sequence[StateBackend]) -> StateSnapshot:
+        ident = uuid4().hex
+        path = f"{ROOT}/{ident}"
+        await self._box.must(
+            ["sh", "-c", f'umask 077; mkdir -p {ROOT} && mkdir "$1"', "sh", path],
+            what="making a directory for captured files",
+        )
+        digests: list[str] = []
+        try:
+            for index, backend in enumerate(self._backends):
+                chosen = backend in backends
+                digests.append(await backend.capture(f"{path}/{index}") if chosen else "")
+            listed = json.dumps(digests)
+            record = ["sh", "-c", 'printf %s "$2" > "$1/digests"', "sh", path, listed]
+            await self._box.must(record, what="writing down the digests")
+        except BaseException:
+            await self._box.must(["rm", "-rf", path], what="removing captured files")
+            raise
+        self._digests[ident] = tuple(digests)
+        return StateSnapshot(id=ident, path=path, digest=_combined(digests))
+
+    async def _digests_of(self, snap: StateSnapshot) -> Sequence[str]:
+        """Return each backend's digest: those of a parent lie beside its copies."""
+        if not _ID.fullmatch(snap.id) or snap.path != f"{ROOT}/{snap.id}":
+            raise EnvironmentError_(
+                f"snapshot {snap.id!r} at {snap.path!r} was not made by this environment",
+                hint="restore only what `snapshot` returned",
+            )
+        found = await self._box.run(["cat", f"{snap.path}/digests"])
+        if not found.ok:
+            raise EnvironmentError_("restore failed: the snapshot is not in this sandbox")
+        try:
+            digests = [str(each) for each in json.loads(found.stdout)]
+        except (ValueError, TypeError, RecursionError):
+            digests = []
+        if len(digests) != len(self._backends) or _combined(digests) != snap.digest:
+            raise EnvironmentError_("restore failed: the snapshot is not what was captured")
+        return digests
+
+    async def _put_back(
+        self,
+        backends: Sequence[StateBackend],
+        path: str,
+        digests: Sequence[str],
+        done: Callable[[StateBackend], None] = lambda _: None,
+    ) -> None:
+        for index, backend in enumerate(self._backends):
+            if backend in backends:
+                await backend.restore(f"{path}/{index}", digests[index])
+                done(backend)
+
+    @asynccontextmanager
+    async def _held(self, *, persist: bool) -> AsyncGenerator[None, None]:
+        async with AsyncExitStack() as stack:
+            if self._resting is None:
+                for server in self._servers:
+                    await self._rest(server, stack, persist=persist)
+            yield
+
+    async def _rest(self, server: StateBackend, stack: AsyncExitStack, *, persist: bool) -> None:
+        try:
+            await stack.enter_async_context(server.hold(persist=persist))
+        except SandboxFrozenError as exc:
+            raise EnvironmentError_(
+                f"{server.label} cannot be asked while the sandbox is held still",
+                hint="enter `quiesce()` before the freeze",
+            ) from exc
+
+    async def _read_servers(self) -> EnvState:
+        return await self._read(self._servers, still=False)
+
+    async def _read_files(self, servers: EnvState) -> EnvState:
+        plain = [each for each in self._backends if not each.online]
+        if not plain:
+            return servers
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(self._box.sandbox.freeze())
+                still = True
+            except SandboxUnsupportedError:
+                still = False
+            files = await self._read(plain, still=still)
+        return _merged([servers, files])
+
+    async def _read(self, backends: Sequence[StateBackend], *, still: bool) -> EnvState:
+        states: list[EnvState] = []
+        for backend in backends:
+            with tempfile.TemporaryDirectory(prefix="benchflow-state-") as folder:
+                states.append(await backend.read(Path(folder), still=still))
+        return _merged(states)
+
+
+def _began(backend: StateBackend, online: bool) -> bool:
+    return backend.online == online and not isinstance(backend, ProcessState)
+
+
+def _merged(states: Sequence[EnvState]) -> EnvState:
+    return EnvState(
+        databases={name: tables for each in states for name, tables in each.databases.items()},
+        files={path: digest for each in states for path, digest in each.files.items()},
+    )
+
+
+def _combined(digests: Sequence[str]) -> str:
+    return "sha256:" + hashlib.sha256(json.dumps(digests).encode()).hexdigest()
