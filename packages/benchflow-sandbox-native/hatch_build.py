@@ -1,4 +1,4 @@
-"""Build hook: compile the static init program and the identity library into the package.
+"""Build hook: compile the static init program and the two libraries into the package.
 
 Uses the machine's C compiler when it can link statically, and otherwise asks the build frontend
 for the `ziglang` package, a C compiler that is installed like any other build dependency.
@@ -32,6 +32,8 @@ LIBRARY = (
     "-Wl,-z,now",
     "-Wl,-soname,bf-identity.so",
 )
+# For the CRIU program of this machine, which has a libc of its own to share.
+ENGINE = ("-shared", "-fPIC", "-Wl,-z,now", "-Wl,-soname,bf-engine.so")
 ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 PROBE = '#include <stdlib.h>\nint main(void) { return getenv("PATH") == NULL; }\n'
 
@@ -97,5 +99,6 @@ class NativeBuildHook(BuildHookInterface[Any]):
         define = f'-DBF_INIT_VERSION="{self.metadata.version}"'
         compile_to(output / "bf-init", sorted(root.glob("csrc/*.c")), *PROGRAM, define)
         compile_to(output / "bf-identity.so", sorted(root.glob("csrc/identity/*.c")), *LIBRARY)
+        compile_to(output / "bf-engine.so", sorted(root.glob("csrc/engine/*.c")), *ENGINE)
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-manylinux2014_{machine}.musllinux_1_1_{machine}"

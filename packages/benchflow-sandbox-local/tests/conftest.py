@@ -1,9 +1,18 @@
 import asyncio
 import os
+import shutil
 
 import pytest
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_local import LocalProvider
+
+
+@pytest.fixture(scope="session", autouse=True)
+def verdicts(tmp_path_factory):
+    """Remember what the live probe found for the length of this run, and no longer."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture
@@ -40,3 +49,13 @@ def with_box(with_provider):
         return with_provider(main)
 
     return run
+
+
+@pytest.fixture
+def engine():
+    """The program that takes live snapshots. `.ci/criu` unpacks one."""
+    program = os.environ.get("BENCHFLOW_CRIU") or shutil.which("criu")
+    if program is None:
+        why = "no CRIU program: export BENCHFLOW_CRIU=$(.ci/criu)"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
+    return program

@@ -9,7 +9,7 @@ import pytest
 WORLD = """
 import os, subprocess, sys
 from pathlib import Path
-from benchflow_sandbox_local.live.pins import ATTRIBUTE, MAX_DEPTH, pin, pinned_number
+from benchflow_sandbox_local.box.pins import ATTRIBUTE, MAX_DEPTH, pin, pinned_number
 
 class World:
     def __init__(self, top):

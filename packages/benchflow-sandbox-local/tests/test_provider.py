@@ -52,16 +52,18 @@ def test_it_is_what_the_contract_asks_for(with_provider):
     with_provider(check)
 
 
+@pytest.mark.usefixtures("engine")
 def test_every_capability_is_found_on_a_machine_that_has_it(with_provider):
     async def check(provider):
         found = await provider.capabilities()
         assert found.isolation == "namespaces"
-        assert found.snapshot_levels == {"filesystem"}
+        assert found.snapshot_levels == {"filesystem", "live"}
+        assert found.live_engine == "criu"
         assert found.network_modes == {"none", "model-only"}
         assert found.resource_limits >= {"disk", "output"}
         assert found.users
         assert found.freeze
-        assert "live" in found.notes
+        assert "live" not in found.notes
         assert await provider.capabilities() is found
         assert [record async for record in provider.sandboxes()] == []
 

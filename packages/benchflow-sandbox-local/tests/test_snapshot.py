@@ -163,7 +163,9 @@ def test_a_changed_digest_is_refused(with_provider):
     with_provider(check)
 
 
-def test_a_level_that_is_not_there_is_refused(with_box):
+def test_a_level_that_is_not_there_is_refused(with_box, monkeypatch):
+    monkeypatch.setenv("BENCHFLOW_CRIU", "/nonexistent")
+
     async def check(sandbox):
         with pytest.raises(SandboxUnsupportedError, match="live"):
             await sandbox.snapshot("live")

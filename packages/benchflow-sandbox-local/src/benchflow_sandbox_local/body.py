@@ -33,6 +33,14 @@ class Init(Protocol):
         """Send a signal to a process or to its group."""
         ...
 
+    async def rest(self) -> None:
+        """End or take back every call; keep new ones waiting until `resume`."""
+        ...
+
+    def resume(self) -> None:
+        """Let calls through again."""
+        ...
+
 
 class Body(Protocol):
     """One life of a sandbox."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from benchflow_contracts.errors import SandboxError, SandboxLimitError, SandboxTimeoutError
-from benchflow_contracts.sandbox import ExecResult, SandboxSpec
+from benchflow_contracts.sandbox import ExecResult
 from benchflow_sandbox_native import InitError
 
 from .accounts import Account
@@ -41,16 +41,15 @@ class Command:
         cmd: str | Sequence[str],
         account: Account,
         cwd: str,
-        spec: SandboxSpec,
-        env: Mapping[str, str] | None,
+        env: Mapping[str, str],
         shell: str,
     ) -> "Command":
-        """Complete what a caller gave with what the spec says."""
+        """Complete what a caller gave with what a login would set."""
         argv = (shell, "-c", cmd) if isinstance(cmd, str) else tuple(cmd)
         if not argv:
             raise SandboxError("an empty command cannot be started")
         base = {"PATH": _PATH, "LANG": "C.UTF-8", **account.environment}
-        return cls(argv, account, cwd, {**base, **spec.env, **(env or {})})
+        return cls(argv, account, cwd, {**base, **env})
 
     @property
     def shown(self) -> str:

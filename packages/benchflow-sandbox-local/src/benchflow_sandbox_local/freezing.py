@@ -1,19 +1,22 @@
 """The re-entrant hold on a box's processes."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 from benchflow_contracts.errors import SandboxFrozenError, SandboxUnsupportedError
 
+from .body import Init
 from .cgroup.group import Group
 
 
 class Freezer:
     """Counts the holders; the box runs when there is none."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, init: Callable[[], Init]) -> None:
         self._group = group
+        self._find = init
+        self._resting: Init | None = None
         self._holders: list[asyncio.Task[object] | None] = []
         self._switching = asyncio.Lock()
 
@@ -39,6 +42,9 @@ class Freezer:
             self._holders.append(holder)
             if len(self._holders) == 1:
                 try:
+                    # No call to init may be under way: nothing inside then points outside.
+                    await (init := self._find()).rest()
+                    self._resting = init
                     await self._group.freeze()
                 except BaseException:
                     self._drop(holder)
@@ -52,7 +58,13 @@ class Freezer:
         if holder in self._holders:
             self._holders.remove(holder)
         if not self._holders:
-            self._group.thaw()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._group.thaw()
+        init, self._resting = self._resting, None
+        if init is not None:
+            init.resume()
 
     def refuse_own_task(self) -> None:
         """Raise when the caller would wait for what it holds still itself."""
@@ -63,4 +75,4 @@ class Freezer:
         """Let the box run whoever holds it. Idempotent."""
         if self._holders:
             self._holders.clear()
-            self._group.thaw()
+            self._let_go()

@@ -11,12 +11,19 @@ from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
 from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
-from benchflow_sandbox_native import init_path
+from benchflow_sandbox_native import identity_library, init_path
 
+from .box.skeleton import IDENTITY
 from .cgroup.group import Group, new_group
 from .cgroup.hierarchy import Hierarchies
 from .launcher import Launcher, LauncherError
+from .live.carried import Wiring, unpark
+from .live.engine import LiveEngine
+from .live.forker import Forker
+from .live.memory import resident
+from .live.state import LiveState
 from .machine import Machine, Place, stop
+from .process import LocalProcess
 from .rootfs.base import Base
 from .rootfs.reference import RootSource, resolve
 from .sandbox import LocalSandbox
@@ -50,8 +57,17 @@ class Keeper:
         where: Hierarchies,
         *,
         rooted: bool,
+        live_budget: int,
     ) -> None:
         self._launcher = launcher
+        self._budget = live_budget
+        self._forker: Forker | None = None
+        self.no_live: SandboxUnsupportedError | None = None
+        """Why there are no live snapshots."""
+        try:
+            self._forker = Forker(launcher, LiveEngine.find(rooted=rooted))
+        except SandboxUnsupportedError as error:
+            self.no_live = error
         self._root = str(mount_point(directory))
         self._cache = directory / "images"
         self._rooted = rooted
@@ -83,12 +99,17 @@ class Keeper:
         family = layers[0].family if layers else Family(f"f-{name}")
         self._bodies[name] = _Body(base, family, layers)
         hold(layers)
-        sandbox = LocalSandbox(name, spec, group, self, rooted=self._rooted)
+        sandbox = LocalSandbox(
+            name, spec, group, self, rooted=self._rooted, environment=base.environment
+        )
         self.sandboxes[name] = sandbox
         try:
             group.create(spec.limits)
-            await sandbox.adopt(await self._start(sandbox))
-            await sandbox.start_entrypoint()
+            if sealed is not None and sealed.live is not None:
+                await self._bring_up(sandbox, sealed.live)
+            else:
+                await sandbox.adopt(await self._start(sandbox))
+                await sandbox.start_entrypoint()
         except OSError as error:
             await finish(sandbox.teardown())
             raise SandboxError(f"sandbox {name!r} did not start: {error}") from error
@@ -123,20 +144,30 @@ class Keeper:
             complete=source.complete,
             user=user,
             init=str(init_path()),
+            identity=None if self._forker is None else str(identity_library()),
         )
         message = answer.message
         ids = (message["uid"], message["gid"])
-        return Base(source.key, tuple(message["lowers"]), tuple(message["binds"]), *ids)
+        environment = {} if self._forker is None else {"LD_PRELOAD": IDENTITY}
+        return Base(
+            source.key, tuple(message["lowers"]), tuple(message["binds"]), *ids, environment
+        )
 
-    async def _start(self, sandbox: LocalSandbox) -> Machine:
+    def _new_place(self, sandbox: LocalSandbox) -> Place:
         body = self._bodies[sandbox.id]
         # Each life has directories of its own: a restored box never sees the old upper.
         body.box = secrets.token_hex(4)
         limit = sandbox.spec.limits.disk_mb or _DEFAULT_DISK_MB
         body.family.boxes[body.box] = limit << 20
+        return self._place(body)
+
+    def _place(self, body: _Body) -> Place:
         layers = tuple(layer.path(self._root) for layer in body.layers)
         lowers = (*layers, *body.base.lowers)
-        place = Place(body.family.name, body.box, body.family.size, lowers)
+        return Place(body.family.name, body.box, body.family.size, lowers)
+
+    async def _start(self, sandbox: LocalSandbox) -> Machine:
+        body, place = self._bodies[sandbox.id], self._new_place(sandbox)
         spec, group = sandbox.spec, sandbox.group
         machine = await Machine.start(self._launcher, place, spec, body.base, group)
         self.notes.update(machine.notes)
@@ -202,6 +233,116 @@ class Keeper:
         made.append(image)
         return image
 
+    def forker(self) -> Forker:
+        """Return what takes live snapshots.
+
+        Raises:
+            SandboxUnsupportedError: Nothing here can.
+        """
+        if self.no_live is not None:
+            raise SandboxUnsupportedError(
+                f"no live snapshot can be taken: {self.no_live}", hint=self.no_live.hint
+            )
+        assert self._forker is not None
+        return self._forker
+
+    async def fork(self, sandbox: LocalSandbox, *, held: bool) -> SandboxImage:
+        """Take a live snapshot of a frozen box and bring the box back from it.
+
+        Raises:
+            SnapshotError: It failed. The box goes on, or is gone when it cannot.
+        """
+        forker, body = self.forker(), self._bodies[sandbox.id]
+        self._afford(sandbox)
+        machine, processes = sandbox.machine, sandbox.processes
+        assert isinstance(machine, Machine)
+        shown = [(mount.source, mount.target) for mount in sandbox.spec.mounts]
+        shown += [(path, path) for path in body.base.binds]
+        port = None if sandbox.spec.model is None else sandbox.spec.model.port
+        state = await forker.dump(
+            machine, self._place(body), sandbox.group, processes, tuple(shown), port
+        )
+        await sandbox.disconnect()
+        machine.park()
+        parent = body.layers[0].digest if body.layers else body.base.key
+        try:
+            layer = await self._keep_upper(forker, body)
+            await self._go_on(sandbox, machine, state, held=held)
+        except BaseException:
+            machine.close()
+            await forker.forget(state)
+            raise
+        finally:
+            unpark(processes)
+        layer.digest = await forker.identify(state, body.family.name, layer.name, parent)
+        image = SandboxImage(
+            provider=PROVIDER,
+            level="live",
+            ref=f"{self._owner.pid}-{body.family.name}/{state.name}",
+            digest=layer.digest,
+            bytes=state.bytes,
+        )
+        at = body.layers.index(layer)
+        self.images.add(Sealed(image, body.base, body.layers[at:], state))
+        return image
+
+    def _afford(self, sandbox: LocalSandbox) -> None:
+        need = sum(resident(pid) for pid in sandbox.group.members())
+        used = self.images.live_bytes
+        if used + need > self._budget:
+            raise SnapshotError(
+                f"a live image of about {need >> 20} MB is over the budget: {used >> 20} of "
+                f"{self._budget >> 20} MB are used",
+                hint="discard images, or raise the provider's live_budget_mb",
+            )
+
+    async def _keep_upper(self, forker: Forker, body: _Body) -> Layer:
+        """Turn the upper of a dumped box into its top layer."""
+        layer = Layer(f"l{secrets.token_hex(3)}", body.family, body.family.boxes[body.box], "")
+        await forker.retire(body.box, layer.name)
+        body.family.layers[layer.name] = layer
+        del body.family.boxes[body.box]
+        body.box = ""
+        body.layers = (layer, *body.layers)
+        hold((layer,))
+        return layer
+
+    async def _go_on(
+        self, sandbox: LocalSandbox, machine: Machine, state: LiveState, *, held: bool
+    ) -> None:
+        """Bring the parent back as one more child, in the life of its old handles."""
+        with Wiring.of(state.processes) as wiring:
+            made = await self._revive(sandbox, state, wiring, held=held)
+            machine.move(made)
+            for process in sandbox.processes:
+                streams = wiring.made[process.id]
+                for ours, new in zip(process.streams.ends, streams.ends, strict=True):
+                    ours.become(new)
+            await sandbox.adopt(machine)
+
+    async def _bring_up(self, sandbox: LocalSandbox, state: LiveState) -> None:
+        with Wiring.of(state.processes) as wiring:
+            machine = await self._revive(sandbox, state, wiring, held=False)
+            await sandbox.adopt(machine)
+            for carried in state.processes:
+                streams = wiring.made.pop(carried.id)
+                sandbox.carry_in(LocalProcess(machine, carried.pid, streams, carried.id))
+
+    async def _revive(
+        self, sandbox: LocalSandbox, state: LiveState, wiring: Wiring, *, held: bool
+    ) -> Machine:
+        """Bring a box back, with a second try after a failure."""
+        forker, body, group = self.forker(), self._bodies[sandbox.id], sandbox.group
+        place = self._new_place(sandbox)
+        try:
+            return await forker.revive(state, place, group, wiring, stopped=held)
+        except SnapshotError:
+            await self._stop(body)
+            group.remove()
+            group.create(sandbox.spec.limits)
+        place = self._new_place(sandbox)
+        return await forker.revive(state, place, group, wiring, stopped=held)
+
     def _register(self, body: _Body, layer: Layer, *, merged: bool) -> SandboxImage:
         layers = (layer,) if merged else (layer, *body.layers)
         body.family.layers[layer.name] = layer
@@ -230,7 +371,11 @@ class Keeper:
 
     async def discard(self, image: SandboxImage) -> None:
         """Forget a snapshot; free what nothing needs any more."""
-        await self._free(self.images.remove(image))
+        state = self.images.state(image)
+        free = self.images.remove(image)
+        if state is not None:
+            await self.forker().forget(state)
+        await self._free(free)
 
     async def remove(self, sandbox: LocalSandbox) -> None:
         """Kill the box and remove everything of it. Idempotent."""

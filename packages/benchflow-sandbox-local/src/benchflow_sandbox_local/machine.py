@@ -13,7 +13,9 @@ from benchflow_sandbox_native import InitClient, InitError
 
 from .accounts import AccountBook
 from .box.paths import open_strict
+from .calls import InitCalls
 from .cgroup.group import Group
+from .gate import Gate
 from .launcher import Call, Launcher
 from .readiness import readable
 from .rootfs.base import Base
@@ -43,6 +45,8 @@ class Machine:
         self.listener = socket.socket(fileno=fds[3]) if len(fds) > 3 else None
         self._control = -1
         self._pid = 0
+        self._calls = InitCalls(self._client)
+        self._parked = Gate()
 
     @classmethod
     async def start(
@@ -70,20 +74,77 @@ class Machine:
     async def _meet_init(self, call: Call) -> None:
         # The end of this channel means that init listens; an error means it never ran.
         await call.last()
+        await self._meet()
+
+    async def _meet(self, *, held: bool = False) -> None:
         try:
             self._control = open_strict(self.root, ".bf")
             self._pid = _pid_of(self.pidfd)
-            await self.init.ping()
+            if not held:
+                await self.init.ping()
         except (OSError, InitError) as error:
             raise SandboxError(f"the init of {self.name!r} did not start: {error}") from error
 
+    @classmethod
+    async def revive(
+        cls, launcher: Launcher, request: dict[str, Any], pipes: list[int]
+    ) -> "Machine":
+        """Bring a box back from a live image; its processes run on return.
+
+        Raises:
+            SandboxError: It did not come back. The launcher still has to `stop` it.
+        """
+        async with launcher.call("restore", pipes, **request) as call:
+            outside = (await call.answer()).fds
+            try:
+                answer = await call.answer()
+            except BaseException:
+                for fd in outside:
+                    os.close(fd)
+                raise
+        fds = [*answer.fds, *outside]
+        machine = cls(request["box"], answer.message["notes"], fds)
+        try:
+            await machine._meet(held=request["stopped"])
+        except BaseException:
+            machine.close()
+            raise
+        return machine
+
     @property
-    def init(self) -> InitClient:
-        """The client of the box's init; raise `SandboxError` once this is closed."""
+    def init(self) -> InitCalls:
+        """The calls to the box's init; raise `SandboxError` once this is closed."""
         if self._control < 0:
             raise SandboxError(f"the box {self.name!r} is gone")
+        return self._calls
+
+    def _client(self) -> InitClient | None:
+        if self._control < 0:
+            return None
         # Through a descriptor of the directory: no name inside can lead this elsewhere.
         return InitClient(Path(f"/proc/self/fd/{self._control}/init.sock"))
+
+    @property
+    def fds(self) -> tuple[int, int, int, int]:
+        """What leads into the box."""
+        return self.pidfd, self.root, self.netns, self._control
+
+    def park(self) -> None:
+        """Let go of a box that has ended and comes back, and stay what others hold."""
+        self._parked.close()
+        null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        for fd in self.fds:
+            os.dup2(null, fd, inheritable=False)
+        os.close(null)
+
+    def move(self, other: "Machine") -> None:
+        """Become `other`, the next life of the same box. The descriptors keep their numbers."""
+        for old, new in zip(self.fds, other.fds, strict=True):
+            os.dup2(new, old, inheritable=False)
+        self.name, self._pid = other.name, other.pid
+        self.listener, other.listener = other.listener, None
+        other.close()
+        self._parked.open()
 
     @property
     def closed(self) -> bool:
@@ -96,12 +157,16 @@ class Machine:
         return self._pid
 
     async def ended(self) -> None:
-        """Return when the first process, and so the whole box, is dead."""
+        """Return when the first process, and so the whole box, is dead for good."""
         await readable(self.pidfd)
+        while self._parked.shut:
+            await self._parked.opened()
+            await readable(self.pidfd)
 
     def close(self) -> None:
         """Let go of the box. Idempotent."""
-        fds = [self.pidfd, self.root, self.netns, self._control]
+        self._parked.open()
+        fds = self.fds
         self.pidfd = self.root = self.netns = self._control = -1
         for fd in fds:
             if fd >= 0:

@@ -1,6 +1,7 @@
 """The host's ends of a process's pipes, on the running event loop."""
 
 import array
+import asyncio
 import fcntl
 import os
 import termios
@@ -8,66 +9,138 @@ from typing import Self
 
 from benchflow_contracts.errors import SandboxError
 
-from .readiness import readable, writable
 
-
-class PipeReader:
-    """The reading end of a pipe. The pipe itself is the only buffer."""
+class _End:
+    """One end of a pipe. While it is parked, another pipe may take its place."""
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
         self._fd = fd
-        self._ended = False
+        self._free = asyncio.Event()
+        self._free.set()
+        self._waiting: set[asyncio.Future[None]] = set()
 
-    async def read(self, max_bytes: int = 65536) -> bytes:
-        """Return at least one byte, or `b""` at the end of the stream."""
-        while not self._ended:
-            try:
-                data = os.read(self._fd, max_bytes)
-            except BlockingIOError:
-                await readable(self._fd)
-                continue
-            self._ended = not data
-            return data
-        return b""
+    @property
+    def closed(self) -> bool:
+        """Whether this end is closed."""
+        return self._fd < 0
 
-    def waiting(self) -> int:
+    @property
+    def inode(self) -> int | None:
+        """The number of the pipe, or `None` for a closed end."""
+        return None if self._fd < 0 else os.fstat(self._fd).st_ino
+
+    def unread(self) -> int:
         """Count the bytes in the pipe."""
-        if self._ended:
+        if self._fd < 0:
             return 0
         count = array.array("i", [0])
         fcntl.ioctl(self._fd, termios.FIONREAD, count)
         return count[0]
 
+    async def _ready(self, *, write: bool) -> None:
+        """Return when the pipe may be ready, or is being parked."""
+        loop, fd = asyncio.get_running_loop(), self._fd
+        waiting: asyncio.Future[None] = loop.create_future()
+        (loop.add_writer if write else loop.add_reader)(fd, _resolve, waiting)
+        self._waiting.add(waiting)
+        try:
+            await waiting
+        finally:
+            self._waiting.discard(waiting)
+            (loop.remove_writer if write else loop.remove_reader)(fd)
+
+    async def park(self) -> None:
+        """Keep readers and writers waiting until `unpark`; nobody watches the pipe then."""
+        self._free.clear()
+        for waiting in self._waiting:
+            _resolve(waiting)
+        await asyncio.sleep(0)  # those that watched it run before this goes on
+
+    def unpark(self) -> None:
+        """Go on with the pipe as it is now."""
+        self._free.set()
+
+    def become(self, other: "_End") -> None:
+        """Take the pipe of `other` over, in the old one's place. A closed end stays closed."""
+        fd = other.detach()
+        if fd >= 0:
+            if self._fd >= 0:
+                os.dup2(fd, self._fd, inheritable=False)
+            os.close(fd)
+
     def detach(self) -> int:
-        """Give the descriptor away: this end no longer reads or closes it."""
-        fd, self._fd, self._ended = self._fd, -1, True
+        """Give the descriptor away: this end no longer uses or closes it."""
+        fd, self._fd = self._fd, -1
         return fd
 
     def close(self) -> None:
         """Release the pipe. Idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
-            self._fd, self._ended = -1, True
+            self._fd = -1
 
 
-class PipeWriter:
+def _resolve(waiting: "asyncio.Future[None]") -> None:
+    if not waiting.done():
+        waiting.set_result(None)
+
+
+class PipeReader(_End):
+    """The reading end of a pipe. The pipe itself is the buffer, but after a live fork."""
+
+    def __init__(self, fd: int, carried: bytes = b"") -> None:
+        super().__init__(fd)
+        self._carried = bytearray(carried)
+        self._ended = False
+
+    @property
+    def carried(self) -> bytes:
+        """What was taken out of the pipe and not read yet."""
+        return bytes(self._carried)
+
+    def waiting(self) -> int:
+        """Count the bytes that `read` would return without waiting."""
+        return len(self._carried) + (0 if self._ended else self.unread())
+
+    def take(self) -> None:
+        """Move what is in the pipe into this process, so that a fork carries it."""
+        while self.unread():
+            self._carried += os.read(self._fd, 65536)
+
+    async def read(self, max_bytes: int = 65536) -> bytes:
+        """Return at least one byte, or `b""` at the end of the stream."""
+        while True:
+            await self._free.wait()
+            if self._carried:
+                data = bytes(self._carried[:max_bytes])
+                del self._carried[:max_bytes]
+                return data
+            if self._ended or self._fd < 0:
+                return b""
+            try:
+                data = os.read(self._fd, max_bytes)
+            except BlockingIOError:
+                await self._ready(write=False)
+                continue
+            self._ended = not data
+            return data
+
+
+class PipeWriter(_End):
     """The writing end of a pipe."""
-
-    def __init__(self, fd: int) -> None:
-        os.set_blocking(fd, False)
-        self._fd = fd
 
     async def write(self, data: bytes) -> None:
         """Write all of `data`; raise `SandboxError` when the reader is gone."""
         view = memoryview(data)
         while view:
+            await self._free.wait()
             if self._fd < 0:
                 raise SandboxError("the pipe is closed")
             try:
                 view = view[os.write(self._fd, view) :]
             except BlockingIOError:
-                await writable(self._fd)
+                await self._ready(write=True)
             except BrokenPipeError as error:
                 raise SandboxError("the process no longer reads its input") from error
 
@@ -75,24 +148,23 @@ class PipeWriter:
         """Close this end, so that the reader sees the end. Idempotent."""
         self.close()
 
-    def close(self) -> None:
-        """Close this end at once. Idempotent."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
 
 class Streams:
     """Three fresh pipes: the child's ends to hand over, ours to keep."""
 
-    def __init__(self) -> None:
+    def __init__(self, out: bytes = b"", err: bytes = b"") -> None:
         child_in, our_in = os.pipe()
         our_out, child_out = os.pipe()
         our_err, child_err = os.pipe()
         self._child = [child_in, child_out, child_err]
         self.stdin = PipeWriter(our_in)
-        self.stdout = PipeReader(our_out)
-        self.stderr = PipeReader(our_err)
+        self.stdout = PipeReader(our_out, out)
+        self.stderr = PipeReader(our_err, err)
+
+    @property
+    def ends(self) -> tuple[PipeWriter, PipeReader, PipeReader]:
+        """Our ends, in the order of the child's."""
+        return self.stdin, self.stdout, self.stderr
 
     @property
     def child(self) -> tuple[int, int, int]:

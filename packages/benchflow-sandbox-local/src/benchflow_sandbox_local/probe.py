@@ -17,6 +17,8 @@ from benchflow_contracts.sandbox import (
 )
 
 from .keeper import Keeper
+from .live.probe import LostInForkError, probe_live
+from .live.verdict import Verdict, Verdicts
 from .sandbox import LocalSandbox
 
 _LIMITS = ResourceLimits(memory_mb=96, pids=24, cpus=1.0, disk_mb=8)
@@ -65,7 +67,8 @@ async def probe(keeper: Keeper) -> SandboxCapabilities:
                 found.levels.add("filesystem")
         finally:
             await sandbox.teardown()
-    found.notes["live"] = "processes are not part of a snapshot (hint: use level 'filesystem')"
+        if await found.attempt("live", lambda: _live(keeper, endpoint)):
+            found.levels.add("live")
     return SandboxCapabilities(
         isolation="namespaces",
         snapshot_levels=frozenset(found.levels),
@@ -73,6 +76,7 @@ async def probe(keeper: Keeper) -> SandboxCapabilities:
         resource_limits=frozenset(found.limits),
         users=found.users,
         freeze=found.freeze,
+        live_engine="criu" if "live" in found.levels else None,
         notes={**keeper.notes, **found.notes},
     )
 
@@ -175,6 +179,24 @@ async def _freeze(sandbox: LocalSandbox) -> None:
     async with sandbox.freeze(), sandbox.freeze():
         pass
     await sandbox.exec(["true"], timeout=10)
+
+
+async def _live(keeper: Keeper, endpoint: ModelEndpoint) -> None:
+    version = await keeper.forker().version()
+    verdicts = Verdicts(version)
+    verdict = verdicts.get()
+    if verdict is None:
+        try:
+            await probe_live(keeper, SandboxSpec(network="model-only", model=endpoint))
+        except LostInForkError as error:
+            verdict = Verdict(lost=str(error))
+        else:
+            verdict = Verdict()
+        verdicts.put(verdict)
+    if verdict.lost:
+        raise SandboxUnsupportedError(
+            verdict.lost, hint="use level 'filesystem', or another kernel or CRIU"
+        )
 
 
 async def _snapshot(keeper: Keeper, sandbox: LocalSandbox) -> None:

@@ -15,22 +15,33 @@ from .shield import finish
 class LocalProcess:
     """One process that `spawn` started. Its pipes are this process's own."""
 
-    def __init__(self, machine: Body, pid: int, streams: Streams) -> None:
+    def __init__(self, machine: Body, pid: int, streams: Streams, name: str) -> None:
         self._machine = machine
         self._pid = pid
+        self._name = name
         self._streams = streams
         self._code: int | None = None
         self._waiting = asyncio.Lock()
 
     @property
     def id(self) -> str:
-        """The process id as the box sees it, as text."""
-        return str(self._pid)
+        """Unique within the sandbox; the same in every child of a live snapshot."""
+        return self._name
 
     @property
     def pid(self) -> int:
-        """The process id as the box sees it."""
+        """The number that the box knows it by."""
         return self._pid
+
+    @property
+    def streams(self) -> Streams:
+        """The host's ends of its pipes."""
+        return self._streams
+
+    @property
+    def released(self) -> bool:
+        """Whether nobody holds its pipes any more."""
+        return all(end.closed for end in self._streams.ends)
 
     @property
     def stdin(self) -> ByteWriter:
@@ -61,7 +72,7 @@ class LocalProcess:
         try:
             return await self._machine.init.wait(self._pid)
         except InitError as error:
-            if error.stage == "connection":
+            if error.stage == "connection" or self._machine.closed:
                 return 128 + signal.SIGKILL
             raise SandboxError(f"process {self._pid} is lost: {error}") from error
 

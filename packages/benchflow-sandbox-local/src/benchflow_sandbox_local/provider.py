@@ -42,6 +42,7 @@ class LocalProvider:
     `allow_unisolated` accepts plain processes.
 
     `store` is the directory of labels and unpacked images; by default one per user.
+    `live_budget_mb` is what the processes of all live images may take.
     """
 
     def __init__(
@@ -50,10 +51,12 @@ class LocalProvider:
         allow_unisolated: bool = False,
         store: Path | None = None,
         prefer_cgroup_v2: bool = False,
+        live_budget_mb: int = 8192,
     ) -> None:
         self._allow_unisolated = allow_unisolated
         self._directory = store or default_store()
         self._prefer_v2 = prefer_cgroup_v2
+        self._live_budget = live_budget_mb << 20
         self._rooted = os.geteuid() == 0
         self._launcher: Launcher | None = None
         self._keeper: Keeper | PlainKeeper | None = None
@@ -151,7 +154,14 @@ class LocalProvider:
                 raise
             return PlainKeeper(store.plain, store)
         where = hierarchy.find(prefer_v2=self._prefer_v2)
-        return Keeper(self._launcher, self._directory, store, where, rooted=self._rooted)
+        return Keeper(
+            self._launcher,
+            self._directory,
+            store,
+            where,
+            rooted=self._rooted,
+            live_budget=self._live_budget,
+        )
 
     async def _launch(self) -> Launcher:
         root = mount_point(self._directory)

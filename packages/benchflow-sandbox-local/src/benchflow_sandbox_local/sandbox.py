@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import secrets
 import socket
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -23,6 +24,7 @@ from .box.paths import open_strict
 from .cgroup.group import Group
 from .command import Command, shell_of
 from .freezing import Freezer
+from .gate import Gate
 from .holding import hold_stopped
 from .network.forward import Forward
 from .pipes import Streams
@@ -34,6 +36,9 @@ from .transfer.download import Download
 from .transfer.thread import run
 from .transfer.upload import Owner, Upload
 
+_SETTLE_SECONDS = 10.0
+"""How long a live snapshot waits for commands, transfers and model calls to end."""
+
 
 class Keeper(Protocol):
     """What a sandbox asks of the provider that made it."""
@@ -44,6 +49,10 @@ class Keeper(Protocol):
 
     def check(self, image: SandboxImage) -> None:
         """Raise `SnapshotError` when `image` cannot be restored."""
+        ...
+
+    async def fork(self, sandbox: "LocalSandbox", *, held: bool) -> SandboxImage:
+        """Take a live snapshot of the frozen sandbox; with `held` it stays frozen."""
         ...
 
     async def seal(self, sandbox: "LocalSandbox") -> SandboxImage:
@@ -63,18 +72,30 @@ class LocalSandbox:
     """One isolated machine on this host."""
 
     def __init__(
-        self, name: str, spec: SandboxSpec, group: Group, keeper: Keeper, *, rooted: bool
+        self,
+        name: str,
+        spec: SandboxSpec,
+        group: Group,
+        keeper: Keeper,
+        *,
+        rooted: bool,
+        environment: Mapping[str, str],
     ) -> None:
         self._name = name
         self._spec = spec
         self._group = group
         self._keeper = keeper
         self._rooted = rooted
+        self._environment = environment
         self._machine: Body | None = None
         self._relay: Relay | None = None
         self._forwards: dict[int, tuple[Forward, Endpoint]] = {}
-        self._freezer = Freezer(group)
+        self._freezer = Freezer(group, lambda: self.machine.init)
         self._changing = asyncio.Lock()
+        self._work = Gate()
+        """Where commands and transfers are inside."""
+        self._processes: dict[str, LocalProcess] = {}
+        self._unclaimed: dict[str, LocalProcess] = {}
 
     @property
     def id(self) -> str:
@@ -136,7 +157,8 @@ class LocalSandbox:
         self._freezer.refuse_own_task()
         command = self._command(cmd, user, cwd, env)
         limit = self._spec.limits.output_bytes
-        return await command.run(self.machine, self._group, stdin, timeout, limit)
+        async with self._work.passing():
+            return await command.run(self.machine, self._group, stdin, timeout, limit)
 
     async def spawn(
         self,
@@ -150,18 +172,37 @@ class LocalSandbox:
         self._freezer.refuse_own_task()
         command = self._command(cmd, user, cwd, env)
         streams = Streams()
-        try:
-            machine = self.machine
-            pid = await command.start(machine, streams.child)
-        except BaseException:
-            streams.close()
-            raise
-        streams.close_child()
-        return LocalProcess(machine, pid, streams)
+        async with self._work.passing():
+            try:
+                machine = self.machine
+                pid = await command.start(machine, streams.child)
+            except BaseException:
+                streams.close()
+                raise
+            streams.close_child()
+            process = LocalProcess(machine, pid, streams, f"p{secrets.token_hex(4)}")
+            self._processes[process.id] = process
+            return process
+
+    @property
+    def processes(self) -> list[LocalProcess]:
+        """The spawned processes whose pipes somebody still holds."""
+        self._processes = {k: p for k, p in self._processes.items() if not p.released}
+        return list(self._processes.values())
+
+    def carry_in(self, process: LocalProcess) -> None:
+        """Keep a process of a live image until somebody attaches to it."""
+        self._processes[process.id] = self._unclaimed[process.id] = process
 
     async def attach(self, process_id: str) -> LocalProcess:
-        """Refuse: no live image carries a process yet."""
-        raise SandboxUnsupportedError(f"process {process_id!r} cannot be carried in")
+        """Take hold of a spawned process that a live image carried in, once."""
+        process = self._unclaimed.pop(process_id, None)
+        if process is None:
+            raise SandboxError(
+                f"no unclaimed process {process_id!r} was carried into {self._name!r}",
+                hint="attach once, in a child of a live snapshot",
+            )
+        return process
 
     def _command(
         self,
@@ -172,7 +213,8 @@ class LocalSandbox:
     ) -> Command:
         shell = self._shell() if isinstance(cmd, str) else ""
         account = self._account(user or self._spec.user)
-        return Command.of(cmd, account, self._directory_of(cwd), self._spec, env, shell)
+        added = {**self._environment, **self._spec.env, **(env or {})}
+        return Command.of(cmd, account, self._directory_of(cwd), added, shell)
 
     def _shell(self) -> str:
         return shell_of(self.machine.root)
@@ -194,11 +236,12 @@ class LocalSandbox:
     async def upload(self, local: Path, remote: str, *, user: str = "root") -> None:
         """Copy a regular file or a directory tree in, owned by `user`."""
         owner = self._owner(user)
-        root = os.dup(self.machine.root)
-        try:
-            await run(lambda stop: Upload(root, owner, stop).run(local, remote))
-        finally:
-            os.close(root)
+        async with self._work.passing():
+            root = os.dup(self.machine.root)
+            try:
+                await run(lambda stop: Upload(root, owner, stop).run(local, remote))
+            finally:
+                os.close(root)
 
     def _owner(self, user: str) -> Owner:
         if not self._rooted:
@@ -208,11 +251,12 @@ class LocalSandbox:
 
     async def download(self, remote: str, local: Path, *, max_bytes: int = 1 << 30) -> None:
         """Copy a regular file or a directory tree out to `local`, a new path."""
-        root = os.dup(self.machine.root)
-        try:
-            await run(lambda stop: Download(root, max_bytes, stop).run(remote, local))
-        finally:
-            os.close(root)
+        async with self._work.passing():
+            root = os.dup(self.machine.root)
+            try:
+                await run(lambda stop: Download(root, max_bytes, stop).run(remote, local))
+            finally:
+                os.close(root)
 
     async def socket_inside(self) -> socket.socket:
         """Return an unconnected TCP socket in the sandbox's network namespace."""
@@ -238,15 +282,40 @@ class LocalSandbox:
             yield
 
     async def snapshot(self, level: SnapshotLevel = "filesystem") -> SandboxImage:
-        """Seal the current files, from one instant. The sandbox goes on unharmed."""
-        if level != "filesystem":
-            raise SandboxUnsupportedError(
-                f"the local provider takes no {level!r} snapshot here",
-                hint="use level 'filesystem'",
-            )
+        """Seal the current state, from one instant. The sandbox goes on unharmed."""
         async with self._changing:
             _ = self.machine
+            if level == "live":
+                return await finish(self._fork())
             return await self._keeper.seal(self)
+
+    async def _fork(self) -> SandboxImage:
+        held = self._freezer.held
+        try:
+            async with asyncio.timeout(0 if held else _SETTLE_SECONDS) as limit:
+                async with self._work.closed():
+                    if self._relay is not None:
+                        await self._relay.drain()
+                    limit.reschedule(None)
+                    async with self._freezer.hold():
+                        self._refuse_calls()
+                        return await self._keeper.fork(self, held=held)
+        except TimeoutError as error:
+            raise SnapshotError(
+                f"sandbox {self._name!r} is busy: a command, a transfer or a model call runs",
+                hint="take a live snapshot between two of them",
+                retryable=True,
+            ) from error
+
+    def _refuse_calls(self) -> None:
+        if self._relay is not None and self._relay.in_flight:
+            raise SnapshotError(f"a model call of {self._name!r} is in flight", retryable=True)
+
+    async def disconnect(self) -> None:
+        """End what leads into a life that is over; the addresses stay."""
+        for forward, _ in self._forwards.values():
+            await forward.hang_up()
+        await self._end_relay()
 
     def hold_for_seal(self) -> AbstractAsyncContextManager[None]:
         """Keep the files of one instant: frozen, or stopped where nothing can freeze."""
@@ -280,6 +349,8 @@ class LocalSandbox:
             machine, self._machine = self._machine, None
             if machine is not None:
                 machine.close()
+            for process in self._unclaimed.values():
+                process.streams.close()
             await self._keeper.remove(self)
 
     async def _end_relay(self) -> None:

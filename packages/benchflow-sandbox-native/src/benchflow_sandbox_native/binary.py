@@ -31,6 +31,18 @@ def identity_library() -> Path:
     return _built("bf-identity.so")
 
 
+def engine_library() -> Path:
+    """Return bf-engine.so, which lets CRIU work for a root that lacks CAP_SYS_RESOURCE.
+
+    Loaded by `LD_PRELOAD` into the CRIU program, it reads the limits of other users'
+    processes from /proc where the kernel refuses to tell them.
+
+    Raises:
+        NativeMissingError: As of `init_path`.
+    """
+    return _built("bf-engine.so")
+
+
 def _built(name: str) -> Path:
     path = Path(__file__).parent / "bin" / name
     if not os.access(path, os.X_OK):

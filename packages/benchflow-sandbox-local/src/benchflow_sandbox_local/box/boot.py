@@ -39,7 +39,7 @@ def boot(plan: Plan, reply: socket.socket, launcher: int) -> NoReturn:
     try:
         _tie_to(launcher)
         for path in plan.join:
-            _join(path)
+            join(path)
         step = "network"
         network.raise_loopback()
         listener = network.listen(plan.relay_port) if plan.relay_port else None
@@ -73,7 +73,8 @@ def _tie_to(launcher: int) -> None:
     signal.set_wakeup_fd(-1)
 
 
-def _join(path: str) -> None:
+def join(path: str) -> None:
+    """Enter a v1 group."""
     # Writing 0 to `tasks` moves this thread without the lock that all forks wait for.
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     os.write(fd, b"0")

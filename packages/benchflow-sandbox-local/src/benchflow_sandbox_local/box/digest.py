@@ -5,6 +5,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Protocol
 
 from .tree import keep_attribute
@@ -24,6 +25,16 @@ def tree_digest(path: str, parent: str) -> str:
         _walk(root, "", digest)
     finally:
         os.close(root)
+    return f"sha256:{digest.hexdigest()}"
+
+
+def image_digest(path: str, files: str) -> str:
+    """Return the SHA-256 over what the engine wrote, chained to the digest of the files."""
+    digest = hashlib.sha256(files.encode())
+    for image in sorted(Path(path).glob("*.img")):
+        with image.open("rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+        digest.update(f"{image.name}={content};".encode())
     return f"sha256:{digest.hexdigest()}"
 
 

@@ -9,8 +9,10 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from . import network, skeleton, syscalls, userns, wire
+from . import engine, network, pins, skeleton, syscalls, userns, wire
 from .boot import Plan, boot
+from .digest import image_digest
+from .engine import Engine
 from .workspace import Workspace
 
 _PR_SET_PDEATHSIG = 1
@@ -30,6 +32,12 @@ class _Live:
     drop_family: bool = False
     waiting: socket.socket | None = None
     """Where to tell that the box is gone."""
+    layer: str | None = None
+    """What its upper directory becomes when it is gone, instead of being removed."""
+    engine: int = 0
+    """The process that brings it back, while that runs."""
+    reviving: socket.socket | None = None
+    """Where to tell that it is back."""
 
 
 class Launcher:
@@ -81,7 +89,9 @@ class Launcher:
         operation = request["op"]
         if operation == "start":
             self._start(request, reply)
-        elif operation == "stop":
+        elif operation == "restore":
+            self._restore(request, reply, fds)
+        elif operation in {"stop", "retire"}:
             self._stop(request, reply)
         elif operation == "socket":
             self._socket(fds[0], reply)
@@ -137,28 +147,74 @@ class Launcher:
         if live is None:
             wire.send(reply, {"ok": True})
             return
-        live.drop_family = request["drop_family"]
+        live.drop_family = request.get("drop_family", False)
+        live.layer = request.get("layer")
         live.waiting = reply.dup()
-        if live.pid:
-            os.kill(live.pid, signal.SIGKILL)
-        else:
+        for pid in (live.engine, live.pid):
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+        if not live.engine and not live.pid:
             self._finish(request["box"], live)
 
+    def _restore(self, request: dict[str, Any], reply: socket.socket, fds: list[int]) -> None:
+        family, box = request["family"], request["box"]
+        self._space.family(family, request["size"])
+        merged = self._space.mount_root(family, box, request["lowers"])
+        work = self._space.work(box)
+        group_fd = None
+        try:
+            if request["group"] is not None:
+                group_fd = os.open(request["group"], os.O_RDONLY | os.O_CLOEXEC)
+            pid = syscalls.clone(0, group_fd)
+        except OSError:
+            self._space.unmount_root(family, box)
+            raise
+        if pid == 0:
+            self._control.close()
+            places = (merged, self._space.image(request["image"]), work)
+            engine.restore(Engine.of(request, self._space.cache), request, places, reply, fds)
+        if group_fd is not None:
+            os.close(group_fd)
+        self._boxes[box] = _Live(0, family, engine=pid, reviving=reply.dup())
+
+    def _revived(self, box: str, live: _Live, status: int) -> None:
+        """Take the box that the ended engine has made, or tell why there is none."""
+        reply, work = live.reviving, self._space.work(box)
+        live.engine, live.reviving = 0, None
+        assert reply is not None
+        with reply:
+            try:
+                if status != 0:
+                    raise engine.EngineError(5, engine.complaint(work, status))
+                live.pid = engine.made(work)
+                pidfd = os.pidfd_open(live.pid)
+                root = os.open(f"/proc/{live.pid}/root", os.O_PATH | os.O_DIRECTORY)
+                wire.send(reply, {"ok": True, "notes": {}}, (pidfd, root))
+                os.close(pidfd)
+                os.close(root)
+            except (OSError, ValueError) as error:
+                _fail(reply, error)
+        if live.waiting is not None:
+            if live.pid:
+                os.kill(live.pid, signal.SIGKILL)
+            else:
+                self._finish(box, live)
+
     def _reap(self) -> None:
-        by_pid = {live.pid: box for box, live in self._boxes.items()}
         while True:
             try:
-                pid, _ = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
                 return
-            box = by_pid.get(pid)
-            if box is not None:
-                live = self._boxes[box]
-                live.pid = 0
-                if live.waiting is not None:
-                    self._finish(box, live)
+            for box, live in list(self._boxes.items()):
+                if pid == live.engine:
+                    self._revived(box, live, status)
+                elif pid == live.pid:
+                    live.pid = 0
+                    if live.waiting is not None and not live.engine:
+                        self._finish(box, live)
 
     def _finish(self, box: str, live: _Live) -> None:
         """Remove what a dead box leaves, and tell the runner."""
@@ -167,6 +223,8 @@ class Launcher:
         with live.waiting as reply:
             try:
                 self._space.unmount_root(live.family, box)
+                if live.layer is not None:
+                    self._space.keep_upper(live.family, box, live.layer)
                 if live.drop_family:
                     self._space.drop_family(live.family)
                     wire.send(reply, {"ok": True})
@@ -179,6 +237,9 @@ class Launcher:
         work = {
             "base": self._base,
             "seal": self._seal,
+            "dump": self._dump,
+            "identify": self._identify,
+            "forget": self._forget,
             "remove": self._remove,
             "drop": self._drop,
         }[request["op"]]
@@ -205,6 +266,27 @@ class Launcher:
         wire.send(reply, {"ok": True, "bytes": size})
         digest = self._space.digest(request["family"], request["layer"], request["parent"])
         wire.send(reply, {"ok": True, "digest": digest})
+
+    def _dump(self, request: dict[str, Any], reply: socket.socket) -> None:
+        family, box = request["family"], request["box"]
+        merged = f"{self._space.root}/{family}/m-{box}"
+        directory = self._space.image(request["image"])
+        try:
+            engine.dump(Engine.of(request, self._space.cache), request, merged, directory)
+        except BaseException:
+            self._space.remove_image(request["image"])
+            raise
+        pins.pin(f"{self._space.root}/{family}/u-{box}", merged)
+        wire.send(reply, {"ok": True, "bytes": self._space.image_bytes(request["image"])})
+
+    def _identify(self, request: dict[str, Any], reply: socket.socket) -> None:
+        files = self._space.digest(request["family"], request["layer"], request["parent"])
+        digest = image_digest(self._space.image(request["image"]), files)
+        wire.send(reply, {"ok": True, "digest": digest})
+
+    def _forget(self, request: dict[str, Any], reply: socket.socket) -> None:
+        self._space.remove_image(request["image"])
+        wire.send(reply, {"ok": True})
 
     def _remove(self, request: dict[str, Any], reply: socket.socket) -> None:
         self._space.remove_box(request["family"], request["box"])

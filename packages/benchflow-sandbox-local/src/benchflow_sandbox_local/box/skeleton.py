@@ -15,6 +15,8 @@ from .paths import open_strict
 from .tree import LayerCopy
 
 HOSTNAME = "sandbox"
+IDENTITY = "/.bf-identity.so"
+"""Where every process of a box finds the library that keeps files the same over a live fork."""
 _MAX_ACCOUNTS = 1 << 20
 _OPAQUE = ("dev", "proc", "sys", ".bf")
 
@@ -23,7 +25,7 @@ def build(directory: str, request: dict[str, Any], opaque: str, *, rooted: bool)
     """Build the synthetic layers of one base; return its lower layers, top first.
 
     `request` has `image` (a root file system or a layer on the host, or null),
-    `complete`, `user` and `init`.
+    `complete`, `user`, `init` and `identity` (a library, or null).
     """
     os.makedirs(f"{directory}/trash")
     image, complete = request["image"], request["complete"]
@@ -36,6 +38,8 @@ def build(directory: str, request: dict[str, Any], opaque: str, *, rooted: bool)
     accounts = Accounts.parse(_read(lowers, "etc/passwd"), _read(lowers, "etc/group"))
     uid, gid, home = _default_user(accounts, request["user"], rooted=rooted)
     _fill(f"{directory}/skel", opaque, request["init"], accounts, rooted=rooted)
+    if request["identity"] is not None:
+        _keep_identity(f"{directory}/skel", request["identity"])
     if home.startswith("/home/") and ".." not in home.split("/"):
         _make_home(f"{directory}/skel{home}", uid, gid)
     return {
@@ -112,6 +116,13 @@ def _fill(skel: str, opaque: str, init: str, accounts: Accounts, *, rooted: bool
     _write(f"{skel}/etc/hostname", f"{HOSTNAME}\n")
     _write(f"{skel}/etc/hosts", f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n")
     _write(f"{skel}/etc/resolv.conf", "")
+
+
+def _keep_identity(skel: str, library: str) -> None:
+    shutil.copyfile(library, f"{skel}{IDENTITY}")
+    os.chmod(f"{skel}{IDENTITY}", 0o755)  # noqa: S103 - for everybody to load
+    # For programs that are started with a clean environment; musl knows the variable only.
+    _write(f"{skel}/etc/ld.so.preload", f"{IDENTITY}\n")
 
 
 def _write(path: str, text: str) -> None:

@@ -164,12 +164,25 @@ def clone_mount(path: str, attributes: int) -> int:
     number = ctypes.c_long(_SYS_OPEN_TREE)
     raw = path.encode()
     tree = _check(_libc.syscall(number, ctypes.c_int(-100), raw, ctypes.c_uint(flags)), path)
-    attr = _MountAttr(attr_set=attributes)
-    size = ctypes.c_size_t(ctypes.sizeof(attr))
-    where = ctypes.c_uint(_AT_EMPTY_PATH | _AT_RECURSIVE)
-    number = ctypes.c_long(_SYS_MOUNT_SETATTR)
-    _check(_libc.syscall(number, tree, b"", where, ctypes.byref(attr), size), "mount_setattr")
+    _set_attributes(tree, b"", _AT_EMPTY_PATH | _AT_RECURSIVE, _MountAttr(attr_set=attributes))
     return tree
+
+
+def protect_mounts() -> None:
+    """Make every mount of this namespace read-only, for this namespace alone."""
+    _set_attributes(-100, b"/", _AT_RECURSIVE, _MountAttr(attr_set=MOUNT_ATTR_RDONLY))
+
+
+def open_mount(path: str) -> None:
+    """Make the one mount at `path` writable again."""
+    _set_attributes(-100, path.encode(), 0, _MountAttr(attr_clr=MOUNT_ATTR_RDONLY))
+
+
+def _set_attributes(place: int, path: bytes, where: int, attr: "_MountAttr") -> None:
+    size = ctypes.c_size_t(ctypes.sizeof(attr))
+    number, flags = ctypes.c_long(_SYS_MOUNT_SETATTR), ctypes.c_uint(where)
+    answer = _libc.syscall(number, ctypes.c_int(place), path, flags, ctypes.byref(attr), size)
+    _check(answer, f"mount_setattr {path.decode()!r}")
 
 
 def attach_mount(tree: int, target: int) -> None:

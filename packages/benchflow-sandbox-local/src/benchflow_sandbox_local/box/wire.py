@@ -6,7 +6,8 @@ import socket
 from typing import Any
 
 MAX_MESSAGE = 128 * 1024
-MAX_FDS = 8
+MAX_FDS = 253
+"""What the kernel takes in one message."""
 
 Message = dict[str, Any]
 

@@ -1,8 +1,9 @@
 # Raw names below roots that are not ours: pathlib would add nothing here.
-# ruff: noqa: PTH102, PTH106, PTH112
+# ruff: noqa: PTH102, PTH103, PTH104, PTH106, PTH112
 """The launcher's private file systems: one tmpfs per family of boxes, and the base layers."""
 
 import os
+import shutil
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +36,31 @@ class Workspace:
         """Hide the launcher's mounts from the host and mount the base tmpfs."""
         syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
         syscalls.mount("benchflow", self.root, "tmpfs", syscalls.MS_NOSUID, "mode=0700")
-        os.mkdir(f"{self.root}/base")
+        for name in ("base", "cache", "work"):
+            os.mkdir(f"{self.root}/{name}")
+
+    @property
+    def cache(self) -> str:
+        """Where the engine of live snapshots keeps what it knows of the kernel."""
+        return f"{self.root}/cache"
+
+    def work(self, box: str) -> str:
+        """Return a directory for the engine that brings `box` back."""
+        os.makedirs(path := f"{self.root}/work/{box}", mode=0o700, exist_ok=True)
+        return path
+
+    def image(self, name: str) -> str:
+        """Return where a live image is; a name with a slash is a path of the host."""
+        return name if "/" in name else f"{self.root}/work/{name}"
+
+    def image_bytes(self, name: str) -> int:
+        """Return the size of a live image."""
+        with os.scandir(self.image(name)) as entries:
+            return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
+
+    def remove_image(self, name: str) -> None:
+        """Delete a live image. Idempotent."""
+        shutil.rmtree(self.image(name), ignore_errors=True)
 
     def family(self, name: str, size: int) -> str:
         """Return the directory of a family, its tmpfs capped at `size` bytes."""
@@ -97,9 +122,15 @@ class Workspace:
         """Unmount a box's root. Its upper directory stays."""
         syscalls.umount(f"{self.root}/{family}/m-{box}")
 
+    def keep_upper(self, family: str, box: str, layer: str) -> None:
+        """Turn the upper directory of an unmounted box into a layer."""
+        base = f"{self.root}/{family}"
+        os.rename(f"{base}/u-{box}", f"{base}/{layer}")
+
     def remove_box(self, family: str, box: str) -> None:
         """Delete the directories of an unmounted box."""
         base = f"{self.root}/{family}"
+        shutil.rmtree(f"{self.root}/work/{box}", ignore_errors=True)
         for name in ("u", "w", "m"):
             if os.path.isdir(f"{base}/{name}-{box}"):
                 tree.remove(f"{base}/{name}-{box}", f"{base}/trash")

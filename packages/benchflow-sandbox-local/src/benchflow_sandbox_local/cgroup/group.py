@@ -47,6 +47,15 @@ class Group(Protocol):
         """Whether `freeze` works."""
         ...
 
+    @property
+    def freezer(self) -> str | None:
+        """The directory whose switch holds the group still."""
+        ...
+
+    def members(self) -> list[int]:
+        """The numbers of the group's processes on the host."""
+        ...
+
     def create(self, limits: ResourceLimits) -> None:
         """Make the directories and set the limits."""
         ...
@@ -76,6 +85,11 @@ class NoGroup:
     clone_into: str | None = None
     enforced: frozenset[ResourceKind] = frozenset()
     can_freeze = False
+    freezer: str | None = None
+
+    def members(self) -> list[int]:
+        """Nobody is counted here."""
+        return []
 
     def create(self, limits: ResourceLimits) -> None:
         """Do nothing."""
@@ -105,8 +119,13 @@ class V1Group:
         self.paths = tuple(sorted({str(path) for path in self._dirs.values()}))
         self.join = tuple(f"{path}/tasks" for path in self.paths)
         self.can_freeze = "freezer" in self._dirs
+        self.freezer = str(self._dirs["freezer"]) if self.can_freeze else None
         kinds: tuple[ResourceKind, ...] = ("memory", "pids", "cpu")
         self.enforced: frozenset[ResourceKind] = frozenset(k for k in kinds if k in self._dirs)
+
+    def members(self) -> list[int]:
+        """The numbers of the group's processes on the host."""
+        return _members(Path(self.paths[0]))
 
     def create(self, limits: ResourceLimits) -> None:
         """Make the directories and set the limits."""
@@ -161,10 +180,15 @@ class V2Group:
     def __init__(self, base: Path, name: str) -> None:
         self._dir = base / name
         self.paths = (str(self._dir),)
+        self.freezer: str | None = str(self._dir)
         self.clone_into: str | None = str(self._dir)
         handed_down = set((base / "cgroup.subtree_control").read_text().split())
         kinds: tuple[ResourceKind, ...] = ("memory", "pids", "cpu")
         self.enforced: frozenset[ResourceKind] = frozenset(k for k in kinds if k in handed_down)
+
+    def members(self) -> list[int]:
+        """The numbers of the group's processes on the host."""
+        return _members(self._dir)
 
     def create(self, limits: ResourceLimits) -> None:
         """Make the directory and set the limits."""
@@ -232,11 +256,16 @@ def remove_directories(paths: tuple[str, ...]) -> None:
             raise SandboxError(f"control group {path!r} still holds processes")
 
 
-def _kill_members(path: str) -> None:
+def _members(path: Path) -> list[int]:
     with suppress(FileNotFoundError):
-        for pid in Path(path, "cgroup.procs").read_text().split():
-            with suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
+        return [int(pid) for pid in (path / "cgroup.procs").read_text().split()]
+    return []
+
+
+def _kill_members(path: str) -> None:
+    for pid in _members(Path(path)):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     # An ending process leaves its group a moment after it was killed.
     time.sleep(0.001)
 

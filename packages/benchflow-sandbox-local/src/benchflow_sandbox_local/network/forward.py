@@ -34,6 +34,10 @@ class Forward:
         """Stop listening and end every connection. Idempotent."""
         if self._server is not None:
             self._server.close()
+        await self.hang_up()
+
+    async def hang_up(self) -> None:
+        """End every connection and go on listening."""
         handlers = set(self._handlers)
         for handler in handlers:
             handler.cancel()

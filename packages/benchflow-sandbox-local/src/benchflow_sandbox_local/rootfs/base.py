@@ -1,5 +1,6 @@
 """The lower layers that boxes of one kind share."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -14,3 +15,5 @@ class Base:
     binds: tuple[str, ...]
     uid: int
     gid: int
+    environment: Mapping[str, str]
+    """Set for every process."""

@@ -1,11 +1,15 @@
 """Sealed layers, and who still needs each of them."""
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from benchflow_contracts.errors import SnapshotError
 from benchflow_contracts.sandbox import SandboxImage
 
 from benchflow_sandbox_local.rootfs.base import Base
+
+if TYPE_CHECKING:
+    from benchflow_sandbox_local.live.state import LiveState
 
 MAX_CHAIN = 24
 """A longer chain is merged into one layer when it is sealed."""
@@ -55,6 +59,8 @@ class Sealed:
     base: Base
     layers: tuple[Layer, ...]
     """Top first."""
+    live: "LiveState | None" = None
+    """The processes of a live image."""
 
 
 class Images:
@@ -88,6 +94,16 @@ class Images:
         """Forget a snapshot; return the layers that nobody needs any more. Idempotent."""
         sealed = self._sealed.pop(image.ref, None)
         return [] if sealed is None else release(sealed.layers)
+
+    def state(self, image: SandboxImage) -> "LiveState | None":
+        """Return the processes of a live image that is known here."""
+        sealed = self._sealed.get(image.ref)
+        return None if sealed is None else sealed.live
+
+    @property
+    def live_bytes(self) -> int:
+        """What the processes of all live images take."""
+        return sum(sealed.live.bytes for sealed in self._sealed.values() if sealed.live)
 
 
 def hold(layers: tuple[Layer, ...]) -> None:

@@ -81,6 +81,12 @@ class PlainInit:
         except ProcessLookupError as error:
             raise InitError(errno.ESRCH, "kill", f"kill of {pid}") from error
 
+    async def rest(self) -> None:
+        """Do nothing: no connection leads to a plain process."""
+
+    def resume(self) -> None:
+        """Do nothing."""
+
     def end(self) -> None:
         """Kill everything that carries the mark, and collect what is ours. Idempotent.
 

@@ -79,6 +79,15 @@ class PlainKeeper:
         """Refuse: there are no snapshots."""
         raise _no_snapshots()
 
+    async def fork(
+        self,
+        sandbox: LocalSandbox,  # noqa: ARG002 - refused
+        *,
+        held: bool,  # noqa: ARG002
+    ) -> SandboxImage:
+        """Refuse: there are no snapshots."""
+        raise _no_snapshots()
+
     async def seal(self, sandbox: LocalSandbox) -> SandboxImage:  # noqa: ARG002 - refused
         """Refuse: there are no snapshots."""
         raise _no_snapshots()

@@ -1,0 +1,118 @@
+"""The calls to a box's init, which can be kept away while the box is held or moved."""
+
+import asyncio
+import errno
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from benchflow_contracts.errors import SandboxError
+from benchflow_sandbox_native import InitClient, InitError
+
+from .gate import Gate
+
+_REST_SECONDS = 30.0
+
+
+class InitCalls:
+    """Passes calls on to the init of one box, whatever life that box is in.
+
+    While it rests no connection to init is open, so that nothing inside points outside.
+    A `wait` that is under way is taken back then, and asked again after.
+    """
+
+    def __init__(self, client: Callable[[], InitClient | None]) -> None:
+        self._find = client
+        self._gate = Gate()
+        self._waits: set[asyncio.Task[int]] = set()
+        self._codes: dict[int, int] = {}
+        """What was collected for a caller who had been cancelled meanwhile."""
+
+    def _client(self, what: str) -> InitClient:
+        client = self._find()
+        if client is None:
+            raise InitError(errno.ECONNREFUSED, "connection", what)
+        return client
+
+    async def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: str,
+        uid: int,
+        gid: int,
+        groups: Sequence[int] = (),
+        rlimits: Mapping[int, tuple[int, int]] = {},
+        fds: tuple[int, int, int],
+    ) -> int:
+        """Start a program; see `InitClient.spawn`."""
+        async with self._gate.passing():
+            return await self._client("spawn").spawn(
+                argv,
+                env=env,
+                cwd=cwd,
+                uid=uid,
+                gid=gid,
+                groups=groups,
+                rlimits=rlimits,
+                fds=fds,
+            )
+
+    async def kill(self, pid: int, signal: int, *, group: bool = True) -> None:
+        """Send a signal; see `InitClient.kill`."""
+        async with self._gate.passing():
+            await self._client("kill").kill(pid, signal, group=group)
+
+    async def ping(self) -> str:
+        """Return init's version; see `InitClient.ping`."""
+        async with self._gate.passing():
+            return await self._client("ping").ping()
+
+    async def wait(self, pid: int) -> int:
+        """Return the exit code; see `InitClient.wait`."""
+        while True:
+            await self._gate.opened()
+            if pid in self._codes:
+                return self._codes.pop(pid)
+            asking = asyncio.get_running_loop().create_task(self._client("wait").wait(pid))
+            self._waits.add(asking)
+            try:
+                return await asking
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is not None and not task.cancelling() and self._gate.shut:
+                    continue
+                if asking.done() and not asking.cancelled() and asking.exception() is None:
+                    self._codes[pid] = asking.result()
+                raise
+            finally:
+                self._waits.discard(asking)
+
+    async def rest(self) -> None:
+        """Take every call back or let it end; keep new ones away until `resume`.
+
+        Raises:
+            SandboxError: Init does not answer. Calls are let through again.
+        """
+        self._gate.close()
+        try:
+            async with asyncio.timeout(_REST_SECONDS):
+                waits = list(self._waits)
+                for asking in waits:
+                    asking.cancel()
+                if waits:
+                    await asyncio.wait(waits)
+                await self._gate.emptied()
+                # The answer means that init has closed what was given up; a dead one has, too.
+                with suppress(InitError):
+                    await self._client("ping").ping()
+        except TimeoutError as error:
+            self._gate.open()
+            raise SandboxError("the sandbox does not come to rest", retryable=True) from error
+        except BaseException:
+            self._gate.open()
+            raise
+
+    def resume(self) -> None:
+        """Let calls through again."""
+        self._gate.open()

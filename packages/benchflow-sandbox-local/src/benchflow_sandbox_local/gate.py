@@ -1,0 +1,65 @@
+"""A gate that lets any number in, until it is shut."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+
+class Gate:
+    """Whoever shuts it waits until all have left; newcomers wait until it opens."""
+
+    def __init__(self) -> None:
+        self._inside = 0
+        self._shut = 0
+        self._opened = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._opened.set()
+        self._empty.set()
+
+    @property
+    def shut(self) -> bool:
+        """Whether newcomers wait."""
+        return self._shut > 0
+
+    @asynccontextmanager
+    async def passing(self) -> AsyncGenerator[None]:
+        """Be inside for the length of the block."""
+        while self._shut:
+            await self._opened.wait()
+        self._inside += 1
+        self._empty.clear()
+        try:
+            yield
+        finally:
+            self._inside -= 1
+            if not self._inside:
+                self._empty.set()
+
+    @asynccontextmanager
+    async def closed(self) -> AsyncGenerator[None]:
+        """Keep everybody out for the length of the block."""
+        self.close()
+        try:
+            await self.emptied()
+            yield
+        finally:
+            self.open()
+
+    def close(self) -> None:
+        """Let nobody in any more, until `open` was called as often."""
+        self._shut += 1
+        self._opened.clear()
+
+    def open(self) -> None:
+        """Take one `close` back."""
+        self._shut = max(0, self._shut - 1)
+        if not self._shut:
+            self._opened.set()
+
+    async def emptied(self) -> None:
+        """Return when nobody is inside."""
+        await self._empty.wait()
+
+    async def opened(self) -> None:
+        """Return when newcomers are let in."""
+        await self._opened.wait()

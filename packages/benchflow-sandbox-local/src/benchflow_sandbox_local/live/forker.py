@@ -1,0 +1,141 @@
+"""Taking live snapshots and bringing boxes back from them."""
+
+import asyncio
+import os
+import secrets
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from benchflow_contracts.errors import SandboxError, SnapshotError
+
+from benchflow_sandbox_local.launcher import Launcher, LauncherError
+from benchflow_sandbox_local.machine import Machine, Place
+from benchflow_sandbox_local.process import LocalProcess
+
+from .carried import Carried, Wiring, park, unpark
+from .engine import LiveEngine
+from .state import LiveState
+
+if TYPE_CHECKING:
+    from benchflow_sandbox_local.cgroup.group import Group
+
+SECONDS = 120.0
+"""The most that one run of the engine may take."""
+_ETIMEDOUT = 110
+
+
+class Forker:
+    """Runs the engine through one launcher."""
+
+    def __init__(self, launcher: Launcher, engine: LiveEngine) -> None:
+        self._launcher = launcher
+        self._engine = engine
+
+    async def version(self) -> str:
+        """Return what the engine says of itself.
+
+        Raises:
+            SandboxUnsupportedError: It does not start, or is too old.
+        """
+        return await asyncio.to_thread(self._engine.version)
+
+    async def dump(
+        self,
+        machine: Machine,
+        place: Place,
+        group: "Group",
+        processes: list[LocalProcess],
+        mounts: tuple[tuple[str, str], ...],
+        port: int | None,
+    ) -> LiveState:
+        """Write down the processes of a frozen box and end them; park their pipes.
+
+        Raises:
+            SnapshotError: It failed and the box is as it was. When even that is not so,
+                the machine is closed.
+        """
+        name = f"i{secrets.token_hex(4)}"
+        try:
+            await park(processes)
+            answer = await self._launcher.ask(
+                "dump",
+                engine=self._engine.told,
+                family=place.family,
+                box=place.box,
+                pid=machine.pid,
+                image=name,
+                freezer=group.freezer,
+                mounts=_mounts(mounts),
+                seconds=SECONDS,
+            )
+        except LauncherError as error:
+            unpark(processes)
+            if error.errno == _ETIMEDOUT:
+                machine.close()
+            raise SnapshotError(f"the box cannot be dumped: {error}") from error
+        except BaseException:
+            unpark(processes)
+            raise
+        carried = tuple(Carried.of(process) for process in processes)
+        return LiveState(name, answer.message["bytes"], carried, mounts, port)
+
+    async def retire(self, box: str, layer: str) -> None:
+        """Unmount the root of a dumped box; its upper directory becomes a layer."""
+        await self._launcher.ask("retire", box=box, layer=layer)
+
+    async def revive(
+        self, state: LiveState, place: Place, group: "Group", wiring: Wiring, *, stopped: bool
+    ) -> Machine:
+        """Bring a box back on a root of its own; with `stopped` it is frozen on return.
+
+        Raises:
+            SnapshotError: It did not come back. The launcher still has to `stop` it.
+        """
+        request: dict[str, Any] = {
+            "engine": self._engine.told,
+            "family": place.family,
+            "box": place.box,
+            "size": place.size,
+            "lowers": place.lowers,
+            "join": group.join,
+            "group": group.clone_into,
+            "relay_port": state.port,
+            "mounts": _mounts(state.mounts),
+            "image": state.name,
+            "pipes": wiring.inodes,
+            "stopped": stopped,
+        }
+        try:
+            async with asyncio.timeout(SECONDS):
+                machine = await Machine.revive(self._launcher, request, wiring.fds)
+                if stopped:
+                    await _hold(group)
+        except (SandboxError, TimeoutError) as error:
+            raise SnapshotError(f"the box does not come back: {error}") from error
+        wiring.connected()
+        return machine
+
+    async def forget(self, state: LiveState) -> None:
+        """Delete what the engine wrote. Idempotent."""
+        await self._launcher.ask("forget", image=state.name)
+
+    async def identify(self, state: LiveState, family: str, layer: str, parent: str) -> str:
+        """Return the digest of an image: its processes and its files."""
+        answer = await self._launcher.ask(
+            "identify", image=state.name, family=family, layer=layer, parent=parent
+        )
+        digest: str = answer.message["digest"]
+        return digest
+
+
+async def _hold(group: "Group") -> None:
+    """Turn the stop that the engine left into a freeze."""
+    await group.freeze()
+    for pid in group.members():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def _mounts(mounts: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
+    return [{"source": source, "target": target} for source, target in mounts]
