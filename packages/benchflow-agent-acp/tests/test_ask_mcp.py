@@ -245,27 +245,24 @@ def joined(memory_process, body, began=b""):
     return asyncio.run(main())
 
 
+CALL = line(update={"sessionUpdate": "tool_call", "title": "ask_user", "toolCallId": "t"})
 QUESTION = line(id=1, params={"question": "Which?"})
 
 
 def test_a_question_never_cuts_a_line_of_the_agent_in_two(memory_process):
-    call = (
-        b'{"params":{"update":{"sessionUpdate":"tool_call","title":"ask_user","toolCallId":"t"}}}\n'
-    )
-
     async def body(process, agent, broker):
         await broker.raw(QUESTION)
-        await agent.raw(call[:30])
+        await agent.raw(CALL[:30])
         seen = await process.stdout.read()
         assert process.stdout.waiting() == 0
-        await agent.raw(call[30:])
+        await agent.raw(CALL[30:])
         while seen.count(b"\n") < 2:
             seen += await process.stdout.read()
         assert process.stdout.waiting() == 0
         return seen.splitlines()
 
     first, second = joined(memory_process, body)
-    assert first + b"\n" == call
+    assert first + b"\n" == CALL
     assert json.loads(second) == {
         "jsonrpc": "2.0",
         "id": "ask-mcp-1",
@@ -283,6 +280,50 @@ def test_a_line_that_began_before_the_fork_is_ended_first(memory_process):
     first, second = joined(memory_process, body, began=b'{"the ')
     assert first == b"end}\n"
     assert b"ask-mcp-1" in second
+
+
+async def both_are_read(*processes):
+    for _ in range(1000):
+        if all(process.stdout._stream._waiter for process in processes):
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("nobody reads")
+
+
+def test_what_was_said_at_once_is_told_in_the_order_of_its_causes(memory_process):
+    """The call that asks is known, also when both are read in the same moment."""
+
+    async def body(process, agent, broker):
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(process.stdout.read())
+            await both_are_read(agent, broker)
+            await broker.raw(line(id=0) + QUESTION)
+            await agent.raw(CALL)
+        assert reading.result() == CALL
+        assert process.stdout.waiting()
+        return json.loads(await process.stdout.read())
+
+    assert joined(memory_process, body)["params"]["toolCallId"] == "t"
+
+
+def test_a_cancelled_read_loses_nothing(memory_process):
+    async def body(process, agent, broker):
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(process.stdout.read())
+            await both_are_read(agent, broker)
+            await agent.raw(CALL)
+            await broker.raw(QUESTION)
+            await asyncio.sleep(0)
+            reading.cancel()
+        seen = b""
+        while seen.count(b"\n") < 2:
+            seen += await process.stdout.read()
+        assert seen.startswith(CALL)
+        await broker.stdout.aclose()
+        await agent.stdout.aclose()
+        assert await process.stdout.read() == b""
+
+    joined(memory_process, body)
 
 
 def test_only_replies_to_the_tool_go_to_the_broker(memory_process):

@@ -31,41 +31,47 @@ class JoinedReader:
     def __init__(self, agent: ByteReader, broker: ByteReader, began: bytes) -> None:
         self._agent = agent
         self._broker: ByteReader | None = broker
+        self._read: list[bytes] = []
+        """Bytes of the agent, read already."""
+        self._asked: list[bytes] = []
+        """Bytes of the broker, read already."""
         self._buffer = bytearray()
-        self._held = b""
         self._tail = bytearray(began)
         self._call: bytes | None = None
 
     def waiting(self) -> int:
         """Return the bytes that `read` would return without waiting."""
-        count = self._agent.waiting()
+        count = sum(map(len, self._read)) + self._agent.waiting()
         if not self._tail and not count:
-            count = len(self._held) + (self._broker.waiting() if self._broker else 0)
+            count = sum(map(len, self._asked)) + (self._broker.waiting() if self._broker else 0)
         return count
 
     async def read(self, max_bytes: int = 65536) -> bytes:
         """Return bytes of the agent, or whole lines of the broker."""
         while True:
-            if self._tail or self._agent.waiting() or self._broker is None:
+            if self._read:
+                return self._of_agent(self._read.pop(0))
+            if self._tail or self._agent.waiting():
                 return self._of_agent(await self._agent.read(max_bytes))
-            if self._held:
-                held, self._held = self._held, b""
-                return held
-            data = await self._either(self._broker, max_bytes)
-            if data is not None:
-                return self._of_agent(data)
+            if self._asked and (requests := self._requests(self._asked.pop(0))):
+                return requests
+            if self._broker is None:
+                return self._of_agent(await self._agent.read(max_bytes))
+            await self._either(self._broker, max_bytes)
 
-    async def _either(self, broker: ByteReader, max_bytes: int) -> bytes | None:
-        """Read what comes first; hold the broker's. Both readers can be cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            agent = tasks.create_task(self._agent.read(max_bytes))
-            asked = tasks.create_task(broker.read())
-            await asyncio.wait({agent, asked}, return_when=asyncio.FIRST_COMPLETED)
-            agent.cancel()
-            asked.cancel()
-        if not asked.cancelled():
-            self._hold(asked.result())
-        return None if agent.cancelled() else agent.result()
+    async def _either(self, broker: ByteReader, max_bytes: int) -> None:
+        """Read what comes first. What was read is kept, also when this is cancelled."""
+        agent = asked = None
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                agent = tasks.create_task(self._agent.read(max_bytes))
+                asked = tasks.create_task(broker.read())
+                await asyncio.wait({agent, asked}, return_when=asyncio.FIRST_COMPLETED)
+                agent.cancel()
+                asked.cancel()
+        finally:
+            self._read += _result(agent)
+            self._asked += _result(asked)
 
     def _of_agent(self, data: bytes) -> bytes:
         *lines, rest = (bytes(self._tail) + data).split(b"\n")
@@ -77,12 +83,11 @@ class JoinedReader:
         self._tail[:] = rest[-_TAIL_BYTES:]
         return data
 
-    def _hold(self, chunk: bytes) -> None:
+    def _requests(self, chunk: bytes) -> bytes:
         if not chunk:
             self._broker = None
-            return
-        for line in split_lines(self._buffer, chunk, limit=LINE_BYTES):
-            self._held += self._request(line)
+        lines = split_lines(self._buffer, chunk, limit=LINE_BYTES) if chunk else []
+        return b"".join(map(self._request, lines))
 
     def _request(self, line: bytes) -> bytes:
         message = parse_message(line, max_depth=_DEPTH)
@@ -93,6 +98,12 @@ class JoinedReader:
             body["toolCallId"] = json.loads(self._call)
         request = {"jsonrpc": "2.0", "id": f"{KEY}{number}", "method": METHOD, "params": body}
         return json.dumps(request).encode() + b"\n"
+
+
+def _result(task: asyncio.Task[bytes] | None) -> list[bytes]:
+    if task is None or not task.done() or task.cancelled() or task.exception() is not None:
+        return []
+    return [task.result()]
 
 
 class JoinedWriter:
