@@ -14,6 +14,7 @@ from .tasks import find_tasks, load_task
 from .tree import (
     TREE_SCHEMA_VERSION,
     TreeFold,
+    advantages,
     credit_of,
     fold,
     trajectories,
@@ -40,6 +41,7 @@ __all__ = [
     "ScriptedUser",
     "SimulatedUser",
     "TreeFold",
+    "advantages",
     "continue_from",
     "credit_of",
     "find_tasks",

@@ -1,6 +1,6 @@
 """The rollout tree as a pure fold over the event log, and its views."""
 
-from .credit import credit_of
+from .credit import advantages, credit_of
 from .fold import TreeFold, fold
 from .to_json import TREE_SCHEMA_VERSION, tree_to_bytes, tree_to_json
 from .trajectory import trajectories, trajectory
@@ -9,6 +9,7 @@ from .value import value_of, values_below
 __all__ = [
     "TREE_SCHEMA_VERSION",
     "TreeFold",
+    "advantages",
     "credit_of",
     "fold",
     "trajectories",

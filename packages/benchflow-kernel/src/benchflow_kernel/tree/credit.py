@@ -45,6 +45,15 @@ def credit_of(tree: RolloutTree, siblings: Sequence[RolloutTree] = ()) -> dict[s
     return given
 
 
+def advantages(returns: Sequence[float]) -> list[float] | None:
+    """Return the advantage of each return within one group, as `credit_of` computes it.
+
+    `None` for a group of one, which says nothing.
+    """
+    group = _Group.of(returns)
+    return None if group is None else [group.advantage(one) for one in returns]
+
+
 @dataclass(frozen=True, slots=True)
 class _Group:
     mean: float

@@ -13,6 +13,8 @@ from pydantic import ValidationError
 from benchflow.records import RolloutRecord, write_text
 from benchflow.trajectories import export_trajectories_to_jsonl
 
+from .inter import with_inter_advantage
+
 
 class JobReport(Model):
     """`summary.json`."""
@@ -97,7 +99,9 @@ def write_report(directory: Path, slots: Sequence[str]) -> JobReport:
     records = [latest[slot] for slot in slots if slot in latest]
     report = summarise(directory, records, planned=len(slots))
     write_text(directory / "results.jsonl", "".join(r.model_dump_json() + "\n" for r in records))
-    rows = (row for record in records for row in _trainer_rows(directory / record.rollout_id))
+    rows = with_inter_advantage(
+        lambda: (row for each in records for row in _trainer_rows(directory / each.rollout_id))
+    )
     export_trajectories_to_jsonl(rows, directory / "verifiers.jsonl")
     summary = report.model_dump_json(indent=2, exclude={"records"})
     write_text(directory / "summary.json", summary + "\n")
