@@ -198,10 +198,10 @@ class SavesAnything(FakeSandboxProvider):
 
 
 NAMELESS = FAKE_CAPABILITIES.model_copy(update={"live_engine": None})
-SILENT = FAKE_WITHOUT_LIVE.model_copy(update={"notes": {}})
+BOASTFUL = FAKE_WITHOUT_LIVE.model_copy(update={"live_engine": "criu"})
 BROKEN = [
     (FakeSandboxProvider(capabilities=NAMELESS), "the_live_engine_is_named"),
-    (FakeSandboxProvider(capabilities=SILENT), "the_live_engine_is_named"),
+    (FakeSandboxProvider(capabilities=BOASTFUL), "the_live_engine_is_named"),
     (broken_images(files_only)(), "a_live_snapshot_carries_the_processes"),
     (broken_images(started_anew)(), "a_live_child_has_the_memory_of_its_parent"),
     (SealsLate(), "a_live_snapshot_holds_the_instant_of_the_freeze"),

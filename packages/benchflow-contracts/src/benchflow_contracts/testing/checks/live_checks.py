@@ -35,12 +35,10 @@ def _has_live_snapshots(subject: SandboxSubject) -> str | None:
 
 @promise()
 async def the_live_engine_is_named(subject: SandboxSubject) -> None:
-    """`live_engine` is set with the level `live` and only then; else a note says why not."""
+    """`live_engine` is set with the level `live` and only then."""
     capabilities = subject.capabilities
     live = "live" in capabilities.snapshot_levels
     expect_equal(capabilities.live_engine is not None, live, "whether an engine is named")
-    noted = {"live", "snapshots"} & capabilities.notes.keys()
-    expect(live or noted, "no note says what live snapshots need")
 
 
 @promise(lacks_live_snapshots)
