@@ -179,6 +179,7 @@ PERF = (
     "value_law.py",
     "credit_localisation.py",
     "root_baseline.py",
+    "gateway.py",
 )
 
 

@@ -94,8 +94,8 @@ class Exchange:
         if not draft.request.get("stream"):
             return await self._send_json(200, draft.response, headers)
         await self._open(headers)
-        for event in self._wire.explode(draft.response):
-            await self._write(event.encode())
+        events = self._wire.explode(draft.response)
+        await self._write(b"".join(event.encode() for event in events))
         return await self._close()
 
     async def _stream(
@@ -107,12 +107,12 @@ class Exchange:
             draft.status = 200
             await self._open(shown_headers(answer))
         held: list[bytes] = []
-        async for frame in self._frames(answer):
-            passed = _passed(passage, frame)
-            if passage.state.ending or held or not asked:
-                held.append(passed)
-            else:
-                await self._write(passed)
+        async for frames in self._frames(answer):
+            passed: list[bytes] = []
+            for frame in frames:
+                data = _passed(passage, frame)
+                (held if passage.state.ending or not asked else passed).append(data)
+            await self._write(b"".join(passed))
         held.append(passage.finish() if passage.state.ending else b"")
         rest = b"".join(held)
         if (failure := self._note_stream(draft, passage)) is not None:
@@ -141,7 +141,8 @@ class Exchange:
         draft.response = passage.streamed()
         return None
 
-    async def _frames(self, answer: aiohttp.ClientResponse) -> AsyncIterator[Frame]:
+    async def _frames(self, answer: aiohttp.ClientResponse) -> AsyncIterator[list[Frame]]:
+        """Yield the frames that came together."""
         reader = SseReader(self._limits.event_bytes)
         total = 0
         try:
@@ -149,10 +150,8 @@ class Exchange:
                 total += len(piece)
                 if total > self._limits.response_bytes:
                     raise RefusedError("upstream", 502, "the model's answer is too long")
-                for frame in reader.feed(piece):
-                    yield frame
-            for frame in reader.finish():
-                yield frame
+                yield list(reader.feed(piece))
+            yield list(reader.finish())
         except SseError as error:
             raise RefusedError("upstream", 502, f"the model endpoint sent {error}") from error
 
@@ -204,9 +203,9 @@ class Exchange:
         self._response = response
 
     async def _write(self, data: bytes) -> None:
-        assert self._response is not None
         if not data:
             return
+        assert self._response is not None
         try:
             async with asyncio.timeout(self._limits.write_sec):
                 await self._response.write(data)

@@ -71,7 +71,8 @@ class Passage:
 
     def _without_additions(self, frame: Frame) -> bytes:
         assert frame.event is not None
-        if not frame.event.data.startswith("{"):
+        told = self._asked_tokens or '"usage"' in frame.event.data
+        if not told or not frame.event.data.startswith("{"):
             return frame.raw
         chunk = read_document(frame.event.data)
         asked = as_document(self._request.get("stream_options")).get("include_usage")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 from aiohttp import web
+from benchflow_contracts import UsageError
 
 from .body import read_body
 from .errors import RefusedError
@@ -43,7 +44,7 @@ class Server:
         self._listener: asyncio.Server | None = None
 
     async def start(self, port: int) -> int:
-        """Listen on loopback; return the port."""
+        """Listen on loopback; return the port. Raises `UsageError` when it is taken."""
         self._web = web.Server(
             self._handle,
             handler_cancellation=True,
@@ -51,7 +52,11 @@ class Server:
             keepalive_timeout=self._limits.head_sec,
         )
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self._web, "127.0.0.1", port, backlog=1024)
+        try:
+            self._listener = await loop.create_server(self._web, "127.0.0.1", port, backlog=1024)
+        except OSError as error:
+            hint = "port 0 takes a free one"
+            raise UsageError(f"the gateway cannot listen on {port}: {error}", hint=hint) from error
         bound: int = self._listener.sockets[0].getsockname()[1]
         return bound
 

@@ -86,6 +86,13 @@ GROUPS: dict[str, Group] = {
             ),
         },
     ),
+    "gateway": Group(
+        "Record and replay an agent's model calls.",
+        {
+            "serve": Command("benchflow.cli.gateway:serve", "Serve a recorded model endpoint."),
+            "show": Command("benchflow.cli.gateway:show", "Show recorded calls."),
+        },
+    ),
     "sandbox": Group(
         "Look at sandboxes and remove left-over ones.",
         {

@@ -1,0 +1,81 @@
+"""`bench gateway`, as an operator runs it."""
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from scripted_llm import ScriptedLlm, WriteOneFile
+
+BENCH = Path(sys.executable).with_name("bench")
+
+
+@contextmanager
+def serving(*args: object) -> Iterator[str]:
+    """Run `bench gateway serve`; yield the address that it prints; end it by SIGTERM."""
+    command = [str(BENCH), "gateway", "serve", *map(str, args)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            yield server.stdout.readline().strip()
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(120) == 0
+        finally:
+            server.kill()
+
+
+def post(url: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    try:
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def test_serve_records_replays_and_keeps_a_budget(
+    bench: Callable[..., Any], tmp_path: Path
+) -> None:
+    record = tmp_path / "calls"
+    tool = {"name": "write_file", "input_schema": {"properties": {"path": {}, "content": {}}}}
+    body = {
+        "model": "m",
+        "max_tokens": 9,
+        "messages": [{"role": "user", "content": "Go."}],
+        "tools": [tool],
+    }
+    with ScriptedLlm(WriteOneFile("a", "b")) as llm:
+        options = ("--upstream", llm.url, "--record", record)
+        limited = ("--kind", "vllm", "--calls", 1, "--price", "m=3,15")
+        with serving(*options, *limited) as url:
+            status, first = post(f"{url}/v1/messages", body)
+            assert (status, first["stop_reason"]) == (200, "tool_use")
+            status, refused = post(f"{url}/v1/messages", body)
+            assert (status, refused["error"]["type"]) == (402, "billing_error")
+        file = record / "serve" / "n0.jsonl"
+        made, second = bench("gateway", "show", file, "--json")
+        assert made["prompt_token_ids"]
+        assert made["response"] == first
+        assert made["cost_usd"] == pytest.approx((11 * 3 + 7 * 15) / 1e6)
+        assert second["error"].startswith("budget")
+        with serving(*options, "--node", "n1", "--replay", file) as url:
+            assert post(f"{url}/v1/messages", body) == (200, first)
+        assert len(llm.requests) == 1
+    assert "replayed" in bench("gateway", "show", record / "serve" / "n1.jsonl")
+
+
+def test_serve_says_what_is_wrong_with_its_flags(bench: Callable[..., Any]) -> None:
+    bench("gateway", "serve", "--upstream", "nowhere", "--record", "calls", code=2)
+    bench("gateway", "serve", "--upstream", "http://x", "--record", "c", "--price", "m=1", code=2)
+    bench("gateway", "show", "missing.jsonl", code=4)
