@@ -12,7 +12,7 @@ from benchflow_contracts import CallBudget, ModelEndpoint, UsageError
 from benchflow_gateway import HttpGateway, Line, Price, read_calls
 
 from .flags import Json
-from .output import note, print_json, print_table
+from .output import print_json, print_table
 
 _DESCRIPTORS = 65536
 
@@ -34,7 +34,7 @@ async def serve(
     price: tuple[str, ...] = (),
     api_key_env: str = "BENCHFLOW_API_KEY",
     json: Json = False,
-) -> int:
+) -> None:
     """Serve one line on loopback until interrupted; print its address on standard output.
 
     Every call is in RECORD/ROLLOUT/NODE.jsonl before its last byte is answered.
@@ -49,39 +49,27 @@ async def serve(
         kind: What the upstream speaks; `same` is whatever the agent speaks.
         model: Ask the upstream for this model, whatever the agent names.
         port: Listen here; 0 takes a free port.
-        rollout: Part of the address and of the record's path.
-        node: Part of the address and of the record's path.
+        rollout: Part of the address and of the record's path, as is node.
         replay: Answer from this record first.
         on_divergence: What becomes of a request that is not the recorded one.
         calls: Refuse calls beyond this number.
-        tokens: Refuse calls when this many tokens were used.
-        cost_usd: Refuse calls when this much was spent; needs --price.
+        tokens: Refuse calls once this many tokens are used.
+        cost_usd: Refuse calls once this much is spent; needs --price.
         price: MODEL=INPUT,OUTPUT in US dollars per million tokens; may be repeated.
         api_key_env: The variable that holds the upstream's key.
     """
     _allow_many_connections()
-    key = os.environ.get(api_key_env)
-    headers = {"Authorization": f"Bearer {key}", "x-api-key": key} if key else {}
-    gateway = HttpGateway(
-        record,
-        kind=kind,
-        model=model,
-        port=port,
-        prices=dict(_price(text) for text in price),
-        diverged_go_live=on_divergence == "live",
-    )
-    async with gateway:
-        line = await gateway.open(
-            rollout,
-            node,
-            upstream=ModelEndpoint(upstream=_checked(upstream), headers=headers),
-            replay=read_calls(replay) if replay is not None else (),
-            budget=CallBudget(calls=calls, tokens=tokens, cost_usd=cost_usd),
-        )
+    endpoint = _endpoint(upstream, api_key_env)
+    recorded = read_calls(replay) if replay is not None else ()
+    budget = CallBudget(calls=calls, tokens=tokens, cost_usd=cost_usd)
+    live = on_divergence == "live"
+    prices = dict(_price(text) for text in price)
+    async with HttpGateway(
+        record, kind=kind, model=model, port=port, prices=prices, diverged_go_live=live
+    ) as gateway:
+        line = await gateway.open(rollout, node, upstream=endpoint, replay=recorded, budget=budget)
         _tell(line, json=json)
         await _interrupted()
-    note("closed")
-    return 0
 
 
 def _allow_many_connections() -> None:
@@ -110,11 +98,13 @@ async def _interrupted() -> None:
     await stop.wait()
 
 
-def _checked(url: str) -> str:
+def _endpoint(url: str, api_key_env: str) -> ModelEndpoint:
     if not url.startswith(("http://", "https://")):
         hint = "for example http://127.0.0.1:8000/v1"
         raise UsageError(f"--upstream {url!r} is no http(s) URL", hint=hint)
-    return url
+    key = os.environ.get(api_key_env)
+    headers = {"Authorization": f"Bearer {key}", "x-api-key": key} if key else {}
+    return ModelEndpoint(upstream=url, headers=headers)
 
 
 def _price(text: str) -> tuple[str, Price]:
