@@ -30,8 +30,8 @@ def test_the_tree_on_disk_is_the_fold_of_the_log(demo: dict[str, Any], bench: An
 def test_the_fork_tells_its_fidelity_and_why(demo: dict[str, Any]) -> None:
     tree = json.loads((demo["directory"] / "tree.json").read_text())
     [branch] = [node["branch"] for node in tree["nodes"] if node["branch"]]
-    assert branch["fidelity"] == "replay"
-    assert branch["reason"]
+    assert branch["fidelity"] == "live" or branch["reason"].startswith("not live: ")
+    assert branch["fidelity"] in {"live", "replay"}
     assert branch["children"] == 3
 
 

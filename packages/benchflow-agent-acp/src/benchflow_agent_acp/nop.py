@@ -2,7 +2,16 @@
 
 from pathlib import Path
 
-from benchflow_contracts import AgentCapabilities, AgentNeeds, Role, Sandbox, SessionSnapshot, Step
+from benchflow_contracts import (
+    AgentCapabilities,
+    AgentError,
+    AgentNeeds,
+    Role,
+    Sandbox,
+    SessionCarry,
+    SessionSnapshot,
+    Step,
+)
 
 from .plain_session import PlainSession
 
@@ -41,3 +50,19 @@ class NopAgent:
         del log_dir
         before = resume.steps if resume else 0
         return NopSession(self.name, role, sandbox.spec.workdir, steps_before=before)
+
+    async def attach(
+        self,
+        sandbox: Sandbox,
+        role: Role,
+        carry: SessionCarry,
+        *,
+        log_dir: Path | None = None,
+    ) -> NopSession:
+        """Refuse: there is no process to go on with.
+
+        Raises:
+            AgentError: Always.
+        """
+        del sandbox, role, log_dir
+        raise AgentError(f"session {carry.session_id!r} is not of agent {self.name!r}")

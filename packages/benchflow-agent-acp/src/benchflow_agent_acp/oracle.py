@@ -12,6 +12,7 @@ from benchflow_contracts import (
     Sandbox,
     SandboxTimeoutError,
     Session,
+    SessionCarry,
     SessionSnapshot,
     Step,
     ToolCall,
@@ -111,3 +112,18 @@ class OracleAgent:
                 hint="give the task a solution/ directory with solve.sh or script.toml",
             )
         return SolveSession(sandbox, role, steps_before=resume.steps if resume else 0)
+
+    async def attach(
+        self,
+        sandbox: Sandbox,
+        role: Role,
+        carry: SessionCarry,
+        *,
+        log_dir: Path | None = None,
+    ) -> Session:
+        """Go on with the scripted process; a solve.sh never waits to be carried.
+
+        Raises:
+            AgentError: The carry is not the scripted agent's, or its process is not there.
+        """
+        return await self._scripted.attach(sandbox, role, carry, log_dir=log_dir)
