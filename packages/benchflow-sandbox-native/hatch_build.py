@@ -20,20 +20,20 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 ZIG_REQUIREMENT = "ziglang>=0.13,<0.18"
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-Os", "-Wall", "-Wextra", "-s")
 PROGRAM = ("-static",)
-# No libc at all, since the box decides which one there is; its errno is found when loaded.
 LIBRARY = (
     "-shared",
     "-fPIC",
-    "-nostdlib",
     "-ffreestanding",
     "-fno-stack-protector",
     "-fno-sanitize=all",
     "-fvisibility=hidden",
-    "-Wl,-z,now",
-    "-Wl,-soname,bf-identity.so",
 )
+# No libc at all, since the box decides which one there is; its errno is found when loaded.
+# For the linker alone: zig would take the headers away, too.
+LIBRARY_LINK = ("-nostdlib", "-Wl,-z,now", "-Wl,-soname,bf-identity.so")
 # For the CRIU program of this machine, which has a libc of its own to share.
-ENGINE = ("-shared", "-fPIC", "-Wl,-z,now", "-Wl,-soname,bf-engine.so")
+ENGINE = ("-shared", "-fPIC")
+ENGINE_LINK = ("-Wl,-z,now", "-Wl,-soname,bf-engine.so")
 ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 PROBE = '#include <stdlib.h>\nint main(void) { return getenv("PATH") == NULL; }\n'
 
@@ -67,19 +67,34 @@ def local_compiler() -> list[str] | None:
     return next((c for c in candidates if c and links_statically(c)), None)
 
 
-def compile_to(output: Path, sources: list[Path], *flags: str) -> None:
-    """Compile to a neighbour and rename it, since the present one may be in use."""
-    zig = [sys.executable, "-m", "ziglang", "cc", "-target", f"{architecture()}-linux-musl"]
-    compiler = local_compiler() or zig
+def compile_to(
+    output: Path,
+    sources: list[Path],
+    *flags: str,
+    link_flags: tuple[str, ...] = (),
+    libc: str = "musl",
+) -> None:
+    """Compile to a neighbour and rename it, since the present one may be in use.
+
+    `libc` is the one that zig shall use; a compiler of this machine has its own.
+    """
+    zig = [sys.executable, "-m", "ziglang", "cc", "-target", f"{architecture()}-linux-{libc}"]
+    compiler = [*(local_compiler() or zig), *FLAGS, *flags]
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent) as directory:
+        objects = [str(Path(directory, source.name).with_suffix(".o")) for source in sources]
+        for source, object_file in zip(sources, objects, strict=True):
+            _run([*compiler, "-c", "-o", object_file, str(source)])
         fresh = Path(directory, output.name)
-        command = [*compiler, *FLAGS, *flags, "-o", str(fresh), *map(str, sources)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise RuntimeError(f"{shlex.join(command)} failed:\n{done.stderr}")
+        _run([*compiler, *link_flags, "-o", str(fresh), *objects])
         fresh.chmod(0o755)
         fresh.replace(output)
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{shlex.join(command)} failed:\n{done.stderr}")
 
 
 class NativeBuildHook(BuildHookInterface[Any]):
@@ -98,7 +113,9 @@ class NativeBuildHook(BuildHookInterface[Any]):
         output = root / "src" / "benchflow_sandbox_native" / "bin"
         define = f'-DBF_INIT_VERSION="{self.metadata.version}"'
         compile_to(output / "bf-init", sorted(root.glob("csrc/*.c")), *PROGRAM, define)
-        compile_to(output / "bf-identity.so", sorted(root.glob("csrc/identity/*.c")), *LIBRARY)
-        compile_to(output / "bf-engine.so", sorted(root.glob("csrc/engine/*.c")), *ENGINE)
+        identity = sorted(root.glob("csrc/identity/*.c"))
+        compile_to(output / "bf-identity.so", identity, *LIBRARY, link_flags=LIBRARY_LINK)
+        engine = sorted(root.glob("csrc/engine/*.c"))
+        compile_to(output / "bf-engine.so", engine, *ENGINE, link_flags=ENGINE_LINK, libc="gnu")
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-manylinux2014_{machine}.musllinux_1_1_{machine}"
