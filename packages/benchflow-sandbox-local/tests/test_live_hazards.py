@@ -1,0 +1,59 @@
+"""Real forks of the probe's toy, with the cure for SQLite and with the cure taken away."""
+
+import json
+from pathlib import Path
+
+import pytest
+from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_sandbox_local.live import toy
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("engine")]
+
+
+SOURCE = Path(toy.__file__).read_text()
+
+
+async def lines(process, *notes):
+    """Give the toy its notes; return what it says to the last one."""
+    said = b""
+    for note in notes:
+        await process.stdin.write(f"{note}\n".encode() if note else b"")
+        said = b""
+        while not said.endswith(b"\n"):
+            data = await process.stdout.read()
+            assert data, await process.stderr.read()
+            said += data
+    return json.loads(said)
+
+
+async def lost_in_a_child(provider, sandbox, **environment):
+    """Return what the toy loses in a child of `sandbox`."""
+    process = await sandbox.spawn(["python3", "-I", "-c", SOURCE, "toy", "0"], env=environment)
+    before = await lines(process, "", "before")
+    assert (before["lost"], before["failed"]) == ({}, {})
+    image = await sandbox.snapshot("live")
+    child = await provider.create(sandbox.spec, image=image)
+    told = await lines(await child.attach(process.id), "after")
+    assert told["failed"] == {}
+    return told["lost"]
+
+
+def test_with_the_library_a_child_keeps_everything(with_provider):
+    async def test(provider):
+        sandbox = await provider.create(SandboxSpec())
+        return await lost_in_a_child(provider, sandbox)
+
+    assert with_provider(test) == {}
+
+
+def test_without_the_library_a_child_admits_a_second_writer(with_provider):
+    async def test(provider):
+        sandbox = await provider.create(SandboxSpec())
+        gone = await sandbox.exec(["rm", "/etc/ld.so.preload"], user="root")
+        assert gone.ok
+        return await lost_in_a_child(provider, sandbox, LD_PRELOAD="")
+
+    lost = with_provider(test)
+    assert set(lost) == {"file identity", "sqlite", "sqlite wal"}
+    assert lost["sqlite"] == "SQLite admitted a second writer (delete)"
+    assert lost["sqlite wal"] == "SQLite admitted a second writer (wal)"
