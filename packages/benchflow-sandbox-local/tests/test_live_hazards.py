@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from benchflow_contracts.errors import SnapshotError
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_local.live import toy
 
@@ -57,3 +58,29 @@ def test_without_the_library_a_child_admits_a_second_writer(with_provider):
     assert set(lost) == {"file identity", "sqlite", "sqlite wal"}
     assert lost["sqlite"] == "SQLite admitted a second writer (delete)"
     assert lost["sqlite wal"] == "SQLite admitted a second writer (wal)"
+
+
+DEEP = """
+import os
+for _ in range(300):
+    os.mkdir("d")
+    os.chdir("d")
+"""
+
+
+def test_a_tree_that_cannot_be_pinned_stops_the_fork_and_not_the_box(with_provider):
+    async def test(provider):
+        sandbox = await provider.create(SandboxSpec())
+        process = await sandbox.spawn(["python3", "-I", "-c", SOURCE, "toy", "0"])
+        await lines(process, "", "before")
+        assert (await sandbox.exec(["python3", "-I", "-c", DEEP])).ok
+        with pytest.raises(SnapshotError, match="nested deeper"):
+            await sandbox.snapshot("live")
+        told = await lines(process, "after")
+        assert (told["lost"], told["failed"]) == ({}, {})
+        assert (await sandbox.exec(["rm", "-r", "d"])).ok
+        await provider.discard(await sandbox.snapshot("live"))
+        return await lines(process, "forked")
+
+    told = with_provider(test)
+    assert (told["lost"], told["notes"]) == ({}, ["before", "after", "forked"])

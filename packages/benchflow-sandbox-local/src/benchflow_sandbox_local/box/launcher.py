@@ -271,12 +271,13 @@ class Launcher:
         family, box = request["family"], request["box"]
         merged = f"{self._space.root}/{family}/m-{box}"
         directory = self._space.image(request["image"])
+        # What a box can make fail comes while its processes still live.
+        pins.pin(f"{self._space.root}/{family}/u-{box}", merged)
         try:
             engine.dump(Engine.of(request, self._space.cache), request, merged, directory)
         except BaseException:
             self._space.remove_image(request["image"])
             raise
-        pins.pin(f"{self._space.root}/{family}/u-{box}", merged)
         wire.send(reply, {"ok": True, "bytes": self._space.image_bytes(request["image"])})
 
     def _identify(self, request: dict[str, Any], reply: socket.socket) -> None:
