@@ -270,13 +270,16 @@ def test_a_carried_question_wants_one_right_answer(memory_process):
 )
 def test_no_carry_is_made_where_a_child_could_not_go_on(memory_process, prompt, why):
     async def body(session, child):
-        refused = []
+        asked, refused, tried = [], [], asyncio.Event()
 
         async def ask_user(ask):
-            if not refused:
+            asked.append(ask)
+            if len(asked) == 1:
                 with pytest.raises(SnapshotError, match=why) as caught:
                     await session.carry()
                 refused.append(caught.value.retryable)
+                tried.set()
+            await tried.wait()
             return Answer.choose(ask, "mon")
 
         session.on_ask_user(ask_user)

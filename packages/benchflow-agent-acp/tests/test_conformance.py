@@ -4,7 +4,7 @@ import asyncio
 import shutil
 
 from benchflow_agent_acp.builtin import nop, oracle, scripted
-from benchflow_contracts import Role
+from benchflow_contracts import Role, SandboxCapabilities
 from benchflow_contracts.testing import AgentSubject, check_agent
 
 TALK = """
@@ -35,6 +35,9 @@ class FreshSandboxes:
         self.factory = factory
         self.tmp_path = tmp_path
         self.count = 0
+
+    async def capabilities(self):
+        return SandboxCapabilities(isolation="none")
 
     async def create(self, spec, *, image=None, labels=None):
         self.count += 1

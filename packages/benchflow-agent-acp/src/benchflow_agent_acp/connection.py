@@ -22,6 +22,8 @@ Observer = Callable[[WireRecord], None]
 
 _EXIT_WAIT_SEC = 2.0
 _ID_CHARS = 128
+_QUIET_TURNS = 20
+"""Of the event loop. A reader may hold for some of them what it took from a pipe."""
 
 
 class Connection:
@@ -123,15 +125,20 @@ class Connection:
         Raises:
             AgentProtocolError: The agent broke the protocol; the connection is over.
         """
-        while self._over is None and self._process.stdout.waiting():
+        quiet = 0
+        while self._over is None and quiet < _QUIET_TURNS:
+            quiet = 0 if self._process.stdout.waiting() else quiet + 1
             if self._pumping:
                 await asyncio.sleep(0)
-                continue
-            try:
-                self._take(await self._process.stdout.read())
-            except AgentProtocolError as error:
-                self._over = str(error)
-                raise
+            elif quiet == 0:
+                await self._take_some()
+
+    async def _take_some(self) -> None:
+        try:
+            self._take(await self._process.stdout.read())
+        except AgentProtocolError as error:
+            self._over = str(error)
+            raise
 
     @property
     def process_id(self) -> str:
