@@ -1,0 +1,131 @@
+"""What a live fork of a whole sandbox costs, by heap, with a plain copy of its image beside it.
+
+The sandbox runs a stdio agent with a heap, an HTTP service and a SQLite database in WAL mode.
+`frozen` is the longest gap that the agent's own clock saw: from the freeze until it ran again.
+"""
+
+import asyncio
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from benchflow_contracts.sandbox import Process, SandboxImage, SandboxSpec
+from benchflow_sandbox_local import LocalProvider
+from report import emit
+
+HEAPS, FORKS, CHILDREN, PARALLEL = (10, 100, 500), 8, 8, 4
+SPEC = SandboxSpec()
+AGENT = """
+import http.server, os, sqlite3, sys, threading, time
+heap = bytearray(os.urandom(1 << 20)) * int(sys.argv[1])
+database = sqlite3.connect("state.db"); database.execute("PRAGMA journal_mode=wal")
+database.execute("CREATE TABLE t (x)"); database.commit()
+server = http.server.HTTPServer(("127.0.0.1", 9001), http.server.SimpleHTTPRequestHandler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+gap = [0.0]
+def watch():
+    last = time.time()
+    while True:
+        time.sleep(0.0005)
+        now = time.time(); gap[0] = max(gap[0], now - last); last = now
+threading.Thread(target=watch, daemon=True).start()
+print("up", flush=True)
+for line in sys.stdin:
+    database.execute("INSERT INTO t VALUES (1)"); database.commit()
+    print(gap[0] * 1000, flush=True); gap[0] = 0.0
+"""
+
+
+async def ask(process: Process) -> float:
+    """Let the agent take a turn; return the longest gap in milliseconds that it saw."""
+    await process.stdin.write(b"turn\n")
+    answer = b""
+    while not answer.endswith(b"\n"):
+        answer += await process.stdout.read()
+    return float(answer)
+
+
+def copy_of(size: int) -> float:
+    """Return the milliseconds that a copy of as many bytes in memory takes."""
+    source = os.urandom(1 << 20) * max(1, size >> 20)
+    started = time.perf_counter()
+    bytes(bytearray(source))
+    return (time.perf_counter() - started) * 1000
+
+
+def own_memory(pid: int) -> float:
+    """Return the proportional set size of all processes below `pid`, in megabytes."""
+    total = 0
+    pending = [pid]
+    while pending:
+        current = pending.pop()
+        text = Path(f"/proc/{current}/smaps_rollup").read_text(encoding="ascii")
+        total += next(int(line.split()[1]) for line in text.splitlines() if line[:4] == "Pss:")
+        children = Path(f"/proc/{current}/task/{current}/children")
+        pending += [int(child) for child in children.read_text(encoding="ascii").split()]
+    return total / 1024
+
+
+async def child(provider: LocalProvider, image: SandboxImage, agent: str) -> tuple[float, float]:
+    """Make a child, let it answer, remove it; return its time and its memory."""
+    started = time.perf_counter()
+    sandbox = await provider.create(SPEC, image=image)
+    took = (time.perf_counter() - started) * 1000
+    carried = await sandbox.attach(agent)
+    await ask(carried)
+    memory = own_memory(sandbox.machine.pid)
+    await carried.aclose()
+    await sandbox.teardown()
+    return took, memory
+
+
+async def heap(provider: LocalProvider, megabytes: int) -> None:
+    """Measure one size."""
+    parent = await provider.create(SPEC)
+    agent = await parent.spawn(["python3", "-I", "-c", AGENT, str(megabytes)])
+    await agent.stdout.read()
+    frozen: list[float] = []
+    whole: list[float] = []
+    for _ in range(FORKS + 1):
+        await ask(agent)
+        started = time.perf_counter()
+        image = await parent.snapshot("live")
+        whole.append((time.perf_counter() - started) * 1000)
+        frozen.append(await ask(agent))
+        if len(whole) <= FORKS:
+            await provider.discard(image)
+    name, size = f"live_fork/{megabytes}mb", image.bytes
+    bound = [copy_of(size) for _ in range(5)]
+    emit(f"{name}/copy_of_image", bound, image_mb=size >> 20)
+    emit(f"{name}/frozen", frozen[1:], limit=50 if megabytes == 10 else None)
+    emit(f"{name}/snapshot", whole[1:])
+    serial = [await child(provider, image, agent.id) for _ in range(CHILDREN)]
+    emit(f"{name}/child_serial", [took for took, _ in serial], limit=40)
+    emit(f"{name}/child_pss", [memory for _, memory in serial], unit="MB")
+    started = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        places = asyncio.Semaphore(PARALLEL)
+
+        async def one() -> None:
+            async with places:
+                await child(provider, image, agent.id)
+
+        for _ in range(CHILDREN):
+            group.create_task(one())
+    each = (time.perf_counter() - started) * 1000 / CHILDREN
+    emit(f"{name}/child_with_turn_and_end_x{PARALLEL}", [each])
+    await provider.discard(image)
+    await agent.aclose()
+    await parent.teardown()
+
+
+async def main() -> None:
+    """Measure every size."""
+    with tempfile.TemporaryDirectory() as store:
+        async with LocalProvider(store=Path(store)) as provider:
+            for megabytes in HEAPS:
+                await heap(provider, megabytes)
+
+
+asyncio.run(main())

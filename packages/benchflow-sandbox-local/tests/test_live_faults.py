@@ -1,0 +1,198 @@
+"""What is left when a live snapshot goes wrong: nothing, and a parent that goes on."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from benchflow_contracts.errors import SandboxError, SnapshotError
+from benchflow_contracts.sandbox import ReapPolicy, SandboxSpec
+from benchflow_sandbox_local import LocalProvider
+
+WITHOUT_DUMPS = "dump) exit 3 ;;"
+WITHOUT_RESTORES = "restore) exit 3 ;;"
+SECOND_TIME = "restore) [ -e /run/tried ] || { : >/run/tried; exit 3; } ;;"
+HANGING = "restore) exec sleep 86399 ;;"
+
+
+@pytest.fixture
+def broken(engine, tmp_path, monkeypatch):
+    """Put a case of a shell script before the engine."""
+
+    def put(case):
+        script = tmp_path / "engine"
+        script.write_text(f'#!/bin/sh\ncase "$1" in {case} esac\nexec {engine} "$@"\n')
+        script.chmod(0o755)
+        monkeypatch.setenv("BENCHFLOW_CRIU", str(script))
+
+    return put
+
+
+def left(store):
+    """Return what the launchers of this store keep for live images."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_text()
+        except OSError:
+            continue
+        if "box.launcher" in line and str(store) in line:
+            found += (path.parent / f"root{store}/mnt/work").iterdir()
+    return found
+
+
+async def echo(process, text):
+    await process.stdin.write(text)
+    async with asyncio.timeout(60):
+        return await process.stdout.read()
+
+
+def test_a_dump_that_fails_leaves_nothing_and_an_unharmed_parent(with_provider, broken, store):
+    broken(WITHOUT_DUMPS)
+
+    async def check(provider):
+        parent = await provider.create(SandboxSpec())
+        process = await parent.spawn(["cat"])
+        for _ in range(2):
+            with pytest.raises(SnapshotError, match="cannot be dumped"):
+                await parent.snapshot("live")
+            assert left(store) == []
+            assert await echo(process, b"alive") == b"alive"
+        assert (await parent.exec(["true"])).ok
+        await process.aclose()
+
+    with_provider(check)
+
+
+def test_a_restore_that_fails_once_is_tried_again(with_provider, broken):
+    broken(SECOND_TIME)
+
+    async def check(provider):
+        parent = await provider.create(SandboxSpec())
+        process = await parent.spawn(["cat"])
+        await provider.discard(await parent.snapshot("live"))
+        assert await echo(process, b"alive") == b"alive"
+        await process.aclose()
+
+    with_provider(check)
+
+
+def test_a_parent_that_does_not_come_back_is_cleanly_gone(with_provider, broken, store):
+    broken(WITHOUT_RESTORES)
+
+    async def check(provider):
+        parent = await provider.create(SandboxSpec())
+        process = await parent.spawn(["cat"])
+        with pytest.raises(SnapshotError, match="does not come back"):
+            await parent.snapshot("live")
+        assert await process.wait() == 137
+        with pytest.raises(SandboxError):
+            await parent.exec(["true"])
+        await process.aclose()
+        await parent.teardown()
+        assert left(store) == []
+        return parent.group.paths
+
+    assert not any(Path(path).exists() for path in with_provider(check))
+
+
+@pytest.mark.usefixtures("engine")
+def test_the_budget_is_kept_and_a_discarded_image_gives_its_share_back(with_provider, store):
+    script = "x = b'x' * (16 << 20); print('up', flush=True); import sys; sys.stdin.read()"
+
+    async def check(provider):
+        parent = await provider.create(SandboxSpec())
+        process = await parent.spawn(["python3", "-I", "-c", script])
+        assert await process.stdout.read() == b"up\n"
+        first = await parent.snapshot("live")
+        with pytest.raises(SnapshotError, match="budget") as refused:
+            await parent.snapshot("live")
+        assert "live_budget_mb" in refused.value.hint
+        await provider.discard(first)
+        second = await parent.snapshot("live")
+        assert len([path for path in left(store) if path.name.startswith("i")]) == 1
+        await provider.discard(second)
+        await process.aclose()
+
+    with_provider(check, live_budget_mb=32)
+
+
+@pytest.mark.usefixtures("engine")
+def test_the_engine_writes_nothing_through_links_that_a_box_has_planted(with_provider, tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    script = f"""
+import os, sys
+os.mkdir("/workspace/d")
+held = open("/workspace/d/ghost", "w+")
+held.write("planted"); held.flush()
+os.unlink("/workspace/d/ghost"); os.rmdir("/workspace/d")
+os.symlink({str(outside)!r}, "/workspace/d")
+print("up", flush=True)
+sys.stdin.read()
+"""
+
+    async def check(provider):
+        parent = await provider.create(SandboxSpec())
+        process = await parent.spawn(["python3", "-I", "-c", script])
+        assert await process.stdout.read() == b"up\n"
+        try:
+            image = await parent.snapshot("live")
+            await provider.create(SandboxSpec(), image=image)
+        except SnapshotError:
+            pass  # refusing it is as good
+        await process.aclose()
+
+    with_provider(check)
+    assert list(outside.iterdir()) == []
+
+
+RUNNER = """
+import asyncio, json, sys
+from pathlib import Path
+from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_sandbox_local import LocalProvider
+
+async def main():
+    provider = LocalProvider(store=Path(sys.argv[1]))
+    sandbox = await provider.create(SandboxSpec())
+    process = await sandbox.spawn(["cat"])
+    print(json.dumps(sandbox.group.paths), flush=True)
+    await sandbox.snapshot("live")
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_a_runner_that_is_killed_while_a_box_comes_back_leaves_nothing(broken, store):
+    if os.geteuid() != 0:
+        pytest.skip("live snapshots need root")
+    broken(HANGING)
+    runner = subprocess.Popen([sys.executable, "-c", RUNNER, str(store)], stdout=subprocess.PIPE)
+    groups = json.loads(runner.stdout.readline())
+    members = Path(groups[0], "cgroup.procs")
+
+    def names():
+        return [
+            Path(f"/proc/{pid}/comm").read_text().strip() for pid in members.read_text().split()
+        ]
+
+    deadline = time.monotonic() + 60
+    while names() != ["sleep"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    runner.kill()
+    runner.wait()
+    runner.stdout.close()
+    assert len(asyncio.run(LocalProvider(store=store).reap(ReapPolicy()))) == 1
+    assert not any(Path(path).exists() for path in groups)
+    deadline = time.monotonic() + 60
+    while left(store):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert list((store / "mnt").iterdir()) == []
