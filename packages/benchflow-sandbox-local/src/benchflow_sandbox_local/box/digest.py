@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from .pins import ATTRIBUTE
 from .tree import keep_attribute
 
 _CHUNK, _PAGE = 1 << 18, 4096
@@ -98,5 +99,6 @@ def _attributes(place: str | int) -> list[str]:
     names = os.listxattr(place, follow_symlinks=follow)
     if not names:
         return []
-    kept = sorted(filter(keep_attribute, names))
+    # A pin names raw numbers, which every copy has its own of.
+    kept = sorted(name for name in names if keep_attribute(name) and name != ATTRIBUTE)
     return [f"{n}={os.getxattr(place, n, follow_symlinks=follow).hex()}" for n in kept]

@@ -100,6 +100,12 @@ def pinned_number(value: bytes | None, raw: int) -> int | None:
     return int(seen) if raw in valid else None
 
 
+def moved(value: bytes, old: int, new: int) -> bytes:
+    """Return the pin of a copy with raw number `new`; of none, when `value` was not valid."""
+    seen = pinned_number(value, old)
+    return value if seen is None else _VALUE.pack(seen, new, new)
+
+
 def _open(path: str, parent: int | None = None) -> int:
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(path, flags, dir_fd=parent)

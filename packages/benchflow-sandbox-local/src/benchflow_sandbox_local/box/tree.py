@@ -6,6 +6,8 @@ import os
 import stat
 from dataclasses import dataclass, field
 
+from . import pins
+
 MAX_DEPTH = 200
 _PRIVATE = {"origin", "impure", "nlink", "upper", "uuid"}
 _CHUNK = 1 << 20
@@ -167,6 +169,8 @@ def _copy_metadata(src: int, dst: int, name: str, info: os.stat_result) -> None:
     for attribute in os.listxattr(source, follow_symlinks=False):
         if keep_attribute(attribute):
             value = os.getxattr(source, attribute, follow_symlinks=False)
+            if attribute == pins.ATTRIBUTE:
+                value = pins.moved(value, info.st_ino, os.stat(name, dir_fd=dst).st_ino)
             os.setxattr(target, attribute, value, follow_symlinks=False)
     if not stat.S_ISLNK(info.st_mode):
         os.chmod(name, stat.S_IMODE(info.st_mode), dir_fd=dst)
