@@ -35,6 +35,8 @@ name = "mail"
 command = "mail-service"
 port = 9001
 """
+WHO = "uid=10001(agent) gid=10001(agent) groups=10001(agent),20(dialout)"
+ROOT = "41ed 0 0 2 /"
 STATEFUL = STATELESS + '[environment.state]\npaths = ["/data/mail.db"]\n'
 
 
@@ -110,17 +112,20 @@ def test_a_provision_that_fails_leaves_nothing_running(tmp_path: Path):
 @pytest.mark.parametrize(
     ("answers", "refused"),
     [
-        (["41ed 0 0 2"] * 2 + ["-"] * 4, None),
-        (["41ed 0 0 2", "-"] + ["-"] * 4, None),
-        (["41ed 0 0 2", "41ed 10001 0 2"] + ["-"] * 4, "'/data' can be written or replaced"),
-        (["41ed 0 0 2", "41fd 0 10001 2"] + ["-"] * 4, "'/data' can be written or replaced"),
-        (["41ed 0 0 2", "41fd 0 0 2"] + ["-"] * 4, None),
-        (["41ed 0 0 2", "43ff 0 0 2"] + ["-"] * 4, "'/data' can be written or replaced"),
-        (["41ed 0 0 2", "a1ff 0 0 1"] + ["-"] * 4, "'/data' is not a directory"),
-        (["41ed 0 0 2"] * 2 + ["81a4 0 0 2", "-", "-", "-"], "has a second hard link"),
-        (["41ed 0 0 2"] * 2 + ["-", "11a4 0 0 1", "-", "-"], "db-wal' is not a regular file"),
-        (["41ed 0 0 2"] * 2 + ["81a4 10001 0 1", "-", "-", "-"], "can be written or replaced"),
-        (["41ed 0 0 2"], "something unexpected"),
+        ([ROOT, "41ed 0 0 2 /data"], None),
+        ([ROOT], None),
+        ([ROOT, "41ed 10001 0 2 /data"], "'/data' can be written or replaced"),
+        ([ROOT, "41fd 0 10001 2 /data"], "'/data' can be written or replaced"),
+        ([ROOT, "41fd 0 20 2 /data"], "'/data' can be written or replaced"),
+        ([ROOT, "41fd 0 0 2 /data"], None),
+        ([ROOT, "43ff 0 0 2 /data"], "'/data' can be written or replaced"),
+        ([ROOT, "a1ff 0 0 1 /data"], "'/data' is not a directory"),
+        ([ROOT, "81a4 0 0 2 /data/mail.db"], "has a second hard link"),
+        ([ROOT, "11a4 0 0 1 /data/mail.db-wal"], "db-wal' is not a regular file"),
+        ([ROOT, "81a4 10001 0 1 /data/mail.db"], "can be written or replaced"),
+        ([ROOT, "81a4 0 0 1 /etc/passwd"], "something unexpected"),
+        ([ROOT, "81a4 0 0"], "something unexpected"),
+        ([], "something unexpected"),
     ],
 )
 def test_state_must_be_out_of_the_agent_s_reach(
@@ -129,7 +134,7 @@ def test_state_must_be_out_of_the_agent_s_reach(
     async def test(environment: ManifestEnvironment, box: FakeSandbox):
         def stat(call: FakeCall) -> ExecResult:
             asked = "stat -c" in call.cmd[2]
-            return answer(stdout="10001\n10001\n" + "\n".join(answers) if asked else "")
+            return answer(stdout="\n".join([WHO, *answers]) if asked else "")
 
         box.on("sh -c", stat)
         if refused is None:
@@ -169,8 +174,7 @@ def test_a_probe_that_talks_nonsense_never_means_ready(tmp_path: Path, said: str
 def test_a_box_that_can_copy_no_database_says_what_to_install(tmp_path: Path):
     async def test(environment: ManifestEnvironment, box: FakeSandbox):
         def stat(call: FakeCall) -> ExecResult:
-            lines = ["10001", "10001", *["41ed 0 0 2"] * 2, *["-"] * 4]
-            return answer(stdout="\n".join(lines) if "stat -c" in call.cmd[2] else "")
+            return answer(stdout=f"{WHO}\n{ROOT}\n" if "stat -c" in call.cmd[2] else "")
 
         box.on("sh -c", stat)
         box.on("rm -rf", lambda call: answer())

@@ -1,9 +1,11 @@
 """Read a copy of a database on the host. Its content is hostile."""
 
 import contextlib
+import hashlib
 import re
 import sqlite3
 import time
+from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -30,8 +32,15 @@ _FOREIGN = ("no such function", "no such collation", "no such module", "unknown 
 _CONSTRAINT = re.compile(r" value in .+\..+|^CHECK constraint failed")
 
 
+_KEPT_READINGS = 32
+_readings: OrderedDict[str, Mapping[str, TableState]] = OrderedDict()
+
+
 def read_database(path: Path, name: str) -> Mapping[str, TableState]:
     """Return every table of the database copy at `path`; `name` is for errors.
+
+    What was read is kept by the digest of the files for a while: the children of one
+    fork are the same bytes, and are parsed once.
 
     The copy may be opened for writing: what its write-ahead log or journal holds is
     applied to it first. Nothing of its schema is executed; views are left out.
@@ -39,6 +48,9 @@ def read_database(path: Path, name: str) -> Mapping[str, TableState]:
     Raises:
         EnvironmentError_: It is not SQLite, is damaged, or is beyond a cap.
     """
+    digest = _digest(path)
+    if (kept := _readings.get(digest)) is not None:
+        return kept
     with path.open("rb") as file:
         head = file.read(len(_MAGIC))
     if head and head != _MAGIC:
@@ -46,9 +58,39 @@ def read_database(path: Path, name: str) -> Mapping[str, TableState]:
     try:
         with contextlib.closing(_open(path)) as conn:
             _check(conn, name)
-            return _tables(conn, name)
+            tables = _tables(conn, name)
     except sqlite3.Error as exc:
         raise EnvironmentError_(f"state file {name!r} cannot be read: {exc}") from None
+    _readings[digest] = tables
+    while len(_readings) > _KEPT_READINGS:
+        _readings.popitem(last=False)
+    return tables
+
+
+def ask_database(path: Path, name: str, sql: str) -> str:
+    """Return the first value of a query on the copy at `path`, as text.
+
+    Raises:
+        EnvironmentError_: It cannot be answered.
+    """
+    try:
+        with contextlib.closing(_open(path)) as conn:
+            conn.execute("PRAGMA query_only = ON")
+            row = conn.execute(sql).fetchone()
+    except sqlite3.Error as exc:
+        raise EnvironmentError_(f"{sql!r} on {name!r} failed: {exc}") from None
+    return "" if row is None else str(row[0])
+
+
+def _digest(path: Path) -> str:
+    """Return one digest of a database and of the log or journal beside it."""
+    total = hashlib.sha256()
+    for suffix in ("", "-wal", "-journal"):
+        beside = Path(f"{path}{suffix}")
+        if beside.exists():
+            with beside.open("rb") as file:
+                total.update(suffix.encode() + hashlib.file_digest(file, "sha256").digest())
+    return total.hexdigest()
 
 
 def _open(path: Path) -> sqlite3.Connection:

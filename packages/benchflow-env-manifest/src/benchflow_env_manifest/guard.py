@@ -1,5 +1,6 @@
 """Proof that the agent cannot touch the files that we are about to trust."""
 
+import re
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,11 +10,14 @@ from benchflow_contracts import EnvironmentError_, SandboxFrozenError
 
 from .box import Box
 
+# Two processes whatever the number of paths: this runs for every fork. What is not
+# there has no line.
 _STAT = """
-id -u "$1" && id -G "$1" || exit 1
+id "$1" || exit 1
 shift
-for path in "$@"; do stat -c '%f %u %g %h' "$path" 2>/dev/null || echo -; done
+stat -c '%f %u %g %h %n' -- "$@" 2>/dev/null || :
 """
+_ID = re.compile(r"uid=(\d+)\S* gid=\S+ groups=(.*)")
 
 SIDE_FILES = ("-wal", "-shm", "-journal")
 
@@ -79,16 +83,17 @@ class Guard:
         output = await self._box.must(
             ["sh", "-c", _STAT, "sh", user, *paths], what="looking at the state files"
         )
-        uid, gids, *lines = output.splitlines()
-        if len(lines) != len(paths):
+        who, *lines = output.splitlines() or [""]
+        user_id = _ID.match(who)
+        entries = [line.split(" ", 4) for line in lines]
+        known = all(len(each) == 5 and each[4] in paths for each in entries)
+        if user_id is None or not known or "/" not in [each[4] for each in entries]:
             raise EnvironmentError_("the sandbox's `stat` answered something unexpected")
-        agent = _Agent(int(uid), frozenset(map(int, gids.split())))
-        existing: set[str] = set()
-        for path, line in zip(paths, lines, strict=True):
-            if line != "-":
-                allowed = self._allowed(path)
-                _check_entry(path, line, agent, allowed)
-                existing.add(path)
+        groups = re.findall(r"(?:^|,)(\d+)", user_id.group(2))
+        agent = _Agent(int(user_id.group(1)), frozenset(map(int, groups)))
+        for *fields, path in entries:
+            _check_entry(path, fields, agent, self._allowed(path))
+        existing = {each[4] for each in entries}
         return frozenset(existing.difference(self._folders))
 
     def _allowed(self, path: str) -> frozenset[int]:
@@ -97,8 +102,7 @@ class Guard:
         return frozenset({stat.S_IFREG, *([stat.S_IFDIR] if path in self._trees else [])})
 
 
-def _check_entry(path: str, line: str, agent: _Agent, allowed: frozenset[int]) -> None:
-    fields = line.split()
+def _check_entry(path: str, fields: Sequence[str], agent: _Agent, allowed: frozenset[int]) -> None:
     mode, (uid, gid, links) = int(fields[0], 16), map(int, fields[1:])
     if stat.S_IFMT(mode) not in allowed:
         wanted = "regular file" if stat.S_IFREG in allowed else "directory"

@@ -18,12 +18,15 @@ class WorldRecord(Model):
 
     missing: tuple[str, ...] = ()
     """Names of the services that this image does not have."""
+    tools: tuple[str, ...] = ()
+    """What `Box.tools` found."""
     baseline: StateSnapshot | None = None
 
 
 async def write_record(box: Box, missing: Sequence[str], baseline: StateSnapshot | None) -> None:
     """Write down what a fork need not find out again."""
-    record = WorldRecord(missing=tuple(missing), baseline=baseline)
+    tools = tuple(sorted(await box.tools()))
+    record = WorldRecord(missing=tuple(missing), tools=tools, baseline=baseline)
     command = ["sh", "-c", _WRITE, "sh", _PATH, record.model_dump_json()]
     await box.must(command, what="writing down the world")
 

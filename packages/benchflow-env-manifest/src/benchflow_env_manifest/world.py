@@ -89,6 +89,7 @@ class World:
         services = self._manifest.environment.services
         record = await read_record(self.box) if self._resumed and services else None
         if record is not None:
+            self.box.believe(record.tools)
             return tuple(each for each in services if each.name not in record.missing)
         missing = await missing_services(self.box, services)
         for name, reason in missing.items():

@@ -188,25 +188,6 @@ def _holds(live: sqlite3.Connection, expected: str) -> bool:
     return False
 
 
-def check(paths: Sequence[str], deadline: Deadline) -> None:
-    """Walk every page of every database that exists."""
-    for path in paths:
-        if Path(path).exists():
-            with contextlib.closing(connect(path, deadline)) as conn:
-                said = [str(row[0]) for row in conn.execute("PRAGMA quick_check(5)")]
-                damage = [line for line in said if line != "ok" and " value in " not in line]
-                if damage:
-                    raise ValueError(f"{path} is damaged: {'; '.join(damage[:3])}")
-
-
-def ask(path: str, sql: str, deadline: Deadline) -> str:
-    """Return the first value of a query that may not write."""
-    with contextlib.closing(connect(path, deadline)) as conn:
-        conn.execute("PRAGMA query_only = ON")
-        row = conn.execute(sql).fetchone()
-        return "" if row is None else str(row[0])
-
-
 def main() -> None:
     """Run the request in the first argument; print its result as JSON."""
     request = json.loads(sys.argv[1])
@@ -225,11 +206,5 @@ def _answer(
 ) -> Mapping[str, str]:
     if request["do"] == "capture":
         return {"digest": digest_of(paths, capture(paths, directory, deadline))}
-    if request["do"] == "restore":
-        restore(paths, directory, request["digest"], request["safety"], deadline)
-    elif request["do"] == "check":
-        check(paths, deadline)
-    else:
-        asked = enumerate(request["queries"])
-        return {str(at): ask(path, sql, deadline) for at, (path, sql) in asked}
+    restore(paths, directory, request["digest"], request["safety"], deadline)
     return {}

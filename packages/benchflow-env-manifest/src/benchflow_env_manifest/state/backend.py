@@ -61,12 +61,14 @@ class StateBackend(Protocol):
         """Whether SQL about `state` is for this backend."""
         ...
 
-    async def ask(self, queries: Mapping[str, tuple[str, str]]) -> Mapping[str, object]:
-        """Answer (state, SQL) queries by name, each by its first value."""
+    async def ask(
+        self, queries: Mapping[str, tuple[str, str]], folder: Path, *, still: bool
+    ) -> Mapping[str, object]:
+        """Answer (state, SQL) queries by name, each by its first value. As `read`."""
         ...
 
-    async def check(self) -> None:
-        """Prove that it is whole, with its own means. Changes nothing."""
+    async def check(self, folder: Path, *, still: bool) -> None:
+        """Prove that it is whole, with its own means. Changes nothing. As `read`."""
         ...
 
     async def adopt(self, *, live: bool) -> None:

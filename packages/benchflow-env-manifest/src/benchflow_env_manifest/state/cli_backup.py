@@ -1,7 +1,7 @@
 """Copies of live databases through the sqlite3 program, for images without Python."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from benchflow_contracts import EnvironmentError_
 
@@ -40,14 +40,6 @@ if [ ! -e "$1" ] && [ ! -e "$2" ]; then exit 0; fi
 {_SQLITE} "$1" ".restore $2" >/dev/null
 """
 
-_CHECK = f"""
-for db in "$@"; do
-  [ ! -e "$db" ] || {_SQLITE} "$db" 'PRAGMA quick_check(5)' || exit 1
-done
-"""
-
-_ASK = f'{_SQLITE} -readonly -separator \'\t\' "$1" "$2"'
-
 _ATTEMPTS = 5
 _SEC = 300
 
@@ -82,20 +74,6 @@ class CliBackup:
         except BaseException:
             await self._put_back(paths, safety, before)
             raise
-
-    async def ask(self, queries: Mapping[str, tuple[str, str]]) -> Mapping[str, str]:
-        """Answer (path, SQL) queries by name."""
-        answers: dict[str, str] = {}
-        for name, (path, sql) in queries.items():
-            said = await self._sh(_ASK, path, sql, what=f"invariant {name!r}")
-            answers[name] = said.splitlines()[0].split("\t")[0] if said.strip() else ""
-        return answers
-
-    async def check(self, paths: Sequence[str]) -> None:
-        """Let SQLite walk every page of every database."""
-        said = await self._sh(_CHECK, *paths, what="checking the databases")
-        if damage := [line for line in said.splitlines() if line != "ok"]:
-            raise EnvironmentError_(f"a database is damaged: {'; '.join(damage[:3])}")
 
     async def _put_back(
         self, paths: Sequence[str], directory: str, expected: Sequence[str]

@@ -79,13 +79,16 @@ class CommandState:
         del state
         return False
 
-    async def ask(self, queries: Mapping[str, tuple[str, str]]) -> Mapping[str, object]:
+    async def ask(
+        self, queries: Mapping[str, tuple[str, str]], folder: Path, *, still: bool
+    ) -> Mapping[str, object]:
         """Answer nothing."""
-        del queries
+        del queries, folder, still
         return {}
 
-    async def check(self) -> None:
+    async def check(self, folder: Path, *, still: bool) -> None:
         """Run `check`."""
+        del folder, still
         if self._table.check:
             await self._run(self._table.check, "check")
 

@@ -79,13 +79,16 @@ class FilesState:
         del state
         return False
 
-    async def ask(self, queries: Mapping[str, tuple[str, str]]) -> Mapping[str, object]:
+    async def ask(
+        self, queries: Mapping[str, tuple[str, str]], folder: Path, *, still: bool
+    ) -> Mapping[str, object]:
         """Answer nothing."""
-        del queries
+        del queries, folder, still
         return {}
 
-    async def check(self) -> None:
+    async def check(self, folder: Path, *, still: bool) -> None:
         """Prove nothing: any content is sound."""
+        del folder, still
 
     async def adopt(self, *, live: bool) -> None:
         """Do nothing: the files are all there is."""

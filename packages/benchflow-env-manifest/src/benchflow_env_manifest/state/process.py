@@ -46,13 +46,16 @@ class ProcessState:
         del state
         return False
 
-    async def ask(self, queries: Mapping[str, tuple[str, str]]) -> Mapping[str, object]:
+    async def ask(
+        self, queries: Mapping[str, tuple[str, str]], folder: Path, *, still: bool
+    ) -> Mapping[str, object]:
         """Answer nothing."""
-        del queries
+        del queries, folder, still
         return {}
 
-    async def check(self) -> None:
+    async def check(self, folder: Path, *, still: bool) -> None:
         """Prove nothing: readiness has asked the service."""
+        del folder, still
 
     async def adopt(self, *, live: bool) -> None:
         """Refuse a fork whose processes were started anew."""

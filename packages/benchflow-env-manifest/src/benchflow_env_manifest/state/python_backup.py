@@ -32,13 +32,6 @@ class PythonBackup:
         """Let SQLite walk every page of every database."""
         await self._ask({"do": "check", "paths": paths, "directory": ""})
 
-    async def ask(self, queries: Mapping[str, tuple[str, str]]) -> Mapping[str, str]:
-        """Answer (path, SQL) queries by name."""
-        asked = list(queries.values())
-        request = {"do": "ask", "paths": [path for path, _ in asked], "directory": ""}
-        answers = await self._ask({**request, "queries": asked})
-        return {name: answers[str(at)] for at, name in enumerate(queries)}
-
     async def _ask(self, request: Mapping[str, Any]) -> Mapping[str, str]:
         answer = await self._box.python(
             ["tables", "backup"], {**request, "timeout": _LOCK_SEC}, timeout=_TOTAL_SEC

@@ -65,13 +65,16 @@ class RedisState:
         del state
         return False
 
-    async def ask(self, queries: Mapping[str, tuple[str, str]]) -> Mapping[str, object]:
+    async def ask(
+        self, queries: Mapping[str, tuple[str, str]], folder: Path, *, still: bool
+    ) -> Mapping[str, object]:
         """Answer nothing."""
-        del queries
+        del queries, folder, still
         return {}
 
-    async def check(self) -> None:
+    async def check(self, folder: Path, *, still: bool) -> None:
         """Ask whether it answers."""
+        del folder, still
         await self._ask("check")
 
     async def adopt(self, *, live: bool) -> None:

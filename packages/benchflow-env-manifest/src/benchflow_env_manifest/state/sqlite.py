@@ -9,7 +9,7 @@ from uuid import uuid4
 from benchflow_contracts import EnvironmentError_, EnvState, TableState
 
 from benchflow_env_manifest.box import Box
-from benchflow_env_manifest.database import read_database
+from benchflow_env_manifest.database import ask_database, read_database
 from benchflow_env_manifest.guard import Guard
 
 from .backend import ROOT
@@ -57,11 +57,7 @@ class SqliteState:
 
     async def read(self, folder: Path, *, still: bool) -> EnvState:
         """Return every row of every database that exists."""
-        existing = await self._guard.examine()
-        if still:
-            copies = await frozen_copies(self._box.sandbox, self.files, existing, folder)
-        else:
-            copies = await self._captured(existing, folder)
+        copies = await self._copies(folder, still=still)
         databases: dict[str, Mapping[str, TableState]] = {}
         for path, copy in copies.items():
             databases[path] = await asyncio.to_thread(read_database, copy, path)
@@ -71,22 +67,34 @@ class SqliteState:
         """Whether `state` is one of the databases."""
         return state in self.files
 
-    async def ask(self, queries: Mapping[str, tuple[str, str]]) -> Mapping[str, object]:
-        """Run each query on its database, which is not written."""
-        return await (await self._tool()).ask(queries)
+    async def ask(
+        self, queries: Mapping[str, tuple[str, str]], folder: Path, *, still: bool
+    ) -> Mapping[str, object]:
+        """Run each query on a copy of its database."""
+        copies = await self._copies(folder, still=still)
+        answers: dict[str, object] = {}
+        for name, (path, sql) in queries.items():
+            if path not in copies:
+                raise EnvironmentError_(f"invariant {name!r}: there is no {path!r}")
+            answers[name] = await asyncio.to_thread(ask_database, copies[path], path, sql)
+        return answers
 
-    async def check(self) -> None:
-        """Let SQLite walk every page."""
-        await (await self._tool()).check(self.files)
+    async def check(self, folder: Path, *, still: bool) -> None:
+        """Walk every page of a copy, and read every row."""
+        await self.read(folder, still=still)
 
     async def adopt(self, *, live: bool) -> None:
         """Do nothing: the files are all there is."""
 
-    async def _captured(self, existing: frozenset[str], folder: Path) -> Mapping[str, Path]:
+    async def _copies(self, folder: Path, *, still: bool) -> Mapping[str, Path]:
+        existing = await self._guard.examine()
+        sandbox = self._box.sandbox
+        if still:
+            return await frozen_copies(sandbox, self.files, existing, folder)
         directory = f"{ROOT}/{uuid4().hex}"
         try:
             await self.capture(directory)
-            return await captured_copies(self._box.sandbox, self.files, existing, directory, folder)
+            return await captured_copies(sandbox, self.files, existing, directory, folder)
         finally:
             await self._forget(directory)
 

@@ -4,9 +4,11 @@ import hashlib
 import json
 import re
 import tempfile
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 from uuid import uuid4
 
 from benchflow_contracts import (
@@ -22,6 +24,8 @@ from benchflow_env_manifest.guard import Guard
 
 from .backend import ROOT, StateBackend
 from .process import ProcessState
+
+T = TypeVar("T")
 
 _ID = re.compile(r"[0-9a-f]{32}")
 
@@ -56,11 +60,11 @@ class StateStore:
 
     async def serving(self) -> str:
         """Return why a server does not answer yet, `""` when all do."""
-        for server in self._servers:
-            try:
-                await server.check()
-            except EnvironmentError_ as exc:
-                return str(exc)
+        try:
+            for server in self._servers:
+                await self._with_folder(partial(server.check, still=False))
+        except EnvironmentError_ as exc:
+            return str(exc)
         return ""
 
     async def adopt(self, *, live: bool) -> None:
@@ -148,7 +152,8 @@ class StateStore:
         for backend in self._backends:
             mine = {name: asked for name, asked in queries.items() if backend.holds(asked[0])}
             if mine:
-                answers |= await backend.ask(mine)
+                async with self._still_for(backend) as still:
+                    answers |= await self._with_folder(partial(backend.ask, mine, still=still))
         return answers
 
     async def check(self) -> None:
@@ -159,7 +164,8 @@ class StateStore:
         """
         await self._guard.examine()
         for backend in self._backends:
-            await backend.check()
+            async with self._still_for(backend) as still:
+                await self._with_folder(partial(backend.check, still=still))
 
     async def forget(self, snap: StateSnapshot) -> None:
         """Remove a snapshot. Idempotent."""
@@ -241,21 +247,29 @@ class StateStore:
         plain = [each for each in self._backends if not each.online]
         if not plain:
             return servers
+        async with self._still_for(plain[0]) as still:
+            return _merged([servers, await self._read(plain, still=still)])
+
+    @asynccontextmanager
+    async def _still_for(self, backend: StateBackend) -> AsyncGenerator[bool, None]:
+        """Hold the sandbox where the backend's files are read, if it can be held."""
         async with AsyncExitStack() as stack:
-            try:
-                await stack.enter_async_context(self._box.sandbox.freeze())
-                still = True
-            except SandboxUnsupportedError:
-                still = False
-            files = await self._read(plain, still=still)
-        return _merged([servers, files])
+            still = not backend.online
+            if still:
+                try:
+                    await stack.enter_async_context(self._box.sandbox.freeze())
+                except SandboxUnsupportedError:
+                    still = False
+            yield still
 
     async def _read(self, backends: Sequence[StateBackend], *, still: bool) -> EnvState:
-        states: list[EnvState] = []
-        for backend in backends:
-            with tempfile.TemporaryDirectory(prefix="benchflow-state-") as folder:
-                states.append(await backend.read(Path(folder), still=still))
-        return _merged(states)
+        return _merged(
+            [await self._with_folder(partial(each.read, still=still)) for each in backends]
+        )
+
+    async def _with_folder(self, work: Callable[[Path], Awaitable[T]]) -> T:
+        with tempfile.TemporaryDirectory(prefix="benchflow-state-") as folder:
+            return await work(Path(folder))
 
 
 def _began(backend: StateBackend, online: bool) -> bool:
