@@ -175,6 +175,7 @@ PERF = (
     "cli.py",
     "null_engine.py",
     "local_sandbox.py",
+    "state_fork.py",
     "grading.py",
     "value_law.py",
     "credit_localisation.py",

@@ -55,6 +55,7 @@ GROUPS: dict[str, Group] = {
         {
             "show": Command("benchflow.cli.rollout:show", "Show a rollout step by step."),
             "tree": Command("benchflow.cli.rollout:tree", "Show a rollout as a tree."),
+            "diff": Command("benchflow.cli.rollout:diff", "Show what differs between two states."),
             "export": Command("benchflow.cli.rollout:export", "Export trajectories for a trainer."),
         },
     ),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from benchflow_contracts import Event, RolloutTree, StoreError
+from benchflow_contracts import EnvState, Event, RolloutTree, StoreError, diff_states
 from benchflow_kernel import fold, load_task, read_events, tree_to_json
 
 from benchflow.options import RunOptions
@@ -19,6 +19,7 @@ from benchflow.trajectories import (
 )
 
 from . import format as fmt
+from .diffview import print_diff
 from .flags import DEFAULT_JOBS, JobsDir, Json
 from .narrate import step_lines
 from .output import note, print_json, stdout, visible
@@ -149,6 +150,46 @@ def _export_traces(directory: Path, output: Path, form: Format, *, json: bool) -
         print_json({"path": str(output), "written": written})
     else:
         note(f"wrote {written} records to {output}")
+
+
+def diff(a: str, b: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False) -> None:
+    """Show what differs between the states of two nodes, of one rollout or of two.
+
+    Examples:
+        bench rollout diff book-the-room__1f:n4 n7
+        bench rollout diff book-the-room__1f book-the-room__2c
+
+    Args:
+        a: ROLLOUT:NODE, or ROLLOUT for its first leaf with a recorded state.
+        b: The same, or another node of the rollout of `a`.
+    """
+    name, _, node = a.partition(":")
+    tree = _load(find_rollout(name, jobs_dir))
+    before = _state(tree, node)
+    if b in tree.index:
+        after = _state(tree, b)
+    else:
+        name, _, node = b.partition(":")
+        after = _state(_load(find_rollout(name, jobs_dir)), node)
+    found = diff_states(before, after)
+    if json:
+        print_json(found.model_dump(mode="json"))
+    else:
+        print_diff(found)
+
+
+def _state(tree: RolloutTree, node: str) -> EnvState:
+    recorded = {each.id: each.env_state for each in tree.index.values() if each.env_state}
+    leaves = [leaf.id for leaf in tree.leaves if leaf.id in recorded]
+    chosen = node or (leaves[0] if leaves else "")
+    if chosen not in recorded:
+        what = f"node {node!r}" if node else "any leaf"
+        known = ", ".join(recorded) or "none; its task has no environment"
+        raise StoreError(
+            f"no state of {what} is recorded in {tree.rollout_id!r}",
+            hint=f"nodes with a state: {known}",
+        )
+    return recorded[chosen]
 
 
 def _load(directory: Path) -> RolloutTree:
