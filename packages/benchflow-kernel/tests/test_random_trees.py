@@ -75,9 +75,7 @@ class Draws:
 
 
 @pytest.mark.timeout(300)
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     policy=policies(1),
     live=st.booleans(),

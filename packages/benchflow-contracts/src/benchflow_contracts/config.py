@@ -63,7 +63,11 @@ class _Branch(Model):
     require: Fidelity | None = None
     """Refuse to fork below this fidelity."""
     then: "BranchPolicy | None" = None
-    """How children fork in turn; `None` is the same policy again, within the budget."""
+    """How children fork in turn; `None` is the same policy again, within the budget.
+
+    Each policy counts its own children and depth. The outermost one's other bounds hold
+    for the whole rollout.
+    """
 
 
 class AskUserBranch(_Branch):
@@ -82,9 +86,10 @@ class GroupBranch(_Branch):
 
 
 class ValueBranch(_Branch):
-    """Estimate V(s) along the way: `n` children at every `every`-th turn boundary.
+    """Estimate V(s) along the way: `n` children at every `every`-th state of the line.
 
-    The children are scored, and the line goes on as if they had not been.
+    A state is the start of a turn or a question to the user. The children are scored, and
+    the line goes on as if they had not been; its own return counts beside theirs.
     """
 
     kind: Literal["value"] = "value"

@@ -62,14 +62,14 @@ class RunOptions(Model):
     user_model: str | None = None
     """The model behind a simulated user or a judge."""
     branch: BranchKind | None = None
-    """Fork the rollout: at each question (`ask-user`), once into a group (`group`), at every
-    turn boundary to estimate V (`value`), or to go on from the best child (`best-of`)."""
+    """Fork the rollout: at each question (`ask-user`), once into a group (`group`), at every turn
+    and question to estimate V (`value`), or to go on from the best child (`best-of`)."""
     branch_n: int = Field(default=4, ge=2)
     """Children of `group`, `value` and `best-of`."""
     branch_at: int = Field(default=0, ge=0)
     """The turn before which `group` and `best-of` fork, from 0."""
     branch_every: int = Field(default=1, ge=1)
-    """Turn boundaries from one fork of `value` to the next."""
+    """Turn starts and questions from one fork of `value` to the next."""
     branch_then: BranchKind | None = None
     """How the children fork in turn; the same policy again by default, within --branch-depth."""
     branch_require: Fidelity | None = None
