@@ -4,6 +4,7 @@ import io
 import socket
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
 from http.client import HTTPException, HTTPResponse
 from typing import Self, cast
 from urllib.parse import urlsplit
@@ -56,14 +57,16 @@ class HttpCall:
         self._body = body
         self._headers = headers
         self._deadline = time.monotonic() + timeout
+        self._open = ExitStack()
 
     def __enter__(self) -> Self:
         try:
-            self._sock = self._connect()
-            self._sock.sendall(self._head() + self._body)
-            stream = _Stream(self._wire, self._sock, self._deadline)
+            sock = self._open.enter_context(self._connect())
+            sock.sendall(self._head() + self._body)
+            stream = _Stream(self._wire, sock, self._deadline)
             # A response only ever calls makefile() of its socket.
             self._response = HTTPResponse(cast("socket.socket", stream), method="POST")
+            self._open.callback(_close, self._response)
             self._response.begin()
         except (OSError, HTTPException, ValueError) as error:
             self.__exit__()
@@ -75,9 +78,7 @@ class HttpCall:
         return self
 
     def __exit__(self, *_: object) -> None:
-        sock: socket.socket | None = getattr(self, "_sock", None)
-        if sock is not None:
-            sock.close()
+        self._open.close()
 
     def header(self, name: str) -> str:
         """Return a header of the answer, or an empty string."""
@@ -137,3 +138,9 @@ class HttpCall:
         if any("\r" in line or "\n" in line for line in lines):
             raise HttpError("a header holds a line break")
         return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+def _close(response: HTTPResponse) -> None:
+    """Close by hand: some Pythons complain when a broken answer is collected instead."""
+    with suppress(OSError, ValueError):
+        response.close()
