@@ -246,6 +246,10 @@ class Keeper:
         assert self._forker is not None
         return self._forker
 
+    def require_live(self) -> None:
+        """Raise `SandboxUnsupportedError` when nothing here takes live snapshots."""
+        self.forker()
+
     async def fork(self, sandbox: LocalSandbox, *, held: bool) -> SandboxImage:
         """Take a live snapshot of a frozen box and bring the box back from it.
 

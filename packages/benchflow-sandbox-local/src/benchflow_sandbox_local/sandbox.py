@@ -51,6 +51,10 @@ class Keeper(Protocol):
         """Raise `SnapshotError` when `image` cannot be restored."""
         ...
 
+    def require_live(self) -> None:
+        """Raise `SandboxUnsupportedError` when nothing here takes live snapshots."""
+        ...
+
     async def fork(self, sandbox: "LocalSandbox", *, held: bool) -> SandboxImage:
         """Take a live snapshot of the frozen sandbox; with `held` it stays frozen."""
         ...
@@ -198,6 +202,7 @@ class LocalSandbox:
         """Take hold of a spawned process that a live image carried in, once."""
         process = self._unclaimed.pop(process_id, None)
         if process is None:
+            self._keeper.require_live()
             raise SandboxError(
                 f"no unclaimed process {process_id!r} was carried into {self._name!r}",
                 hint="attach once, in a child of a live snapshot",

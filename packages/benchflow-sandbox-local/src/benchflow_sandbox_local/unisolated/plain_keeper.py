@@ -79,6 +79,10 @@ class PlainKeeper:
         """Refuse: there are no snapshots."""
         raise _no_snapshots()
 
+    def require_live(self) -> None:
+        """Refuse: there are no snapshots."""
+        raise _no_snapshots()
+
     async def fork(
         self,
         sandbox: LocalSandbox,  # noqa: ARG002 - refused
