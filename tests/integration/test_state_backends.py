@@ -446,3 +446,43 @@ def test_postgres_is_forked_and_rolled_back_while_it_is_written(tmp_path: Path):
             assert await env.query() == changed
 
     run(test)
+
+
+OWNED = """
+[environment]
+name = "notes"
+image = "notes"
+[environment.readiness]
+http = ["http://localhost:9001/"]
+timeout_sec = 60
+[[environment.state]]
+kind = "files"
+paths = ["/data/notes"]
+[[environment.invariants]]
+name = "both notes agree"
+command = "cmp /data/notes/a /data/notes/b"
+"""
+
+
+def test_an_image_that_starts_itself_is_forked_by_its_entrypoint_on_forked_state(tmp_path: Path):
+    root = tmp_path / "images" / "notes"
+    (root / "rootfs" / "opt").mkdir(parents=True)
+    (root / "rootfs" / "opt" / "notes.py").write_text(NOTES)
+    (root / "entrypoint").write_text('["/bin/sh", "-c", "exec python3 -I /opt/notes.py"]')
+    write = "echo {0} > /data/notes/a; echo {0} > /data/notes/b"
+
+    async def test():
+        async with shop(tmp_path, OWNED, {}) as world:
+            await world.root(write.format(7))
+            async with world.fork() as child:
+                assert await child.root("cat /data/notes/a") == "7"
+                await child.root("curl -sf http://localhost:9001/")
+                await child.root(write.format(8))
+                await child.environment.check()
+                await child.root("echo 9 > /data/notes/a")
+                with pytest.raises(EnvironmentError_, match="both notes agree"):
+                    await child.environment.check()
+            assert await world.root("cat /data/notes/a /data/notes/b") == "7\n7"
+            await world.root("curl -sf http://localhost:9001/")
+
+    run(test)
