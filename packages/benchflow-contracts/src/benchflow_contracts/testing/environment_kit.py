@@ -1,5 +1,6 @@
 """The conformance kit of an Environment."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from benchflow_contracts.environment import (
     EnvState,
     ProvisionContext,
 )
+from benchflow_contracts.errors import SnapshotError
 from benchflow_contracts.sandbox import (
     Sandbox,
     SandboxCapabilities,
@@ -22,6 +24,7 @@ from benchflow_contracts.sandbox import (
 from .check import Check, CheckResult, expect, expect_equal, promise, run_checks
 
 _TASK = "kit"
+_PAUSES_SEC = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,14 +207,28 @@ def _lacks_live(subject: EnvironmentSubject) -> str | None:
     return None if "live" in levels else "capabilities: no live snapshots"
 
 
+async def _live_image(
+    parent: Environment, sandbox: Sandbox
+) -> tuple[Mapping[str, str], SandboxImage]:
+    """Take a live snapshot of a quiesced world; what passes is tried again."""
+    for pause in _PAUSES_SEC:
+        try:
+            async with parent.quiesce(), sandbox.freeze():
+                return await parent.carry(), await sandbox.snapshot("live")
+        except SnapshotError as error:
+            if not error.retryable:
+                raise
+            await asyncio.sleep(pause)
+    async with parent.quiesce(), sandbox.freeze():
+        return await parent.carry(), await sandbox.snapshot("live")
+
+
 @promise(_lacks_live)
 async def a_live_fork_goes_on_with_the_same_services(subject: EnvironmentSubject) -> None:
     """A live child takes hold of the carried services and state, apart from the parent."""
     async with subject.world() as (parent, sandbox):
         at_fork = await subject.changed(parent, sandbox)
-        async with parent.quiesce(), sandbox.freeze():
-            carried = await parent.carry()
-            image = await sandbox.snapshot("live")
+        carried, image = await _live_image(parent, sandbox)
         try:
             async with subject.world(image=image, carried=carried) as (child, inner):
                 expect_equal(await child.query(), at_fork, "the child's state")

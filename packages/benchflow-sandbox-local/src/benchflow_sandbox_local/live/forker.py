@@ -73,7 +73,9 @@ class Forker:
             unpark(processes)
             if error.errno == _ETIMEDOUT:
                 machine.close()
-            raise SnapshotError(f"the box cannot be dumped: {error}") from error
+            # The host hung up on the box's init a moment ago, and it has not noticed yet.
+            passing = "Unix socket" in str(error) and error.errno != _ETIMEDOUT
+            raise SnapshotError(f"the box cannot be dumped: {error}", retryable=passing) from error
         except BaseException:
             unpark(processes)
             raise
