@@ -206,7 +206,7 @@ def test_a_messages_stream_says_what_it_was_made_from(deltas: list[Delta]) -> No
 
 @given(DELTAS)
 def test_a_responses_stream_says_what_it_was_made_from(deltas: list[Delta]) -> None:
-    writer = ResponsesWriter(frozenset({"ask"}))
+    writer = ResponsesWriter([Tool("ask", "", {}, custom=True)])
     body = folded(RESPONSES, [event for delta in deltas for event in writer.write(delta)])
     assert RESPONSES.usage(body) == deltas[-1].usage
     told: list[Delta] = []
@@ -314,6 +314,26 @@ def test_a_custom_tool_is_a_function_with_one_string() -> None:
     answer = {"id": "c", "choices": [{"message": message, "finish_reason": "tool_calls"}]}
     (item,) = translation.body(answer)["output"]
     assert (item["type"], item["input"]) == ("custom_tool_call", "*** Begin")
+
+
+@pytest.mark.parametrize("namespace", ["agents", "mcp__ask__"])
+def test_a_namespace_of_tools_is_part_of_their_names_elsewhere(namespace: str) -> None:
+    inner = {"type": "function", "name": "spawn", "parameters": {"type": "object"}}
+    call = {"type": "function_call", "namespace": namespace, "name": "spawn", "arguments": "{}"}
+    request = {
+        "model": "m",
+        "input": [{**call, "call_id": "k"}],
+        "tools": [{"type": "namespace", "name": namespace, "tools": [inner]}],
+    }
+    sent, translation = translate_request(request, RESPONSES, CHAT)
+    whole = f"{namespace.removesuffix('__')}__spawn"
+    assert [tool["function"]["name"] for tool in sent["tools"]] == [whole]
+    (used,) = sent["messages"][0]["tool_calls"]
+    assert used["function"]["name"] == whole
+    message = {"role": "assistant", "content": None, "tool_calls": [used]}
+    answer = {"id": "c", "choices": [{"message": message, "finish_reason": "tool_calls"}]}
+    (item,) = translation.body(answer)["output"]
+    assert {key: item[key] for key in call} == call
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,13 @@ class Tool:
     description: str
     parameters: Document
     custom: bool = False
+    namespace: str = ""
+    """Of the Responses wire; `name` holds it, too, since no other wire has any."""
+
+
+def name_in(namespace: str, name: str) -> str:
+    """Return the one name of a tool that has a namespace."""
+    return namespace + name if not namespace or namespace.endswith("__") else f"{namespace}__{name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

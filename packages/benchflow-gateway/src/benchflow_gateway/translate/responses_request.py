@@ -12,6 +12,7 @@ from .prompt import (
     Tool,
     TurnList,
     Use,
+    name_in,
     number,
     untranslatable,
     whole,
@@ -40,11 +41,7 @@ def read_responses(body: Document) -> Prompt:
     items = [{"role": "user", "content": said}] if isinstance(said, str) else documents(said)
     for item in items:
         _read_item(item, turns, system)
-    tools = tuple(
-        _read_tool(tool)
-        for tool in documents(body.get("tools"))
-        if text_of(tool.get("type")) not in _HOSTED
-    )
+    tools = tuple(tool for given in documents(body.get("tools")) for tool in _read_tools(given))
     return Prompt(
         model=text_of(body.get("model")),
         system="\n\n".join(filter(None, system)),
@@ -73,7 +70,8 @@ def _read_item(item: Document, turns: TurnList, system: list[str]) -> None:
             turns.add("assistant" if role == "assistant" else "user", [*parts])
     elif kind in {"function_call", "custom_tool_call"}:
         given = text_of(item.get("arguments" if kind == "function_call" else "input"))
-        turns.add("assistant", [Use(call, text_of(item.get("name")), given)])
+        name = name_in(text_of(item.get("namespace")), text_of(item.get("name")))
+        turns.add("assistant", [Use(call, name, given)])
     elif kind in {"function_call_output", "custom_tool_call_output"}:
         result: Part = Result(call, tuple(_read_content(item.get("output"))))
         turns.add("user", [result])
@@ -96,12 +94,16 @@ def _read_content(content: object) -> list[Text | Image]:
     return parts
 
 
-def _read_tool(tool: Document) -> Tool:
-    kind = text_of(tool.get("type"))
+def _read_tools(tool: Document, namespace: str = "") -> list[Tool]:
+    kind, name = text_of(tool.get("type")), text_of(tool.get("name"))
+    if kind in _HOSTED:
+        return []
+    if kind == "namespace" and not namespace:
+        return [one for inner in documents(tool.get("tools")) for one in _read_tools(inner, name)]
     if kind not in {"function", "custom"}:
         raise untranslatable(f"a tool of type {kind!r}")
-    name, description = text_of(tool.get("name")), text_of(tool.get("description"))
-    return Tool(name, description, as_document(tool.get("parameters")), kind == "custom")
+    description, parameters = text_of(tool.get("description")), as_document(tool.get("parameters"))
+    return [Tool(name_in(namespace, name), description, parameters, kind == "custom", namespace)]
 
 
 def _read_choice(choice: object, tools: tuple[Tool, ...]) -> Choice | Tool | None:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from benchflow_contracts import Usage
 
@@ -11,13 +11,14 @@ from benchflow_gateway.sse import Event
 
 from .custom import unwrap_custom
 from .delta import Argued, Began, Called, Delta, Ended, Said, Thought
+from .prompt import Tool, name_in
 
 
 class ResponsesWriter:
     """Writes one output item after the other."""
 
-    def __init__(self, custom_tools: frozenset[str]) -> None:
-        self._custom = custom_tools
+    def __init__(self, tools: Iterable[Tool]) -> None:
+        self._tools = {tool.name: tool for tool in tools}
         self._response: Document = {}
         self._output: list[Document] = []
         self._item: Document | None = None
@@ -74,11 +75,16 @@ class ResponsesWriter:
         yield self._event("response.reasoning_summary_text.delta", at)
 
     def _called(self, called: Called) -> Document:
-        if called.name in self._custom:
-            kind: Document = {"type": "custom_tool_call", "input": ""}
+        tool = self._tools.get(called.name)
+        if tool is not None and tool.custom:
+            item: Document = {"type": "custom_tool_call", "input": ""}
         else:
-            kind = {"type": "function_call", "arguments": ""}
-        return {**kind, "call_id": called.id, "name": called.name}
+            item = {"type": "function_call", "arguments": ""}
+        item |= {"call_id": called.id, "name": called.name}
+        if tool is not None and tool.namespace:
+            inner = called.name.removeprefix(name_in(tool.namespace, ""))
+            item |= {"name": inner, "namespace": tool.namespace}
+        return item
 
     def _argue(self, text: str) -> Iterator[Event]:
         self._text += text

@@ -72,4 +72,4 @@ def _writer(api: ModelApi, prompt: Prompt) -> DeltaWriter:
         return ChatWriter(usage=prompt.usage)
     if api == "anthropic-messages":
         return MessagesWriter()
-    return ResponsesWriter(prompt.custom_tools)
+    return ResponsesWriter(prompt.tools)
