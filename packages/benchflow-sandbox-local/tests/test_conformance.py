@@ -12,5 +12,4 @@ def test_the_provider_keeps_every_promise_of_the_contract(with_provider):
         "capabilities: no live snapshots",
         "every level is supported",
         "capabilities: there are live snapshots",
-        "not claimed: the provider saves no snapshots",
     }

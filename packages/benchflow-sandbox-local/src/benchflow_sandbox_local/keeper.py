@@ -27,11 +27,13 @@ from .process import LocalProcess
 from .rootfs.base import Base
 from .rootfs.reference import RootSource, resolve
 from .sandbox import LocalSandbox
+from .saving import Saver
 from .shield import finish
 from .store.labels import PROVIDER, Label, LabelStore
 from .store.layers import MAX_CHAIN, Family, Images, Layer, Sealed, hold, release
 from .store.owner import ProcessIdentity
 from .store.reap import GROUP_PREFIX
+from .store.saved import SavedSnapshot
 
 _DEFAULT_DISK_MB = 2048
 
@@ -69,6 +71,7 @@ class Keeper:
         except SandboxUnsupportedError as error:
             self.no_live = error
         self._root = str(mount_point(directory))
+        self._saver = Saver(launcher, self._root, rooted=rooted)
         self._cache = directory / "images"
         self._rooted = rooted
         self._store = store
@@ -130,10 +133,13 @@ class Keeper:
 
     async def _base(self, spec: SandboxSpec) -> Base:
         source = await asyncio.to_thread(resolve, spec.image, spec.image_search, self._cache)
-        key = (source.key, spec.user)
+        return await self._base_of(source, spec.user)
+
+    async def _base_of(self, source: RootSource, user: str) -> Base:
+        key = (source.key, user)
         async with self._building:
             if key not in self._bases:
-                self._bases[key] = await self._build_base(source, spec.user)
+                self._bases[key] = await self._build_base(source, user)
         return self._bases[key]
 
     async def _build_base(self, source: RootSource, user: str) -> Base:
@@ -149,9 +155,8 @@ class Keeper:
         message = answer.message
         ids = (message["uid"], message["gid"])
         environment = {} if self._forker is None else {"LD_PRELOAD": IDENTITY}
-        return Base(
-            source.key, tuple(message["lowers"]), tuple(message["binds"]), *ids, environment
-        )
+        lowers, binds = tuple(message["lowers"]), tuple(message["binds"])
+        return Base(source, user, lowers, binds, *ids, environment)
 
     def _new_place(self, sandbox: LocalSandbox) -> Place:
         body = self._bodies[sandbox.id]
@@ -278,12 +283,13 @@ class Keeper:
             raise
         finally:
             unpark(processes)
-        layer.digest = await forker.identify(state, body.family.name, layer.name, parent)
+        family = body.family.name
+        layer.digest, digest = await forker.identify(state, family, layer.name, parent)
         image = SandboxImage(
             provider=PROVIDER,
             level="live",
-            ref=f"{self._owner.pid}-{body.family.name}/{state.name}",
-            digest=layer.digest,
+            ref=f"{self._owner.pid}-{family}/{state.name}",
+            digest=digest,
             bytes=state.bytes,
         )
         at = body.layers.index(layer)
@@ -372,6 +378,18 @@ class Keeper:
             return await self._start(sandbox)
         except SandboxError as error:
             raise SnapshotError(f"cannot restore {image.ref!r}: {error}") from error
+
+    async def save(self, image: SandboxImage, to: Path) -> None:
+        """Write a snapshot to a directory that outlives this provider."""
+        await finish(self._saver.save(self.images.get(image), to))
+
+    async def load(self, saved: Path) -> SandboxImage:
+        """Take in what `save` wrote."""
+        if SavedSnapshot.read(saved).live is not None:
+            self.require_live()
+        sealed = await finish(self._saver.load(saved, self._owner.pid, self._base_of))
+        self.images.add(sealed)
+        return sealed.image
 
     async def discard(self, image: SandboxImage) -> None:
         """Forget a snapshot; free what nothing needs any more."""

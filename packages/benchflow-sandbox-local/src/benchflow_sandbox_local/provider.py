@@ -10,7 +10,6 @@ from typing import Self
 from benchflow_contracts.errors import (
     SandboxError,
     SandboxUnsupportedError,
-    SnapshotError,
     UsageError,
 )
 from benchflow_contracts.sandbox import (
@@ -102,12 +101,15 @@ class LocalProvider:
             await self._keeper.discard(image)
 
     async def save(self, image: SandboxImage, to: Path) -> None:
-        """Refuse: not written yet."""
-        raise SandboxUnsupportedError(f"snapshot {image.ref!r} cannot be saved to {str(to)!r}")
+        """Write a snapshot to `to`, a new host directory that outlives this provider."""
+        await (await self._ready()).save(image, to)
 
     async def load(self, saved: Path) -> SandboxImage:
-        """Refuse: not written yet."""
-        raise SnapshotError(f"{str(saved)!r} is no saved snapshot")
+        """Take in what `save` wrote, here or in an earlier process on this machine.
+
+        The image under the snapshot must be there, unchanged.
+        """
+        return await (await self._ready()).load(saved)
 
     async def reap(self, policy: ReapPolicy) -> list[SandboxRecord]:
         """Remove what dead owners left; return what was (or would be) removed."""

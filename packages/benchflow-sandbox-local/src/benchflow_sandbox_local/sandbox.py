@@ -200,9 +200,9 @@ class LocalSandbox:
 
     async def attach(self, process_id: str) -> LocalProcess:
         """Take hold of a spawned process that a live image carried in, once."""
+        self._keeper.require_live()
         process = self._unclaimed.pop(process_id, None)
         if process is None:
-            self._keeper.require_live()
             raise SandboxError(
                 f"no unclaimed process {process_id!r} was carried into {self._name!r}",
                 hint="attach once, in a child of a live snapshot",

@@ -7,13 +7,14 @@ from typing import Any
 
 from benchflow_contracts import (
     Event,
+    RolloutConfig,
     RolloutTree,
     SandboxProvider,
     Task,
     Trajectory,
     UsageError,
 )
-from benchflow_kernel import Planes, load_task, run_rollout, trajectories
+from benchflow_kernel import Planes, continue_from, load_task, run_rollout, trajectories
 from pydantic import ValidationError
 
 from .model_gateway import open_gateway
@@ -42,6 +43,38 @@ class RunResult:
     def trajectories(self) -> list[Trajectory]:
         """One per leaf."""
         return trajectories(self.tree)
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """Where a rollout goes on from, instead of from the task's start."""
+
+    kept: Path
+    """The directory of a kept checkpoint."""
+    prompt: str | None = None
+    """What comes next; `None` runs what the kept rollout had left."""
+
+    async def run(
+        self,
+        task: Task,
+        config: RolloutConfig,
+        planes: Planes,
+        *,
+        rollout_id: str,
+        directory: Path | None,
+        subscribers: Sequence[Subscriber],
+    ) -> RolloutTree:
+        """Go on; as the kernel's `continue_from`."""
+        return await continue_from(
+            self.kept,
+            task,
+            config,
+            planes,
+            prompt=self.prompt,
+            rollout_id=rollout_id,
+            directory=directory,
+            subscribers=subscribers,
+        )
 
 
 async def run(
@@ -93,12 +126,21 @@ async def run_in(
     directory: Path | None = None,
     subscribers: Sequence[Subscriber] = (),
     slot: str | None = None,
+    continuation: "Continuation | None" = None,
+    prepare: Callable[[Planes], Planes] | None = None,
 ) -> RunResult:
-    """Run one rollout on a provider that the caller owns."""
+    """Run one rollout on a provider that the caller owns.
+
+    With `continuation` it goes on from a kept checkpoint. `prepare` may change the planes
+    right before they are used.
+    """
     rollout_id = new_rollout_id(task.id) if directory is None else directory.name
     async with open_gateway(options, directory) as gateway:
         planes = assemble(options, task, provider, gateway)
-        tree = await run_rollout(
+        if prepare is not None:
+            planes = prepare(planes)
+        start = run_rollout if continuation is None else continuation.run
+        tree = await start(
             task,
             options.rollout_config(labels=_labels(rollout_id, planes)),
             planes,

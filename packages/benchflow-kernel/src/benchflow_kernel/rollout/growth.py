@@ -90,7 +90,7 @@ class Growth:
             ladder=Ladder(capabilities, deadlines.provision),
             purse=Purse(budget, shelf, lambda: journal.tokens),
             shelf=shelf,
-            keeper=Keeper(plan, directory, tally.leaks),
+            keeper=Keeper(plan, directory, tally.leaks, journal.node),
         )
 
     async def grow(self, start: Start) -> Ending:

@@ -3,11 +3,13 @@
 import os
 import shutil
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchflow_contracts import (
     BenchFlowError,
     Fidelity,
+    RolloutNode,
     SandboxProvider,
     StoreError,
 )
@@ -22,6 +24,7 @@ from .kept import (
     MANIFEST,
     CheckpointManifest,
     KeptExchange,
+    KeptStep,
     KeptTurn,
     kept_checkpoints,
     session_of,
@@ -38,7 +41,14 @@ class Keeper:
     rollout goes on.
     """
 
-    def __init__(self, plan: Plan, directory: Path | None, leaks: list[BenchFlowError]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        directory: Path | None,
+        leaks: list[BenchFlowError],
+        node: Callable[[str], RolloutNode],
+    ) -> None:
+        self._node = node
         self._plan = plan
         self._keep = plan.config.keep
         self._home = None if directory is None else directory / HOME
@@ -71,7 +81,8 @@ class Keeper:
         try:
             half.mkdir(parents=True)
             await self._provider.save(checkpoint.image, half / IMAGE)
-            manifest = _manifest(self._plan, position, checkpoint, fidelity)
+            path = self._node(position.node).path
+            manifest = _manifest(self._plan, position, checkpoint, fidelity, path)
             _write_durably(half / MANIFEST, manifest.model_dump_json(indent=1).encode())
             half.replace(final)
         except BaseException:
@@ -100,7 +111,11 @@ def _fresh(home: Path, node: str) -> Path:
 
 
 def _manifest(
-    plan: Plan, position: Position, checkpoint: Checkpoint, fidelity: Fidelity
+    plan: Plan,
+    position: Position,
+    checkpoint: Checkpoint,
+    fidelity: Fidelity,
+    path: Sequence[RolloutNode],
 ) -> CheckpointManifest:
     live = checkpoint.live
     sessions = [session_of(role, held) for role, held in checkpoint.sessions.values()]
@@ -134,6 +149,9 @@ def _manifest(
             KeptExchange(turn=one.turn, ask=one.ask, answer=one.answer) for one in position.script
         ),
         calls=position.calls,
+        history=tuple(
+            KeptStep(step=node.step, label=node.label) for node in path if node.step is not None
+        ),
         taken_at=time.time(),
     )
 

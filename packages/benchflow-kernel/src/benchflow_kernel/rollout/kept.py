@@ -15,6 +15,7 @@ from benchflow_contracts import (
     SandboxImage,
     SessionCarry,
     SessionSnapshot,
+    Step,
     StoreError,
 )
 from pydantic import Field, ValidationError
@@ -53,6 +54,13 @@ class KeptSession(Model):
     carry: SessionCarry | None = None
 
 
+class KeptStep(Model):
+    """A step on the way to the node, with the label of the branch that it opened."""
+
+    step: Step
+    label: str | None = None
+
+
 class CheckpointManifest(Model):
     """Everything about a checkpoint but its files, which lie beside it.
 
@@ -81,6 +89,8 @@ class CheckpointManifest(Model):
     schedule: tuple[KeptTurn, ...]
     script: tuple[KeptExchange, ...] = ()
     calls: tuple[ModelCall, ...] = ()
+    history: tuple[KeptStep, ...] = ()
+    """The steps from the root to the node: a continuation's trajectory begins with them."""
     taken_at: float
     """Seconds since the epoch."""
 

@@ -83,7 +83,7 @@ async def continue_from(
     """Go on from a kept checkpoint, in a rollout of its own, and return its tree.
 
     `kept` is the checkpoint's directory (see `kept_checkpoints`); it is only read. The
-    new rollout's root is the node that was kept. What the kept rollout had left is run,
+    steps that led there come first in the new tree. What the kept rollout had left is run,
     or one turn with `prompt` instead; a question that was open there is answered first,
     or forked by `config.branch`, whose turns count from the kept rollout's first. Roles
     come from `config`, by name: one of the same agent goes on with its session, one of
@@ -188,8 +188,8 @@ class Rollout:
             position = await self._begin(plan, root)
             growth.adopt(position)
             resumed = self.origin is not None
-            policy = self._config.branch
-            await growth.grow(Start(root, position, policy=policy, main=True, resumed=resumed))
+            policy, world = self._config.branch, position.node
+            await growth.grow(Start(world, position, policy=policy, main=True, resumed=resumed))
         finally:
             await growth.aclose()
 
@@ -201,10 +201,19 @@ class Rollout:
         async with within(self._config.deadlines.start, "snapshot", "loading the checkpoint"):
             image = await self._planes.provider.load(self.origin.path / IMAGE)
         try:
-            return resumed_position(plan, kept, image, root)
+            return resumed_position(plan, kept, image, self._retell(root, kept))
         except BenchFlowError:
             await self._planes.provider.discard(image)
             raise
+
+    def _retell(self, root: str, kept: CheckpointManifest) -> str:
+        """Hang the steps that led to a kept checkpoint below `root`; return the last node."""
+        tip = root
+        for one in kept.history:
+            node = self._journal.new_id()
+            self._journal.step(tip, node, one.step, one.label)
+            tip = node
+        return tip
 
     async def _capabilities(self, plan: Plan) -> SandboxCapabilities:
         """Return what forks can be built on; without a policy nobody asks for any."""

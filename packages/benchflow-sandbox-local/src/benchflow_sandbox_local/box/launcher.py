@@ -99,7 +99,7 @@ class Launcher:
             self._space.drop_family(request["family"])
             wire.send(reply, {"ok": True})
         else:
-            if operation == "seal":
+            if operation in {"seal", "load"}:
                 self._space.family(request["family"], request["size"])
             self._in_child(request, reply)
 
@@ -240,6 +240,8 @@ class Launcher:
             "dump": self._dump,
             "identify": self._identify,
             "forget": self._forget,
+            "save": self._save,
+            "load": self._load,
             "remove": self._remove,
             "drop": self._drop,
         }[request["op"]]
@@ -283,11 +285,28 @@ class Launcher:
     def _identify(self, request: dict[str, Any], reply: socket.socket) -> None:
         files = self._space.digest(request["family"], request["layer"], request["parent"])
         digest = image_digest(self._space.image(request["image"]), files)
-        wire.send(reply, {"ok": True, "digest": digest})
+        wire.send(reply, {"ok": True, "files": files, "digest": digest})
 
     def _forget(self, request: dict[str, Any], reply: socket.socket) -> None:
         self._space.remove_image(request["image"])
         wire.send(reply, {"ok": True})
+
+    def _save(self, request: dict[str, Any], reply: socket.socket) -> None:
+        self._space.copy_out(request["layers"], request["image"], request["to"])
+        wire.send(reply, {"ok": True})
+
+    def _load(self, request: dict[str, Any], reply: socket.socket) -> None:
+        family, names, image = request["family"], request["layers"], request["image"]
+        self._space.copy_in(request["source"], family, names, image)
+        digests: list[str] = []
+        for name in reversed(names):
+            parent = digests[-1] if digests else request["parent"]
+            digests.append(self._space.digest(family, name, parent))
+        digests.reverse()
+        whole = digests[0]
+        if image is not None:
+            whole = image_digest(self._space.image(image), whole)
+        wire.send(reply, {"ok": True, "digests": digests, "digest": whole})
 
     def _remove(self, request: dict[str, Any], reply: socket.socket) -> None:
         self._space.remove_box(request["family"], request["box"])

@@ -159,6 +159,25 @@ class Workspace:
             raise
         return copy.bytes
 
+    def copy_out(self, layers: list[str], image: str | None, to: str) -> None:
+        """Copy layers, top first, to numbered directories of the host, and a live image."""
+        os.mkdir(trash := f"{to}/trash")
+        for place, layer in enumerate(layers):
+            os.mkdir(target := f"{to}/{place}", 0o755)
+            LayerCopy(target, self.opaque, trash).apply(layer)
+        if image is not None:
+            shutil.copytree(self.image(image), f"{to}/processes")
+        os.rmdir(trash)
+
+    def copy_in(self, source: str, family: str, layers: list[str], image: str | None) -> None:
+        """Undo `copy_out`: layers into a family, and a live image."""
+        base = f"{self.root}/{family}"
+        for place, layer in enumerate(layers):
+            os.mkdir(target := f"{base}/{layer}", 0o755)
+            LayerCopy(target, self.opaque, f"{base}/trash").apply(f"{source}/{place}")
+        if image is not None:
+            shutil.copytree(f"{source}/processes", self.image(image))
+
     def digest(self, family: str, layer: str, parent: str) -> str:
         """Return the identity of a sealed layer on top of `parent`."""
         return tree_digest(f"{self.root}/{family}/{layer}", parent)

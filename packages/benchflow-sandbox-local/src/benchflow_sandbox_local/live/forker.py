@@ -122,13 +122,14 @@ class Forker:
         """Delete what the engine wrote. Idempotent."""
         await self._launcher.ask("forget", image=state.name)
 
-    async def identify(self, state: LiveState, family: str, layer: str, parent: str) -> str:
-        """Return the digest of an image: its processes and its files."""
+    async def identify(
+        self, state: LiveState, family: str, layer: str, parent: str
+    ) -> tuple[str, str]:
+        """Return the digest of an image's files alone, and that of all of it."""
         answer = await self._launcher.ask(
             "identify", image=state.name, family=family, layer=layer, parent=parent
         )
-        digest: str = answer.message["digest"]
-        return digest
+        return answer.message["files"], answer.message["digest"]
 
 
 async def _hold(group: "Group") -> None:

@@ -3,13 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .reference import RootSource
+
 
 @dataclass(frozen=True, slots=True)
 class Base:
     """Built once by the launcher for each image and default user."""
 
-    key: str
-    """What it was made from; the root of every digest on top of it."""
+    source: RootSource
+    user: str
+    """The default user, whom it knows."""
     lowers: tuple[str, ...]
     """Top first."""
     binds: tuple[str, ...]
@@ -17,3 +20,8 @@ class Base:
     gid: int
     environment: Mapping[str, str]
     """Set for every process."""
+
+    @property
+    def key(self) -> str:
+        """What it was made from; the root of every digest on top of it."""
+        return self.source.key

@@ -19,6 +19,14 @@ class RootSource:
     complete: bool
     """Whether it has a shell of its own; otherwise it is a layer over the host's root."""
 
+    @classmethod
+    def of(cls, path: Path | None) -> "RootSource":
+        """Return the source of a directory that `resolve` found, `None` for the host's root."""
+        if path is None:
+            return cls(None, complete=True)
+        shells = ("bin/sh", "usr/bin/sh")
+        return cls(path, complete=any(os.path.lexists(path / shell) for shell in shells))
+
     @property
     def key(self) -> str:
         """An identity that changes with the directory."""
@@ -39,10 +47,7 @@ def resolve(image: str | None, search: Sequence[str], cache: Path) -> RootSource
     path = _find(image, search)
     if path.is_file():
         path = unpack(path, cache)
-    if path == Path("/"):
-        return RootSource(None, complete=True)
-    complete = any(os.path.lexists(path / shell) for shell in ("bin/sh", "usr/bin/sh"))
-    return RootSource(path, complete=complete)
+    return RootSource.of(None if path == Path("/") else path)
 
 
 def _find(image: str, search: Sequence[str]) -> Path:

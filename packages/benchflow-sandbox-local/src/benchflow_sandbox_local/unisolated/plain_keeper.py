@@ -104,6 +104,14 @@ class PlainKeeper:
         """Refuse: there are no snapshots."""
         raise _no_snapshots()
 
+    async def save(self, image: SandboxImage, to: Path) -> None:  # noqa: ARG002 - refused
+        """Refuse: there are no snapshots."""
+        raise _no_snapshots()
+
+    async def load(self, saved: Path) -> SandboxImage:  # noqa: ARG002 - refused
+        """Refuse: there are no snapshots."""
+        raise _no_snapshots()
+
     async def discard(self, image: SandboxImage) -> None:
         """Do nothing: there are no snapshots."""
 

@@ -51,12 +51,29 @@ GROUPS: dict[str, Group] = {
         },
     ),
     "rollout": Group(
-        "Read a rollout.",
+        "Read a rollout, and go on from it.",
         {
             "show": Command("benchflow.cli.rollout:show", "Show a rollout step by step."),
             "tree": Command("benchflow.cli.rollout:tree", "Show a rollout as a tree."),
             "diff": Command("benchflow.cli.rollout:diff", "Show what differs between two states."),
             "export": Command("benchflow.cli.rollout:export", "Export trajectories for a trainer."),
+            "branch": Command(
+                "benchflow.cli.branch:branch", "Go on from a kept checkpoint, changed or not."
+            ),
+            "replay": Command(
+                "benchflow.cli.branch:replay", "Run a trajectory again from its record."
+            ),
+        },
+    ),
+    "checkpoint": Group(
+        "Look after the checkpoints that rollouts kept.",
+        {
+            "list": Command("benchflow.cli.checkpoint:list_checkpoints", "List kept checkpoints."),
+            "show": Command("benchflow.cli.checkpoint:show", "Show one kept checkpoint."),
+            "export": Command(
+                "benchflow.cli.checkpoint:export", "Copy a kept checkpoint to a directory."
+            ),
+            "gc": Command("benchflow.cli.checkpoint:gc", "Drop old kept checkpoints."),
         },
     ),
     "tasks": Group(

@@ -133,7 +133,9 @@ def _called(graph: MessageGraph, node: RolloutNode, call: ModelCall, path: _Path
     sent = tuple(map(v1_message, call.request.get("messages", ())))
     prompt, said = call.prompt_token_ids or (), call.completion_token_ids or ()
     goes_on = sent[: len(path.seen)] == path.seen and prompt[: len(path.tokens)] == path.tokens
-    if not goes_on:
+    # What was only told before is in the request, too: it is not said twice on one path.
+    told = path.at is not None and not path.seen
+    if told or not goes_on:
         graph.retokenised += bool(path.tokens)
         path = _Path()
     fresh, delta = sent[len(path.seen) :], prompt[len(path.tokens) :]

@@ -1,0 +1,158 @@
+"""Snapshots that outlive their provider: written to a directory, and taken in again."""
+
+import asyncio
+import os
+import secrets
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from benchflow_contracts.errors import SandboxError, SnapshotError
+
+from .launcher import Launcher, LauncherError
+from .rootfs.base import Base
+from .rootfs.reference import RootSource
+from .store.labels import PROVIDER
+from .store.layers import Family, Layer, Sealed
+from .store.saved import NAME, SavedLayer, SavedLive, SavedSnapshot
+
+BaseOf = Callable[[RootSource, str], Awaitable[Base]]
+
+
+class Saver:
+    """Copies sealed layers and processes out to a directory and in again.
+
+    The directory is its owner's alone: what it holds, an agent has written.
+    """
+
+    def __init__(self, launcher: Launcher, root: str, *, rooted: bool) -> None:
+        self._launcher = launcher
+        self._root = root
+        self._rooted = rooted
+
+    async def save(self, sealed: Sealed, to: Path) -> None:
+        """Write `sealed` to `to`, whole or not at all.
+
+        Raises:
+            SnapshotError: `to` is there, or it cannot be written.
+        """
+        half = await asyncio.to_thread(_half, to)
+        live = sealed.live
+        try:
+            await self._launcher.ask(
+                "save",
+                layers=[layer.path(self._root) for layer in sealed.layers],
+                image=None if live is None else live.name,
+                to=str(half),
+            )
+            told = self._told(sealed).model_dump_json(indent=1)
+            await asyncio.to_thread(_write, half / NAME, told)
+            half.rename(to)
+        except (OSError, LauncherError) as error:
+            raise SnapshotError(f"cannot save {sealed.image.ref!r}: {error}") from error
+        finally:
+            await asyncio.to_thread(shutil.rmtree, half, ignore_errors=True)
+
+    def _told(self, sealed: Sealed) -> SavedSnapshot:
+        base = sealed.base
+        return SavedSnapshot(
+            image=sealed.image,
+            key=base.key,
+            path=base.source.path,
+            user=base.user,
+            rooted=self._rooted,
+            layers=tuple(
+                SavedLayer(bytes=layer.allowance, digest=layer.digest) for layer in sealed.layers
+            ),
+            live=None if sealed.live is None else SavedLive.of(sealed.live),
+        )
+
+    async def load(self, saved: Path, owner: int, base_of: BaseOf) -> Sealed:
+        """Take in what `save` wrote. Nothing in `saved` is needed afterwards.
+
+        Raises:
+            SnapshotError: It is torn, of another machine or image, or was changed.
+        """
+        told = SavedSnapshot.read(saved)
+        if told.image.provider != PROVIDER or told.rooted != self._rooted:
+            raise SnapshotError(
+                f"{str(saved)!r} is a snapshot of provider {told.image.provider!r}, taken"
+                f" {'with' if told.rooted else 'without'} root",
+                hint="load it where it was saved",
+            )
+        base = await self._base(told, base_of)
+        family = Family(f"f-{secrets.token_hex(6)}")
+        layers = tuple(
+            Layer(f"l{secrets.token_hex(3)}", family, one.bytes, one.digest) for one in told.layers
+        )
+        family.layers.update({layer.name: layer for layer in layers})
+        name = None if told.live is None else f"i{secrets.token_hex(4)}"
+        try:
+            await self._copy_in(saved, told, layers, name)
+        except LauncherError as error:
+            await self._drop(family, name)
+            raise SnapshotError(f"cannot load {str(saved)!r}: {error}") from error
+        except BaseException:
+            await self._drop(family, name)
+            raise
+        ref = f"{owner}-{family.name}/{name or layers[0].name}"
+        state = None if told.live is None or name is None else told.live.state(name)
+        return Sealed(told.image.model_copy(update={"ref": ref}), base, layers, state)
+
+    async def _base(self, told: SavedSnapshot, base_of: BaseOf) -> Base:
+        try:
+            source = RootSource.of(told.path)
+            base = await base_of(source, told.user)
+        except (OSError, SandboxError) as error:
+            raise SnapshotError(f"the image under the snapshot cannot be used: {error}") from error
+        if base.key != told.key:
+            raise SnapshotError(
+                f"the image under the snapshot was changed since: it was {told.key!r}",
+                hint="a snapshot holds what a sandbox changed, not the image under it",
+            )
+        return base
+
+    async def _copy_in(
+        self, saved: Path, told: SavedSnapshot, layers: tuple[Layer, ...], name: str | None
+    ) -> None:
+        family = layers[0].family
+        answer = await self._launcher.ask(
+            "load",
+            family=family.name,
+            # A copy may take more pages than what was counted when it was sealed.
+            size=2 * family.size + (64 << 20),
+            layers=[layer.name for layer in layers],
+            image=name,
+            parent=told.key,
+            source=str(await asyncio.to_thread(saved.absolute)),
+        )
+        found = answer.message
+        if (found["digests"], found["digest"]) != (
+            [layer.digest for layer in told.layers],
+            told.image.digest,
+        ):
+            raise SnapshotError(f"{str(saved)!r} is not what was saved: its digest differs")
+
+    async def _drop(self, family: Family, name: str | None) -> None:
+        if name is not None:
+            await self._launcher.ask("forget", image=name)
+        await self._launcher.ask("drop_family", family=family.name)
+
+
+def _half(to: Path) -> Path:
+    """Make the directory that becomes `to` when it is whole."""
+    if os.path.lexists(to):
+        raise SnapshotError(f"{str(to)!r} is there already", hint="name a new directory")
+    half = to.absolute().with_name(f".{to.name}.{secrets.token_hex(4)}")
+    try:
+        half.mkdir(mode=0o700, parents=True)
+    except OSError as error:
+        raise SnapshotError(f"{str(to)!r} cannot be written: {error}") from error
+    return half
+
+
+def _write(path: Path, text: str) -> None:
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())

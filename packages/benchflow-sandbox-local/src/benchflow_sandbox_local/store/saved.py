@@ -1,0 +1,95 @@
+"""A snapshot on disk: what `save` writes beside its files, and `load` believes."""
+
+import base64
+from pathlib import Path
+from typing import Final, Literal, Self
+
+from benchflow_contracts._model import Model
+from benchflow_contracts.errors import SnapshotError
+from benchflow_contracts.sandbox import SandboxImage
+from pydantic import Base64Bytes, Field, ValidationError
+
+from benchflow_sandbox_local.live.carried import Carried
+from benchflow_sandbox_local.live.state import LiveState
+
+NAME: Final = "snapshot.json"
+_MAX_BYTES = 16 << 20
+
+
+class SavedLayer(Model):
+    """One layer; its files are in the directory of its place in the list."""
+
+    bytes: int = Field(ge=0)
+    digest: str
+
+
+class SavedProcess(Model):
+    """A carried process; see `Carried`."""
+
+    id: str
+    pid: int
+    pipes: tuple[int | None, int | None, int | None]
+    out: Base64Bytes
+    err: Base64Bytes
+
+    @classmethod
+    def of(cls, one: Carried) -> Self:
+        """Write down a process."""
+        out, err = base64.b64encode(one.out), base64.b64encode(one.err)
+        return cls(id=one.id, pid=one.pid, pipes=one.pipes, out=out, err=err)
+
+
+class SavedLive(Model):
+    """What a live image has besides its files; see `LiveState`."""
+
+    bytes: int = Field(ge=0)
+    processes: tuple[SavedProcess, ...]
+    mounts: tuple[tuple[str, str], ...]
+    port: int | None
+
+    @classmethod
+    def of(cls, state: LiveState) -> Self:
+        """Write down a state."""
+        processes = tuple(SavedProcess.of(one) for one in state.processes)
+        return cls(bytes=state.bytes, processes=processes, mounts=state.mounts, port=state.port)
+
+    def state(self, name: str) -> LiveState:
+        """Return the state, with its processes in the directory `name`."""
+        carried = tuple(
+            Carried(one.id, one.pid, one.pipes, one.out, one.err) for one in self.processes
+        )
+        return LiveState(name, self.bytes, carried, self.mounts, self.port)
+
+
+class SavedSnapshot(Model):
+    """`snapshot.json`."""
+
+    schema_version: Literal["1.0"] = "1.0"
+    image: SandboxImage
+    key: str
+    """What the base was made from; it must be there unchanged."""
+    path: Path | None
+    """The image's directory; `None` is the host's root."""
+    user: str
+    rooted: bool
+    layers: tuple[SavedLayer, ...] = Field(min_length=1)
+    """Top first."""
+    live: SavedLive | None = None
+
+    @classmethod
+    def read(cls, directory: Path) -> Self:
+        """Read what `save` wrote.
+
+        Raises:
+            SnapshotError: It is not there, or not whole.
+        """
+        path = directory / NAME
+        try:
+            with path.open("rb") as file:
+                return cls.model_validate_json(file.read(_MAX_BYTES))
+        except OSError as error:
+            raise SnapshotError(f"{str(directory)!r} is no saved snapshot: {error}") from error
+        except ValidationError as error:
+            problem = error.errors(include_url=False, include_input=False)[0]
+            where = f"{path}:{'.'.join(map(str, problem['loc']))}"
+            raise SnapshotError(f"not a saved snapshot: {problem['msg']}", where=where) from error

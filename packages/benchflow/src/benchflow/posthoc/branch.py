@@ -1,0 +1,97 @@
+"""Go on from a kept checkpoint of a finished rollout, with something changed."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchflow_contracts import RolloutNode, UsageError, Value
+from benchflow_kernel import Planes, value_of
+
+from benchflow.options import RunOptions
+from benchflow.planes import check_agent, open_provider
+from benchflow.records import new_rollout_id
+from benchflow.rollout import Continuation, RunResult, Subscriber, run_in
+
+from .faults import FaultyWorld
+from .past import PastRollout
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a continuation does not share with the rollout that it goes on from."""
+
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Fields of `RunOptions`: another agent, model, skill set or branch policy."""
+    prompt: str | None = None
+    """Takes the place of what was left to run."""
+    faults: Sequence[str] = ()
+    """Shell commands that root runs in the world right before its agent goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchOutcome:
+    """The continuations of one node."""
+
+    results: Sequence[RunResult]
+
+    @property
+    def value(self) -> Value | None:
+        """V of the node that was gone on from, over the continuations that were scored."""
+        root = RolloutNode(id="node")
+        root.children = [result.tree.root for result in self.results]
+        return value_of(root)
+
+
+async def branch_rollout(
+    past: PastRollout,
+    kept: Path,
+    change: Change = Change(),
+    *,
+    n: int = 1,
+    concurrency: int = 2,
+    jobs_dir: Path | None = None,
+    subscribers: Sequence[Subscriber] = (),
+) -> BranchOutcome:
+    """Run `n` rollouts from the kept checkpoint in the directory `kept`.
+
+    Each is a rollout of its own, whose record names the rollout and node that it goes on
+    from. What `change` does not name is as it was; continuations do not fork unless it says
+    so. One that fails is a result without a reward, and in no mean.
+
+    Raises:
+        BenchFlowError: The checkpoint, an option or the task is wrong; nothing has run.
+    """
+    if n < 1 or concurrency < 1:
+        raise UsageError("a branch needs at least one continuation, and one at a time")
+    fresh = {"branch": None, "branch_then": None, "keep": "none"}
+    options = RunOptions.model_validate({**past.options.model_dump(), **fresh, **change.options})
+    check_agent(options)
+    slots = asyncio.Semaphore(concurrency)
+    prepare = partial(_break, commands=tuple(change.faults)) if change.faults else None
+    continuation = Continuation(kept, change.prompt)
+    async with open_provider(options) as provider:
+
+        async def one() -> RunResult:
+            name = new_rollout_id(past.task.id)
+            async with slots:
+                return await run_in(
+                    provider,
+                    past.task,
+                    options,
+                    directory=None if jobs_dir is None else jobs_dir / name,
+                    subscribers=subscribers,
+                    continuation=continuation,
+                    prepare=prepare,
+                )
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one()) for _ in range(n)]
+    return BranchOutcome([task.result() for task in tasks])
+
+
+def _break(planes: Planes, *, commands: Sequence[str]) -> Planes:
+    agents = {name: FaultyWorld(agent, commands) for name, agent in planes.agents.items()}
+    return replace(planes, agents=agents)

@@ -1,0 +1,75 @@
+"""An environment fault, put into a world right before its agent goes on: an ablation."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchflow_contracts import (
+    Agent,
+    AgentCapabilities,
+    AgentNeeds,
+    Role,
+    Sandbox,
+    Session,
+    SessionCarry,
+    SessionSnapshot,
+    UsageError,
+)
+
+
+class FaultyWorld:
+    """An Agent whose world is broken first: each command runs as root in its sandbox.
+
+    The checkpoint's checks come before, so that the world is known to be the kept one; what
+    the agent meets then is that world with the fault.
+    """
+
+    def __init__(self, agent: Agent, commands: Sequence[str]) -> None:
+        self._agent = agent
+        self._commands = tuple(commands)
+
+    @property
+    def name(self) -> str:
+        """The registry name of the agent."""
+        return self._agent.name
+
+    def capabilities(self) -> AgentCapabilities:
+        """Return the agent's."""
+        return self._agent.capabilities()
+
+    async def needs(self, role: Role) -> AgentNeeds:
+        """Return the agent's."""
+        return await self._agent.needs(role)
+
+    async def connect(
+        self,
+        sandbox: Sandbox,
+        role: Role,
+        *,
+        resume: SessionSnapshot | None = None,
+        log_dir: Path | None = None,
+    ) -> Session:
+        """Break the world, then start the agent."""
+        await self._break(sandbox)
+        return await self._agent.connect(sandbox, role, resume=resume, log_dir=log_dir)
+
+    async def attach(
+        self,
+        sandbox: Sandbox,
+        role: Role,
+        carry: SessionCarry,
+        *,
+        log_dir: Path | None = None,
+    ) -> Session:
+        """Break the world, then go on with the agent."""
+        await self._break(sandbox)
+        return await self._agent.attach(sandbox, role, carry, log_dir=log_dir)
+
+    async def _break(self, sandbox: Sandbox) -> None:
+        for command in self._commands:
+            done = await sandbox.exec(command, user="root", timeout=60)
+            if not done.ok:
+                said = (done.stderr or done.stdout).strip()[-200:]
+                raise UsageError(
+                    f"the fault {command!r} ended with {done.exit_code}: {said}",
+                    hint="a fault is a shell command that root runs in the sandbox",
+                )

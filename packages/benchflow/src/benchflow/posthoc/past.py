@@ -1,0 +1,69 @@
+"""A finished rollout, read back from its directory."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchflow_contracts import ModelCall, RolloutNode, RolloutTree, StoreError, Task, UsageError
+from benchflow_kernel import fold, load_task, read_events
+from pydantic import ValidationError
+
+from benchflow.options import RunOptions
+from benchflow.records.model_calls import read_model_calls
+
+
+@dataclass(frozen=True, slots=True)
+class PastRollout:
+    """What a rollout was run with, and what came of it."""
+
+    directory: Path
+    tree: RolloutTree
+    task: Task
+    options: RunOptions
+
+    @classmethod
+    def read(cls, directory: Path) -> "PastRollout":
+        """Read `directory`.
+
+        Raises:
+            StoreError: The record is not whole.
+            TaskError: The task is gone, or no longer one.
+            UsageError: The task was changed since.
+        """
+        path = directory / "config.json"
+        try:
+            config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            options = RunOptions.model_validate(config["options"])
+            where, digest = Path(config["task_path"]), str(config["task_digest"])
+        except (OSError, ValueError, KeyError, ValidationError) as error:
+            raise StoreError(
+                f"cannot read the rollout's config: {error}",
+                where=str(path),
+                hint="a rollout that was cut short has none",
+            ) from error
+        task = load_task(where)
+        if task.digest != digest:
+            raise UsageError(
+                f"task {task.id!r} is not the one that was run: it was changed since",
+                hint="check out the task as it was, or run it anew",
+            )
+        return cls(directory, fold(read_events(directory / "events.jsonl").events), task, options)
+
+    def node(self, name: str) -> RolloutNode:
+        """Return a node of the tree.
+
+        Raises:
+            UsageError: There is none of that id.
+        """
+        try:
+            return self.tree.index[name]
+        except KeyError:
+            known = ", ".join(list(self.tree.index)[:12])
+            raise UsageError(f"no node {name!r}", hint=f"nodes: {known}") from None
+
+    def calls_to(self, node: RolloutNode) -> tuple[ModelCall, ...]:
+        """Return the recorded model calls on the path to `node`, in order."""
+        recorded = read_model_calls(self.directory)
+        named = [ident for step in node.steps for ident in step.model_calls]
+        return tuple(recorded[ident] for ident in named if ident in recorded)

@@ -1,0 +1,84 @@
+"""After a rollout: branch it, repeat it, look after what it kept."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
+
+pytestmark = pytest.mark.timeout(300)
+
+TASKS = Path(__file__).parents[2] / "benchmarks" / "clawsbench" / "tasks"
+TASK = TASKS / "book-the-review-room"
+EVENTS = ["evt-10", "evt-11", "evt-12"]
+
+
+def book(request: ModelRequest) -> ModelReply:
+    """Ask which event is meant, and change the one that the user names."""
+    seen = request.tool_results
+    if not seen:
+        ask = {"question": "Which review with Dana?", "options": EVENTS}
+        return ModelReply(text="Only you can tell.", tools=(ToolUse("ask_user", ask),))
+    if len(seen) == 1:
+        chosen = next((event for event in EVENTS if event in seen[0]), EVENTS[0])
+        room = "room-maple@harborlight.example"
+        command = f"claw-gcal update {chosen} --add-attendee {room}"
+        return ModelReply(tools=(ToolUse("shell", {"command": command}),))
+    return ModelReply(text="Booked.")
+
+
+def refuse(request: ModelRequest) -> ModelReply:
+    raise AssertionError(f"a model was asked: {request}")
+
+
+def endpoint(llm: ScriptedLlm) -> tuple[str, ...]:
+    return ("--agent", "policy", "--base-url", f"{llm.url}/v1", "--model", "scripted")
+
+
+def test_a_kept_fork_is_gone_on_from_with_changes_and_thrown_away(
+    bench: Any, tmp_path: Path
+) -> None:
+    bench("run", TASK, "--agent", "oracle", "--branch", "ask-user", "--keep", "forks", "--json")
+    [kept] = bench("checkpoint", "list", "--json")
+    rollout, node = kept["rollout"], kept["node"]
+    shown = bench("checkpoint", "show", rollout, node, "--json")
+    assert shown["manifest"]["task_id"].endswith("book-the-review-room")
+
+    again = bench("rollout", "branch", rollout, "--at", node, "--n", "2", "--json")
+    assert [one["reward"] for one in again["rollouts"]] == [1.0, 1.0]
+    assert again["value"]["n"] == 2
+    events = (tmp_path / again["rollouts"][0]["directory"] / "events.jsonl").read_text()
+    started = json.loads(events.splitlines()[0])
+    assert started["meta"]["continued_from"]["rollout_id"] == rollout
+
+    bench("checkpoint", "export", rollout, node, "--output", "taken/along", "--json")
+    broken = bench(
+        *("rollout", "branch", rollout, "--source", "taken/along"),
+        *("--fault", "rm /usr/local/bin/claw-gcal", "--json"),
+        code=1,
+    )
+    assert broken["rollouts"][0]["reward"] is None
+    assert "127" in broken["rollouts"][0]["error"]["message"]
+
+    assert bench("checkpoint", "gc", "--budget-mb", "0", "--dry-run", "--json") == [kept["id"]]
+    bench("checkpoint", "gc", "--budget-mb", "0", "--json")
+    assert bench("checkpoint", "list", "--json") == []
+
+
+def test_a_recorded_trajectory_is_repeated_without_a_model(bench: Any) -> None:
+    with ScriptedLlm(book) as llm:
+        made = bench("run", TASK, *endpoint(llm), "--branch", "ask-user", "--json")
+        name = made["rollout_id"]
+        tree = bench("rollout", "tree", name, "--json")
+        leaves = [one for one in tree["nodes"] if one["results"]]
+        asked = len(llm.requests)
+        for leaf in leaves:
+            report = bench("rollout", "replay", name, "--leaf", leaf["id"], "--json")
+            assert report["same"], report
+            assert report["replayed_calls"] == 3
+            assert report["reward"] == leaf["results"]["reward"]["reward"]
+        assert len(llm.requests) == asked
