@@ -24,8 +24,7 @@ class Gate:
     @asynccontextmanager
     async def passing(self) -> AsyncGenerator[None]:
         """Be inside for the length of the block."""
-        while self._shut:
-            await self._opened.wait()
+        await self.opened()
         self._inside += 1
         self._empty.clear()
         try:
@@ -62,4 +61,5 @@ class Gate:
 
     async def opened(self) -> None:
         """Return when newcomers are let in."""
-        await self._opened.wait()
+        while self._shut:  # it may be shut again before a waiter runs
+            await self._opened.wait()
