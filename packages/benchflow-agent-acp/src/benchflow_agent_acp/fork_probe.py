@@ -1,5 +1,6 @@
 """Forking one agent for real: the runs behind a declaration's `[proven]`."""
 
+import asyncio
 import shlex
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,6 +17,7 @@ from benchflow_contracts import (
     Session,
     SessionCarry,
     SessionSnapshot,
+    SnapshotError,
 )
 
 from .agent import AcpAgent
@@ -23,6 +25,9 @@ from .code_words import Branch, Place, diverge, expect_words, tell
 from .declaration import ASK_SWITCH
 from .probe_asks import Asking
 from .render import Values, render
+
+_PAUSES_SEC = (0.2, 1.0, 3.0)
+"""Between the attempts at a live fork that may succeed later."""
 
 _COPY = """
 umask 077
@@ -135,9 +140,17 @@ class ForkProbe:
     async def _fork(
         self, stack: AsyncExitStack, parent: Place
     ) -> tuple[SessionCarry, SandboxImage]:
-        async with parent.box.freeze():
-            carry = await parent.session.carry()
-            return carry, await self._image(stack, parent.box, live=True)
+        for pause in (*_PAUSES_SEC, None):
+            try:
+                async with parent.box.freeze():
+                    carry = await parent.session.carry()
+                    return carry, await self._image(stack, parent.box, live=True)
+            except SnapshotError as error:
+                if not error.retryable or pause is None:
+                    raise
+                # The agent is at work on something that ends by itself.
+                await asyncio.sleep(pause)
+        raise AssertionError("the last attempt returns or raises")
 
     async def _image(
         self, stack: AsyncExitStack, box: Sandbox, *, live: bool = False
