@@ -1,9 +1,11 @@
 """`bench rollout branch` and `bench rollout replay`: go on from, or repeat, what was run."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
-from benchflow_contracts import UsageError
+from benchflow_contracts import Model, UsageError
+from cyclopts import Parameter
+from pydantic import Field
 
 from benchflow.branching import BranchKind
 from benchflow.posthoc import (
@@ -22,21 +24,62 @@ from .output import note, print_json, print_table
 from .rollouts import find_rollout
 
 
+class ContinueOptions(Model):
+    """What to go on from, and what is changed; what is not given is as it was."""
+
+    at: str | None = None
+    """The node to go on from; `bench checkpoint list` shows which are kept."""
+    source: Path | None = None
+    """A checkpoint that `bench checkpoint export` wrote, instead of --at."""
+    n: int = Field(default=1, ge=1)
+    """How many continuations to run."""
+    concurrency: int = Field(default=2, ge=1)
+    """Continuations that run at once."""
+    agent: str | None = None
+    """Another agent."""
+    model: str | None = None
+    """Another model."""
+    base_url: str | None = None
+    """Another model endpoint."""
+    prompt: str | None = None
+    """What to say next, instead of what was left to run."""
+    skills_dir: Path | None = None
+    """Show the agent these skills."""
+    fault: tuple[str, ...] = ()
+    """A shell command that root runs in the world before the agent goes on."""
+    branch: BranchKind | None = None
+    """How the continuations fork in turn."""
+    keep: Literal["none", "forks", "all"] | None = None
+    """Which checkpoints of the continuations are kept."""
+
+    def change(self) -> Change:
+        """Return what the continuations do not share with the rollout."""
+        fields = {"agent", "model", "base_url", "skills_dir", "branch", "keep"}
+        options = self.model_dump(include=fields, exclude_none=True)
+        if self.agent is not None:
+            options["agent_import_path"] = None
+        if self.skills_dir is not None:
+            options["skill_mode"] = "with-skill"
+        return Change(options, self.prompt, self.fault)
+
+    def kept(self, rollout: Path) -> Path:
+        """Return the checkpoint's directory.
+
+        Raises:
+            UsageError: Both or neither of --at and --source, or nothing was kept there.
+        """
+        if (self.at is None) == (self.source is None):
+            raise UsageError("say where to go on: --at NODE or --source DIR, one of them")
+        if self.at is not None:
+            return find_kept(rollout, self.at).path
+        assert self.source is not None
+        return self.source
+
+
 async def branch(
     rollout: str,
     *,
-    at: str | None = None,
-    source: Path | None = None,
-    n: int = 1,
-    agent: str | None = None,
-    model: str | None = None,
-    base_url: str | None = None,
-    prompt: str | None = None,
-    skills_dir: Path | None = None,
-    fault: tuple[str, ...] = (),
-    branch: BranchKind | None = None,
-    keep: bool = False,
-    concurrency: int = 2,
+    options: Annotated[ContinueOptions, Parameter(name="*")] = ContinueOptions(),
     jobs_dir: JobsDir = DEFAULT_JOBS,
     json: Json = False,
 ) -> int:
@@ -53,44 +96,18 @@ async def branch(
 
     Args:
         rollout: A rollout's directory, id, or unique start of its id.
-        at: The node to go on from; `bench checkpoint list` shows which are kept.
-        source: A checkpoint that `bench checkpoint export` wrote, instead of --at.
-        n: How many continuations to run.
-        agent: Another agent.
-        model: Another model.
-        base_url: Another model endpoint.
-        prompt: What to say next, instead of what was left to run.
-        skills_dir: Show the agent these skills.
-        fault: A shell command that root runs in the world before the agent goes on.
-        branch: How the continuations fork in turn.
-        keep: Keep the checkpoints of the continuations' forks.
-        concurrency: Continuations that run at once.
+        options: Where to go on, and what is changed.
     """
     directory = find_rollout(rollout, jobs_dir)
-    past = PastRollout.read(directory)
-    if (at is None) == (source is None):
-        raise UsageError("say where to go on: --at NODE or --source DIR, one of them")
-    kept = source if source is not None else find_kept(directory, str(at)).path
-    given: dict[str, Any] = {
-        "agent": agent,
-        "model": model,
-        "base_url": base_url,
-        "skills_dir": skills_dir,
-        "skill_mode": None if skills_dir is None else "with-skill",
-        "branch": branch,
-        "keep": "forks" if keep else None,
-    }
-    changes = {key: value for key, value in given.items() if value is not None}
-    if agent is not None:
-        changes["agent_import_path"] = None
+    kept = options.kept(directory)
     outcome = await branch_rollout(
-        past,
+        PastRollout.read(directory),
         kept,
-        Change(changes, prompt, fault),
-        n=n,
-        concurrency=concurrency,
+        options.change(),
+        n=options.n,
+        concurrency=options.concurrency,
         jobs_dir=jobs_dir,
-        subscribers=() if json or n > 1 else (narrator(),),
+        subscribers=() if json or options.n > 1 else (narrator(),),
     )
     _print_outcome(outcome, json=json)
     return int(any(result.reward is None for result in outcome.results))
