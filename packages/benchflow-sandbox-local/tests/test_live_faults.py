@@ -69,6 +69,21 @@ def test_a_dump_that_fails_leaves_nothing_and_an_unharmed_parent(with_provider, 
     with_provider(check)
 
 
+@pytest.mark.usefixtures("engine")
+def test_a_fork_that_is_refused_leaves_nothing_of_the_engine_that_was_ready(with_provider, store):
+    async def check(provider):
+        parent = await provider.create(SandboxSpec())
+        process = await parent.spawn(["sleep", "86399"])
+        await process.stdin.write(b"unread")
+        with pytest.raises(SnapshotError, match="has not read"):
+            await parent.snapshot("live")
+        assert left(store) == set()
+        assert (await parent.exec(["true"])).ok
+        await process.aclose()
+
+    with_provider(check)
+
+
 def test_a_restore_that_fails_once_is_tried_again(with_provider, broken):
     broken(SECOND_TIME)
 

@@ -6,7 +6,7 @@ import secrets
 import socket
 import time
 from collections.abc import Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
@@ -18,6 +18,7 @@ from .cgroup.group import Group, new_group
 from .cgroup.hierarchy import Hierarchies
 from .launcher import Launcher, LauncherError
 from .live.carried import Wiring, unpark
+from .live.dump import Dump
 from .live.engine import LiveEngine
 from .live.forker import Forker
 from .live.memory import resident
@@ -255,7 +256,15 @@ class Keeper:
         """Raise `SandboxUnsupportedError` when nothing here takes live snapshots."""
         self.forker()
 
-    async def fork(self, sandbox: LocalSandbox, *, held: bool) -> SandboxImage:
+    def forking(self, sandbox: LocalSandbox) -> AbstractAsyncContextManager[Dump]:
+        """Get ready to `fork` a box, so that it is frozen for less time."""
+        forker, body, machine = self.forker(), self._bodies[sandbox.id], sandbox.machine
+        assert isinstance(machine, Machine)
+        shown = [(mount.source, mount.target) for mount in sandbox.spec.mounts]
+        shown += [(path, path) for path in body.base.binds]
+        return forker.dump(machine, self._place(body), sandbox.group, tuple(shown))
+
+    async def fork(self, sandbox: LocalSandbox, dump: Dump, *, held: bool) -> SandboxImage:
         """Take a live snapshot of a frozen box and bring the box back from it.
 
         Raises:
@@ -265,12 +274,8 @@ class Keeper:
         self._afford(sandbox)
         machine, processes = sandbox.machine, sandbox.processes
         assert isinstance(machine, Machine)
-        shown = [(mount.source, mount.target) for mount in sandbox.spec.mounts]
-        shown += [(path, path) for path in body.base.binds]
         port = None if sandbox.spec.model is None else sandbox.spec.model.port
-        state = await forker.dump(
-            machine, self._place(body), sandbox.group, processes, tuple(shown), port
-        )
+        state = await dump.run(machine, processes, port)
         await sandbox.disconnect()
         machine.park()
         parent = body.layers[0].digest if body.layers else body.base.key

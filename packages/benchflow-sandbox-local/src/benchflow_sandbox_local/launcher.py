@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -52,6 +52,20 @@ class Call:
         if answer is None:
             raise LauncherError(f"the launcher ended during {self._what!r}", None)
         return answer
+
+    def go_on(self) -> None:
+        """Tell a request that waits for a word to do its work."""
+        try:
+            wire.send(self._sock, {})
+        except OSError as error:
+            raise LauncherError(f"{self._what}: {error}", None) from error
+
+    async def give_up(self) -> None:
+        """Let a request that waits for a word end without; return when nothing is left of it."""
+        with suppress(LauncherError, OSError):
+            self._sock.shutdown(socket.SHUT_WR)
+            while await self.last():
+                pass
 
     async def last(self) -> Answer | None:
         """Return the next message, or `None` when there is none to come."""

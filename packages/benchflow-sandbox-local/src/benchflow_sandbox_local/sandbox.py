@@ -26,6 +26,7 @@ from .command import Command, shell_of
 from .freezing import Freezer
 from .gate import Gate
 from .holding import hold_stopped
+from .live.dump import Dump
 from .network.forward import Forward
 from .pipes import Streams
 from .process import LocalProcess
@@ -55,7 +56,11 @@ class Keeper(Protocol):
         """Raise `SandboxUnsupportedError` when nothing here takes live snapshots."""
         ...
 
-    async def fork(self, sandbox: "LocalSandbox", *, held: bool) -> SandboxImage:
+    def forking(self, sandbox: "LocalSandbox") -> AbstractAsyncContextManager[Dump]:
+        """Get ready to `fork` a sandbox that still runs."""
+        ...
+
+    async def fork(self, sandbox: "LocalSandbox", dump: Dump, *, held: bool) -> SandboxImage:
         """Take a live snapshot of the frozen sandbox; with `held` it stays frozen."""
         ...
 
@@ -302,9 +307,9 @@ class LocalSandbox:
                     if self._relay is not None:
                         await self._relay.drain()
                     limit.reschedule(None)
-                    async with self._freezer.hold():
+                    async with self._keeper.forking(self) as dump, self._freezer.hold():
                         self._refuse_calls()
-                        return await self._keeper.fork(self, held=held)
+                        return await self._keeper.fork(self, dump, held=held)
         except TimeoutError as error:
             raise SnapshotError(
                 f"sandbox {self._name!r} is busy: a command, a transfer or a model call runs",

@@ -4,12 +4,13 @@ Bytes of a box decide which paths the engine touches, and it has the host's root
 runs in a mount namespace of its own in which all but a few places are read-only.
 """
 
+import fcntl
 import os
 import select
 import signal
 import socket
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from . import mounts, network, syscalls, wire
 from .boot import join
@@ -89,34 +90,69 @@ def _cover_tmp(needed: list[str]) -> None:
     os.close(root)
 
 
-def dump(engine: Engine, request: dict[str, Any], merged: str, directory: str) -> None:
-    """Write the processes of a frozen box to `directory`; they are dead on return.
+class Dump:
+    """An engine that is ready to write down a box. It touches nothing before `run`.
+
+    Its configuration is a pipe: it has started when it has read a first page of that, and
+    goes on when our end of the pipe is closed.
 
     Raises:
-        EngineError: It failed and the box is as it was, unless `errno` is ETIMEDOUT: then
-            the engine was ended half-way, and the box cannot be trusted any more.
+        EngineError: It does not start.
     """
-    os.mkdir(directory, 0o700)  # noqa: PTH102 - a path of ours
-    arguments = ["dump", f"-t{request['pid']}", f"-D{directory}", f"--root={merged}"]
+
+    def __init__(
+        self, engine: Engine, request: dict[str, Any], merged: str, directory: str
+    ) -> None:
+        os.mkdir(directory, 0o700)  # noqa: PTH102 - a path of ours
+        self._directory = directory
+        held, self._hold = os.pipe()
+        os.write(self._hold, b"#" * fcntl.fcntl(held, fcntl.F_SETPIPE_SZ, 1))
+        arguments = _dumping(request, merged, directory, held)
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                syscalls.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+                os.set_inheritable(held, True)
+                engine.run(arguments, [merged, directory, request["freezer"]], [])
+            finally:
+                os._exit(127)
+        os.close(held)
+        if not select.select([], [self._hold], [], request["seconds"])[1]:
+            self.__exit__()
+            raise EngineError(5, f"the engine did not start in {request['seconds']} s")
+
+    def run(self, seconds: float) -> None:
+        """Write down the processes of the box, which is frozen; they are dead on return.
+
+        Raises:
+            EngineError: It failed and the box is as it was, unless `errno` is ETIMEDOUT: then
+                the engine was ended half-way, and the box cannot be trusted any more.
+        """
+        os.close(self._hold)
+        if not _ends(self._pid, seconds):
+            raise EngineError(110, f"the engine did not end in {seconds} s")
+        _, status = os.waitpid(self._pid, 0)
+        self._pid = 0
+        if status != 0:
+            raise EngineError(5, complaint(self._directory, status))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pid:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+
+
+def _dumping(request: dict[str, Any], merged: str, directory: str, config: int) -> list[str]:
     namespace = os.stat(f"/proc/{request['pid']}/ns/net").st_ino  # noqa: PTH116
-    arguments += ["--external", f"net[{namespace}]:extnet", "--freeze-cgroup", request["freezer"]]
+    arguments = ["dump", f"--config=/proc/self/fd/{config}", f"-t{request['pid']}"]
+    arguments += [f"-D{directory}", f"--root={merged}", "--external", f"net[{namespace}]:extnet"]
+    arguments += ["--freeze-cgroup", request["freezer"]]
     for number, item in enumerate(request["mounts"]):
         arguments += ["--external", f"mnt[{item['target']}]:bf{number}"]
-    writable = [merged, directory, request["freezer"]]
-    pid = os.fork()
-    if pid == 0:
-        try:
-            syscalls.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            engine.run([*arguments, *_COMMON], writable, [])
-        finally:
-            os._exit(127)
-    if not _ends(pid, request["seconds"]):
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        raise EngineError(110, f"the engine did not end in {request['seconds']} s")
-    _, status = os.waitpid(pid, 0)
-    if status != 0:
-        raise EngineError(5, complaint(directory, status))
+    return [*arguments, *_COMMON]
 
 
 def restore(

@@ -273,10 +273,14 @@ class Launcher:
         family, box = request["family"], request["box"]
         merged = f"{self._space.root}/{family}/m-{box}"
         directory = self._space.image(request["image"])
-        # What a box can make fail comes while its processes still live.
-        pins.pin(f"{self._space.root}/{family}/u-{box}", merged)
         try:
-            engine.dump(Engine.of(request, self._space.cache), request, merged, directory)
+            program = Engine.of(request, self._space.cache)
+            with engine.Dump(program, request, merged, directory) as dump:
+                wire.send(reply, {"ok": True})
+                _await_word(reply)
+                # What a box can make fail comes while its processes still live.
+                pins.pin(f"{self._space.root}/{family}/u-{box}", merged)
+                dump.run(request["seconds"])
         except BaseException:
             self._space.remove_image(request["image"])
             raise
@@ -315,6 +319,11 @@ class Launcher:
     def _drop(self, request: dict[str, Any], reply: socket.socket) -> None:
         self._space.remove_layer(request["family"], request["layer"])
         wire.send(reply, {"ok": True})
+
+
+def _await_word(reply: socket.socket) -> None:
+    if wire.receive(reply) is None:
+        raise InterruptedError("the runner has given this request up")
 
 
 def _wake(_number: int, _frame: object) -> None:

@@ -2,18 +2,17 @@
 
 import asyncio
 import os
-import secrets
 import signal
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
 from benchflow_contracts.errors import SandboxError, SnapshotError
 
-from benchflow_sandbox_local.launcher import Launcher, LauncherError
+from benchflow_sandbox_local.launcher import Launcher
 from benchflow_sandbox_local.machine import Machine, Place
-from benchflow_sandbox_local.process import LocalProcess
 
-from .carried import Carried, Wiring, park, unpark
+from .carried import Wiring
+from .dump import Dump, start
 from .engine import LiveEngine
 from .state import LiveState
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 SECONDS = 120.0
 """The most that one run of the engine may take."""
-_ETIMEDOUT = 110
 
 
 class Forker:
@@ -40,47 +38,20 @@ class Forker:
         """
         return await asyncio.to_thread(self._engine.version)
 
-    async def dump(
-        self,
-        machine: Machine,
-        place: Place,
-        group: "Group",
-        processes: list[LocalProcess],
-        mounts: tuple[tuple[str, str], ...],
-        port: int | None,
-    ) -> LiveState:
-        """Write down the processes of a frozen box and end them; park their pipes.
-
-        Raises:
-            SnapshotError: It failed and the box is as it was. When even that is not so,
-                the machine is closed.
-        """
-        name = f"i{secrets.token_hex(4)}"
-        try:
-            await park(processes)
-            answer = await self._launcher.ask(
-                "dump",
-                engine=self._engine.told,
-                family=place.family,
-                box=place.box,
-                pid=machine.pid,
-                image=name,
-                freezer=group.freezer,
-                mounts=_mounts(mounts),
-                seconds=SECONDS,
-            )
-        except LauncherError as error:
-            unpark(processes)
-            if error.errno == _ETIMEDOUT:
-                machine.close()
-            # The host hung up on the box's init a moment ago, and it has not noticed yet.
-            passing = "Unix socket" in str(error) and error.errno != _ETIMEDOUT
-            raise SnapshotError(f"the box cannot be dumped: {error}", retryable=passing) from error
-        except BaseException:
-            unpark(processes)
-            raise
-        carried = tuple(Carried.of(process) for process in processes)
-        return LiveState(name, answer.message["bytes"], carried, mounts, port)
+    def dump(
+        self, machine: Machine, place: Place, group: "Group", mounts: tuple[tuple[str, str], ...]
+    ) -> AbstractAsyncContextManager[Dump]:
+        """Get ready to write down the processes of a box, which runs on for now."""
+        request: dict[str, Any] = {
+            "engine": self._engine.told,
+            "family": place.family,
+            "box": place.box,
+            "pid": machine.pid,
+            "freezer": group.freezer,
+            "mounts": _mounts(mounts),
+            "seconds": SECONDS,
+        }
+        return start(self._launcher, mounts, request)
 
     async def retire(self, box: str, layer: str) -> None:
         """Unmount the root of a dumped box; its upper directory becomes a layer."""

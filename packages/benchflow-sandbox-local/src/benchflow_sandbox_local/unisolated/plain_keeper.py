@@ -6,12 +6,14 @@ import shutil
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from benchflow_contracts.errors import SandboxUnsupportedError
 from benchflow_contracts.sandbox import SandboxCapabilities, SandboxImage, SandboxSpec
 
 from benchflow_sandbox_local.body import Body
+from benchflow_sandbox_local.live.dump import Dump
 from benchflow_sandbox_local.sandbox import LocalSandbox
 from benchflow_sandbox_local.shield import finish
 from benchflow_sandbox_local.store.labels import Label, LabelStore
@@ -83,9 +85,17 @@ class PlainKeeper:
         """Refuse: there are no snapshots."""
         raise _no_snapshots()
 
+    def forking(
+        self,
+        sandbox: LocalSandbox,  # noqa: ARG002 - refused
+    ) -> AbstractAsyncContextManager[Dump]:
+        """Refuse: there are no snapshots."""
+        raise _no_snapshots()
+
     async def fork(
         self,
         sandbox: LocalSandbox,  # noqa: ARG002 - refused
+        dump: Dump,  # noqa: ARG002
         *,
         held: bool,  # noqa: ARG002
     ) -> SandboxImage:

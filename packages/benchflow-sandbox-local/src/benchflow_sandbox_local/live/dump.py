@@ -1,0 +1,80 @@
+"""Writing down the processes of a box."""
+
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from benchflow_contracts.errors import SnapshotError
+
+from benchflow_sandbox_local.launcher import Call, Launcher, LauncherError
+from benchflow_sandbox_local.machine import Machine
+from benchflow_sandbox_local.process import LocalProcess
+
+from .carried import Carried, park, unpark
+from .state import LiveState
+
+_ETIMEDOUT = 110
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """An engine that has started, and waits until its box is frozen."""
+
+    name: str
+    """What the image is called."""
+    mounts: tuple[tuple[str, str], ...]
+    """What the box is shown of the host: sources and targets."""
+    call: Call
+
+    async def run(
+        self, machine: Machine, processes: list[LocalProcess], port: int | None
+    ) -> LiveState:
+        """Write down the processes of the frozen box and end them; park their pipes.
+
+        Raises:
+            SnapshotError: It failed and the box is as it was. When even that is not so,
+                the machine is closed.
+        """
+        try:
+            await park(processes)
+            self.call.go_on()
+            answer = await self.call.answer()
+        except LauncherError as error:
+            unpark(processes)
+            if error.errno == _ETIMEDOUT:
+                machine.close()
+            raise _failure(error) from error
+        except BaseException:
+            unpark(processes)
+            raise
+        carried = tuple(Carried.of(process) for process in processes)
+        return LiveState(self.name, answer.message["bytes"], carried, self.mounts, port)
+
+
+@asynccontextmanager
+async def start(
+    launcher: Launcher, mounts: tuple[tuple[str, str], ...], request: dict[str, Any]
+) -> AsyncGenerator[Dump]:
+    """Start an engine; one that did not run leaves nothing.
+
+    Raises:
+        SnapshotError: It does not start.
+    """
+    name = f"i{secrets.token_hex(4)}"
+    async with launcher.call("dump", image=name, **request) as call:
+        try:
+            try:
+                await call.answer()
+            except LauncherError as error:
+                raise _failure(error) from error
+            yield Dump(name, mounts, call)
+        finally:
+            await call.give_up()
+
+
+def _failure(error: LauncherError) -> SnapshotError:
+    # The host hung up on the box's init a moment ago, and it has not noticed yet.
+    passing = "Unix socket" in str(error) and error.errno != _ETIMEDOUT
+    return SnapshotError(f"the box cannot be dumped: {error}", retryable=passing)
