@@ -1,0 +1,102 @@
+"""A runner that stands still at one step of a checkpoint, for somebody to kill it there.
+
+`python standing_runner.py TASK FOLDER FIDELITY STEP`: it says the step's name and waits.
+"""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchflow.options import RunOptions
+from benchflow.planes import assemble
+from benchflow_contracts import GroupBranch, Role, RolloutConfig, Scene, Turn
+from benchflow_contracts.config import Keep
+from benchflow_kernel import Planes, load_task, run_rollout
+from benchflow_sandbox_local import LocalProvider
+
+TASK, FOLDER, FIDELITY, STEP = sys.argv[1:]
+
+
+def stand(step: str) -> None:
+    """Stop all that this process does, when it is the step."""
+    if step == STEP:
+        print(step, flush=True)
+        while True:
+            signal.pause()
+
+
+class StandingProvider(LocalProvider):
+    """Stands still around what a checkpoint asks of the sandbox."""
+
+    async def create(self, *args: Any, **options: Any) -> Any:
+        box = await super().create(*args, **options)
+        snapshot = box.snapshot
+
+        async def sealing(level: Any = "filesystem") -> Any:
+            image = await snapshot(level)
+            stand("sealed")
+            return image
+
+        box.snapshot = sealing  # type: ignore[method-assign]
+        return box
+
+    async def save(self, image: Any, to: Path) -> None:
+        await super().save(image, to)
+        stand("saved")
+
+
+def standing(planes: Planes) -> Planes:
+    """Stand still around what a checkpoint asks of the environment, too."""
+
+    def make() -> Any:
+        assert planes.environment is not None
+        environment: Any = planes.environment()
+        quiesce, carry = environment.quiesce, environment.carry
+
+        def quiet() -> AbstractAsyncContextManager[None]:
+            @asynccontextmanager
+            async def held() -> AsyncIterator[None]:
+                async with quiesce():
+                    stand("quiesced")
+                    yield
+
+            return held()
+
+        async def carrying() -> Any:
+            carried = await carry()
+            stand("carried")
+            return carried
+
+        environment.quiesce, environment.carry = quiet, carrying
+        return environment
+
+    return replace(planes, environment=make)
+
+
+async def main() -> None:
+    task = load_task(Path(TASK))
+    policy: Any = GroupBranch(n=2, at=1, require=FIDELITY)
+    turns = (Turn(), Turn(prompt="and on"))
+    config = RolloutConfig(
+        scenes=(Scene(roles=(Role(agent="oracle"),), turns=turns),),
+        branch=policy,
+        keep=Keep(which="forks"),
+    )
+
+    def told(event: Any) -> None:
+        if event.kind == "checkpointed":
+            stand("published")
+
+    async with StandingProvider(store=Path(FOLDER, "store")) as provider:
+        planes = standing(assemble(RunOptions(), task, provider))
+        directory = Path(FOLDER, "rollout")
+        await run_rollout(task, config, planes, directory=directory, subscribers=[told])
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
