@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchflow_contracts import Process, Sandbox, SandboxSpec
+from benchflow_contracts import Process, Sandbox, SandboxImage, SandboxSpec, SnapshotError
 from benchflow_sandbox_local import LocalProvider
 
 FORKS = int(os.environ.get("BENCHFLOW_STORM", "12"))
@@ -120,6 +120,18 @@ async def get(box: Sandbox, path: str) -> Any:
     return json.loads(body)
 
 
+async def sealed(box: Sandbox) -> SandboxImage:
+    """Take a live snapshot, again where the box was only busy: as the kernel does."""
+    async with asyncio.timeout(180):
+        while True:
+            try:
+                return await box.snapshot("live")
+            except SnapshotError as error:
+                if not error.retryable:
+                    raise
+            await asyncio.sleep(0.05)
+
+
 @dataclass
 class Traces:
     """By what each box can be found on the host, as long as anything of it is there."""
@@ -212,7 +224,7 @@ class Storm:
 
     async def fork(self, number: int, children: int) -> None:
         """Fork the parent; look at each child, and at the parent after them."""
-        image = await self.parent.snapshot("live")
+        image = await sealed(self.parent)
         # It was brought back as one more child.
         del self.traces.namespaces[self.parent.id]
         await self.traces.note(self.parent)
@@ -223,7 +235,7 @@ class Storm:
             group.create_task(self._go_on(f"{number}"))
         await self.provider.discard(image)
 
-    async def _live(self, image: Any, inherited: list[str], name: str) -> None:
+    async def _live(self, image: SandboxImage, inherited: list[str], name: str) -> None:
         box = await self.provider.create(SandboxSpec(), image=image)
         await self.traces.note(box)
         service = await box.attach(self.service.id)
