@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,8 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 BENCH = Path(sys.executable).with_name("bench")
-MARK = "31415926"
+# Of this run alone: another one on the machine has sleepers of its own.
+MARK = str(10**9 + os.getpid())
 DEADLINE = 60.0
 
 
@@ -64,19 +68,27 @@ def test_prune_removes_every_process_mount_and_sandbox_of_a_killed_runner(
     assert our_mounts() == before
 
 
-def test_an_interrupted_runner_tears_down_by_itself(bench: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_an_interrupted_runner_tears_down_by_itself(
+    bench: Any, tmp_path: Path, number: signal.Signals
+) -> None:
     bench("tasks", "init", "sleeper")
     (tmp_path / "sleeper/solution/solve.sh").write_text(f"#!/bin/sh\nsleep {MARK}\n")
+    # As a background job of a script has it: with SIGINT ignored.
+    command = f"trap '' INT; exec {shlex.quote(str(BENCH))} run sleeper --agent oracle"
     runner = subprocess.Popen(
-        [str(BENCH), "run", "sleeper", "--agent", "oracle"],
+        ["sh", "-c", command],
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     )
-    until("the agent's process", lambda: len(marked_processes()) == 1)
-    runner.send_signal(signal.SIGINT)
-    _, error = runner.communicate(timeout=DEADLINE)
+    try:
+        until("the agent's process", lambda: len(marked_processes()) == 1)
+        runner.send_signal(number)
+        _, error = runner.communicate(timeout=DEADLINE)
+    finally:
+        runner.kill()
     assert runner.returncode == 130, error
     assert not marked_processes()
     [log] = tmp_path.glob("jobs/*/events.jsonl")

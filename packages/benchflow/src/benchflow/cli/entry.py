@@ -29,6 +29,8 @@ _EXIT_CODES = {
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run `bench` and exit. SIGTERM ends it as an interrupt does: everything is torn down."""
+    # A script's background job starts with SIGINT ignored, and then nothing would end it well.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # Through SIGINT, which asyncio turns into a cancellation; an exception raised in
     # the middle of the loop would cut the teardown short.
     signal.signal(signal.SIGTERM, lambda _signal, _frame: signal.raise_signal(signal.SIGINT))
