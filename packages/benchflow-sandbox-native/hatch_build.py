@@ -28,12 +28,9 @@ LIBRARY = (
     "-fno-sanitize=all",
     "-fvisibility=hidden",
 )
-# No libc at all, since the box decides which one there is; its errno is found when loaded.
+# No libc at all, since the box and CRIU decide which one there is; errno is found when loaded.
 # For the linker alone: zig would take the headers away, too.
-LIBRARY_LINK = ("-nostdlib", "-Wl,-z,now", "-Wl,-soname,bf-identity.so")
-# For the CRIU program of this machine, which has a libc of its own to share.
-ENGINE = ("-shared", "-fPIC")
-ENGINE_LINK = ("-Wl,-z,now", "-Wl,-soname,bf-engine.so")
+LIBRARY_LINK = ("-nostdlib", "-Wl,-z,now")
 ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 PROBE = '#include <stdlib.h>\nint main(void) { return getenv("PATH") == NULL; }\n'
 
@@ -68,17 +65,10 @@ def local_compiler() -> list[str] | None:
 
 
 def compile_to(
-    output: Path,
-    sources: list[Path],
-    *flags: str,
-    link_flags: tuple[str, ...] = (),
-    libc: str = "musl",
+    output: Path, sources: list[Path], *flags: str, link_flags: tuple[str, ...] = ()
 ) -> None:
-    """Compile to a neighbour and rename it, since the present one may be in use.
-
-    `libc` is the one that zig shall use; a compiler of this machine has its own.
-    """
-    zig = [sys.executable, "-m", "ziglang", "cc", "-target", f"{architecture()}-linux-{libc}"]
+    """Compile to a neighbour and rename it, since the present one may be in use."""
+    zig = [sys.executable, "-m", "ziglang", "cc", "-target", f"{architecture()}-linux-musl"]
     compiler = [*(local_compiler() or zig), *FLAGS, *flags]
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent) as directory:
@@ -107,15 +97,15 @@ class NativeBuildHook(BuildHookInterface[Any]):
         return [ZIG_REQUIREMENT]
 
     def initialize(self, _version: str, build_data: dict[str, Any]) -> None:
-        """Compile, and tag the wheel for every libc: neither part links one."""
+        """Compile, and tag the wheel for every libc: no part links one."""
         machine = architecture()
         root = Path(self.root)
         output = root / "src" / "benchflow_sandbox_native" / "bin"
         define = f'-DBF_INIT_VERSION="{self.metadata.version}"'
         compile_to(output / "bf-init", sorted(root.glob("csrc/*.c")), *PROGRAM, define)
-        identity = sorted(root.glob("csrc/identity/*.c"))
-        compile_to(output / "bf-identity.so", identity, *LIBRARY, link_flags=LIBRARY_LINK)
-        engine = sorted(root.glob("csrc/engine/*.c"))
-        compile_to(output / "bf-engine.so", engine, *ENGINE, link_flags=ENGINE_LINK, libc="gnu")
+        for name in ("identity", "engine"):
+            sources = sorted(root.glob(f"csrc/{name}/*.c"))
+            link = (*LIBRARY_LINK, f"-Wl,-soname,bf-{name}.so")
+            compile_to(output / f"bf-{name}.so", sources, *LIBRARY, link_flags=link)
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-manylinux2014_{machine}.musllinux_1_1_{machine}"

@@ -85,17 +85,3 @@ def test_errno_is_the_kernels_and_a_success_keeps_it(told):
 
 def test_a_static_program_is_not_reached(told):
     assert told["static"] == [str(told["raw"]["pinned"]), str(told["raw_device"])]
-
-
-def test_it_needs_no_library_and_one_symbol_that_every_libc_has():
-    command = ["readelf", "--wide", "--dynamic", "--dyn-syms", identity_library()]
-    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert not [line for line in lines if "NEEDED" in line]
-    missing = [line.split()[-1] for line in lines if " UND " in line and line.split()[-1] != "UND"]
-    assert missing == ["__errno_location"]
-
-
-def test_the_source_compiles_without_a_warning(tmp_path):
-    flags = ["-shared", "-fPIC", "-nostdlib", "-ffreestanding", "-Os"]
-    strict = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror"]
-    build(tmp_path / "bf-identity.so", *flags, *strict, *SOURCES)

@@ -3,19 +3,19 @@
  *
  * prlimit(2) refuses to tell the limits of another user's process to a root that lacks this
  * capability, as a root in a container or a micro VM often does. /proc tells them to
- * everybody. Loaded into CRIU, this answers from there when the kernel refuses.
+ * everybody. Loaded into CRIU, this answers from there when the kernel refuses. It links no
+ * libc, so that one build serves every CRIU; errno is found when it is loaded.
  */
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <errno.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/syscall.h>
+#include "../kernel.h"
 
-enum { SOFT = 26, HARD = 47, SHORTEST = 60, ARGUMENTS = 6 }; /* columns of the kernel's table */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The table's columns. Sixteen lines of it are half of TABLE. */
+enum { SOFT = 26, HARD = 47, SHORTEST = 60, ARGUMENTS = 6, PATH = 40, TABLE = 4096 };
 
 struct limits {
     uint64_t soft;
@@ -24,45 +24,87 @@ struct limits {
 
 static uint64_t value_at(const char *text)
 {
-    return *text == 'u' ? UINT64_MAX : strtoull(text, NULL, 10); /* "unlimited" */
+    uint64_t value = 0;
+    if (*text == 'u')
+        return UINT64_MAX; /* "unlimited" */
+    for (; *text >= '0' && *text <= '9'; text++)
+        value = value * 10 + (uint64_t)(*text - '0');
+    return value;
+}
+
+static char *put(char *at, const char *text)
+{
+    while (*text != '\0')
+        *at++ = *text++;
+    return at;
+}
+
+static void path_of(long pid, char path[PATH])
+{
+    char digits[24], *first = digits + sizeof digits;
+    *--first = '\0';
+    do
+        *--first = (char)('0' + pid % 10);
+    while ((pid /= 10) > 0);
+    *put(put(put(path, "/proc/"), first), "/limits") = '\0';
+}
+
+/* Return the size of the table, or a negative number. */
+static long read_table(long pid, char table[TABLE])
+{
+    char path[PATH];
+    long size = 0, got;
+    path_of(pid, path);
+    long fd = kernel(SYS_openat, AT_FDCWD, (long)path, O_RDONLY | O_CLOEXEC, 0, 0, 0);
+    if (fd < 0)
+        return fd;
+    do
+        size += got = kernel(SYS_read, fd, (long)(table + size), TABLE - size, 0, 0, 0);
+    while (got > 0 && size < TABLE);
+    kernel(SYS_close, fd, 0, 0, 0, 0, 0);
+    return got < 0 ? got : size;
 }
 
 /* One line per resource, in the order of their numbers, below a heading. */
-static long from_proc(long pid, long resource, struct limits *out)
+static int from_proc(long pid, long resource, struct limits *out)
 {
-    char path[64], line[256];
-    long answer = -1;
-    snprintf(path, sizeof path, "/proc/%ld/limits", pid);
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
-        return -1;
-    for (long number = -1; fgets(line, sizeof line, file) != NULL; number++) {
-        if (number != resource || strlen(line) < SHORTEST)
+    char table[TABLE];
+    long size = read_table(pid, table), line = 0, number = -1;
+    for (long end = 0; end < size; end++) {
+        if (table[end] != '\n')
             continue;
-        *out = (struct limits){value_at(line + SOFT), value_at(line + HARD)};
-        answer = 0;
+        if (number++ == resource) {
+            if (end - line < SHORTEST)
+                return -1;
+            *out = (struct limits){value_at(table + line + SOFT), value_at(table + line + HARD)};
+            return 0;
+        }
+        line = end + 1;
     }
-    fclose(file);
-    return answer;
+    return -1;
+}
+
+static long checked(long answer)
+{
+    if (answer >= 0 || answer < -4095)
+        return answer;
+    errno = (int)-answer;
+    return -1;
 }
 
 /* CRIU makes this call through the libc's general entry. */
-long syscall(long number, ...)
+long bf_syscall(long number, ...) __asm__("syscall") __attribute__((visibility("default")));
+long bf_syscall(long number, ...)
 {
-    static long (*real)(long, ...);
-    long arguments[ARGUMENTS];
-    va_list list;
-    va_start(list, number);
+    long a[ARGUMENTS];
+    va_list arguments;
+    va_start(arguments, number);
     for (int i = 0; i < ARGUMENTS; i++)
-        arguments[i] = va_arg(list, long);
-    va_end(list);
-    if (real == NULL)
-        *(void **)&real = dlsym(RTLD_NEXT, "syscall");
-    long answer = real(number, arguments[0], arguments[1], arguments[2], arguments[3],
-                       arguments[4], arguments[5]);
-    if (number != SYS_prlimit64 || answer == 0 || errno != EPERM)
-        return answer;
-    struct limits *out = (struct limits *)arguments[3];
-    int reads_another = arguments[0] != 0 && arguments[2] == 0 && out != NULL;
-    return reads_another ? from_proc(arguments[0], arguments[1], out) : answer;
+        a[i] = va_arg(arguments, long); /* what was not passed is not looked at */
+    va_end(arguments);
+    long answer = kernel(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    int reads_another = number == SYS_prlimit64 && a[0] > 0 && a[2] == 0 && a[3] != 0;
+    if (answer == -EPERM && reads_another && from_proc(a[0], a[1], (struct limits *)a[3]) == 0)
+        return 0;
+    return checked(answer);
 }

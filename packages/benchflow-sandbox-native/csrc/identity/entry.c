@@ -4,7 +4,7 @@
  * libuv asks for statx by number, so syscall() is one of them.
  */
 #include "identity.h"
-#include "kernel.h"
+#include "../kernel.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* What is reported instead of the identity that the kernel gives. */
 #include "identity.h"
-#include "kernel.h"
+#include "../kernel.h"
 
 #include <errno.h>
 #include <fcntl.h>

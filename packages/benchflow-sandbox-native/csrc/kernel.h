@@ -34,7 +34,7 @@ static inline long kernel(long number, long a, long b, long c, long d, long e, l
     return x0;
 }
 #else
-#error "bf-identity.so is for x86_64 and aarch64"
+#error "the libraries are for x86_64 and aarch64"
 #endif
 
 #endif
