@@ -34,7 +34,7 @@ from .store.labels import PROVIDER, Label, LabelStore
 from .store.layers import MAX_CHAIN, Family, Images, Layer, Sealed, hold, release
 from .store.owner import ProcessIdentity
 from .store.reap import GROUP_PREFIX
-from .store.saved import SavedSnapshot
+from .store.seal import Seal
 
 _DEFAULT_DISK_MB = 2048
 
@@ -72,7 +72,7 @@ class Keeper:
         except SandboxUnsupportedError as error:
             self.no_live = error
         self._root = str(mount_point(directory))
-        self._saver = Saver(launcher, self._root, rooted=rooted)
+        self._saver = Saver(launcher, self._root, Seal(directory / "seal"), rooted=rooted)
         self._cache = directory / "images"
         self._rooted = rooted
         self._store = store
@@ -390,7 +390,7 @@ class Keeper:
 
     async def load(self, saved: Path) -> SandboxImage:
         """Take in what `save` wrote."""
-        if SavedSnapshot.read(saved).live is not None:
+        if self._saver.read(saved).live is not None:
             self.require_live()
         sealed = await finish(self._saver.load(saved, self._owner.pid, self._base_of))
         self.images.add(sealed)

@@ -15,6 +15,7 @@ from .rootfs.reference import RootSource
 from .store.labels import PROVIDER
 from .store.layers import Family, Layer, Sealed
 from .store.saved import NAME, SavedLayer, SavedLive, SavedSnapshot
+from .store.seal import Seal
 
 BaseOf = Callable[[RootSource, str], Awaitable[Base]]
 
@@ -25,8 +26,9 @@ class Saver:
     The directory is its owner's alone: what it holds, an agent has written.
     """
 
-    def __init__(self, launcher: Launcher, root: str, *, rooted: bool) -> None:
+    def __init__(self, launcher: Launcher, root: str, seal: Seal, *, rooted: bool) -> None:
         self._launcher = launcher
+        self._seal = seal
         self._root = root
         self._rooted = rooted
 
@@ -45,8 +47,9 @@ class Saver:
                 image=None if live is None else live.name,
                 to=str(half),
             )
-            told = self._told(sealed).model_dump_json(indent=1)
-            await asyncio.to_thread(_write, half / NAME, told)
+            told = self._told(sealed)
+            told = told.model_copy(update={"seal": self._seal.of(told.sealed_text)})
+            await asyncio.to_thread(_write, half / NAME, told.model_dump_json(indent=1))
             half.rename(to)
         except (OSError, LauncherError) as error:
             raise SnapshotError(f"cannot save {sealed.image.ref!r}: {error}") from error
@@ -67,13 +70,21 @@ class Saver:
             live=None if sealed.live is None else SavedLive.of(sealed.live),
         )
 
+    def read(self, saved: Path) -> SavedSnapshot:
+        """Return what is said about a saved snapshot, if this store saved it.
+
+        Raises:
+            SnapshotError: It is not one, or somebody else's.
+        """
+        return SavedSnapshot.read(saved, self._seal)
+
     async def load(self, saved: Path, owner: int, base_of: BaseOf) -> Sealed:
         """Take in what `save` wrote. Nothing in `saved` is needed afterwards.
 
         Raises:
-            SnapshotError: It is torn, of another machine or image, or was changed.
+            SnapshotError: It is torn, of another machine, user or image, or was changed.
         """
-        told = SavedSnapshot.read(saved)
+        told = self.read(saved)
         if told.image.provider != PROVIDER or told.rooted != self._rooted:
             raise SnapshotError(
                 f"{str(saved)!r} is a snapshot of provider {told.image.provider!r}, taken"
@@ -123,6 +134,7 @@ class Saver:
             size=2 * family.size + (64 << 20),
             layers=[layer.name for layer in layers],
             image=name,
+            image_bytes=0 if told.live is None else told.live.bytes,
             parent=told.key,
             source=str(await asyncio.to_thread(saved.absolute)),
         )

@@ -35,7 +35,7 @@ def image_digest(path: str, files: str) -> str:
     for image in sorted(Path(path).glob("*.img")):
         with image.open("rb") as file:
             content = hashlib.file_digest(file, "sha256").hexdigest()
-        digest.update(f"{image.name}={content};".encode())
+        _add(digest, [image.name, content])
     return f"sha256:{digest.hexdigest()}"
 
 
@@ -44,15 +44,21 @@ def _walk(directory: int, prefix: str, digest: _Digest) -> None:
         info = os.stat(name, dir_fd=directory, follow_symlinks=False)
         record = [f"{prefix}{name}", str(info.st_mode), str(info.st_uid), str(info.st_gid)]
         record += _content(directory, name, info)
-        for part in record:
-            raw = os.fsencode(part)
-            digest.update(len(raw).to_bytes(8, "big") + raw)
+        _add(digest, record)
         if stat.S_ISDIR(info.st_mode):
             below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
             try:
                 _walk(below, f"{prefix}{name}/", digest)
             finally:
                 os.close(below)
+
+
+def _add(digest: _Digest, record: list[str]) -> None:
+    # With the number of parts and the length of each, no two trees are the same bytes.
+    digest.update(len(record).to_bytes(8, "big"))
+    for part in record:
+        raw = os.fsencode(part)
+        digest.update(len(raw).to_bytes(8, "big") + raw)
 
 
 def _content(directory: int, name: str, info: os.stat_result) -> list[str]:

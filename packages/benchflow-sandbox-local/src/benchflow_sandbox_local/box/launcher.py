@@ -301,7 +301,8 @@ class Launcher:
 
     def _load(self, request: dict[str, Any], reply: socket.socket) -> None:
         family, names, image = request["family"], request["layers"], request["image"]
-        self._space.copy_in(request["source"], family, names, image)
+        sized = None if image is None else (image, request["image_bytes"])
+        self._space.copy_in(request["source"], family, names, sized)
         digests: list[str] = []
         for name in reversed(names):
             parent = digests[-1] if digests else request["parent"]

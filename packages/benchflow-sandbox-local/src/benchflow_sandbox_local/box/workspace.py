@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import syscalls, tree
+from . import images, syscalls, tree
 from .digest import tree_digest
 from .tree import LayerCopy
 
@@ -169,14 +169,17 @@ class Workspace:
             shutil.copytree(self.image(image), f"{to}/processes")
         os.rmdir(trash)
 
-    def copy_in(self, source: str, family: str, layers: list[str], image: str | None) -> None:
-        """Undo `copy_out`: layers into a family, and a live image."""
+    def copy_in(
+        self, source: str, family: str, layers: list[str], image: tuple[str, int] | None
+    ) -> None:
+        """Undo `copy_out`: layers into a family, and a live image with its size."""
         base = f"{self.root}/{family}"
         for place, layer in enumerate(layers):
             os.mkdir(target := f"{base}/{layer}", 0o755)
             LayerCopy(target, self.opaque, f"{base}/trash").apply(f"{source}/{place}")
         if image is not None:
-            shutil.copytree(f"{source}/processes", self.image(image))
+            name, size = image
+            images.take_in(f"{source}/processes", self.image(name), size)
 
     def digest(self, family: str, layer: str, parent: str) -> str:
         """Return the identity of a sealed layer on top of `parent`."""

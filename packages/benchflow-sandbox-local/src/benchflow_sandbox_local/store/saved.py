@@ -12,6 +12,8 @@ from pydantic import Base64Bytes, Field, ValidationError
 from benchflow_sandbox_local.live.carried import Carried
 from benchflow_sandbox_local.live.state import LiveState
 
+from .seal import Seal
+
 NAME: Final = "snapshot.json"
 _MAX_BYTES = 16 << 20
 
@@ -75,21 +77,30 @@ class SavedSnapshot(Model):
     layers: tuple[SavedLayer, ...] = Field(min_length=1)
     """Top first."""
     live: SavedLive | None = None
+    seal: str = ""
+    """The code of all the rest, by the store that saved it."""
+
+    @property
+    def sealed_text(self) -> str:
+        """What `seal` is the code of."""
+        return self.model_dump_json(exclude={"seal"})
 
     @classmethod
-    def read(cls, directory: Path) -> Self:
-        """Read what `save` wrote.
+    def read(cls, directory: Path, seal: Seal) -> Self:
+        """Read what `save` wrote, with the same `seal`.
 
         Raises:
-            SnapshotError: It is not there, or not whole.
+            SnapshotError: It is not there, not whole, or of somebody else.
         """
         path = directory / NAME
         try:
             with path.open("rb") as file:
-                return cls.model_validate_json(file.read(_MAX_BYTES))
+                saved = cls.model_validate_json(file.read(_MAX_BYTES))
         except OSError as error:
             raise SnapshotError(f"{str(directory)!r} is no saved snapshot: {error}") from error
         except ValidationError as error:
             problem = error.errors(include_url=False, include_input=False)[0]
             where = f"{path}:{'.'.join(map(str, problem['loc']))}"
             raise SnapshotError(f"not a saved snapshot: {problem['msg']}", where=where) from error
+        seal.check(saved.sealed_text, saved.seal)
+        return saved
