@@ -14,7 +14,14 @@ from scripted_llm import AnswersProbes, ScriptedLlm
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(900)]
 
-AGENTS = ("mistral-vibe", "zed-codex-acp", "codex-acp", "claude-agent-acp", "opencode")
+AGENTS = (
+    "mistral-vibe",
+    "zed-codex-acp",
+    "codex-acp",
+    "claude-agent-acp",
+    "opencode",
+    "qwen",
+)
 
 
 def probed(decl: AgentDecl, llm: ScriptedLlm, log_dir: Path) -> ProbeReport:

@@ -16,7 +16,8 @@ Policy = Callable[[ModelRequest], ModelReply]
 class WriteOneFile:
     """Writes one file with a tool of the agent's own, then says that it is done.
 
-    Prefers a tool that takes a path and a content, and falls back to a shell.
+    Prefers a tool that takes a path and a content, and falls back to a shell, also when
+    that tool wants an absolute path: the policy does not know where it is.
     A call without tools (a title, a summary) gets a short text. A prompt that speaks of a
     question tool is answered with a question, by whichever tool takes `questions`,
     or `question` and `options`.
@@ -30,13 +31,21 @@ class WriteOneFile:
         if not request.tools:
             return ModelReply(text="A title")
         if request.tool_results:
-            return ModelReply(text=f"Done: {request.tool_results[-1][:120]}")
+            return self._after(request)
         if "question tool" in request.user_text:
             return self._ask(request.tools)
         use = self._by_writing(request.tools) or self._by_shell(request.tools)
         if use is None:
             return ModelReply(text="I have no tool that writes.")
         return ModelReply(text="I will write the file.", tools=(use,))
+
+    def _after(self, request: ModelRequest) -> ModelReply:
+        result = request.tool_results[-1]
+        refused = len(request.tool_results) == 1 and "must be absolute" in result
+        shell = self._by_shell(request.tools) if refused else None
+        if shell is not None:
+            return ModelReply(text="I will use the shell.", tools=(shell,))
+        return ModelReply(text=f"Done: {result[:120]}")
 
     def _ask(self, tools: dict[str, dict[str, Any]]) -> ModelReply:
         options = [

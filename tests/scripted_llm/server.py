@@ -1,6 +1,7 @@
 """The HTTP side, on a free port of the loopback interface."""
 
 import json
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -12,6 +13,13 @@ from .replies import body, events
 from .requests import PATHS, read_request
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Stay quiet when a killed agent hangs up."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class ScriptedLlm:
     """A running model server. `requests` holds every call, in order of arrival."""
 
@@ -19,7 +27,7 @@ class ScriptedLlm:
         self.policy = policy
         self.requests: list[ModelRequest] = []
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
+        self._server = _Server(("127.0.0.1", port), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     @property
@@ -60,7 +68,10 @@ class ScriptedLlm:
                     self._json(404, {"error": {"message": f"no {path}"}})
 
             def do_POST(self) -> None:
-                data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                size = int(self.headers.get("Content-Length", 0))
+                data = self.rfile.read(size)
+                if len(data) < size:
+                    raise ConnectionResetError("the request was cut")
                 path = self.path.split("?")[0]
                 if path == "/v1/messages/count_tokens":
                     self._json(200, {"input_tokens": 11})
