@@ -41,8 +41,9 @@ def left(store):
         with suppress(OSError):
             line = path.read_text()
             if "box.launcher" in line and str(store) in line:
-                kept = path.parent / f"root{store}/mnt/work"
-                found.update(each.name for each in kept.iterdir())
+                for place in ("work", "images"):
+                    kept = path.parent / f"root{store}/mnt" / place
+                    found.update(each.name for each in kept.iterdir())
     return found
 
 

@@ -30,6 +30,7 @@ from .rootfs.reference import RootSource, resolve
 from .sandbox import LocalSandbox
 from .saving import Saver
 from .shield import finish
+from .store.budget import Budget
 from .store.labels import PROVIDER, Label, LabelStore
 from .store.layers import MAX_CHAIN, Family, Images, Layer, Sealed, hold, release
 from .store.owner import ProcessIdentity
@@ -63,7 +64,6 @@ class Keeper:
         live_budget: int,
     ) -> None:
         self._launcher = launcher
-        self._budget = live_budget
         self._forker: Forker | None = None
         self.no_live: SandboxUnsupportedError | None = None
         """Why there are no live snapshots."""
@@ -83,6 +83,7 @@ class Keeper:
         self._building = asyncio.Lock()
         self._bodies: dict[str, _Body] = {}
         self.images = Images()
+        self._budget = Budget(live_budget, lambda: self.images.live_bytes)
         self.notes: dict[str, str] = {}
         self.sandboxes: dict[str, LocalSandbox] = {}
 
@@ -270,8 +271,11 @@ class Keeper:
         Raises:
             SnapshotError: It failed. The box goes on, or is gone when it cannot.
         """
+        with self._budget.promised(sum(resident(pid) for pid in sandbox.group.members())):
+            return await self._fork(sandbox, dump, held=held)
+
+    async def _fork(self, sandbox: LocalSandbox, dump: Dump, *, held: bool) -> SandboxImage:
         forker, body = self.forker(), self._bodies[sandbox.id]
-        self._afford(sandbox)
         machine, processes = sandbox.machine, sandbox.processes
         assert isinstance(machine, Machine)
         port = None if sandbox.spec.model is None else sandbox.spec.model.port
@@ -300,16 +304,6 @@ class Keeper:
         at = body.layers.index(layer)
         self.images.add(Sealed(image, body.base, body.layers[at:], state))
         return image
-
-    def _afford(self, sandbox: LocalSandbox) -> None:
-        need = sum(resident(pid) for pid in sandbox.group.members())
-        used = self.images.live_bytes
-        if used + need > self._budget:
-            raise SnapshotError(
-                f"a live image of about {need >> 20} MB is over the budget: {used >> 20} of "
-                f"{self._budget >> 20} MB are used",
-                hint="discard images, or raise the provider's live_budget_mb",
-            )
 
     async def _keep_upper(self, forker: Forker, body: _Body) -> Layer:
         """Turn the upper of a dumped box into its top layer."""
@@ -390,10 +384,12 @@ class Keeper:
 
     async def load(self, saved: Path) -> SandboxImage:
         """Take in what `save` wrote."""
-        if self._saver.read(saved).live is not None:
+        live = self._saver.read(saved).live
+        if live is not None:
             self.require_live()
-        sealed = await finish(self._saver.load(saved, self._owner.pid, self._base_of))
-        self.images.add(sealed)
+        with self._budget.promised(0 if live is None else live.bytes):
+            sealed = await finish(self._saver.load(saved, self._owner.pid, self._base_of))
+            self.images.add(sealed)
         return sealed.image
 
     async def discard(self, image: SandboxImage) -> None:

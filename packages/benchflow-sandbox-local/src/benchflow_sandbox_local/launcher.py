@@ -91,13 +91,22 @@ class Launcher:
         self._control.setblocking(False)
 
     @classmethod
-    async def start(cls, root: Path, *, userns: bool) -> Self:
-        """Start a launcher whose private mounts live at `root`, an existing directory."""
+    async def start(cls, root: Path, *, userns: bool, budget: int, disk: Path | None) -> Self:
+        """Start a launcher whose private mounts live at `root`, an existing directory.
+
+        Live images take up to `budget` bytes of memory, or are below `disk`.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        options = json.dumps({"control": theirs.fileno(), "root": str(root), "userns": userns})
+        options = {
+            "control": theirs.fileno(),
+            "root": str(root),
+            "userns": userns,
+            "budget": budget,
+            "disk": None if disk is None else str(disk),
+        }
         with theirs:
             process = subprocess.Popen(  # noqa: ASYNC220 - returns as soon as the child has started
-                [sys.executable, "-I", "-S", "-c", _PROGRAM, options],
+                [sys.executable, "-I", "-S", "-c", _PROGRAM, json.dumps(options)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],

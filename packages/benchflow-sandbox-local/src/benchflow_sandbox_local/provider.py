@@ -5,7 +5,7 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self, cast
 
 from benchflow_contracts.errors import (
     SandboxError,
@@ -28,8 +28,12 @@ from .relay.upstream import Upstream
 from .sandbox import LocalSandbox
 from .shield import finish
 from .store.labels import PROVIDER, LabelStore
-from .store.reap import reap
+from .store.reap import IMAGES, reap
 from .unisolated.plain_keeper import CAPABILITIES, PlainKeeper
+
+LiveImages = Literal["memory", "disk"]
+PLACE = "BENCHFLOW_LIVE_IMAGES"
+"""The environment variable that says where live images are, when nothing else does."""
 
 
 class LocalProvider:
@@ -41,7 +45,9 @@ class LocalProvider:
     `allow_unisolated` accepts plain processes.
 
     `store` is the directory of labels and unpacked images; by default one per user.
-    `live_budget_mb` is what the processes of all live images may take.
+    `live_budget_mb` is what the processes of all live images may take, and `live_images` where
+    they are: in `memory`, or on the `disk` of the store. Unset, $BENCHFLOW_LIVE_IMAGES says
+    it, and without that they are in memory.
     """
 
     def __init__(
@@ -51,11 +57,13 @@ class LocalProvider:
         store: Path | None = None,
         prefer_cgroup_v2: bool = False,
         live_budget_mb: int = 8192,
+        live_images: LiveImages | None = None,
     ) -> None:
         self._allow_unisolated = allow_unisolated
         self._directory = store or default_store()
         self._prefer_v2 = prefer_cgroup_v2
         self._live_budget = live_budget_mb << 20
+        self._live_images = live_images or _place_of_images()
         self._rooted = os.geteuid() == 0
         self._launcher: Launcher | None = None
         self._keeper: Keeper | PlainKeeper | None = None
@@ -113,7 +121,7 @@ class LocalProvider:
 
     async def reap(self, policy: ReapPolicy) -> list[SandboxRecord]:
         """Remove what dead owners left; return what was (or would be) removed."""
-        return await asyncio.to_thread(reap, LabelStore(self._directory / "boxes"), policy)
+        return await asyncio.to_thread(reap, self._directory, policy)
 
     async def aclose(self) -> None:
         """Tear down every sandbox and snapshot of this instance. Idempotent."""
@@ -170,7 +178,12 @@ class LocalProvider:
         try:
             for path in (self._directory, root):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return await Launcher.start(root, userns=not self._rooted)
+            return await Launcher.start(
+                root,
+                userns=not self._rooted,
+                budget=self._live_budget,
+                disk=self._directory / IMAGES if self._live_images == "disk" else None,
+            )
         except (OSError, LauncherError) as error:
             raise SandboxUnsupportedError(
                 f"this machine lets this user make no namespaces: {error}",
@@ -184,6 +197,13 @@ def default_store() -> Path:
         return Path("/var/lib/benchflow")
     state = os.environ.get("XDG_STATE_HOME")
     return Path(state or Path.home() / ".local" / "state") / "benchflow"
+
+
+def _place_of_images() -> LiveImages:
+    named = os.environ.get(PLACE) or "memory"
+    if named not in {"memory", "disk"}:
+        raise UsageError(f"${PLACE} is {named!r}", hint="set it to 'memory' or 'disk'")
+    return cast("LiveImages", named)
 
 
 def _check(spec: SandboxSpec) -> None:

@@ -19,6 +19,9 @@ LOG = "engine.log"
 PIDFILE = "pid"
 _PR_SET_PDEATHSIG = 1
 _MAX_LOG = 1 << 16
+_ENOSPC = 28
+_ROOM = 1 << 20
+"""Bytes: with fewer left, an engine that failed has failed for the want of them."""
 _TMP = "/tmp/"  # noqa: S108 - where the engine makes its mount points
 _COMMON = (
     "--file-locks",
@@ -134,7 +137,9 @@ class Dump:
         _, status = os.waitpid(self._pid, 0)
         self._pid = 0
         if status != 0:
-            raise EngineError(5, complaint(self._directory, status))
+            # A full file system keeps no log either: what it says comes first.
+            full = _is_full(self._directory)
+            raise EngineError(_ENOSPC if full else 5, complaint(self._directory, status))
 
     def __enter__(self) -> Self:
         return self
@@ -204,6 +209,11 @@ def _network(port: int | None, reply: socket.socket) -> int:
     syscalls.setns(own, syscalls.CLONE_NEWNET)
     os.close(own)
     return made
+
+
+def _is_full(directory: str) -> bool:
+    found = os.statvfs(directory)
+    return found.f_bavail * found.f_frsize < _ROOM
 
 
 def _ends(pid: int, seconds: float) -> bool:

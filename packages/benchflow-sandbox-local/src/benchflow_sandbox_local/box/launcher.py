@@ -340,7 +340,11 @@ def _fail(reply: socket.socket, error: BaseException) -> None:
 
 
 def main() -> None:
-    """Run a launcher: `argv[1]` is JSON with `control` (a descriptor) and `root` (a path)."""
+    """Run a launcher: `argv[1]` is JSON.
+
+    It has `control` (a descriptor), `root` (a path), `userns`, `budget` (bytes of live
+    images) and `disk` (a directory of the host for them, or null).
+    """
     options = json.loads(sys.argv[1])
     control = socket.socket(fileno=options["control"])
     control.set_inheritable(False)
@@ -355,9 +359,10 @@ def main() -> None:
         else:
             userns.enter()
         space = Workspace(options["root"], rooted)
-        space.prepare()
+        space.prepare(options["budget"], options["disk"])
     except OSError as error:
         _fail(control, error)
         return
     wire.send(control, {"ok": True})
     Launcher(control, space).run()
+    space.close()

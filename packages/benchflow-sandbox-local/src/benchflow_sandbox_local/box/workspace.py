@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import images, syscalls, tree
+from .claim import claim
 from .digest import tree_digest
 from .tree import LayerCopy
 
@@ -26,18 +27,34 @@ class Workspace:
     notes: dict[str, str] = field(default_factory=dict[str, str])
     _families: dict[str, int] = field(default_factory=dict[str, int])
     _options: str | None = None
+    _disk: tuple[str, int] | None = None
+    """Where live images are when they are not in memory, and what keeps it ours."""
 
     @property
     def opaque(self) -> str:
         """The attribute that marks an opaque directory, for this kind of mount."""
         return "trusted.overlay.opaque" if self.rooted else "user.overlay.opaque"
 
-    def prepare(self) -> None:
-        """Hide the launcher's mounts from the host and mount the base tmpfs."""
+    def prepare(self, budget: int, disk: str | None) -> None:
+        """Hide the launcher's mounts from the host and mount the file systems.
+
+        Live images take `budget` bytes of memory at most, or are below `disk` of the host.
+        """
         syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
         syscalls.mount("benchflow", self.root, "tmpfs", syscalls.MS_NOSUID, "mode=0700")
-        for name in ("base", "cache", "work"):
+        for name in ("base", "cache", "work", "images"):
             os.mkdir(f"{self.root}/{name}")
+        if disk is not None:
+            self._disk = claim(disk)
+            syscalls.mount(self._disk[0], f"{self.root}/images", "", syscalls.MS_BIND)
+            return
+        options = f"size={min(budget, _half_of_memory())},mode=0700"
+        syscalls.mount("benchflow", f"{self.root}/images", "tmpfs", syscalls.MS_NOSUID, options)
+
+    def close(self) -> None:
+        """Remove what does not vanish with the launcher's mounts."""
+        if self._disk is not None:
+            shutil.rmtree(self._disk[0], ignore_errors=True)
 
     @property
     def cache(self) -> str:
@@ -51,7 +68,7 @@ class Workspace:
 
     def image(self, name: str) -> str:
         """Return where a live image is; a name with a slash is a path of the host."""
-        return name if "/" in name else f"{self.root}/work/{name}"
+        return name if "/" in name else f"{self.root}/images/{name}"
 
     def image_bytes(self, name: str) -> int:
         """Return the size of a live image."""
@@ -184,6 +201,10 @@ class Workspace:
     def digest(self, family: str, layer: str, parent: str) -> str:
         """Return the identity of a sealed layer on top of `parent`."""
         return tree_digest(f"{self.root}/{family}/{layer}", parent)
+
+
+def _half_of_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 def _relative(path: str, base: str) -> str:

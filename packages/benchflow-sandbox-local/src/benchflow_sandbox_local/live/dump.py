@@ -15,7 +15,7 @@ from benchflow_sandbox_local.process import LocalProcess
 from .carried import Carried, park, unpark
 from .state import LiveState
 
-_ETIMEDOUT = 110
+_ENOSPC, _ETIMEDOUT = 28, 110
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,11 @@ async def start(
 
 
 def _failure(error: LauncherError) -> SnapshotError:
+    if error.errno == _ENOSPC:
+        return SnapshotError(
+            f"the box cannot be dumped: no space is left for its image ({error})",
+            hint="discard images, give them more (live_budget_mb), or let live_images be 'disk'",
+        )
     # The host hung up on the box's init a moment ago, and it has not noticed yet.
     passing = "Unix socket" in str(error) and error.errno != _ETIMEDOUT
     return SnapshotError(f"the box cannot be dumped: {error}", retryable=passing)

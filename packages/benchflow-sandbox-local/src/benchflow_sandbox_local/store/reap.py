@@ -4,9 +4,11 @@ import os
 import shutil
 import signal
 from contextlib import suppress
+from pathlib import Path
 
 from benchflow_contracts.sandbox import ReapPolicy, SandboxRecord
 
+from benchflow_sandbox_local.box.claim import sweep
 from benchflow_sandbox_local.cgroup.group import remove_directories
 from benchflow_sandbox_local.unisolated.plain_init import kill_marked
 
@@ -15,11 +17,17 @@ from .labels import Label, LabelStore
 GROUP_PREFIX = "benchflow-"
 
 
-def reap(store: LabelStore, policy: ReapPolicy) -> list[SandboxRecord]:
+IMAGES = "live"
+"""Where in the store live images on disk are."""
+
+
+def reap(directory: Path, policy: ReapPolicy) -> list[SandboxRecord]:
     """Remove the boxes of dead owners that match `policy`; return their records.
 
-    A box whose owner lives, or cannot be judged, is never touched.
+    A box whose owner lives, or cannot be judged, is never touched. The images of dead
+    owners have no label and go with any of them.
     """
+    store = LabelStore(directory / "boxes")
     removed: list[SandboxRecord] = []
     for label in store.all():
         if label.owner.alive or not policy.dead_owners:
@@ -30,6 +38,8 @@ def reap(store: LabelStore, policy: ReapPolicy) -> list[SandboxRecord]:
             _remove(label, store)
             store.remove(label.id)
         removed.append(label.record())
+    if policy.dead_owners and not policy.dry_run:
+        sweep(str(directory / IMAGES))
     return removed
 
 

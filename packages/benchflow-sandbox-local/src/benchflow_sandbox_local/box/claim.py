@@ -1,0 +1,64 @@
+# Raw names below a root that is not ours: pathlib would add nothing here.
+# ruff: noqa: PTH102, PTH103, PTH118, PTH208
+"""Directories on the host's disk that each belong to one process, for as long as it lives.
+
+The kernel lets go of a lock when its holder ends, however it ends: what nobody holds locked
+is nobody's. A name is never used twice.
+"""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+
+
+def claim(parent: str) -> tuple[str, int]:
+    """Make a directory below `parent`; return it and the descriptor that keeps it ours.
+
+    What dead processes left there is removed first.
+    """
+    os.makedirs(parent, mode=0o700, exist_ok=True)
+    sweep(parent)
+    path = os.path.join(parent, os.urandom(8).hex())
+    with _alone(parent):
+        os.mkdir(path, 0o700)
+        held = _open(path)
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return path, held
+
+
+def sweep(parent: str) -> None:
+    """Remove the directories below `parent` whose process is dead. Idempotent."""
+    with suppress(FileNotFoundError):
+        with _alone(parent):
+            dead = [path for name in os.listdir(parent) if _free(path := f"{parent}/{name}")]
+        for path in dead:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def _alone(parent: str) -> Generator[None]:
+    """Keep a fresh directory from being swept before its lock is taken."""
+    fd = _open(parent)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _free(path: str) -> bool:
+    fd = _open(path)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    else:
+        return True
+    finally:
+        os.close(fd)
+
+
+def _open(path: str) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

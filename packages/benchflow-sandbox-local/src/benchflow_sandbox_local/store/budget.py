@@ -1,0 +1,40 @@
+"""What live images may take together."""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+from benchflow_contracts.errors import SnapshotError
+
+_MB = 20  # bits
+
+
+class Budget:
+    """Bytes of the processes in live images, wherever they are kept.
+
+    Several snapshots at once never promise themselves the same bytes.
+    """
+
+    def __init__(self, limit: int, used: Callable[[], int]) -> None:
+        self._limit = limit
+        self._used = used
+        self._promised = 0
+
+    @contextmanager
+    def promised(self, need: int) -> Generator[None]:
+        """Keep `need` bytes free for the block; after it the image counts as used.
+
+        Raises:
+            SnapshotError: There is not that much left.
+        """
+        used = self._used() + self._promised
+        if used + need > self._limit:
+            raise SnapshotError(
+                f"a live image of about {need >> _MB} MB is over the budget: {used >> _MB} of "
+                f"{self._limit >> _MB} MB are used",
+                hint="discard images, or raise the provider's live_budget_mb",
+            )
+        self._promised += need
+        try:
+            yield
+        finally:
+            self._promised -= need
