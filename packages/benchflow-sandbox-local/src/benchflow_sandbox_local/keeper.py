@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
 from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
+from benchflow_contracts.seal import Seal
 from benchflow_sandbox_native import identity_library, init_path
 
 from .box.skeleton import IDENTITY
@@ -35,7 +36,6 @@ from .store.labels import PROVIDER, Label, LabelStore
 from .store.layers import MAX_CHAIN, Family, Images, Layer, Sealed, hold, release
 from .store.owner import ProcessIdentity
 from .store.reap import GROUP_PREFIX
-from .store.seal import Seal
 
 _DEFAULT_DISK_MB = 2048
 

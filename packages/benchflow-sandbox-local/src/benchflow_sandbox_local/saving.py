@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError, SnapshotError
+from benchflow_contracts.seal import Seal
 
 from .launcher import Launcher, LauncherError
 from .rootfs.base import Base
@@ -15,7 +16,6 @@ from .rootfs.reference import RootSource
 from .store.labels import PROVIDER
 from .store.layers import Family, Layer, Sealed
 from .store.saved import NAME, SavedLayer, SavedLive, SavedSnapshot
-from .store.seal import Seal
 
 BaseOf = Callable[[RootSource, str], Awaitable[Base]]
 

@@ -7,12 +7,11 @@ from typing import Final, Literal, Self
 from benchflow_contracts._model import Model
 from benchflow_contracts.errors import SnapshotError
 from benchflow_contracts.sandbox import SandboxImage
+from benchflow_contracts.seal import Seal
 from pydantic import Base64Bytes, Field, ValidationError
 
 from benchflow_sandbox_local.live.carried import Carried
 from benchflow_sandbox_local.live.state import LiveState
-
-from .seal import Seal
 
 NAME: Final = "snapshot.json"
 _MAX_BYTES = 16 << 20
@@ -96,11 +95,17 @@ class SavedSnapshot(Model):
         try:
             with path.open("rb") as file:
                 saved = cls.model_validate_json(file.read(_MAX_BYTES))
+            ours = seal.fits(saved.sealed_text, saved.seal)
         except OSError as error:
-            raise SnapshotError(f"{str(directory)!r} is no saved snapshot: {error}") from error
+            raise SnapshotError(f"{str(directory)!r} cannot be loaded: {error}") from error
         except ValidationError as error:
             problem = error.errors(include_url=False, include_input=False)[0]
             where = f"{path}:{'.'.join(map(str, problem['loc']))}"
             raise SnapshotError(f"not a saved snapshot: {problem['msg']}", where=where) from error
-        seal.check(saved.sealed_text, saved.seal)
+        if not ours:
+            raise SnapshotError(
+                f"{str(directory)!r} was not saved by this user here, or was changed since",
+                hint="load it with the store that saved it; what a snapshot holds is run as root,"
+                " so one that somebody else gave you is never opened",
+            )
         return saved

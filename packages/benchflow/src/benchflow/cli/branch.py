@@ -51,6 +51,8 @@ class ContinueOptions(Model):
     """How the continuations fork in turn."""
     keep: Literal["none", "forks", "all"] | None = None
     """Which checkpoints of the continuations are kept."""
+    trust: bool = False
+    """Run what the record says although it is not this user's own."""
 
     def change(self) -> Change:
         """Return what the continuations do not share with the rollout."""
@@ -101,7 +103,7 @@ async def branch(
     directory = find_rollout(rollout, jobs_dir)
     kept = options.kept(directory)
     outcome = await branch_rollout(
-        PastRollout.read(directory),
+        PastRollout.read(directory, trust=options.trust),
         kept,
         options.change(),
         n=options.n,
@@ -135,6 +137,7 @@ async def replay(
     rollout: str,
     *,
     leaf: str | None = None,
+    trust: bool = False,
     jobs_dir: JobsDir = DEFAULT_JOBS,
     json: Json = False,
 ) -> int:
@@ -150,8 +153,9 @@ async def replay(
     Args:
         rollout: A rollout's directory, id, or unique start of its id.
         leaf: The end of the trajectory; the first leaf by default.
+        trust: Run what the record says although it is not this user's own.
     """
-    past = PastRollout.read(find_rollout(rollout, jobs_dir))
+    past = PastRollout.read(find_rollout(rollout, jobs_dir), trust=trust)
     end = past.tree.leaves[0] if leaf is None else past.node(leaf)
     report = await repeat_rollout(past, end, jobs_dir=jobs_dir)
     result = report.result

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from benchflow.options import RunOptions
 from benchflow.records.model_calls import read_model_calls
+from benchflow.records.sealed_config import is_ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +24,16 @@ class PastRollout:
     options: RunOptions
 
     @classmethod
-    def read(cls, directory: Path) -> "PastRollout":
+    def read(cls, directory: Path, *, trust: bool = False) -> "PastRollout":
         """Read `directory`.
+
+        Its options name code to import, variables of the host to send and where to, and the
+        task whose verifier runs: without `trust`, they are taken from this user's own runs.
 
         Raises:
             StoreError: The record is not whole.
             TaskError: The task is gone, or no longer one.
-            UsageError: The task was changed since.
+            UsageError: The task was changed since, or the record is not this user's.
         """
         path = directory / "config.json"
         try:
@@ -42,6 +46,11 @@ class PastRollout:
                 where=str(path),
                 hint="a rollout that was cut short has none",
             ) from error
+        if not (trust or is_ours(config)):
+            raise UsageError(
+                f"{str(directory)!r} was not run by this user here, or was changed since",
+                hint=f"what {str(path)!r} says would be run: read it, then give --trust",
+            )
         task = load_task(where)
         if task.digest != digest:
             raise UsageError(

@@ -14,6 +14,7 @@ from benchflow.trajectories import export_trajectories_to_jsonl
 
 from .acp_events import acp_events
 from .record import RolloutRecord
+from .sealed_config import sealed
 from .timing import phase_times
 from .trainer import leaf_record
 
@@ -50,7 +51,7 @@ def _write_inputs(directory: Path, task: Task, options: RunOptions) -> None:
         "task_digest": task.digest,
         "options": options.model_dump(mode="json"),
     }
-    _write_json(directory / "config.json", config)
+    _write_json(directory / "config.json", sealed(config), mode=0o600)
     _write_json(directory / "prompts.json", [task.instruction, *task.config.user.nudges])
 
 
@@ -67,16 +68,18 @@ def _reward_lines(tree: RolloutTree) -> Iterable[Mapping[str, Any]]:
             yield from rewards_jsonl(node.id, node.results, steps=node.steps)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
     """Replace the file at `path` at once; a reader sees the old text or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.tmp")
+    scratch.unlink(missing_ok=True)
+    scratch.touch(mode, exist_ok=False)
     scratch.write_text(text, encoding="utf-8")
     scratch.replace(path)
 
 
-def _write_json(path: Path, data: object) -> None:
-    write_text(path, json.dumps(data, ensure_ascii=False, indent=2) + "\n")
+def _write_json(path: Path, data: object, *, mode: int = 0o666) -> None:
+    write_text(path, json.dumps(data, ensure_ascii=False, indent=2) + "\n", mode=mode)
 
 
 def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
