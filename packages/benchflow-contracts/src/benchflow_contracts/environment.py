@@ -20,19 +20,6 @@ class StateSnapshot(Model):
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class ProvisionContext:
-    """What an environment is provisioned with."""
-
-    sandbox: Sandbox
-    task_id: str
-    resumed: bool = False
-    """The sandbox was made from a checkpoint: its state stands, seed nothing."""
-    carried: Mapping[str, str] | None = None
-    """Set in a live child, with `resumed`: what `Environment.carry` returned. The services
-    run already: start nothing, take hold of these."""
-
-
 class EnvHandle(Model):
     """A provisioned environment."""
 
@@ -76,6 +63,23 @@ class EnvState(Model):
     """Digests of state files that are not databases, by path."""
 
 
+@dataclass(frozen=True, slots=True)
+class ProvisionContext:
+    """What an environment is provisioned with."""
+
+    sandbox: Sandbox
+    task_id: str
+    resumed: bool = False
+    """The sandbox was made from a checkpoint: its state stands, seed nothing."""
+    carried: Mapping[str, str] | None = None
+    """Set in a live child, with `resumed`: what `Environment.carry` returned. The services
+    run already: start nothing, take hold of these, and let servers that `quiesce` held
+    go on."""
+    state: EnvState | None = None
+    """Set in a live child: what `query` showed at that instant. What was held until now
+    must still be so."""
+
+
 class Environment(Protocol):
     """One world, in one sandbox. Made anew for every rollout and every fork.
 
@@ -114,7 +118,8 @@ class Environment(Protocol):
         """Keep the world's servers from writing, and their files complete, while held.
 
         For a checkpoint: entered before `sandbox.freeze()` and left after it. Leaving
-        never fails. A world of plain files and SQLite needs none, and does nothing.
+        never fails. A live image carries the hold into each child, whose `provision`
+        ends it. A world of plain files and SQLite needs none, and does nothing.
 
         Raises:
             EnvironmentError_: A server did not come to rest; `retryable`. Nothing is held.
@@ -157,7 +162,9 @@ class Environment(Protocol):
         ...
 
     async def carry(self) -> Mapping[str, str]:
-        """Return the process id of each running service, for `ProvisionContext.carried`.
+        """Return what `ProvisionContext.carried` needs: the process id of each service.
+
+        Within `quiesce`, also of whatever else holds the world's servers.
 
         Raises:
             SnapshotError: A service cannot be carried live.

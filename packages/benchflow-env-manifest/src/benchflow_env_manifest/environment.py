@@ -177,6 +177,7 @@ class ManifestEnvironment:
     async def carry(self) -> Mapping[str, str]:
         """Return the process id of each service that the framework started.
 
+        Within `quiesce`, also of each session of ours that holds a server.
         Services of an image with `owns_lifecycle = true` are carried without it.
 
         Raises:

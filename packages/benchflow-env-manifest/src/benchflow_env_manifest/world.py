@@ -24,7 +24,7 @@ from .manifest import Manifest, Service
 from .readiness import probes_for, wait_until_ready
 from .record import read_record, write_record
 from .services import Services
-from .state import ROOT, StateStore, make_store
+from .state import ROOT, StateStore, make_store, services_in
 
 _PAUSE_SEC = 0.05
 
@@ -40,6 +40,7 @@ class World:
         self._manifest = manifest
         self._resumed = ctx.resumed
         self._carried = ctx.carried
+        self._sealed_state = ctx.state
         self._services = Services(ctx.sandbox, service_env)
         self._installed: tuple[Service, ...] = ()
         self._baseline: StateSnapshot | None = None
@@ -62,8 +63,11 @@ class World:
             self._installed = await self._find_installed()
             await self._services.start(self._installed)
         else:
-            self._installed = self._find_carried(self._carried)
+            self._installed = self._find_carried(services_in(self._carried))
             await self._services.attach(self._installed, self._carried)
+            # Before the gate: a probe may be a request that writes.
+            if self.store is not None:
+                await self.store.servers.let_go(self._carried, self._sealed_state)
         return EnvHandle(
             name=environment.name,
             services=tuple(service.name for service in self._installed),
@@ -114,12 +118,15 @@ class World:
         probe = await self._wait_for_probes()
         timeout = self._manifest.environment.readiness.timeout_sec
         end = time.monotonic() + timeout - probe.waited_sec
-        while probe.ready and self.store is not None and (reason := await self.store.serving()):
+        while probe.ready and (reason := await self._unserved()):
             if self._obituary() or time.monotonic() > end:
                 error = self._obituary() or f"not ready after {timeout:g} s: {reason}"
                 return probe.model_copy(update={"ready": False, "error": error})
             await asyncio.sleep(_PAUSE_SEC)
         return probe
+
+    async def _unserved(self) -> str:
+        return await self.store.servers.serving() if self.store is not None else ""
 
     async def _wait_for_probes(self) -> ReadinessProbe:
         environment = self._manifest.environment
@@ -137,8 +144,8 @@ class World:
     async def _seal(self) -> None:
         """Close the world to the agent; in a fork that is done, and state is taken over."""
         if self._resumed:
-            if self.store is not None and not self._sealed:
-                await self.store.adopt(live=self._carried is not None)
+            if self.store is not None and not self._sealed and self._carried is None:
+                self.store.adopt()
             self._sealed = True
             return
         if self.store is not None:
@@ -179,14 +186,15 @@ class World:
             await self.box.must(words, what="a reseed hook", timeout=300)
 
     def carry(self) -> Mapping[str, str]:
-        """Return the process id of each running service.
+        """Return the process id of each running service, and of what holds a server.
 
         Raises:
             SnapshotError: One has ended.
         """
         if dead := self._obituary():
             raise SnapshotError(f"a dead service cannot be carried: {dead}")
-        return {each.service.name: each.process.id for each in self._services.running}
+        held: Mapping[str, str] = self.store.servers.carry() if self.store is not None else {}
+        return {**held, **{each.service.name: each.process.id for each in self._services.running}}
 
     async def reset(self) -> None:
         """Go back to the baseline with fresh services.

@@ -40,7 +40,11 @@ class EnvironmentSubject:
 
     @asynccontextmanager
     async def world(
-        self, *, image: SandboxImage | None = None, carried: Mapping[str, str] | None = None
+        self,
+        *,
+        image: SandboxImage | None = None,
+        carried: Mapping[str, str] | None = None,
+        state: EnvState | None = None,
     ) -> AsyncGenerator[tuple[Environment, Sandbox], None]:
         """Provision a ready environment and take everything down in the end."""
         environment = self.make()
@@ -49,7 +53,7 @@ class EnvironmentSubject:
         try:
             resumed = image is not None
             context = ProvisionContext(
-                sandbox=sandbox, task_id=_TASK, resumed=resumed, carried=carried
+                sandbox=sandbox, task_id=_TASK, resumed=resumed, carried=carried, state=state
             )
             await environment.provision(context)
             probe = await environment.readiness()
@@ -230,9 +234,11 @@ async def a_live_fork_goes_on_with_the_same_services(subject: EnvironmentSubject
         at_fork = await subject.changed(parent, sandbox)
         carried, image = await _live_image(parent, sandbox)
         try:
-            async with subject.world(image=image, carried=carried) as (child, inner):
+            world = subject.world(image=image, carried=carried, state=at_fork)
+            async with world as (child, inner):
                 expect_equal(await child.query(), at_fork, "the child's state")
-                expect_equal(set(await child.carry()), set(carried), "the child's services")
+                async with child.quiesce():
+                    expect_equal(set(await child.carry()), set(carried), "the child's services")
                 await child.check()
                 await subject.changed(child, inner)
                 expect_equal(await parent.query(), at_fork, "the parent's state")

@@ -18,6 +18,8 @@ Reply = Any
 
 _BATCH = 200
 _PAUSE_MS = 60_000
+# A checkpoint's children are held until they are let go, however late that is.
+_CHECKPOINT_PAUSE_MS = 100 * 365 * 24 * 3600 * 1000
 
 
 class Client:
@@ -144,7 +146,7 @@ def read(client: Client, target: str) -> None:
 
 def hold(client: Client, *, persist: bool, deadline: float) -> None:
     """Let writers wait; with `persist`, put on disk what is only in memory."""
-    client.call("CLIENT", "PAUSE", _PAUSE_MS, "WRITE")
+    client.call("CLIENT", "PAUSE", _CHECKPOINT_PAUSE_MS if persist else _PAUSE_MS, "WRITE")
     if not persist:
         return
     try:

@@ -2,6 +2,7 @@
 
 from .backend import ROOT, StateBackend
 from .make import make_store
+from .servers import services_in
 from .store import StateStore
 
-__all__ = ["ROOT", "StateBackend", "StateStore", "make_store"]
+__all__ = ["ROOT", "StateBackend", "StateStore", "make_store", "services_in"]

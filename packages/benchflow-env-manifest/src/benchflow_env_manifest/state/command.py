@@ -2,7 +2,7 @@
 
 import logging
 import shlex
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,13 +11,14 @@ from benchflow_contracts import EnvironmentError_, EnvState, SandboxError
 from benchflow_env_manifest.box import Box
 from benchflow_env_manifest.state_tables import CommandTable
 
+from .backend import StateBackend, Tables
 from .spool import free_path, take_rows, tree_digest, verify
 
 _SEC = 600
 _log = logging.getLogger(__name__)
 
 
-class CommandState:
+class CommandState(StateBackend):
     """Whatever the commands make of it: they run as root, from `/`.
 
     `snapshot` and `restore` find their directory in `BENCHFLOW_STATE_DIR`. That they
@@ -26,12 +27,11 @@ class CommandState:
     """
 
     online = True
-    files: tuple[str, ...] = ()
-    trees: tuple[str, ...] = ()
 
     def __init__(self, box: Box, table: CommandTable) -> None:
         self._box = box
         self._table = table
+        self.name = table.name
         self.label = f"command {table.name!r}"
 
     @asynccontextmanager
@@ -74,28 +74,20 @@ class CommandState:
         tables = await take_rows(self._box, spool, folder, self._table.name)
         return EnvState(databases={self._table.name: tables})
 
-    def holds(self, state: str) -> bool:
-        """Answer no: it knows no SQL."""
-        del state
-        return False
-
-    async def ask(
-        self, queries: Mapping[str, tuple[str, str]], folder: Path, *, still: bool
-    ) -> Mapping[str, object]:
-        """Answer nothing."""
-        del queries, folder, still
-        return {}
-
     async def check(self, folder: Path, *, still: bool) -> None:
         """Run `check`."""
         del folder, still
         if self._table.check:
             await self._run(self._table.check, "check")
 
-    async def adopt(self, *, live: bool) -> None:
+    async def let_go(self, holder: str) -> None:
         """Undo the `quiesce` that a live image carried."""
-        if live:
-            await self._resume()
+        del holder
+        await self._resume()
+
+    def agree(self, then: Tables, now: Tables) -> bool:
+        """Whether `query` says the same; without `quiesce` nothing was held."""
+        return not self._table.quiesce or then == now
 
     async def _resume(self) -> None:
         if self._table.resume:

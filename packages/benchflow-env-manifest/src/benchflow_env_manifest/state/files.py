@@ -3,8 +3,7 @@
 import asyncio
 import hashlib
 import tempfile
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,14 +12,14 @@ from benchflow_contracts import EnvironmentError_, EnvState
 from benchflow_env_manifest.box import Box
 from benchflow_env_manifest.guard import Guard
 
-from .backend import ROOT
+from .backend import ROOT, StateBackend
 from .copies import fetch
 from .spool import tree_digest, verify
 
 _SEC = 600
 
 
-class FilesState:
+class FilesState(StateBackend):
     """Files and whole directories, copied from one instant.
 
     A copy is taken while nothing changes, or, when somebody never stops writing, under
@@ -29,19 +28,11 @@ class FilesState:
     """
 
     label = "files"
-    online = False
-    files: tuple[str, ...] = ()
 
     def __init__(self, box: Box, guard: Guard, paths: Sequence[str]) -> None:
         self._box = box
         self._guard = guard
         self.trees = tuple(paths)
-
-    @asynccontextmanager
-    async def hold(self, *, persist: bool) -> AsyncGenerator[None, None]:
-        """Do nothing."""
-        del persist
-        yield
 
     async def capture(self, directory: str) -> str:
         """Copy everything, as reflinks where the file system has them."""
@@ -73,25 +64,6 @@ class FilesState:
             return EnvState(files=await asyncio.to_thread(_digests, local))
         finally:
             await self._box.run(["rm", "-rf", directory])
-
-    def holds(self, state: str) -> bool:
-        """Answer no: it knows no SQL."""
-        del state
-        return False
-
-    async def ask(
-        self, queries: Mapping[str, tuple[str, str]], folder: Path, *, still: bool
-    ) -> Mapping[str, object]:
-        """Answer nothing."""
-        del queries, folder, still
-        return {}
-
-    async def check(self, folder: Path, *, still: bool) -> None:
-        """Prove nothing: any content is sound."""
-        del folder, still
-
-    async def adopt(self, *, live: bool) -> None:
-        """Do nothing: the files are all there is."""
 
     async def _capture_frozen(self, directory: str) -> None:
         with tempfile.TemporaryDirectory(prefix="benchflow-state-") as folder:

@@ -10,7 +10,8 @@ from benchflow_contracts import EnvironmentError_, EnvState, Process, SandboxErr
 from benchflow_env_manifest.box import Box, tail_of
 from benchflow_env_manifest.state_tables import PostgresTable
 
-from .postgres_sql import DISMISS, HOLD, READ, RESTORE
+from .backend import StateBackend
+from .postgres_sql import HOLD, READ, RESTORE
 from .spool import free_path, take_rows, tree_digest, verify
 
 _SEC = 600
@@ -18,7 +19,7 @@ _HOLD_SEC = 60
 _ATTEMPTS = 5
 
 
-class PostgresState:
+class PostgresState(StateBackend):
     """One database, through `psql` and `pg_dump`; no connection is dropped.
 
     While it is held, a session of ours has every table locked against writers. A copy is
@@ -27,11 +28,11 @@ class PostgresState:
     """
 
     online = True
-    files: tuple[str, ...] = ()
 
     def __init__(self, box: Box, table: PostgresTable) -> None:
         self._box = box
         self._table = table
+        self.name = table.name
         self.label = f"postgres {table.name!r}"
         self.trees = (table.data,) if table.data else ()
         at = ["-h", table.host, "-p", str(table.port), "-U", table.user, "-d", table.database]
@@ -48,8 +49,10 @@ class PostgresState:
         )
         try:
             await self._lock(holder)
+            self.holder = holder.id
             yield
         finally:
+            self.holder = ""
             await holder.aclose()
 
     async def capture(self, directory: str) -> str:
@@ -91,10 +94,10 @@ class PostgresState:
         del folder, still
         await self._sql("SELECT 1;", "check")
 
-    async def adopt(self, *, live: bool) -> None:
-        """End the session that a live image carried with its locks."""
-        if live:
-            await self._sql(DISMISS, "adoption")
+    async def let_go(self, holder: str) -> None:
+        """End the session that a live image carried, and with it its locks."""
+        if holder:
+            await (await self._box.sandbox.attach(holder)).aclose()
 
     async def _lock(self, holder: Process) -> None:
         said = ""

@@ -18,11 +18,6 @@ END $$;
 SELECT 'held';
 """  # noqa: S608 - nothing of anybody else is in it
 
-DISMISS = """
-SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-  WHERE application_name = 'benchflow-hold';
-"""
-
 # Integers, booleans and floats as JSON has them, bytes as digests, all else as text.
 READ = f"""
 SET TIME ZONE 'UTC'; SET datestyle = 'ISO'; SET intervalstyle = 'iso_8601';

@@ -1,6 +1,7 @@
 """A Redis server."""
 
-from collections.abc import AsyncGenerator, Mapping
+import logging
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -9,13 +10,15 @@ from benchflow_contracts import EnvironmentError_, EnvState, SandboxError
 from benchflow_env_manifest.box import Box
 from benchflow_env_manifest.state_tables import RedisTable
 
+from .backend import StateBackend, Tables
 from .spool import free_path, take_rows, tree_digest, verify
 
 _WAIT_SEC = 60
 _SEC = 600
+_log = logging.getLogger(__name__)
 
 
-class RedisState:
+class RedisState(StateBackend):
     """Everything in a server, over its own protocol; no connection is dropped.
 
     While it is held, `CLIENT PAUSE` lets writers wait. A copy is made of `DUMP`s and
@@ -24,17 +27,17 @@ class RedisState:
     """
 
     online = True
-    files: tuple[str, ...] = ()
 
     def __init__(self, box: Box, table: RedisTable) -> None:
         self._box = box
         self._table = table
+        self.name = table.name
         self.label = f"redis {table.name!r}"
         self.trees = (table.data,) if table.data else ()
 
     @asynccontextmanager
     async def hold(self, *, persist: bool) -> AsyncGenerator[None, None]:
-        """Let writers wait, at most for a minute of the server's clock."""
+        """Let writers wait; without `persist`, at most a minute of the server's clock."""
         await self._ask("persist" if persist else "hold")
         try:
             yield
@@ -60,33 +63,25 @@ class RedisState:
         tables = await take_rows(self._box, spool, folder, self._table.name)
         return EnvState(databases={self._table.name: tables})
 
-    def holds(self, state: str) -> bool:
-        """Answer no: it knows no SQL."""
-        del state
-        return False
-
-    async def ask(
-        self, queries: Mapping[str, tuple[str, str]], folder: Path, *, still: bool
-    ) -> Mapping[str, object]:
-        """Answer nothing."""
-        del queries, folder, still
-        return {}
-
     async def check(self, folder: Path, *, still: bool) -> None:
         """Ask whether it answers."""
         del folder, still
         await self._ask("check")
 
-    async def adopt(self, *, live: bool) -> None:
+    async def let_go(self, holder: str) -> None:
         """End the pause that a live image carried."""
-        if live:
-            await self._release()
+        del holder
+        await self._ask("release")
+
+    def agree(self, then: Tables, now: Tables) -> bool:
+        """Whether all keys are the same but those that may have expired meanwhile."""
+        return _lasting(then) == _lasting(now)
 
     async def _release(self) -> None:
         try:
             await self._ask("release")
-        except (EnvironmentError_, SandboxError):
-            return  # the pause ends by itself
+        except (EnvironmentError_, SandboxError) as exc:
+            _log.warning("%s was not let go: %s", self.label, exc)
 
     async def _ask(self, do: str, path: str = "") -> None:
         request = {"do": do, "path": path, "port": self._table.port}
@@ -98,3 +93,14 @@ class RedisState:
                 hint="check `port` and `password` of this [[environment.state]]",
                 retryable=do in ("hold", "persist"),
             )
+
+
+def _lasting(tables: Tables) -> dict[str, object]:
+    """Return the rows that no clock can take away; all that is known of a big table."""
+    found: dict[str, object] = {}
+    for name, table in tables.items():
+        if table.rows is None:
+            found[name] = table.digest
+        elif rows := [row for row in table.rows if row[3] is None]:
+            found[name] = rows
+    return found

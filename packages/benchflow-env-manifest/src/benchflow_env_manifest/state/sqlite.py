@@ -1,8 +1,7 @@
 """Databases of SQLite."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -12,32 +11,24 @@ from benchflow_env_manifest.box import Box
 from benchflow_env_manifest.database import ask_database, read_database
 from benchflow_env_manifest.guard import Guard
 
-from .backend import ROOT
+from .backend import ROOT, StateBackend
 from .cli_backup import CliBackup
 from .copies import captured_copies, frozen_copies
 from .python_backup import PythonBackup
 
 
-class SqliteState:
+class SqliteState(StateBackend):
     """The declared databases, copied by SQLite itself while services hold them open.
 
     At rest on disk at every instant: a crash, and so a freeze, loses no commit.
     """
 
     label = "sqlite"
-    online = False
-    trees: tuple[str, ...] = ()
 
     def __init__(self, box: Box, guard: Guard, paths: Sequence[str]) -> None:
         self._box = box
         self._guard = guard
         self.files = tuple(paths)
-
-    @asynccontextmanager
-    async def hold(self, *, persist: bool) -> AsyncGenerator[None, None]:
-        """Do nothing: a copy waits for writers by itself."""
-        del persist
-        yield
 
     async def capture(self, directory: str) -> str:
         """Copy all databases, from one instant where the box has Python."""
@@ -82,9 +73,6 @@ class SqliteState:
     async def check(self, folder: Path, *, still: bool) -> None:
         """Walk every page of a copy, and read every row."""
         await self.read(folder, still=still)
-
-    async def adopt(self, *, live: bool) -> None:
-        """Do nothing: the files are all there is."""
 
     async def _copies(self, folder: Path, *, still: bool) -> Mapping[str, Path]:
         existing = await self._guard.examine()

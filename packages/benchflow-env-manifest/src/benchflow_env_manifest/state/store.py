@@ -3,18 +3,19 @@
 import hashlib
 import json
 import re
-import tempfile
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
 from functools import partial
-from pathlib import Path
-from typing import TypeVar
 from uuid import uuid4
 
 from benchflow_contracts import (
     EnvironmentError_,
     EnvState,
-    SandboxFrozenError,
     SandboxUnsupportedError,
     StateSnapshot,
 )
@@ -22,10 +23,9 @@ from benchflow_contracts import (
 from benchflow_env_manifest.box import Box
 from benchflow_env_manifest.guard import Guard
 
-from .backend import ROOT, StateBackend
-from .process import ProcessState
-
-T = TypeVar("T")
+from .backend import ROOT, StateBackend, refusal
+from .reading import in_folder, merged, read_all
+from .servers import Servers
 
 _ID = re.compile(r"[0-9a-f]{32}")
 
@@ -41,7 +41,7 @@ class StateStore:
         self._box = box
         self._guard = guard
         self._backends = tuple(backends)
-        self._servers = tuple(each for each in backends if each.online)
+        self.servers = Servers(backends)
         self._resting: EnvState | None = None
         self._digests: dict[str, tuple[str, ...]] = {}
 
@@ -58,23 +58,15 @@ class StateStore:
         """Every declared database file."""
         return tuple(path for each in self._backends for path in each.files)
 
-    async def serving(self) -> str:
-        """Return why a server does not answer yet, `""` when all do."""
-        try:
-            for server in self._servers:
-                await self._with_folder(partial(server.check, still=False))
-        except EnvironmentError_ as exc:
-            return str(exc)
-        return ""
-
-    async def adopt(self, *, live: bool) -> None:
-        """Take over what a checkpoint carried, once the services answer.
+    def adopt(self) -> None:
+        """Take over what the files of a checkpoint carried.
 
         Raises:
             EnvironmentError_: Some of it cannot be carried like this.
         """
         for backend in self._backends:
-            await backend.adopt(live=live)
+            if backend.only_live:
+                raise refusal(backend)
 
     @asynccontextmanager
     async def quiesce(self) -> AsyncGenerator[None, None]:
@@ -83,8 +75,8 @@ class StateStore:
         Raises:
             EnvironmentError_: One did not come to rest; none is held.
         """
-        async with self._held(persist=True):
-            self._resting = await self._read_servers()
+        async with self.servers.held(persist=True):
+            self._resting = await self.servers.read()
             try:
                 yield
             finally:
@@ -100,8 +92,8 @@ class StateStore:
         await self._guard.examine()
         if self._resting is not None:
             return await self._read_files(self._resting)
-        async with self._held(persist=False):
-            return await self._read_files(await self._read_servers())
+        async with self._held():
+            return await self._read_files(await self.servers.read())
 
     async def snapshot(self) -> StateSnapshot:
         """Copy everything into a new directory of the sandbox.
@@ -110,7 +102,7 @@ class StateStore:
             EnvironmentError_: It failed; nothing is left behind.
         """
         await self._guard.examine()
-        async with self._held(persist=False):
+        async with self._held():
             return await self._capture(self._backends)
 
     async def restore(self, snap: StateSnapshot, *, online: bool | None = None) -> None:
@@ -131,7 +123,7 @@ class StateStore:
         if len(chosen) < 2:  # one alone is all or nothing by itself
             await self._put_back(chosen, snap.path, digests)
             return
-        async with self._held(persist=False):
+        async with self._held():
             before = await self._capture(chosen)
         done: list[StateBackend] = []
         try:
@@ -153,7 +145,7 @@ class StateStore:
             mine = {name: asked for name, asked in queries.items() if backend.holds(asked[0])}
             if mine:
                 async with self._still_for(backend) as still:
-                    answers |= await self._with_folder(partial(backend.ask, mine, still=still))
+                    answers |= await in_folder(partial(backend.ask, mine, still=still))
         return answers
 
     async def check(self) -> None:
@@ -165,7 +157,7 @@ class StateStore:
         await self._guard.examine()
         for backend in self._backends:
             async with self._still_for(backend) as still:
-                await self._with_folder(partial(backend.check, still=still))
+                await in_folder(partial(backend.check, still=still))
 
     async def forget(self, snap: StateSnapshot) -> None:
         """Remove a snapshot. Idempotent."""
@@ -223,32 +215,15 @@ class StateStore:
                 await backend.restore(f"{path}/{index}", digests[index])
                 done(backend)
 
-    @asynccontextmanager
-    async def _held(self, *, persist: bool) -> AsyncGenerator[None, None]:
-        async with AsyncExitStack() as stack:
-            if self._resting is None:
-                for server in self._servers:
-                    await self._rest(server, stack, persist=persist)
-            yield
-
-    async def _rest(self, server: StateBackend, stack: AsyncExitStack, *, persist: bool) -> None:
-        try:
-            await stack.enter_async_context(server.hold(persist=persist))
-        except SandboxFrozenError as exc:
-            raise EnvironmentError_(
-                f"{server.label} cannot be asked while the sandbox is held still",
-                hint="enter `quiesce()` before the freeze",
-            ) from exc
-
-    async def _read_servers(self) -> EnvState:
-        return await self._read(self._servers, still=False)
+    def _held(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext() if self._resting is not None else self.servers.held(persist=False)
 
     async def _read_files(self, servers: EnvState) -> EnvState:
         plain = [each for each in self._backends if not each.online]
         if not plain:
             return servers
         async with self._still_for(plain[0]) as still:
-            return _merged([servers, await self._read(plain, still=still)])
+            return merged([servers, await read_all(plain, still=still)])
 
     @asynccontextmanager
     async def _still_for(self, backend: StateBackend) -> AsyncGenerator[bool, None]:
@@ -262,25 +237,9 @@ class StateStore:
                     still = False
             yield still
 
-    async def _read(self, backends: Sequence[StateBackend], *, still: bool) -> EnvState:
-        return _merged(
-            [await self._with_folder(partial(each.read, still=still)) for each in backends]
-        )
-
-    async def _with_folder(self, work: Callable[[Path], Awaitable[T]]) -> T:
-        with tempfile.TemporaryDirectory(prefix="benchflow-state-") as folder:
-            return await work(Path(folder))
-
 
 def _began(backend: StateBackend, online: bool) -> bool:
-    return backend.online == online and not isinstance(backend, ProcessState)
-
-
-def _merged(states: Sequence[EnvState]) -> EnvState:
-    return EnvState(
-        databases={name: tables for each in states for name, tables in each.databases.items()},
-        files={path: digest for each in states for path, digest in each.files.items()},
-    )
+    return backend.online == online and not backend.only_live
 
 
 def _combined(digests: Sequence[str]) -> str:

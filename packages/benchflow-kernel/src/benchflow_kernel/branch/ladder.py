@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchflow_contracts import (
+    EnvironmentError_,
     Fidelity,
     FidelityError,
     SandboxCapabilities,
@@ -93,7 +94,7 @@ class Ladder:
                 return await take_checkpoint(
                     world, turn, "live", self._seconds, world.sessions.unopened
                 )
-            except (SnapshotError, SandboxUnsupportedError) as error:
+            except (SnapshotError, SandboxUnsupportedError, EnvironmentError_) as error:
                 if not error.retryable or attempt + 1 == _TRIES:
                     return str(error)
             await asyncio.sleep(_PAUSE_SEC * 2**attempt)

@@ -1,8 +1,6 @@
 """Taking a checkpoint: quiesce, one freeze, all layers or none."""
 
-from contextlib import suppress
-
-from benchflow_contracts import EnvironmentError_, SandboxImage, SnapshotError, SnapshotLevel
+from benchflow_contracts import SandboxImage, SnapshotError, SnapshotLevel
 
 from benchflow_kernel.faults import shielded, within
 from benchflow_kernel.world import CarriedSessions, World
@@ -19,7 +17,7 @@ async def take_checkpoint(
 ) -> Checkpoint:
     """Capture `world`, whose agents are idle or wait for an answer.
 
-    The model line comes to rest first, and at level `filesystem` the world's servers.
+    The model line comes to rest first, then the world's servers, whose rows are read.
     Then the environment, the files and (at `live`) the processes with their sessions are
     captured inside one freeze, so that all layers are of one instant; `sessions` are
     those that lie in files. Nothing is left of a checkpoint that is not whole: what was
@@ -47,27 +45,12 @@ async def _capture(
     sessions: CarriedSessions,
     taken: list[SandboxImage],
 ) -> Checkpoint:
-    if level == "live":
-        return await _capture_live(world, turn, sessions, taken)
     async with world.quiesced(), world.sandbox.freeze():
         state = await world.query()
-        taken.append(await world.sandbox.snapshot(level))
-    return Checkpoint(turn=turn, image=taken[0], state=state, sessions=sessions)
-
-
-async def _capture_live(
-    world: World, turn: int, sessions: CarriedSessions, taken: list[SandboxImage]
-) -> Checkpoint:
-    # The world's servers are not quiesced: their children would stay so for ever. Where
-    # their state can therefore not be read, it is in the image's memory all the same.
-    async with world.sandbox.freeze():
-        state = None
-        with suppress(EnvironmentError_):
-            state = await world.query()
         # The pipes are drained before the processes are sealed: what the agent said is
         # then in the session's carry, and only there.
-        live = await world.carry()
-        taken.append(await world.sandbox.snapshot("live"))
+        live = await world.carry() if level == "live" else None
+        taken.append(await world.sandbox.snapshot(level))
     return Checkpoint(turn=turn, image=taken[0], state=state, sessions=sessions, live=live)
 
 
@@ -75,7 +58,8 @@ async def check_child(world: World, checkpoint: Checkpoint) -> None:
     """Prove a child's world before its agent runs: its invariants, then its state.
 
     A live world runs on from the instant that it was restored, so that its state may
-    differ from the checkpoint's by the time it is read; there the invariants decide.
+    differ from the checkpoint's by the time it is read; there the invariants decide, and
+    the environment has compared what its servers held when it took hold of them.
 
     Raises:
         EnvironmentError_: An invariant of the manifest does not hold.

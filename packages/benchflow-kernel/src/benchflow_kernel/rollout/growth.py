@@ -224,7 +224,12 @@ class Growth:
             return
         self._journal.phase(start.id, "setup")
         world.setup()
-        await world.open(checkpoint.image, live=checkpoint.live, replay=start.position.calls)
+        await world.open(
+            checkpoint.image,
+            live=checkpoint.live,
+            state=checkpoint.state,
+            replay=start.position.calls,
+        )
         if checkpoint.live is not None:
             await world.evict(checkpoint.live.strangers)
         await check_child(world, checkpoint)

@@ -113,12 +113,13 @@ class World:
         image: SandboxImage | None = None,
         *,
         live: LiveWorld | None = None,
+        state: EnvState | None = None,
         replay: Sequence[ModelCall] = (),
     ) -> None:
         """Start the box, from the spec or from a checkpoint, and make the world ready.
 
-        Of a live checkpoint the services run already; `replay` is what the model line
-        answers from the record first.
+        Of a live checkpoint the services run already, and those that were held must have
+        what `state` says; `replay` is what the model line answers from the record first.
 
         Raises:
             BenchFlowError: One phase failed or was late; `aclose` still has to be called.
@@ -130,7 +131,7 @@ class World:
         if image is None:
             await self._furnish()
         self._enter("provision")
-        await self._provision(image, live)
+        await self._provision(image, live, state)
         self._enter("readiness")
         await self._gate()
 
@@ -287,7 +288,9 @@ class World:
         async with within(seconds, "sandbox", f"uploading {local.name!r}"):
             await self.sandbox.upload(local, remote)
 
-    async def _provision(self, image: SandboxImage | None, live: LiveWorld | None) -> None:
+    async def _provision(
+        self, image: SandboxImage | None, live: LiveWorld | None, state: EnvState | None
+    ) -> None:
         if self._environment is None:
             return
         self._provisioned = True
@@ -296,6 +299,7 @@ class World:
             task_id=self._plan.task.id,
             resumed=image is not None,
             carried=None if live is None else live.services,
+            state=None if live is None else state,
         )
         seconds = self._plan.config.deadlines.provision
         async with within(seconds, "environment", "provisioning the environment"):

@@ -1,0 +1,84 @@
+"""The backends whose state only a running server can read."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+
+from benchflow_contracts import EnvironmentError_, EnvState, SandboxFrozenError
+
+from .backend import StateBackend
+from .reading import in_folder, read_all
+
+_CARRIED = "state:"
+"""Begins what `carry` calls a holder; no service is called so."""
+
+
+class Servers:
+    """All of them as one: held together, read together, let go together."""
+
+    def __init__(self, backends: Sequence[StateBackend]) -> None:
+        self._backends = tuple(each for each in backends if each.online)
+
+    async def serving(self) -> str:
+        """Return why one does not answer yet, `""` when all do."""
+        try:
+            for each in self._backends:
+                await in_folder(partial(each.check, still=False))
+        except EnvironmentError_ as exc:
+            return str(exc)
+        return ""
+
+    @asynccontextmanager
+    async def held(self, *, persist: bool) -> AsyncGenerator[None, None]:
+        """Keep all from writing; see `StateBackend.hold`.
+
+        Raises:
+            EnvironmentError_: One did not come to rest; none is held.
+        """
+        async with AsyncExitStack() as stack:
+            for each in self._backends:
+                await _hold(each, stack, persist=persist)
+            yield
+
+    async def read(self) -> EnvState:
+        """Return what all of them show."""
+        return await read_all(self._backends, still=False)
+
+    def carry(self) -> Mapping[str, str]:
+        """Return the processes that hold them, for a live image to carry."""
+        return {_CARRIED + each.name: each.holder for each in self._backends if each.holder}
+
+    async def let_go(self, carried: Mapping[str, str], sealed: EnvState | None) -> None:
+        """Let carried servers go on, once each is proven to have what was `sealed`.
+
+        They were held when they were sealed, so that nobody can have written since.
+
+        Raises:
+            EnvironmentError_: One has something else.
+        """
+        if sealed is not None and self._backends:
+            found = (await self.read()).databases
+            for each in self._backends:
+                then, now = sealed.databases.get(each.name, {}), found.get(each.name, {})
+                if not each.agree(then, now):
+                    raise EnvironmentError_(
+                        f"{each.label} does not hold what the live checkpoint says of it",
+                        hint="take live checkpoints within `quiesce()`",
+                    )
+        for each in self._backends:
+            await each.let_go(carried.get(_CARRIED + each.name, ""))
+
+
+def services_in(carried: Mapping[str, str]) -> Mapping[str, str]:
+    """Return what `carry` told of services, without the holders of servers."""
+    return {name: ident for name, ident in carried.items() if not name.startswith(_CARRIED)}
+
+
+async def _hold(server: StateBackend, stack: AsyncExitStack, *, persist: bool) -> None:
+    try:
+        await stack.enter_async_context(server.hold(persist=persist))
+    except SandboxFrozenError as exc:
+        raise EnvironmentError_(
+            f"{server.label} cannot be asked while the sandbox is held still",
+            hint="enter `quiesce()` before the freeze",
+        ) from exc
