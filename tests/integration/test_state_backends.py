@@ -300,6 +300,7 @@ save ""
 appendonly {aof}
 appendfsync no
 """
+FILL = """redis-cli -n 3 eval "for i = 1, ARGV[1] do redis.call('set', 'm' .. i, i) end" 0"""
 # Two counters that one transaction moves together; the list grows with them.
 REDIS_WRITER = """
 import socket
@@ -317,8 +318,8 @@ while True:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("aof", ["yes", "no"])
-def test_redis_is_forked_and_rolled_back_while_it_is_written(tmp_path: Path, aof: str):
+@pytest.mark.parametrize(("aof", "more"), [("yes", 3000), ("no", 3000), ("yes", 1)])
+def test_redis_is_forked_and_rolled_back_while_it_is_written(tmp_path: Path, aof: str, more: int):
     files = {"/opt/redis.conf": REDIS_CONF.format(aof=aof), "/opt/writer.py": REDIS_WRITER}
     files["/data/redis/.keep"] = ""
 
@@ -331,8 +332,9 @@ def test_redis_is_forked_and_rolled_back_while_it_is_written(tmp_path: Path, aof
             env = world.environment
             await world.root("redis-cli mset a 0 b 0; redis-cli -n 3 hset h f v g w")
             await world.root("redis-cli set gone x px 99999999; redis-cli zadd z 1 one 2 two")
+            await world.root(f"{FILL} {more}")
             first, before = await env.snapshot(), await env.query()
-            assert rows(before, "cache", "db3") == [("h", "hash", '{"f": "v", "g": "w"}', None)]
+            assert rows(before, "cache", "db3")[0] == ("h", "hash", '{"f": "v", "g": "w"}', None)
             writer = await world.box.spawn(["python3", "/opt/writer.py"], user="root", cwd="/")
             await world.root("until [ -e /run/writing ]; do sleep 0.01; done")
             for _ in range(3):
@@ -344,13 +346,19 @@ def test_redis_is_forked_and_rolled_back_while_it_is_written(tmp_path: Path, aof
                 await child.root("redis-cli set only child")
                 assert await sibling.root("redis-cli exists only") == "0"
                 assert await world.root("redis-cli exists only") == "0"
+            await env.restore(first)
+            while (found := pair(await env.query()))[0] == '"0"':
+                pass  # the writer's connection is as it was
+            assert found[0] == found[1]
             await writer.aclose()
             busy = await env.query()
-            await world.root(f"cp {first.path}/0/keys /run/keys; echo >> {first.path}/0/keys")
+            copied = await world.root(f"ls {first.path}/0/*")
+            assert copied.endswith("/keys" if more == 1 else "/dump.rdb")
+            await world.root(f"cp {copied} /run/copied; echo >> {copied}")
             with pytest.raises(EnvironmentError_, match="not what was captured"):
                 await env.restore(first)
             assert await env.query() == busy
-            await world.root(f"cat /run/keys > {first.path}/0/keys")
+            await world.root(f"cat /run/copied > {copied}")
             await env.restore(first)
             assert await env.query() == before
             with pytest.raises(EnvironmentError_, match="cannot be asked while"):

@@ -5,72 +5,31 @@ Standard library only: no client has to be installed.
 """
 
 import json
-import socket
 import struct
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-Reply = Any
-"""Bytes, a number, nothing, or a list of them."""
+from .rdb import can_stream, load, save
+from .resp import Client, Reply
 
 _BATCH = 200
 _PAUSE_MS = 60_000
 # A checkpoint's children are held until they are let go, however late that is.
 _CHECKPOINT_PAUSE_MS = 100 * 365 * 24 * 3600 * 1000
+_FEW = 1000
+_KEYS, _RDB = "keys", "dump.rdb"
 
-
-class Client:
-    """One connection. A reply that is an error is raised."""
-
-    def __init__(self, port: int, password: str, timeout: float) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout)
-        self._input = self._socket.makefile("rb")
-        if password:
-            self.call("AUTH", password)
-
-    def call(self, *words: str | bytes | int) -> Reply:
-        """Send one command and return its reply."""
-        (reply,) = self.calls([words])
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
-
-    def calls(self, commands: Sequence[Sequence[str | bytes | int]]) -> list[Reply]:
-        """Send many at once; errors are among the replies."""
-        self._socket.sendall(b"".join(map(_encoded, commands)))
-        return [self._reply() for _ in commands]
-
-    def _reply(self) -> Reply:
-        line = self._input.readline()
-        if not line.endswith(b"\r\n"):
-            raise ConnectionError("the server closed the connection")
-        kind, rest = line[:1], line[1:-2]
-        if kind == b"-":
-            return RuntimeError(rest.decode("utf-8", "replace"))
-        if kind == b":":
-            return int(rest)
-        if kind == b"$":
-            return None if rest == b"-1" else self._input.read(int(rest) + 2)[:-2]
-        if kind == b"*":
-            return None if rest == b"-1" else [self._reply() for _ in range(int(rest))]
-        return rest
-
-
-def _encoded(words: Sequence[str | bytes | int]) -> bytes:
-    parts = [b"*%d\r\n" % len(words)]
-    for word in words:
-        data = word if isinstance(word, bytes) else str(word).encode()
-        parts.append(b"$%d\r\n%s\r\n" % (len(data), data))
-    return b"".join(parts)
+Link = Callable[[], Client]
+"""Makes one more connection."""
 
 
 def databases(client: Client) -> list[int]:
     """Return the numbers of the databases that hold keys."""
-    lines = client.call("INFO", "keyspace").decode().splitlines()
-    return [int(line[2 : line.index(":")]) for line in lines if line.startswith("db")]
+    return [int(name.removeprefix("db")) for name in client.info("keyspace")]
 
 
 def keys(client: Client, number: int) -> list[bytes]:
@@ -158,8 +117,7 @@ def hold(client: Client, *, persist: bool, deadline: float) -> None:
 
 def _persist(client: Client, deadline: float) -> None:
     while time.monotonic() < deadline:
-        info = client.call("INFO", "persistence").decode()
-        facts = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+        facts = client.info("persistence")
         if facts.get("aof_enabled") == "1":
             if facts.get("aof_buffer_length") == "0":
                 return
@@ -170,7 +128,24 @@ def _persist(client: Client, deadline: float) -> None:
     raise TimeoutError("the server did not come to rest")
 
 
-def capture(client: Client, target: str) -> None:
+def capture(client: Client, directory: str, link: Link) -> None:
+    """Copy everything: key by key while they are few, else as the server's own file."""
+    total = sum(int(facts.split(",")[0][5:]) for facts in client.info("keyspace").values())
+    if total > _FEW and can_stream(client):
+        save(client, link(), f"{directory}/{_RDB}")
+    else:
+        write_keys(client, f"{directory}/{_KEYS}")
+
+
+def restore(client: Client, directory: str, deadline: float) -> None:
+    """Replace everything by what `capture` wrote."""
+    if Path(f"{directory}/{_RDB}").exists():
+        load(client, f"{directory}/{_RDB}", deadline)
+    else:
+        put_keys(client, f"{directory}/{_KEYS}")
+
+
+def write_keys(client: Client, target: str) -> None:
     """Write every key as the server serialises it, with its expiry, and all functions."""
     with Path(target).open("wb") as out:
         functions = client.calls([("FUNCTION", "DUMP")])[0]
@@ -198,7 +173,7 @@ def _parts(source: str) -> Iterator[bytes]:
             yield file.read(struct.unpack(">I", head)[0])
 
 
-def restore(client: Client, source: str) -> None:
+def put_keys(client: Client, source: str) -> None:
     """Replace everything in one transaction: all of it, or nothing."""
     parts = _parts(source)
     functions = next(parts)
@@ -223,16 +198,24 @@ def main() -> None:
     deadline = time.monotonic() + request["timeout"]
     answer: dict[str, str] = {}
     try:
-        client = Client(request["port"], request["password"], request["timeout"])
-        do, path = request["do"], request["path"]
-        if do in ("hold", "persist"):
-            hold(client, persist=do == "persist", deadline=deadline)
-        elif do == "release":
-            client.call("CLIENT", "UNPAUSE")
-        elif do == "check":
-            client.call("PING")
-        else:
-            {"read": read, "capture": capture, "restore": restore}[do](client, path)
+        _do(request, deadline)
     except (OSError, RuntimeError, ValueError) as exc:
         answer["error"] = f"{type(exc).__name__}: {exc}"
     sys.stdout.write(json.dumps(answer))
+
+
+def _do(request: Mapping[str, Any], deadline: float) -> None:
+    link = partial(Client, request["port"], request["password"], request["timeout"])
+    client, do, path = link(), request["do"], request["path"]
+    if do in ("hold", "persist"):
+        hold(client, persist=do == "persist", deadline=deadline)
+    elif do == "release":
+        client.call("CLIENT", "UNPAUSE")
+    elif do == "check":
+        client.call("PING")
+    elif do == "read":
+        read(client, path)
+    elif do == "capture":
+        capture(client, path, link)
+    else:
+        restore(client, path, deadline)

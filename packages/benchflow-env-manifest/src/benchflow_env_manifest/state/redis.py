@@ -21,9 +21,10 @@ _log = logging.getLogger(__name__)
 class RedisState(StateBackend):
     """Everything in a server, over its own protocol; no connection is dropped.
 
-    While it is held, `CLIENT PAUSE` lets writers wait. A copy is made of `DUMP`s and
-    put back in one transaction. For a fork of the files, the append-only file or a
-    `SAVE` makes them complete.
+    While it is held, `CLIENT PAUSE` lets writers wait. A few keys are copied by `DUMP`
+    and put back in one transaction; many are streamed out of the server and into it as
+    between two servers. For a fork of the files, the append-only file or a `SAVE` makes
+    them complete.
     """
 
     online = True
@@ -47,13 +48,13 @@ class RedisState(StateBackend):
     async def capture(self, directory: str) -> str:
         """Copy every key of every database."""
         await self._box.must(["mkdir", "-m", "700", directory], what="making a directory")
-        await self._ask("capture", f"{directory}/keys")
+        await self._ask("capture", directory)
         return await tree_digest(self._box, directory)
 
     async def restore(self, directory: str, digest: str) -> None:
-        """Replace all keys in one transaction."""
+        """Replace all keys at once."""
         await verify(self._box, directory, digest)
-        await self._ask("restore", f"{directory}/keys")
+        await self._ask("restore", directory)
 
     async def read(self, folder: Path, *, still: bool) -> EnvState:
         """Return one table per database: key, type, value as JSON, and expiry."""
@@ -86,7 +87,7 @@ class RedisState(StateBackend):
     async def _ask(self, do: str, path: str = "") -> None:
         request = {"do": do, "path": path, "port": self._table.port}
         request |= {"password": self._table.password, "timeout": _WAIT_SEC}
-        answer = await self._box.python(["redis"], request, timeout=_SEC)
+        answer = await self._box.python(["resp", "rdb", "redis"], request, timeout=_SEC)
         if "error" in answer:
             raise EnvironmentError_(
                 f"{do} of {self.label} failed: {answer['error']}",
