@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +19,22 @@ WITHOUT_DUMPS = "dump) exit 3 ;;"
 WITHOUT_RESTORES = "restore) exit 3 ;;"
 SECOND_TIME = "restore) [ -e /run/tried ] || { : >/run/tried; exit 3; } ;;"
 HANGING = "restore) exec sleep 86399 ;;"
+STUCK = """dump) cat "${2#--config=}" >/dev/null; exec sleep 86399 ;;"""
+TORN = """restore)
+    for each; do
+        case $each in -D*) image=${each#-D} ;; -W*) torn=${each#-W}/torn ;; esac
+    done
+    cp -r "$image" "$torn"
+    truncate -s -4096 "$torn"/pages-*.img
+    exec $engine "$@" "-D$torn" ;;"""
+# Its end as soon as the engine has made a process of the box, beside itself.
+KILLED_ONCE = """restore) if ! [ -e /run/tried ]; then
+    : >/run/tried
+    $engine "$@" & engine=$!
+    until read -r one more </proc/$$/task/$$/children; [ "$more" ]; do kill -0 $engine; done
+    kill -9 $engine
+    exit 9
+    fi ;;"""
 
 
 @pytest.fixture
@@ -26,25 +43,47 @@ def broken(engine, tmp_path, monkeypatch):
 
     def put(case):
         script = tmp_path / "engine"
-        script.write_text(f'#!/bin/sh\ncase "$1" in {case} esac\nexec {engine} "$@"\n')
+        lines = ["#!/bin/sh", f"engine={engine}", f'case "$1" in {case} esac', 'exec $engine "$@"']
+        script.write_text("\n".join(lines))
         script.chmod(0o755)
         monkeypatch.setenv("BENCHFLOW_CRIU", str(script))
 
     return put
 
 
-def left(store):
-    """Return the names of what the launchers of this store keep for live images."""
-    found = set()
+def launchers(store):
+    """Yield the directories in /proc of the launchers of this store, and of their forks."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
-        # A launcher's forks look like it, and come and go.
         with suppress(OSError):
             line = path.read_text()
             if "box.launcher" in line and str(store) in line:
-                for place in ("work", "images"):
-                    kept = path.parent / f"root{store}/mnt" / place
-                    found.update(each.name for each in kept.iterdir())
+                yield path.parent
+
+
+def left(store):
+    """Return the names of what the launchers of this store keep for live images."""
+    found = set()
+    for path in launchers(store):
+        for place in ("work", "images"):
+            # A launcher's forks look like it, and come and go.
+            with suppress(OSError):
+                found.update(each.name for each in (path / f"root{store}/mnt" / place).iterdir())
     return found
+
+
+def traces(store):
+    """Count what a box can leave: files, mounts, and what holds namespaces or processes."""
+    mounts = set()
+    for path in launchers(store):
+        with suppress(OSError):
+            lines = (path / "mountinfo").read_text().splitlines()
+            mounts.update(line.split()[4] for line in lines)
+    held = []
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            held.append(str(path.readlink()).partition(":")[0])
+    kinds = [kind for kind in held if kind in {"net", "anon_inode"}]
+    return Counter([*left(store), *mounts, *kinds])
 
 
 async def echo(process, text):
@@ -102,6 +141,8 @@ def test_a_parent_that_does_not_come_back_is_cleanly_gone(with_provider, broken,
     broken(WITHOUT_RESTORES)
 
     async def check(provider):
+        await (await provider.create(SandboxSpec())).teardown()
+        before = traces(store)
         parent = await provider.create(SandboxSpec())
         process = await parent.spawn(["cat"])
         with pytest.raises(SnapshotError, match="does not come back"):
@@ -111,10 +152,75 @@ def test_a_parent_that_does_not_come_back_is_cleanly_gone(with_provider, broken,
             await parent.exec(["true"])
         await process.aclose()
         await parent.teardown()
-        assert left(store) == set()
+        assert traces(store) <= before
         return parent.group.paths
 
     assert not any(Path(path).exists() for path in with_provider(check))
+
+
+def test_an_engine_that_is_killed_half_way_leaves_nothing_in_the_way_of_another_try(
+    with_provider, broken, store
+):
+    broken(KILLED_ONCE)
+
+    async def check(provider):
+        await (await provider.create(SandboxSpec())).teardown()
+        before = traces(store)
+        parent = await provider.create(SandboxSpec())
+        process = await parent.spawn(["cat"])
+        members = len(parent.group.members())
+        await provider.discard(await parent.snapshot("live"))
+        assert await echo(process, b"alive") == b"alive"
+        assert len(parent.group.members()) == members
+        await process.aclose()
+        await parent.teardown()
+        assert traces(store) <= before
+
+    with_provider(check)
+
+
+def test_a_box_whose_dump_takes_too_long_is_cleanly_gone(with_provider, broken, store):
+    broken(STUCK)
+
+    async def check(provider):
+        await (await provider.create(SandboxSpec())).teardown()
+        before = traces(store)
+        parent = await provider.create(SandboxSpec())
+        process = await parent.spawn(["cat"])
+        with pytest.raises(SnapshotError, match="did not end in"):
+            await parent.snapshot("live")
+        with pytest.raises(SandboxError, match="is lost"):
+            await parent.exec(["true"])
+        await process.aclose()
+        await parent.teardown()
+        assert traces(store) <= before
+        return parent.group.paths
+
+    assert not any(Path(path).exists() for path in with_provider(check, live_seconds=0.5))
+
+
+# The engine itself hangs on a torn image: what it waits for has died.
+@pytest.mark.parametrize("fault", [HANGING, TORN], ids=["hanging", "torn"])
+def test_a_child_whose_restore_does_not_end_is_typed_and_leaves_nothing(
+    with_provider, broken, store, fault
+):
+    saved = store.with_name("saved")
+
+    async def save(provider):
+        await provider.save(await (await provider.create(SandboxSpec())).snapshot("live"), saved)
+
+    async def check(provider):
+        await (await provider.create(SandboxSpec())).teardown()
+        image = await provider.load(saved)
+        before = traces(store)
+        with pytest.raises(SnapshotError, match="does not come back"):
+            await provider.create(SandboxSpec(), image=image)
+        assert traces(store) <= before
+        assert [record async for record in provider.sandboxes()] == []
+
+    with_provider(save)
+    broken(fault)
+    with_provider(check, live_seconds=1)
 
 
 @pytest.mark.usefixtures("engine")

@@ -62,13 +62,14 @@ class Keeper:
         *,
         rooted: bool,
         live_budget: int,
+        live_seconds: float,
     ) -> None:
         self._launcher = launcher
         self._forker: Forker | None = None
         self.no_live: SandboxUnsupportedError | None = None
         """Why there are no live snapshots."""
         try:
-            self._forker = Forker(launcher, LiveEngine.find(rooted=rooted))
+            self._forker = Forker(launcher, LiveEngine.find(rooted=rooted), live_seconds)
         except SandboxUnsupportedError as error:
             self.no_live = error
         self._root = str(mount_point(directory))

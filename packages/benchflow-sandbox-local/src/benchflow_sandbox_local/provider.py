@@ -47,7 +47,8 @@ class LocalProvider:
     `store` is the directory of labels and unpacked images; by default one per user.
     `live_budget_mb` is what the processes of all live images may take, and `live_images` where
     they are: in `memory`, or on the `disk` of the store. Unset, $BENCHFLOW_LIVE_IMAGES says
-    it, and without that they are in memory.
+    it, and without that they are in memory. `live_seconds` is the most that one dump or one
+    restore may take: a box that is dumped for longer is lost.
     """
 
     def __init__(
@@ -58,12 +59,14 @@ class LocalProvider:
         prefer_cgroup_v2: bool = False,
         live_budget_mb: int = 8192,
         live_images: LiveImages | None = None,
+        live_seconds: float = 120,
     ) -> None:
         self._allow_unisolated = allow_unisolated
         self._directory = store or default_store()
         self._prefer_v2 = prefer_cgroup_v2
         self._live_budget = live_budget_mb << 20
         self._live_images = live_images or _place_of_images()
+        self._live_seconds = live_seconds
         self._rooted = os.geteuid() == 0
         self._launcher: Launcher | None = None
         self._keeper: Keeper | PlainKeeper | None = None
@@ -171,6 +174,7 @@ class LocalProvider:
             where,
             rooted=self._rooted,
             live_budget=self._live_budget,
+            live_seconds=self._live_seconds,
         )
 
     async def _launch(self) -> Launcher:

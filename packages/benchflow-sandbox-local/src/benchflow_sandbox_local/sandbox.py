@@ -119,6 +119,12 @@ class LocalSandbox:
     @property
     def machine(self) -> Body:
         """The running box; raise `SandboxError` once it is torn down."""
+        machine = self._life()
+        if machine.closed:
+            raise SandboxError(f"sandbox {self._name!r} is lost", hint="restore or replace it")
+        return machine
+
+    def _life(self) -> Body:
         if self._machine is None:
             raise SandboxError(f"sandbox {self._name!r} is gone", hint="create a new one")
         return self._machine
@@ -336,7 +342,7 @@ class LocalSandbox:
     async def restore(self, image: SandboxImage) -> None:
         """Go back to `image`. All processes end; `id`, spec and endpoints stay."""
         async with self._changing:
-            old = self.machine
+            old = self._life()
             self._keeper.check(image)
             if self._freezer.held:
                 raise SnapshotError(f"sandbox {self._name!r} is frozen: thaw it before a restore")

@@ -19,6 +19,7 @@ LOG = "engine.log"
 PIDFILE = "pid"
 _PR_SET_PDEATHSIG = 1
 _MAX_LOG = 1 << 16
+_START_SECONDS = 60
 _ENOSPC = 28
 _ROOM = 1 << 20
 """Bytes: with fewer left, an engine that failed has failed for the want of them."""
@@ -120,9 +121,9 @@ class Dump:
             finally:
                 os._exit(127)
         os.close(held)
-        if not select.select([], [self._hold], [], request["seconds"])[1]:
+        if not select.select([], [self._hold], [], _START_SECONDS)[1]:
             self.__exit__()
-            raise EngineError(5, f"the engine did not start in {request['seconds']} s")
+            raise EngineError(5, f"the engine did not start in {_START_SECONDS} s")
 
     def run(self, seconds: float) -> None:
         """Write down the processes of the box, which is frozen; they are dead on return.

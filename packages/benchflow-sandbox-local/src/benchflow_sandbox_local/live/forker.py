@@ -19,16 +19,14 @@ from .state import LiveState
 if TYPE_CHECKING:
     from benchflow_sandbox_local.cgroup.group import Group
 
-SECONDS = 120.0
-"""The most that one run of the engine may take."""
-
 
 class Forker:
-    """Runs the engine through one launcher."""
+    """Runs the engine through one launcher, for `seconds` at most each time."""
 
-    def __init__(self, launcher: Launcher, engine: LiveEngine) -> None:
+    def __init__(self, launcher: Launcher, engine: LiveEngine, seconds: float) -> None:
         self._launcher = launcher
         self._engine = engine
+        self._seconds = seconds
 
     async def version(self) -> str:
         """Return what the engine says of itself.
@@ -49,7 +47,7 @@ class Forker:
             "pid": machine.pid,
             "freezer": group.freezer,
             "mounts": _mounts(mounts),
-            "seconds": SECONDS,
+            "seconds": self._seconds,
         }
         return start(self._launcher, mounts, request)
 
@@ -80,11 +78,14 @@ class Forker:
             "stopped": stopped,
         }
         try:
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(self._seconds):
                 machine = await Machine.revive(self._launcher, request, wiring.fds)
                 if stopped:
                     await _hold(group)
-        except (SandboxError, TimeoutError) as error:
+        except TimeoutError as error:
+            why = f"the engine did not end in {self._seconds:.0f} s"
+            raise SnapshotError(f"the box does not come back: {why}") from error
+        except SandboxError as error:
             raise SnapshotError(f"the box does not come back: {error}") from error
         wiring.connected()
         return machine
