@@ -24,6 +24,7 @@ from .live.engine import LiveEngine
 from .live.forker import Forker
 from .live.memory import resident
 from .live.state import LiveState
+from .live.stopped import refuse_stopped
 from .machine import Machine, Place, stop
 from .process import LocalProcess
 from .rootfs.base import Base
@@ -272,7 +273,9 @@ class Keeper:
         Raises:
             SnapshotError: It failed. The box goes on, or is gone when it cannot.
         """
-        with self._budget.promised(sum(resident(pid) for pid in sandbox.group.members())):
+        members = sandbox.group.members()
+        refuse_stopped(members)
+        with self._budget.promised(sum(resident(pid) for pid in members)):
             return await self._fork(sandbox, dump, held=held)
 
     async def _fork(self, sandbox: LocalSandbox, dump: Dump, *, held: bool) -> SandboxImage:
