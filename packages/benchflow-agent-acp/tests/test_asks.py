@@ -34,6 +34,7 @@ CODEX = {
                 "type": "string",
                 "title": "Which color?",
                 "description": "Color",
+                "_meta": {"codex": {"isOther": True}},
                 "oneOf": [
                     {"const": "red", "title": "Red"},
                     {"const": "None of the above", "title": "None of the above"},
@@ -120,11 +121,11 @@ def test_claudes_form_is_one_branchable_question_with_free_text():
     assert ask.raw == CLAUDE
 
 
-def test_codex_form_has_every_kind_of_question_and_hides_the_note():
+def test_codex_form_has_every_kind_of_question_and_hides_its_room_for_a_text():
     ask = form(CODEX)
     assert [question.id for question in ask.questions] == ["color", "size", "sure", "tags"]
     assert [question.multi for question in ask.questions] == [False, False, False, True]
-    assert [len(question.options) for question in ask.questions] == [2, 0, 2, 3]
+    assert [len(question.options) for question in ask.questions] == [1, 0, 2, 3]
     assert ask.questions[0].text == "Which color?\nColor"
     assert not ask.branchable
 
@@ -168,11 +169,7 @@ def test_qwens_questionnaire_is_a_question_although_it_travels_as_a_permission()
         (
             form(CODEX),
             Answer(
-                selected={
-                    "color": ("None of the above",),
-                    "sure": ("true",),
-                    "tags": ("a", "c"),
-                },
+                selected={"sure": ("true",), "tags": ("a", "c")},
                 text={"color": "green", "size": "3"},
             ),
             {

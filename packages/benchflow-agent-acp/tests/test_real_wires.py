@@ -24,7 +24,7 @@ def steps_of(agent):
             "codex-acp",
             "elicitation",
             "Codex needs your input to continue.\nTea or coffee?\nDrink",
-            ["Tea", "Coffee", "None of the above"],
+            ["Tea", "Coffee"],
         ),
         ("qwen", "vendor", "Tea or coffee?", ["Tea", "Coffee"]),
     ],

@@ -2,6 +2,7 @@
 
 Claude sends `question_0` with a companion `question_0_custom` for free text; Codex
 sends its own ids with a companion `<id>_note`. A companion is no question of its own.
+Codex adds an option of its own for free text, which is no answer by itself either.
 """
 
 from typing import Any
@@ -17,7 +18,10 @@ from acp.schema import (
 )
 from benchflow_contracts import Answer, Ask, AskOption, Question, UsageError
 
+from .framing import as_object
+
 _COMPANIONS = ("_custom", "_note")
+_OTHER = "None of the above"
 _MAX_QUESTIONS = 32
 _BOOLEANS = (AskOption(id="true", label="Yes"), AskOption(id="false", label="No"))
 
@@ -44,6 +48,8 @@ def _companion(question_id: str, properties: dict[str, Any]) -> str | None:
 def _question(name: str, properties: dict[str, Any], message: str, *, alone: bool) -> Question:
     schema = properties[name]
     options = _options(schema)
+    if _has_other(schema.field_meta):
+        options = tuple(option for option in options if option.id != _OTHER)
     # Claude puts the question itself into the message, Codex into the title.
     parts = [message if alone else None, schema.title, schema.description]
     text = "\n".join(dict.fromkeys(part for part in parts if part))
@@ -54,6 +60,10 @@ def _question(name: str, properties: dict[str, Any], message: str, *, alone: boo
         allow_custom=not options or _companion(name, properties) is not None,
         multi=isinstance(schema, ElicitationMultiSelectPropertySchema),
     )
+
+
+def _has_other(meta: object) -> bool:
+    return as_object(as_object(meta).get("codex")).get("isOther") is True
 
 
 def _options(schema: object) -> tuple[AskOption, ...]:
@@ -107,6 +117,8 @@ def _fill(content: dict[str, Any], ask: Ask, question: Question, answer: Answer)
         if field is None:
             raise UsageError(f"ask {ask.id!r} takes no free text for {question.id!r}")
         content[field] = text
+        if not chosen and _has_other(properties[question.id].get("_meta")):
+            content[question.id] = _OTHER
     else:
         content[question.id] = _typed(text, kind)
 
@@ -128,7 +140,9 @@ def form_answer(ask: Ask, reply: dict[str, Any]) -> Answer:
     for question in ask.questions:
         value = content.get(question.id)
         if value is not None and question.options:
-            selected[question.id] = _as_options(value)
+            # What only makes room for a free text was no option of the question.
+            if value != _OTHER or any(option.id == _OTHER for option in question.options):
+                selected[question.id] = _as_options(value)
         elif value is not None:
             text[question.id] = str(value)
         for end in _COMPANIONS:

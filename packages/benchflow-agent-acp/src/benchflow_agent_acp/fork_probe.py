@@ -113,11 +113,19 @@ class ForkProbe:
                 forks.append(await self._fork(stack, parent))
 
             ask = await asking.run(parent, 0, meanwhile=fork)
-            for number in range(asking.answers(ask)):
+
+            @asynccontextmanager
+            async def answered(number: int) -> AsyncGenerator[Place]:
                 carry, image = forks[0]
                 async with self._carried(image, carry) as child:
                     await asking.proceed(child, ask, number)
-                    await expect_words(child.session, f"the child with answer {number}", {past})
+                    yield child
+
+            branches: list[tuple[str, Branch]] = [
+                (f"the child with answer {number}", partial(answered, number))
+                for number in range(asking.answers(ask))
+            ]
+            await diverge(parent.session, branches, past)
 
     async def replay_ask(self) -> None:
         """The prompt that led to a question leads there again, from before the prompt."""
