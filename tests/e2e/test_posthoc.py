@@ -69,6 +69,25 @@ def test_a_kept_fork_is_gone_on_from_with_changes_and_thrown_away(
     assert bench("checkpoint", "list", "--json") == []
 
 
+def test_a_kept_start_is_gone_on_from_by_who_is_shown_something_else(
+    bench: Any, tmp_path: Path
+) -> None:
+    skill = tmp_path / "skills" / "calendar-care" / "SKILL.md"
+    skill.parent.mkdir(parents=True)
+    skill.write_text("---\nname: calendar-care\ndescription: Look twice.\n---\nLook twice.\n")
+    with ScriptedLlm(book) as llm:
+        made = bench("run", TASK, *endpoint(llm), "--keep", "all", "--json")
+        start = ("rollout", "branch", made["rollout_id"], "--at", "n0", "--json")
+        before = len(llm.requests)
+        bench(*start, "--skills-dir", tmp_path / "skills")
+        skilled = llm.requests[before:]
+        assert all("calendar-care" in json.dumps(request.raw) for request in skilled)
+        # The task's solution was never in that box: it is brought in for the oracle.
+        [other] = bench(*start, "--agent", "oracle")["rollouts"]
+    assert skilled
+    assert other["reward"] == 1.0
+
+
 def test_a_recorded_trajectory_is_repeated_without_a_model(bench: Any) -> None:
     with ScriptedLlm(book) as llm:
         made = bench("run", TASK, *endpoint(llm), "--branch", "ask-user", "--json")

@@ -39,6 +39,15 @@ def test_children_fork_as_they_are_told() -> None:
     assert policy.then.kind == "ask-user"
 
 
-def test_children_cannot_fork_where_nothing_does() -> None:
-    with pytest.raises(UsageError, match="--branch-then"):
-        RunOptions(branch_then="value").rollout_config()
+@pytest.mark.parametrize(
+    ("given", "flag"),
+    [
+        (RunOptions(branch_then="value"), "--branch-then"),
+        (RunOptions(branch_n=3), "--branch-n"),
+        (RunOptions(branch_require="live"), "--branch-require"),
+        (RunOptions(branch="group", branch_n=9), "--branch-children 8"),
+    ],
+)
+def test_a_flag_that_would_do_nothing_is_refused(given: RunOptions, flag: str) -> None:
+    with pytest.raises(UsageError, match=flag):
+        given.rollout_config()

@@ -1,6 +1,6 @@
 """The branch policy that an operator's flags describe."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from benchflow_contracts import (
     AskUserBranch,
@@ -22,19 +22,37 @@ def policy_of(options: "RunOptions") -> BranchPolicy | None:
     """Return the policy, or `None` when nothing is to be forked.
 
     Raises:
-        UsageError: Children are to fork where nothing forks.
+        UsageError: A flag shapes forks where nothing forks, or contradicts another.
     """
     if options.branch is None:
-        if options.branch_then is not None:
-            raise UsageError("--branch-then needs --branch", hint="say how the root forks")
+        given = _given(options)
+        if given:
+            raise UsageError(f"{given[0]} needs --branch", hint="say how the root forks")
         return None
     then = None if options.branch_then is None else _policy(options.branch_then, options, None)
     return _policy(options.branch, options, then)
 
 
+def unforked(options: "RunOptions") -> dict[str, Any]:
+    """Return the update that takes from `options` all that shapes forks."""
+    fields = type(options).model_fields
+    return {name: fields[name].default for name in fields if name.startswith("branch")}
+
+
+def _given(options: "RunOptions") -> list[str]:
+    plain = unforked(options)
+    names = [name for name, default in plain.items() if getattr(options, name) != default]
+    return ["--" + name.replace("_", "-") for name in names]
+
+
 def _policy(kind: BranchKind, options: "RunOptions", then: BranchPolicy | None) -> BranchPolicy:
     budget, require = _budget(options), options.branch_require
     n, at = options.branch_n, options.branch_at
+    if kind != "ask-user" and n > budget.max_children:
+        raise UsageError(
+            f"--branch-n {n} is more than --branch-children {budget.max_children}",
+            hint="raise --branch-children, the bound of one fork",
+        )
     match kind:
         case "ask-user":
             return AskUserBranch(budget=budget, require=require, then=then)

@@ -54,7 +54,6 @@ class RunOptions(Model):
     """Whether the agent is shown the task's skills, in its own native way."""
     skills_dir: Path | None = None
     """Skills to show instead of the task's."""
-    """Whether the agent gets the task's skills."""
     isolation: Literal["hermetic", "twin", "shared"] | None = None
     """Overrides the box that the task is graded in."""
     user: Literal["scripted", "simulated", "auto", "human"] | None = None

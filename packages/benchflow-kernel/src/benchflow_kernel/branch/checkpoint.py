@@ -22,6 +22,8 @@ class Checkpoint:
     """Sessions at rest, which a new process goes on from."""
     live: LiveWorld | None = None
     """Services and sessions that run on in the image; `None` at level `filesystem`."""
+    kept: bool = False
+    """Whether another rollout took it, whose agents may have been shown something else."""
 
     @property
     def ask(self) -> Ask | None:

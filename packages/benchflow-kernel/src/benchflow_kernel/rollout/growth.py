@@ -229,6 +229,7 @@ class Growth:
             live=checkpoint.live,
             state=checkpoint.state,
             replay=start.position.calls,
+            equip=checkpoint.kept,
         )
         if checkpoint.live is not None:
             await world.evict(checkpoint.live.strangers)

@@ -115,7 +115,10 @@ def read_kept(path: Path) -> CheckpointManifest:
     try:
         return CheckpointManifest.model_validate_json((path / MANIFEST).read_bytes())
     except OSError as error:
-        raise StoreError(f"no kept checkpoint in {str(path)!r}: {error.strerror}") from error
+        raise StoreError(
+            f"no kept checkpoint in {str(path)!r}: {error.strerror}",
+            hint="`bench checkpoint list` shows those that there are",
+        ) from error
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         where = f"{path / MANIFEST}:{'.'.join(map(str, problem['loc']))}"

@@ -74,7 +74,12 @@ def resumed_position(
     _check_replay(kept, plan)
     live = _live(kept, running) if kept.live else None
     checkpoint = Checkpoint(
-        turn=kept.checkpoint_turn, image=image, state=kept.state, sessions=at_rest, live=live
+        turn=kept.checkpoint_turn,
+        image=image,
+        state=kept.state,
+        sessions=at_rest,
+        live=live,
+        kept=True,
     )
     return Position(
         node=root,

@@ -115,11 +115,14 @@ class World:
         live: LiveWorld | None = None,
         state: EnvState | None = None,
         replay: Sequence[ModelCall] = (),
+        equip: bool = False,
     ) -> None:
         """Start the box, from the spec or from a checkpoint, and make the world ready.
 
         Of a live checkpoint the services run already, and those that were held must have
         what `state` says; `replay` is what the model line answers from the record first.
+        With `equip` the checkpoint is another rollout's, and what this one's agents are
+        shown is brought in beside what it holds.
 
         Raises:
             BenchFlowError: One phase failed or was late; `aclose` still has to be called.
@@ -130,6 +133,8 @@ class World:
             await self._start(image, replay)
         if image is None:
             await self._furnish()
+        elif equip:
+            await self._equip()
         self._enter("provision")
         await self._provision(image, live, state)
         self._enter("readiness")
@@ -263,10 +268,7 @@ class World:
         task = self._plan.task
         if task.files_dir.is_dir():
             await self._upload(task.files_dir, "/")
-        if self._plan.skills is not None:
-            await self._upload(self._plan.skills, SKILLS_DIR)
-        if self._plan.solution and task.solution_dir.is_dir():
-            await self._upload(task.solution_dir, "/solution")
+        await self._equip()
         for index, command in enumerate(task.config.environment.setup_commands):
             with boundary("sandbox"):
                 result = await self.sandbox.exec(
@@ -282,6 +284,13 @@ class World:
                     f"setup command exited with {result.exit_code}: {said}",
                     where=f"task.toml:environment.setup_commands.{index}",
                 )
+
+    async def _equip(self) -> None:
+        """Bring in what the plan's agents are shown, over what may be there."""
+        if self._plan.skills is not None:
+            await self._upload(self._plan.skills, SKILLS_DIR)
+        if self._plan.solution and self._plan.task.solution_dir.is_dir():
+            await self._upload(self._plan.task.solution_dir, "/solution")
 
     async def _upload(self, local: Path, remote: str) -> None:
         seconds = self._plan.config.deadlines.start

@@ -156,8 +156,7 @@ async def replay(
         trust: Run what the record says although it is not this user's own.
     """
     past = PastRollout.read(find_rollout(rollout, jobs_dir), trust=trust)
-    end = past.tree.leaves[0] if leaf is None else past.node(leaf)
-    report = await repeat_rollout(past, end, jobs_dir=jobs_dir)
+    report = await repeat_rollout(past, past.leaf(leaf), jobs_dir=jobs_dir)
     result = report.result
     if json:
         print_json(

@@ -117,8 +117,9 @@ def gc(
         budget_mb: Drop until all rollouts together hold no more.
         dry_run: Only say what would go.
     """
-    if older_than_days is None and budget_mb is None:
-        raise UsageError("say what may go: --older-than-days or --budget-mb")
+    bounds = [bound for bound in (older_than_days, budget_mb) if bound is not None]
+    if not bounds or not all(bound >= 0 for bound in bounds):
+        raise UsageError("say what may go: --older-than-days or --budget-mb, from 0")
     dropped = collect(
         jobs_dir, older_than_days=older_than_days, budget_mb=budget_mb, dry_run=dry_run
     )

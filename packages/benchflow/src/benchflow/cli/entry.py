@@ -57,7 +57,7 @@ def run(argv: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the last boundary: every error is reported
         if "--debug" in argv:
             traceback.print_exc()
-        return _report(error)
+        return _report(error, _see(words))
 
 
 def _dispatch(words: list[str]) -> int:
@@ -108,24 +108,30 @@ def _app(first: str, config: "Sequence[Config]") -> "App":
     return app
 
 
-def _report(error: Exception) -> int:
-    from benchflow_contracts import BenchFlowError
+def _see(words: list[str]) -> str:
+    """Return where the flags of the command that was asked for are explained."""
+    levels = 0 if find_command(words) is None else 2 if words[0] in GROUPS else 1
+    return f"see `{' '.join(['bench', *words[:levels]])} --help`"
+
+
+def _report(error: Exception, see: str) -> int:
+    from benchflow_contracts import BenchFlowError, UsageError
     from cyclopts import CycloptsError
     from pydantic import ValidationError
 
     if isinstance(error, BenchFlowError):
         code = _EXIT_CODES.get(error.boundary, INFRASTRUCTURE)
-        return _fail(str(error), error.hint, code)
+        return _fail(str(error), see if error.hint == UsageError.default_hint else error.hint, code)
     wrong = error.__cause__ if isinstance(error, CycloptsError) else error
     if isinstance(wrong, ValidationError) and wrong.title.endswith("Options"):
-        return _fail(_flag(wrong), "see `bench --help`", USAGE)
+        return _fail(_flag(wrong), see, USAGE)
     if isinstance(error, CycloptsError):
-        return _fail(str(error).strip(), "see `bench --help`", USAGE)
+        return _fail(str(error).strip(), see, USAGE)
     if isinstance(error, BaseExceptionGroup):
         inner: BaseException = error
         while isinstance(inner, BaseExceptionGroup):
             inner = cast("BaseExceptionGroup[BaseException]", inner).exceptions[0]
-        return _report(inner) if isinstance(inner, Exception) else INTERRUPTED
+        return _report(inner, see) if isinstance(inner, Exception) else INTERRUPTED
     what = f"{type(error).__name__}: {error}"
     return _fail(what, "run again with --debug and report the traceback", INFRASTRUCTURE)
 

@@ -3,12 +3,15 @@
 import json as jsonlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from benchflow_contracts import EnvState, Event, RolloutTree, StoreError, diff_states
+from benchflow_contracts import EnvState, Event, RolloutTree, StoreError, UsageError, diff_states
 from benchflow_kernel import fold, load_task, read_events, tree_to_json
+from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from benchflow.options import RunOptions
+from benchflow.posthoc import leaf_of
 from benchflow.records.model_calls import read_model_calls
 from benchflow.records.trainer import leaf_record
 from benchflow.trajectories import (
@@ -41,10 +44,7 @@ def show(
         leaf: The end of the trajectory; the first leaf by default.
     """
     tree = _load(find_rollout(rollout, jobs_dir))
-    ends = {node.id: node for node in tree.leaves}
-    if leaf is not None and leaf not in ends:
-        raise StoreError(f"{leaf!r} is no leaf", hint=f"leaves: {', '.join(ends)}")
-    end = ends[leaf] if leaf is not None else tree.leaves[0]
+    end = leaf_of(tree, leaf)
     if json:
         print_json([step.model_dump(mode="json") for step in end.steps])
         return
@@ -55,14 +55,14 @@ def show(
         console.print(f"[cyan]{node.id}[/cyan]")
         for marker, text in step_lines(node.step, full=True):
             console.print(f"  [dim]{marker:>9}[/dim]  {visible(text.strip())}")
-    note(f"reward {fmt.reward(end.reward)}  leaf {end.id} of {len(ends)}")
+    note(f"reward {fmt.reward(end.reward)}  leaf {end.id} of {len(tree.leaves)}")
 
 
 def tree(
     rollout: str,
     *,
     credit: bool = False,
-    depth: int | None = None,
+    depth: Annotated[int | None, Parameter(validator=Number(gte=0))] = None,
     jobs_dir: JobsDir = DEFAULT_JOBS,
     json: Json = False,
 ) -> None:
@@ -185,7 +185,7 @@ def _state(tree: RolloutTree, node: str) -> EnvState:
     if chosen not in recorded:
         what = f"node {node!r}" if node else "any leaf"
         known = ", ".join(recorded) or "none; its task has no environment"
-        raise StoreError(
+        raise UsageError(
             f"no state of {what} is recorded in {tree.rollout_id!r}",
             hint=f"nodes with a state: {known}",
         )

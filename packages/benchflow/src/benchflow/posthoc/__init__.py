@@ -1,7 +1,7 @@
 """After a rollout: go on from its checkpoints, repeat it, look after what it kept."""
 
 from .branch import BranchOutcome, Change, branch_rollout
-from .past import PastRollout
+from .past import PastRollout, leaf_of
 from .repeat import RepeatReport, repeat_rollout
 from .shelf import KeptCheckpoint, collect, export_checkpoint, find_kept, kept_below
 
@@ -16,5 +16,6 @@ __all__ = [
     "export_checkpoint",
     "find_kept",
     "kept_below",
+    "leaf_of",
     "repeat_rollout",
 ]

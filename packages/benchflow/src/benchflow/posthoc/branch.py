@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from benchflow_contracts import RolloutNode, UsageError, Value
-from benchflow_kernel import Planes, value_of
+from benchflow_kernel import CheckpointManifest, Planes, read_kept, value_of
 
+from benchflow.branching import policy_of, unforked
 from benchflow.options import RunOptions
 from benchflow.planes import check_agent, open_provider
 from benchflow.records import new_rollout_id
@@ -66,9 +67,10 @@ async def branch_rollout(
     """
     if n < 1 or concurrency < 1:
         raise UsageError("a branch needs at least one continuation, and one at a time")
-    fresh = {"branch": None, "branch_then": None, "keep": "none"}
-    options = RunOptions.model_validate({**past.options.model_dump(), **fresh, **change.options})
+    options = _options(past, change)
     check_agent(options)
+    policy_of(options)
+    _check_skills(read_kept(kept), options, change)
     slots = asyncio.Semaphore(concurrency)
     prepare = partial(_break, commands=tuple(change.faults)) if change.faults else None
     continuation = Continuation(kept, change.prompt)
@@ -90,6 +92,24 @@ async def branch_rollout(
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one()) for _ in range(n)]
     return BranchOutcome([task.result() for task in tasks])
+
+
+def _options(past: PastRollout, change: Change) -> RunOptions:
+    """Return what the continuations run with; they fork as the rollout did only when asked to."""
+    forks = change.options.get("branch") is not None
+    fresh = {"branch_then": None} if forks else unforked(past.options)
+    was = {**past.options.model_dump(), **fresh, "keep": "none"}
+    return RunOptions.model_validate({**was, **change.options})
+
+
+def _check_skills(kept: CheckpointManifest, options: RunOptions, change: Change) -> None:
+    """Refuse skills for a process that has read its own long ago."""
+    held = [each for each in kept.sessions if each.carry is not None]
+    if "skills_dir" in change.options and any(each.agent == options.agent_name for each in held):
+        raise UsageError(
+            f"the live process of agent {options.agent_name!r} was started with its skills",
+            hint="go on from a checkpoint of session files, or with another agent",
+        )
 
 
 def _break(planes: Planes, *, commands: Sequence[str]) -> Planes:

@@ -68,7 +68,7 @@ class FaultyWorld:
         for command in self._commands:
             done = await sandbox.exec(command, user="root", timeout=60)
             if not done.ok:
-                said = (done.stderr or done.stdout).strip()[-200:]
+                said = (done.stderr or done.stdout).strip()[-200:] or "it said nothing"
                 raise UsageError(
                     f"the fault {command!r} ended with {done.exit_code}: {said}",
                     hint="a fault is a shell command that root runs in the sandbox",

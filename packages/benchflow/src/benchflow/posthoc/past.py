@@ -71,8 +71,28 @@ class PastRollout:
             known = ", ".join(list(self.tree.index)[:12])
             raise UsageError(f"no node {name!r}", hint=f"nodes: {known}") from None
 
+    def leaf(self, name: str | None) -> RolloutNode:
+        """Return the end of a trajectory, the first one's by default.
+
+        Raises:
+            UsageError: It is no leaf.
+        """
+        return leaf_of(self.tree, name)
+
     def calls_to(self, node: RolloutNode) -> tuple[ModelCall, ...]:
         """Return the recorded model calls on the path to `node`, in order."""
         recorded = read_model_calls(self.directory)
         named = [ident for step in node.steps for ident in step.model_calls]
         return tuple(recorded[ident] for ident in named if ident in recorded)
+
+
+def leaf_of(tree: RolloutTree, name: str | None) -> RolloutNode:
+    """Return the leaf `name`, or the first one.
+
+    Raises:
+        UsageError: It is no leaf.
+    """
+    ends = {node.id: node for node in tree.leaves}
+    if name is not None and name not in ends:
+        raise UsageError(f"{name!r} is no leaf", hint=f"leaves: {', '.join(ends)}")
+    return tree.leaves[0] if name is None else ends[name]

@@ -20,6 +20,7 @@ from benchflow_contracts import (
 )
 from benchflow_kernel import Planes
 
+from benchflow.branching import unforked
 from benchflow.planes import check_agent, open_provider
 from benchflow.records import new_rollout_id
 from benchflow.records.model_calls import read_model_calls
@@ -68,7 +69,7 @@ async def repeat_rollout(
     Raises:
         BenchFlowError: The record, an option or the task is wrong; nothing has run.
     """
-    fresh = {"branch": None, "branch_then": None, "keep": "none"}
+    fresh = {**unforked(past.options), "keep": "none"}
     options = past.options.model_copy(update=fresh)
     check_agent(options)
     name = new_rollout_id(past.task.id)
