@@ -212,8 +212,13 @@ class LivesOutside(FakeEnvironment):
 
 
 class CheckWrites(FakeEnvironment):
-    async def check(self):
+    async def check(self, expected=None):
         await self.world.insert("log", ("checked",))
+
+
+class BelievesAnything(FakeEnvironment):
+    async def check(self, expected=None):
+        await super().check()
 
 
 class ReseedsOnce(FakeEnvironment):
@@ -231,7 +236,7 @@ class NeverResumes(FakeEnvironment):
         self.held = True
         yield
 
-    async def check(self):
+    async def check(self, expected=None):
         if self.held:
             raise EnvironmentError_("still held")
 
@@ -256,6 +261,7 @@ class TearsDownOnce(FakeEnvironment):
         (DropsVariables, "prepare_only_adds_to_the_spec"),
         (LivesOutside, "worlds_are_isolated"),
         (CheckWrites, "a_ready_world_passes_its_check"),
+        (BelievesAnything, "a_check_refuses_another_state"),
         (ReseedsOnce, "reseed_may_be_called_with_any_seed"),
         (NeverResumes, "a_quiesced_world_can_be_read_while_frozen_and_goes_on"),
         (TearsDownOnce, "teardown_may_be_repeated"),

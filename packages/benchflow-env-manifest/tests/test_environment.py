@@ -177,6 +177,7 @@ def test_a_box_that_can_copy_no_database_says_what_to_install(tmp_path: Path):
             return answer(stdout=f"{WHO}\n{ROOT}\n" if "stat -c" in call.cmd[2] else "")
 
         box.on("sh -c", stat)
+        box.on("stat -c", lambda call: answer(stdout=f"{ROOT}\n"))
         box.on("rm -rf", lambda call: answer())
         await environment.provision(ProvisionContext(box, "t"))
         with pytest.raises(EnvironmentError_, match="neither python3") as caught:

@@ -101,6 +101,7 @@ from .reward import (
 from .sandbox import (
     ByteReader,
     ByteWriter,
+    DialledSandbox,
     Endpoint,
     ExecResult,
     Isolation,
@@ -172,6 +173,7 @@ __all__ = [
     "Checkpointed",
     "Credit",
     "Deadlines",
+    "DialledSandbox",
     "Endpoint",
     "EnvDiff",
     "EnvHandle",

@@ -143,11 +143,15 @@ class Environment(Protocol):
         """Go back to the baseline taken at `provision`."""
         ...
 
-    async def check(self) -> None:
+    async def check(self, expected: EnvState | None = None) -> None:
         """Hold the world against its own invariants. Changes nothing.
 
+        With `expected`, the state is also held against it, as `query` would show it: a
+        world may prove both by one reading.
+
         Raises:
-            EnvironmentError_: One does not hold, or cannot be checked.
+            EnvironmentError_: An invariant does not hold, or cannot be checked.
+            SnapshotError: The state is not `expected`.
         """
         ...
 

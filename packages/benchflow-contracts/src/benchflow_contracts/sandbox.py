@@ -1,5 +1,6 @@
 """The Sandbox plane: where a rollout runs."""
 
+import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -333,6 +334,22 @@ class Sandbox(Protocol):
 
     async def teardown(self) -> None:
         """End every process and remove everything. Idempotent, never raises late."""
+        ...
+
+
+@runtime_checkable
+class DialledSandbox(Protocol):
+    """What a sandbox can do whose loopback the host reaches without a lasting address."""
+
+    async def dial(self, port: int) -> socket.socket:
+        """Return a connection to a port of the inside's loopback, not blocking.
+
+        The caller closes it, at the latest before a snapshot.
+
+        Raises:
+            OSError: Nobody listens there.
+            SandboxError: The sandbox is gone.
+        """
         ...
 
 

@@ -40,6 +40,8 @@ class Box:
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
+        self.who: str | None = None
+        """What `id` says of the agent's user, once it was asked."""
         self._tools: frozenset[str] | None = None
 
     async def run(
@@ -78,9 +80,10 @@ class Box:
             self._tools = frozenset(found.split())
         return self._tools
 
-    def believe(self, tools: Iterable[str]) -> None:
+    def believe(self, tools: Iterable[str], who: str | None) -> None:
         """Take over what another world in the same image found."""
         self._tools = frozenset(tools)
+        self.who = who
 
     async def python(
         self, modules: Sequence[str], request: Mapping[str, Any], *, timeout: float

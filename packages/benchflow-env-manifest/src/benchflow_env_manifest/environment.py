@@ -158,13 +158,16 @@ class ManifestEnvironment:
         if not self._manifest.environment.owns_lifecycle:
             await world.reset()
 
-    async def check(self) -> None:
+    async def check(self, expected: EnvState | None = None) -> None:
         """Prove that services run, state is whole and every declared invariant holds.
+
+        With `expected`, the state is proven to be that, too.
 
         Raises:
             EnvironmentError_: Something does not; the message names all broken invariants.
+            SnapshotError: The state is another one.
         """
-        await self._provisioned().check()
+        await self._provisioned().check(expected)
 
     async def reseed(self, seed: int) -> None:
         """Run `[environment.fork] reseed` with `BENCHFLOW_SEED`; nothing without it.

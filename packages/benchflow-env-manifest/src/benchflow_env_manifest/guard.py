@@ -10,12 +10,13 @@ from benchflow_contracts import EnvironmentError_, SandboxFrozenError
 
 from .box import Box
 
-# Two processes whatever the number of paths: this runs for every fork. What is not
-# there has no line.
-_STAT = """
+# One process whatever the number of paths: this runs for every fork. What is not there
+# has no line. Who the agent is, is asked once.
+_STAT = ("stat", "-c", "%f %u %g %h %n", "--")
+_WHO = f"""
 id "$1" || exit 1
 shift
-stat -c '%f %u %g %h %n' -- "$@" 2>/dev/null || :
+exec {_STAT[0]} {_STAT[1]} '{_STAT[2]}' {_STAT[3]} "$@" 2>/dev/null
 """
 _ID = re.compile(r"uid=(\d+)\S* gid=\S+ groups=(.*)")
 
@@ -79,22 +80,30 @@ class Guard:
 
     async def _look(self) -> frozenset[str]:
         paths = [*self._folders, *self._files, *self._trees]
-        user = self._box.sandbox.spec.user
-        output = await self._box.must(
-            ["sh", "-c", _STAT, "sh", user, *paths], what="looking at the state files"
-        )
-        who, *lines = output.splitlines() or [""]
+        who, lines = await self._stat(paths)
         user_id = _ID.match(who)
         entries = [line.split(" ", 4) for line in lines]
         known = all(len(each) == 5 and each[4] in paths for each in entries)
         if user_id is None or not known or "/" not in [each[4] for each in entries]:
             raise EnvironmentError_("the sandbox's `stat` answered something unexpected")
+        self._box.who = who
         groups = re.findall(r"(?:^|,)(\d+)", user_id.group(2))
         agent = _Agent(int(user_id.group(1)), frozenset(map(int, groups)))
         for *fields, path in entries:
             _check_entry(path, fields, agent, self._allowed(path))
         existing = {each[4] for each in entries}
         return frozenset(existing.difference(self._folders))
+
+    async def _stat(self, paths: Sequence[str]) -> tuple[str, Sequence[str]]:
+        """Return who the agent is, and a line for each path that is there."""
+        who = self._box.who
+        if who is not None:
+            result = await self._box.run([*_STAT, *paths])
+            return who, result.stdout.splitlines()
+        user = self._box.sandbox.spec.user
+        result = await self._box.run(["sh", "-c", _WHO, "sh", user, *paths])
+        who, *lines = result.stdout.splitlines() or [""]
+        return who, lines
 
     def _allowed(self, path: str) -> frozenset[int]:
         if path in self._folders:

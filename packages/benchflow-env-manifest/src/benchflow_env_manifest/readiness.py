@@ -5,13 +5,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import urlsplit
 
-from benchflow_contracts import EnvironmentError_, ReadinessProbe
+from benchflow_contracts import DialledSandbox, EnvironmentError_, ReadinessProbe
 
 from .box import Box
+from .dialling import Dialler, can_dial
 from .manifest import EnvironmentTable, Service
 
 _ROUND_SEC = 1.0
 _PAUSE_SEC = 0.2
+_GLANCE_SEC = 0.1
+_NOT_ASKED = "not asked"
+_CLIENTS = {"python3", "curl", "bash"}
 
 # Each prints one line per probe: nothing when it answers, else what is wrong.
 _CURL = """
@@ -66,17 +70,24 @@ async def wait_until_ready(
     *,
     timeout_sec: float,
     obituary: Callable[[], str],
+    stirred: asyncio.Event,
 ) -> ReadinessProbe:
     """Ask all probes until each has answered, or a service died, or the time is over.
 
-    `obituary` returns what is to be said about services that ended, or `""`.
+    `obituary` returns what is to be said about services that ended, or `""`; when
+    `stirred` is set, it is worth asking.
     """
     started = time.monotonic()
-    answers: Mapping[str, str] = dict.fromkeys(names, "not asked")
+    sandbox = box.sandbox
+    dialler: Dialler | None = None
+    if isinstance(sandbox, DialledSandbox):
+        dialler = Dialler(sandbox, stirred, obituary)
+    answers: Mapping[str, str] = dict.fromkeys(names, _NOT_ASKED)
     while True:
         left = started + timeout_sec - time.monotonic()
         if not (dead := obituary()) and left > 0:
-            answers = await _ask(box, names, min(left, _ROUND_SEC))
+            seconds = min(left, _ROUND_SEC)
+            answers = await _round(box, names, seconds, dialler)
             dead = obituary()
         ready = not dead and not any(answers.values())
         if ready or dead or left <= 0:
@@ -91,6 +102,24 @@ async def wait_until_ready(
 def _too_late(answers: Mapping[str, str], timeout_sec: float) -> str:
     open_ones = "; ".join(f"{name}: {problem}" for name, problem in answers.items() if problem)
     return f"not ready after {timeout_sec:g} s: {open_ones}"
+
+
+async def _round(
+    box: Box, names: Sequence[str], seconds: float, dialler: Dialler | None
+) -> Mapping[str, str]:
+    """Ask from the host what can be asked from there, and the rest inside.
+
+    What stays silent for the host gets a look from inside, too: a service may listen on
+    the IPv6 loopback alone.
+    """
+    if dialler is None:
+        return await _ask(box, names, seconds)
+    probes = {name: probe for name in names if can_dial(probe := _split(name))}
+    answers = await dialler.ask_all(probes, seconds)
+    rest = [name for name in names if answers.get(name, _NOT_ASKED)]
+    if not rest or (len(probes) == len(names) and not _CLIENTS & await box.tools()):
+        return answers
+    return {**answers, **await _ask(box, rest, _GLANCE_SEC if probes else seconds)}
 
 
 async def _ask(box: Box, names: Sequence[str], seconds: float) -> Mapping[str, str]:

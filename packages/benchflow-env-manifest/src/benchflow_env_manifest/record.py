@@ -1,15 +1,18 @@
 """What a world writes down inside its sandbox, for worlds that are forked from it."""
 
 import json
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
-from benchflow_contracts import Model, StateSnapshot
+from benchflow_contracts import Model, StateSnapshot, TransferError
 from pydantic import ValidationError
 
 from .box import Box
 from .state import ROOT
 
 _PATH = f"{ROOT}/world.json"
+_MAX_BYTES = 1 << 20
 _WRITE = 'umask 077; mkdir -p "${1%/*}" && printf %s "$2" > "$1.new" && mv "$1.new" "$1"'
 
 
@@ -20,23 +23,25 @@ class WorldRecord(Model):
     """Names of the services that this image does not have."""
     tools: tuple[str, ...] = ()
     """What `Box.tools` found."""
+    who: str | None = None
+    """What `Box.who` was."""
     baseline: StateSnapshot | None = None
 
 
 async def write_record(box: Box, missing: Sequence[str], baseline: StateSnapshot | None) -> None:
     """Write down what a fork need not find out again."""
     tools = tuple(sorted(await box.tools()))
-    record = WorldRecord(missing=tuple(missing), tools=tools, baseline=baseline)
+    record = WorldRecord(missing=tuple(missing), tools=tools, who=box.who, baseline=baseline)
     command = ["sh", "-c", _WRITE, "sh", _PATH, record.model_dump_json()]
     await box.must(command, what="writing down the world")
 
 
 async def read_record(box: Box) -> WorldRecord | None:
     """Return what the parent wrote down, `None` when it was no world of ours."""
-    found = await box.run(["cat", _PATH])
-    if not found.ok:
-        return None
-    try:
-        return WorldRecord.model_validate(json.loads(found.stdout))
-    except (ValueError, ValidationError, RecursionError):
-        return None
+    with tempfile.TemporaryDirectory(prefix="benchflow-world-") as folder:
+        local = Path(folder) / "world.json"
+        try:
+            await box.sandbox.download(_PATH, local, max_bytes=_MAX_BYTES)
+            return WorldRecord.model_validate(json.loads(local.read_bytes()))
+        except (TransferError, ValueError, ValidationError, RecursionError):
+            return None

@@ -40,6 +40,8 @@ class Services:
         self._env = dict(env)
         self._running: list[RunningService] = []
         self._supervisor: asyncio.Task[None] | None = None
+        self.stirred = asyncio.Event()
+        """Set when a service says something, or ends."""
 
     @property
     def running(self) -> Sequence[RunningService]:
@@ -102,24 +104,23 @@ class Services:
     async def _supervise(self) -> None:
         async with asyncio.TaskGroup() as group:
             for each in self._running:
-                group.create_task(_watch(each))
+                group.create_task(self._watch(each))
 
+    async def _watch(self, each: RunningService) -> None:
+        """Read a service's output to its end, then note how it ended."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._drain(each.process.stdout, each.tail))
+            group.create_task(self._drain(each.process.stderr, each.tail))
+            group.create_task(self._await_end(each))
 
-async def _watch(each: RunningService) -> None:
-    """Read a service's output to its end, then note how it ended."""
-    async with asyncio.TaskGroup() as group:
-        group.create_task(_drain(each.process.stdout, each.tail))
-        group.create_task(_drain(each.process.stderr, each.tail))
-        group.create_task(_await_end(each))
+    async def _await_end(self, each: RunningService) -> None:
+        # A sandbox that is gone is reported by the next call to it.
+        with contextlib.suppress(SandboxError):
+            each.exit_code = await each.process.wait()
+            self.stirred.set()
 
-
-async def _await_end(each: RunningService) -> None:
-    # A sandbox that is gone is reported by the next call to it.
-    with contextlib.suppress(SandboxError):
-        each.exit_code = await each.process.wait()
-
-
-async def _drain(reader: ByteReader, tail: Tail) -> None:
-    with contextlib.suppress(SandboxError):
-        while data := await reader.read():
-            tail.write(data)
+    async def _drain(self, reader: ByteReader, tail: Tail) -> None:
+        with contextlib.suppress(SandboxError):
+            while data := await reader.read():
+                tail.write(data)
+                self.stirred.set()

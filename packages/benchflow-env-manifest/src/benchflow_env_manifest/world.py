@@ -9,6 +9,7 @@ from benchflow_contracts import (
     Endpoint,
     EnvHandle,
     EnvironmentError_,
+    EnvState,
     ProvisionContext,
     ReadinessError,
     ReadinessProbe,
@@ -22,7 +23,7 @@ from .installed import missing_services
 from .invariants import check_invariants
 from .manifest import Manifest, Service
 from .readiness import probes_for, wait_until_ready
-from .record import read_record, write_record
+from .record import WorldRecord, read_record, write_record
 from .services import Services
 from .state import ROOT, StateStore, make_store, services_in
 
@@ -57,10 +58,11 @@ class World:
             SandboxError: One could not be started; the others are stopped again.
         """
         environment = self._manifest.environment
+        record = await self._find_record()
         if self.store is not None:
             await self._ready_store(self.store)
         if self._carried is None:
-            self._installed = await self._find_installed()
+            self._installed = await self._find_installed(record)
             await self._services.start(self._installed)
         else:
             self._installed = self._find_carried(services_in(self._carried))
@@ -89,11 +91,16 @@ class World:
             raise EnvironmentError_(f"carried services {sorted(unknown)} are not in the manifest")
         return tuple(service for service in services if service.name in carried)
 
-    async def _find_installed(self) -> tuple[Service, ...]:
-        services = self._manifest.environment.services
-        record = await read_record(self.box) if self._resumed and services else None
+    async def _find_record(self) -> WorldRecord | None:
+        """Read what the world that this one was forked from wrote down, and believe it."""
+        record = await read_record(self.box) if self._resumed else None
         if record is not None:
-            self.box.believe(record.tools)
+            self.box.believe(record.tools, record.who)
+        return record
+
+    async def _find_installed(self, record: WorldRecord | None) -> tuple[Service, ...]:
+        services = self._manifest.environment.services
+        if record is not None:
             return tuple(each for each in services if each.name not in record.missing)
         missing = await missing_services(self.box, services)
         for name, reason in missing.items():
@@ -136,6 +143,7 @@ class World:
             probes_for(environment, self._installed, skipped),
             timeout_sec=environment.readiness.timeout_sec,
             obituary=self._obituary,
+            stirred=self._services.stirred,
         )
 
     def _obituary(self) -> str:
@@ -162,16 +170,17 @@ class World:
         await write_record(self.box, missing, self._baseline)
         self._sealed = True
 
-    async def check(self) -> None:
+    async def check(self, expected: EnvState | None) -> None:
         """Hold services, state and the manifest's invariants against what they promise.
 
         Raises:
             EnvironmentError_: One does not hold.
+            SnapshotError: The state is not `expected`.
         """
         if dead := self._obituary():
             raise EnvironmentError_(dead)
         if self.store is not None:
-            await self.store.check()
+            await self.store.check(expected)
         if self._manifest.environment.invariants:
             await check_invariants(self.box, self.store, self._manifest.environment.invariants)
 

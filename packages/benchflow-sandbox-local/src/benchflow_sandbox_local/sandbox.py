@@ -278,6 +278,18 @@ class LocalSandbox:
         """Return an unconnected TCP socket in the sandbox's network namespace."""
         return await self._keeper.socket_in(self.machine.netns)
 
+    async def dial(self, port: int) -> socket.socket:
+        """Connect to a port of the inside's loopback."""
+        async with self._work.passing():
+            inside = await self.socket_inside()
+            try:
+                inside.setblocking(False)
+                await asyncio.get_running_loop().sock_connect(inside, ("127.0.0.1", port))
+            except BaseException:
+                inside.close()
+                raise
+            return inside
+
     async def expose_port(self, port: int) -> Endpoint:
         """Make a port inside reachable from the host's loopback. The same port twice is one."""
         if not 0 < port < 65536:

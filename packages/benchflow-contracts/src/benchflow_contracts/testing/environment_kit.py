@@ -183,6 +183,21 @@ async def a_ready_world_passes_its_check(subject: EnvironmentSubject) -> None:
 
 
 @promise()
+async def a_check_refuses_another_state(subject: EnvironmentSubject) -> None:
+    """`check` passes with the state that there is, and fails with the one before a change."""
+    async with subject.world() as (environment, sandbox):
+        before = await environment.query()
+        await environment.check(before)
+        changed = await subject.changed(environment, sandbox)
+        await environment.check(changed)
+        try:
+            await environment.check(before)
+        except SnapshotError:
+            return
+        raise AssertionError("check: a state that was left behind was taken for the present one")
+
+
+@promise()
 async def reseed_may_be_called_with_any_seed(subject: EnvironmentSubject) -> None:
     """`reseed` works whether there is a hook or not; the world passes its check after it."""
     async with subject.world() as (environment, _):
@@ -274,6 +289,7 @@ _CHECKS: tuple[EnvironmentCheck, ...] = (
     the_state_can_be_read_while_frozen,
     a_fork_carries_the_state,
     a_ready_world_passes_its_check,
+    a_check_refuses_another_state,
     reseed_may_be_called_with_any_seed,
     a_quiesced_world_can_be_read_while_frozen_and_goes_on,
     a_live_fork_goes_on_with_the_same_services,

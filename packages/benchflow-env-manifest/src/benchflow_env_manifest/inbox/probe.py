@@ -12,7 +12,8 @@ from collections.abc import Mapping
 
 _FIRST_PAUSE = 0.01
 _LONGEST_PAUSE = 0.2
-_STATUS_LINE = 12  # "HTTP/1.1 200"
+STATUS_LINE = 12
+"""Bytes that hold a status, as `HTTP/1.1 200` does."""
 
 
 def ask(probe: Mapping[str, str], timeout: float) -> str:
@@ -37,12 +38,22 @@ def _encrypted(conn: socket.socket) -> socket.socket:
 
 
 def _http_answer(conn: socket.socket, probe: Mapping[str, str]) -> str:
-    lines = (f"GET {probe['path']} HTTP/1.1", f"Host: {probe['host']}:{probe['port']}")
-    conn.sendall("\r\n".join((*lines, "Connection: close", "", "")).encode())
+    conn.sendall(request_of(probe))
     answer = b""
-    while len(answer) < _STATUS_LINE and (data := conn.recv(4096)):
+    while len(answer) < STATUS_LINE and (data := conn.recv(4096)):
         answer += data
-    status = answer[:_STATUS_LINE].decode("ascii", "replace")
+    return problem_of(answer)
+
+
+def request_of(probe: Mapping[str, str]) -> bytes:
+    """Return what an HTTP probe sends."""
+    lines = (f"GET {probe['path']} HTTP/1.1", f"Host: {probe['host']}:{probe['port']}")
+    return "\r\n".join((*lines, "Connection: close", "", "")).encode()
+
+
+def problem_of(answer: bytes) -> str:
+    """Return what is wrong with the beginning of an HTTP answer, `""` for 2xx and 3xx."""
+    status = answer[:STATUS_LINE].decode("ascii", "replace")
     if status.startswith("HTTP/1.") and status[8:10] in (" 2", " 3"):
         return ""
     return f"answered {status!r}" if status else "closed without an answer"

@@ -25,6 +25,8 @@ class StateBackend(ABC):
     """What the state calls it, when it is not known by its paths."""
     online: bool = False
     """Whether only a running server can read and restore it."""
+    reading_proves: bool = False
+    """Whether `read` finds whatever `check` would."""
     files: tuple[str, ...] = ()
     """Regular files of it that the agent must not reach."""
     trees: tuple[str, ...] = ()

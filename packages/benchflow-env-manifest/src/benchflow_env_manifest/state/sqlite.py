@@ -24,6 +24,7 @@ class SqliteState(StateBackend):
     """
 
     label = "sqlite"
+    reading_proves = True
 
     def __init__(self, box: Box, guard: Guard, paths: Sequence[str]) -> None:
         self._box = box

@@ -17,6 +17,7 @@ from benchflow_contracts import (
     EnvironmentError_,
     EnvState,
     SandboxUnsupportedError,
+    SnapshotError,
     StateSnapshot,
 )
 
@@ -90,6 +91,9 @@ class StateStore:
                 state is asked for under a freeze that `quiesce` does not surround.
         """
         await self._guard.examine()
+        return await self._state()
+
+    async def _state(self) -> EnvState:
         if self._resting is not None:
             return await self._read_files(self._resting)
         async with self._held():
@@ -148,16 +152,23 @@ class StateStore:
                     answers |= await in_folder(partial(backend.ask, mine, still=still))
         return answers
 
-    async def check(self) -> None:
-        """Let each backend prove that it is whole.
+    async def check(self, expected: EnvState | None = None) -> None:
+        """Let each backend prove that it is whole, and that the state is `expected`.
 
         Raises:
             EnvironmentError_: One is damaged.
+            SnapshotError: The state is another one.
         """
         await self._guard.examine()
         for backend in self._backends:
-            async with self._still_for(backend) as still:
-                await in_folder(partial(backend.check, still=still))
+            if expected is None or not backend.reading_proves:
+                async with self._still_for(backend) as still:
+                    await in_folder(partial(backend.check, still=still))
+        if expected is not None and await self._state() != expected:
+            raise SnapshotError(
+                "the environment does not have the state of its checkpoint",
+                hint="a service changes its state when it starts, or the copy is damaged",
+            )
 
     async def forget(self, snap: StateSnapshot) -> None:
         """Remove a snapshot. Idempotent."""

@@ -170,16 +170,17 @@ class World:
             for process_id in process_ids:
                 await (await self.sandbox.attach(process_id)).aclose()
 
-    async def check(self) -> None:
-        """Hold the environment against its own invariants.
+    async def check(self, expected: EnvState | None) -> None:
+        """Hold the environment against its own invariants, and against an expected state.
 
         Raises:
-            EnvironmentError_: One does not hold.
+            EnvironmentError_: An invariant does not hold.
+            SnapshotError: The state is not the expected one.
         """
         if self._environment is not None:
             seconds = self._plan.config.deadlines.provision
             async with within(seconds, "environment", "the environment's invariants"):
-                await self._environment.check()
+                await self._environment.check(expected)
 
     async def reseed(self, seed: int) -> None:
         """Give a fork's environment randomness of its own."""

@@ -15,7 +15,7 @@ from benchflow_contracts.environment import (
     StateSnapshot,
     TableState,
 )
-from benchflow_contracts.errors import EnvironmentError_, SandboxError, TransferError
+from benchflow_contracts.errors import EnvironmentError_, SandboxError, SnapshotError, TransferError
 from benchflow_contracts.sandbox import SandboxSpec
 
 from .faults import FakeFaults, Fault
@@ -159,11 +159,15 @@ class FakeEnvironment:
         await self._begin("reset")
         await self.world.write(await self.world.read("baseline"))
 
-    async def check(self) -> None:
-        """Hold the tables against the invariant."""
+    async def check(self, expected: EnvState | None = None) -> None:
+        """Hold the tables against the invariant, and against an expected state."""
         await self._begin("check")
         if self._invariant is not None and not self._invariant(await self.world.read()):
             raise EnvironmentError_(f"the invariant of environment {self.name!r} does not hold")
+        if expected is not None and await self.query() != expected:
+            raise SnapshotError(
+                f"environment {self.name!r} does not have the state of its checkpoint"
+            )
 
     async def reseed(self, seed: int) -> None:
         """Note the seed."""

@@ -3,8 +3,8 @@
 Imported before a service listens, so it imports little itself.
 """
 
+import _sqlite3 as sqlite3  # without the wrapper, which reads dates that nobody stores
 import os
-import sqlite3
 
 from .errors import UsageError
 

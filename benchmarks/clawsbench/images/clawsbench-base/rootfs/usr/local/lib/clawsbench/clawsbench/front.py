@@ -1,13 +1,14 @@
 """The listener of a service: up at once, with the rest of it behind the first request.
 
 A world is started anew for every branch, so what runs before it listens imports nearly
-nothing (`_socket` and `_signal` are what `socket` and `signal` wrap at a high price).
+nothing (`_signal`, `_socket` and `_sqlite3` are what `signal`, `socket` and `sqlite3` wrap at
+a high price).
 The health check is answered here; any other request is handed to `web`, unread.
 """
 
 import _signal
 import _socket
-import sqlite3
+import _sqlite3 as sqlite3
 import threading
 import time
 from collections.abc import Callable

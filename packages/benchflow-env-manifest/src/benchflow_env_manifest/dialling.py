@@ -1,0 +1,79 @@
+"""Ask services whether they are up, from the host: no process has to start for it."""
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Mapping
+
+from benchflow_contracts import DialledSandbox
+
+from .inbox.probe import STATUS_LINE, problem_of, request_of
+
+_FIRST_PAUSE = 0.01
+_LONGEST_PAUSE = 0.2
+
+Probe = Mapping[str, str]
+
+
+def can_dial(probe: Probe) -> bool:
+    """Whether a probe is of the inside's IPv4 loopback, and not encrypted."""
+    return probe["host"] in ("localhost", "127.0.0.1") and not probe["tls"]
+
+
+class Dialler:
+    """Asks again at once when a service stirs, else after growing pauses."""
+
+    def __init__(
+        self, sandbox: DialledSandbox, stirred: asyncio.Event, dead: Callable[[], object]
+    ) -> None:
+        self._sandbox = sandbox
+        self._stirred = stirred
+        self._dead = dead
+
+    async def ask_all(self, probes: Mapping[str, Probe], seconds: float) -> dict[str, str]:
+        """Ask until each has answered once or a service died, at most for `seconds`.
+
+        Returns what is wrong by name, `""` for what answered. Of an answer no more is
+        read than its status.
+        """
+        end = time.monotonic() + seconds
+        answers = dict.fromkeys(probes, "not asked")
+        pause = _FIRST_PAUSE
+        while True:
+            self._stirred.clear()
+            await self._ask_open(probes, answers, end)
+            left = end - time.monotonic()
+            if not any(answers.values()) or left <= 0 or self._dead():
+                return answers
+            try:
+                async with asyncio.timeout(min(pause, left)):
+                    await self._stirred.wait()
+            except TimeoutError:
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _ask_open(
+        self, probes: Mapping[str, Probe], answers: dict[str, str], end: float
+    ) -> None:
+        async def one(name: str) -> None:
+            answers[name] = await self._ask(probes[name], max(0.05, end - time.monotonic()))
+
+        async with asyncio.TaskGroup() as group:
+            for name in [name for name, problem in answers.items() if problem]:
+                group.create_task(one(name))
+
+    async def _ask(self, probe: Probe, timeout: float) -> str:
+        try:
+            async with asyncio.timeout(timeout):
+                with await self._sandbox.dial(int(probe["port"])) as conn:
+                    return await _answer(conn, probe) if probe["path"] else ""
+        except OSError as exc:  # a TimeoutError is one
+            return f"{type(exc).__name__}: {exc}"
+
+
+async def _answer(conn: socket.socket, probe: Probe) -> str:
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(conn, request_of(probe))
+    answer = b""
+    while len(answer) < STATUS_LINE and (data := await loop.sock_recv(conn, 4096)):
+        answer += data
+    return problem_of(answer)
