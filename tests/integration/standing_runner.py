@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -35,6 +36,8 @@ class StandingProvider(LocalProvider):
 
     async def create(self, *args: Any, **options: Any) -> Any:
         box = await super().create(*args, **options)
+        files = f"seq {os.environ['BENCHFLOW_TEST_FILES']} | xargs -r touch"
+        assert (await box.exec(f"mkdir -p /many && cd /many && {files}", user="root")).ok
         snapshot = box.snapshot
 
         async def sealing(level: Any = "filesystem") -> Any:

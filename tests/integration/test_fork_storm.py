@@ -225,9 +225,6 @@ class Storm:
     async def fork(self, number: int, children: int) -> None:
         """Fork the parent; look at each child, and at the parent after them."""
         image = await sealed(self.parent)
-        # It was brought back as one more child.
-        del self.traces.namespaces[self.parent.id]
-        await self.traces.note(self.parent)
         inherited = list(self.names)
         async with asyncio.TaskGroup() as group:
             for child in range(children):

@@ -103,7 +103,12 @@ class World:
         (self.engine.parent / "wanted").write_text(engine_step)
         return subprocess.Popen(
             [sys.executable, RUNNER, self.task, self.folder, fidelity, step],
-            env={**os.environ, "BENCHFLOW_CRIU": str(self.engine)},
+            env={
+                **os.environ,
+                "BENCHFLOW_CRIU": str(self.engine),
+                # What is restored first is then the parent: one with few files would be kept.
+                "BENCHFLOW_TEST_FILES": "600" if engine_step in RESTORING else "0",
+            },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
@@ -162,7 +167,8 @@ STEPS = {
     "live": ("carried", "sealed", "published"),
 }
 KEPT = {"state": {"sandbox", "environment"}, "live": {"sandbox", "environment", "session"}}
-ENGINE_STEPS = ("pre-dump", "post-dump", "pre-restore", "post-restore", "pre-resume")
+RESTORING = ("pre-restore", "post-restore", "pre-resume")
+ENGINE_STEPS = ("pre-dump", "post-dump", *RESTORING)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from benchflow_contracts.errors import SandboxError, SnapshotError
 from benchflow_contracts.sandbox import ReapPolicy, SandboxSpec
 from benchflow_sandbox_local import LocalProvider
 
+MANY_FILES = "seq 1 600 | xargs touch"
+"""With these a box is not kept over a dump, but brought back."""
 WITHOUT_DUMPS = "dump) exit 3 ;;"
 WITHOUT_RESTORES = "restore) exit 3 ;;"
 SECOND_TIME = "restore) [ -e /run/tried ] || { : >/run/tried; exit 3; } ;;"
@@ -129,6 +131,7 @@ def test_a_restore_that_fails_once_is_tried_again(with_provider, broken):
 
     async def check(provider):
         parent = await provider.create(SandboxSpec())
+        assert (await parent.exec(MANY_FILES)).ok
         process = await parent.spawn(["cat"])
         await provider.discard(await parent.snapshot("live"))
         assert await echo(process, b"alive") == b"alive"
@@ -144,6 +147,7 @@ def test_a_parent_that_does_not_come_back_is_cleanly_gone(with_provider, broken,
         await (await provider.create(SandboxSpec())).teardown()
         before = traces(store)
         parent = await provider.create(SandboxSpec())
+        assert (await parent.exec(MANY_FILES)).ok
         process = await parent.spawn(["cat"])
         with pytest.raises(SnapshotError, match="does not come back"):
             await parent.snapshot("live")
@@ -283,6 +287,7 @@ from benchflow_sandbox_local import LocalProvider
 async def main():
     provider = LocalProvider(store=Path(sys.argv[1]))
     sandbox = await provider.create(SandboxSpec())
+    assert (await sandbox.exec("seq 1 600 | xargs touch")).ok
     process = await sandbox.spawn(["cat"])
     print(json.dumps(sandbox.group.paths), flush=True)
     await sandbox.snapshot("live")

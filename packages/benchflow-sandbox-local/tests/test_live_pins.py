@@ -37,9 +37,8 @@ class World:
         return root
 
     def seal(self, root):
-        count = pin(str(self.upper), str(root))
+        pin(str(self.upper), str(root))
         subprocess.run(["umount", str(root)], check=True)
-        return count
 
 def identity(root, name):
     '''What bf-identity.so reports.'''
@@ -97,7 +96,9 @@ socket.socket(socket.AF_UNIX).bind(str(root / "socket"))
 (root / "big").write_text("x")
 os.setxattr(root / "big", ATTRIBUTE, b"x" * 5000)
 before = identity(root, "big")
-assert pin(str(world.upper), str(root)) == 1
+extent = pin(str(world.upper), str(root))
+assert (extent.files, extent.entries) == (1, 6), extent
+assert extent.bytes == 4096, extent
 assert identity(root, "big") == before
 deep = os.open(root, os.O_RDONLY)
 for depth in range(MAX_DEPTH + 2):

@@ -5,8 +5,8 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
@@ -14,6 +14,7 @@ from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
 from benchflow_contracts.seal import Seal
 from benchflow_sandbox_native import identity_library, init_path
 
+from .box.checkpoint import MOST_BYTES
 from .box.skeleton import IDENTITY
 from .cgroup.group import Group, new_group
 from .cgroup.hierarchy import Hierarchies
@@ -34,7 +35,7 @@ from .saving import Saver
 from .shield import finish
 from .store.budget import Budget
 from .store.labels import PROVIDER, Label, LabelStore
-from .store.layers import MAX_CHAIN, Family, Images, Layer, Sealed, hold, release
+from .store.layers import MAX_CHAIN, Family, Forked, Images, Layer, Sealed, hold, release
 from .store.owner import ProcessIdentity
 from .store.reap import GROUP_PREFIX
 
@@ -259,45 +260,75 @@ class Keeper:
         """Raise `SandboxUnsupportedError` when nothing here takes live snapshots."""
         self.forker()
 
-    def forking(self, sandbox: LocalSandbox) -> AbstractAsyncContextManager[Dump]:
+    @asynccontextmanager
+    async def forking(self, sandbox: LocalSandbox) -> AsyncGenerator[Dump]:
         """Get ready to `fork` a box, so that it is frozen for less time."""
         forker, body, machine = self.forker(), self._bodies[sandbox.id], sandbox.machine
         assert isinstance(machine, Machine)
         shown = [(mount.source, mount.target) for mount in sandbox.spec.mounts]
         shown += [(path, path) for path in body.base.binds]
-        return forker.dump(machine, self._place(body), sandbox.group, tuple(shown))
+        layer = f"l{secrets.token_hex(3)}"
+        # There may be a copy, as large as that.
+        body.family.boxes[layer] = MOST_BYTES
+        place = self._place(body)
+        need = sum(resident(pid) for pid in sandbox.group.members())
+        try:
+            with self._budget.promised(need):
+                async with forker.dump(machine, place, layer, sandbox.group, tuple(shown)) as dump:
+                    yield dump
+        finally:
+            del body.family.boxes[layer]
 
-    async def fork(self, sandbox: LocalSandbox, dump: Dump, *, held: bool) -> SandboxImage:
-        """Take a live snapshot of a frozen box and bring the box back from it.
+    async def fork(self, sandbox: LocalSandbox, dump: Dump, *, held: bool) -> Forked:
+        """Write a frozen box down; one that ended by that is brought back.
 
         Raises:
             SnapshotError: It failed. The box goes on, or is gone when it cannot.
         """
-        members = sandbox.group.members()
-        refuse_stopped(members)
-        with self._budget.promised(sum(resident(pid) for pid in members)):
-            return await self._fork(sandbox, dump, held=held)
-
-    async def _fork(self, sandbox: LocalSandbox, dump: Dump, *, held: bool) -> SandboxImage:
-        forker, body = self.forker(), self._bodies[sandbox.id]
-        machine, processes = sandbox.machine, sandbox.processes
+        refuse_stopped(sandbox.group.members())
+        body, machine, processes = self._bodies[sandbox.id], sandbox.machine, sandbox.processes
         assert isinstance(machine, Machine)
         port = None if sandbox.spec.model is None else sandbox.spec.model.port
-        state = await dump.run(machine, processes, port)
+        done = await dump.run(machine, processes, port)
+        below = body.layers
+        try:
+            if done.copied is None:
+                layer = await self._come_back(sandbox, machine, dump.layer, done.state, held=held)
+            else:
+                layer = Layer(dump.layer, body.family, done.copied, "")
+                body.family.layers[layer.name] = layer
+        finally:
+            unpark(processes)
+        return Forked(body.base, layer, below, done.state)
+
+    async def _come_back(
+        self, sandbox: LocalSandbox, machine: Machine, layer: str, state: LiveState, *, held: bool
+    ) -> Layer:
+        """Bring a dumped box back on top of what was its upper directory."""
+        forker, body = self.forker(), self._bodies[sandbox.id]
         await sandbox.disconnect()
         machine.park()
-        parent = body.layers[0].digest if body.layers else body.base.key
         try:
-            layer = await self._keep_upper(forker, body)
+            kept = await self._keep_upper(forker, body, layer)
             await self._go_on(sandbox, machine, state, held=held)
         except BaseException:
             machine.close()
             await forker.forget(state)
             raise
-        finally:
-            unpark(processes)
-        family = body.family.name
-        layer.digest, digest = await forker.identify(state, family, layer.name, parent)
+        return kept
+
+    async def publish(self, forked: Forked) -> SandboxImage:
+        """Make an image of what `fork` returned."""
+        forker, layer, state = self.forker(), forked.layer, forked.live
+        family = layer.family.name
+        parent = forked.below[0].digest if forked.below else forked.base.key
+        try:
+            layer.digest, digest = await forker.identify(state, family, layer.name, parent)
+        except BaseException:
+            await forker.forget(state)
+            hold((layer,))
+            await self._free(release((layer,)))
+            raise
         image = SandboxImage(
             provider=PROVIDER,
             level="live",
@@ -305,13 +336,12 @@ class Keeper:
             digest=digest,
             bytes=state.bytes,
         )
-        at = body.layers.index(layer)
-        self.images.add(Sealed(image, body.base, body.layers[at:], state))
+        self.images.add(Sealed(image, forked.base, (layer, *forked.below), state))
         return image
 
-    async def _keep_upper(self, forker: Forker, body: _Body) -> Layer:
+    async def _keep_upper(self, forker: Forker, body: _Body, name: str) -> Layer:
         """Turn the upper of a dumped box into its top layer."""
-        layer = Layer(f"l{secrets.token_hex(3)}", body.family, body.family.boxes[body.box], "")
+        layer = Layer(name, body.family, body.family.boxes[body.box], "")
         await forker.retire(body.box, layer.name)
         body.family.layers[layer.name] = layer
         del body.family.boxes[body.box]

@@ -33,6 +33,7 @@ from .process import LocalProcess
 from .relay.server import Relay
 from .relay.upstream import Upstream
 from .shield import finish
+from .store.layers import Forked
 from .transfer.download import Download
 from .transfer.thread import run
 from .transfer.upload import Owner, Upload
@@ -60,8 +61,12 @@ class Keeper(Protocol):
         """Get ready to `fork` a sandbox that still runs."""
         ...
 
-    async def fork(self, sandbox: "LocalSandbox", dump: Dump, *, held: bool) -> SandboxImage:
-        """Take a live snapshot of the frozen sandbox; with `held` it stays frozen."""
+    async def fork(self, sandbox: "LocalSandbox", dump: Dump, *, held: bool) -> Forked:
+        """Write the frozen sandbox down; with `held` it stays frozen."""
+        ...
+
+    async def publish(self, forked: Forked) -> SandboxImage:
+        """Make an image of what `fork` returned."""
         ...
 
     async def seal(self, sandbox: "LocalSandbox") -> SandboxImage:
@@ -325,9 +330,11 @@ class LocalSandbox:
                     if self._relay is not None:
                         await self._relay.drain()
                     limit.reschedule(None)
-                    async with self._keeper.forking(self) as dump, self._freezer.hold():
-                        self._refuse_calls()
-                        return await self._keeper.fork(self, dump, held=held)
+                    async with self._keeper.forking(self) as dump:
+                        async with self._freezer.hold():
+                            self._refuse_calls()
+                            forked = await self._keeper.fork(self, dump, held=held)
+                        return await self._keeper.publish(forked)
         except TimeoutError as error:
             raise SnapshotError(
                 f"sandbox {self._name!r} is busy: a command, a transfer or a model call runs",

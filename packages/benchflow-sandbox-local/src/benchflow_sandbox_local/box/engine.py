@@ -95,7 +95,7 @@ def _cover_tmp(needed: list[str]) -> None:
 
 
 class Dump:
-    """An engine that is ready to write down a box. It touches nothing before `run`.
+    """An engine that is ready to write down a box. It touches nothing before `begin`.
 
     Its configuration is a pipe: it has started when it has read a first page of that, and
     goes on when our end of the pipe is closed.
@@ -125,14 +125,22 @@ class Dump:
             self.__exit__()
             raise EngineError(5, f"the engine did not start in {_START_SECONDS} s")
 
-    def run(self, seconds: float) -> None:
-        """Write down the processes of the box, which is frozen; they are dead on return.
+    def begin(self, *, keep: bool) -> None:
+        """Write down the processes of the box, which is frozen; `finish` has to follow.
+
+        With `keep` they are as they were after it, and otherwise dead.
+        """
+        if keep:
+            os.write(self._hold, b"\nleave-running\n")
+        os.close(self._hold)
+
+    def finish(self, seconds: float) -> None:
+        """Return when all is written.
 
         Raises:
             EngineError: It failed and the box is as it was, unless `errno` is ETIMEDOUT: then
                 the engine was ended half-way, and the box cannot be trusted any more.
         """
-        os.close(self._hold)
         if not _ends(self._pid, seconds):
             raise EngineError(110, f"the engine did not end in {seconds} s")
         _, status = os.waitpid(self._pid, 0)

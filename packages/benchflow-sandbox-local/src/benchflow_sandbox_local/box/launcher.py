@@ -9,8 +9,9 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from . import engine, network, pins, skeleton, syscalls, userns, wire
+from . import engine, network, skeleton, syscalls, userns, wire
 from .boot import Plan, boot
+from .checkpoint import Checkpoint
 from .digest import image_digest
 from .engine import Engine
 from .workspace import Workspace
@@ -99,7 +100,7 @@ class Launcher:
             self._space.drop_family(request["family"])
             wire.send(reply, {"ok": True})
         else:
-            if operation in {"seal", "load"}:
+            if operation in {"seal", "load", "dump"}:
                 self._space.family(request["family"], request["size"])
             self._in_child(request, reply)
 
@@ -270,21 +271,7 @@ class Launcher:
         wire.send(reply, {"ok": True, "digest": digest})
 
     def _dump(self, request: dict[str, Any], reply: socket.socket) -> None:
-        family, box = request["family"], request["box"]
-        merged = f"{self._space.root}/{family}/m-{box}"
-        directory = self._space.image(request["image"])
-        try:
-            program = Engine.of(request, self._space.cache)
-            with engine.Dump(program, request, merged, directory) as dump:
-                wire.send(reply, {"ok": True})
-                _await_word(reply)
-                # What a box can make fail comes while its processes still live.
-                pins.pin(f"{self._space.root}/{family}/u-{box}", merged)
-                dump.run(request["seconds"])
-        except BaseException:
-            self._space.remove_image(request["image"])
-            raise
-        wire.send(reply, {"ok": True, "bytes": self._space.image_bytes(request["image"])})
+        Checkpoint(self._space, request).take(reply)
 
     def _identify(self, request: dict[str, Any], reply: socket.socket) -> None:
         files = self._space.digest(request["family"], request["layer"], request["parent"])
@@ -320,11 +307,6 @@ class Launcher:
     def _drop(self, request: dict[str, Any], reply: socket.socket) -> None:
         self._space.remove_layer(request["family"], request["layer"])
         wire.send(reply, {"ok": True})
-
-
-def _await_word(reply: socket.socket) -> None:
-    if wire.receive(reply) is None:
-        raise InterruptedError("the runner has given this request up")
 
 
 def _wake(_number: int, _frame: object) -> None:

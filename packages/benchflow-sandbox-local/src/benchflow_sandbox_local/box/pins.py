@@ -11,6 +11,7 @@ The launcher runs this: it sees the standard library alone.
 import os
 import stat
 import struct
+from dataclasses import dataclass
 
 ATTRIBUTE = "security.bf.ino"
 """Three little-endian numbers: what processes see, and the two raw numbers it is valid for.
@@ -23,8 +24,18 @@ MAX_DEPTH = 200
 _VALUE = struct.Struct("<QQQ")
 
 
-def pin(upper: str, merged: str) -> int:
-    """Pin every regular file of `upper`; return how many there are.
+@dataclass(slots=True)
+class Extent:
+    """How much there is in an upper directory."""
+
+    entries: int = 0
+    files: int = 0
+    """The regular ones of the entries."""
+    bytes: int = 0
+
+
+def pin(upper: str, merged: str) -> Extent:
+    """Pin every regular file of `upper`; return what there is in it.
 
     `merged` is the mounted root whose upper directory `upper` is. Nothing inside may run
     between this and the unmount; `upper` is then ready to be a lower layer, and stays
@@ -34,37 +45,41 @@ def pin(upper: str, merged: str) -> int:
         OSError: The tree is deeper than `MAX_DEPTH`, or the file system keeps no
             attributes. What is pinned by then is valid.
     """
+    extent = Extent()
     ours, seen = _open(upper), _open(merged)
     try:
-        return _directory(ours, seen, 0)
+        _directory(ours, seen, 0, extent)
     finally:
         os.close(ours)
         os.close(seen)
+    return extent
 
 
-def _directory(upper: int, merged: int, depth: int) -> int:
+def _directory(upper: int, merged: int, depth: int, extent: Extent) -> None:
     if depth > MAX_DEPTH:
         raise OSError(36, f"directories are nested deeper than {MAX_DEPTH}")
-    count, below = 0, list[str]()
+    below: list[str] = []
     with os.scandir(upper) as entries:
         for entry in entries:
+            extent.entries += 1
             # By the kind that the directory records: pipes, devices and links are not touched.
             if entry.is_dir(follow_symlinks=False):
                 below.append(entry.name)
             elif entry.is_file(follow_symlinks=False):
-                _file(entry.stat(follow_symlinks=False).st_ino, merged, entry.name)
-                count += 1
+                info = entry.stat(follow_symlinks=False)
+                _file(info.st_ino, merged, entry.name)
+                extent.files += 1
+                extent.bytes += info.st_blocks * 512
     for name in below:
         ours = _open(name, upper)
         try:
             seen = _open(name, merged)
             try:
-                count += _directory(ours, seen, depth + 1)
+                _directory(ours, seen, depth + 1, extent)
             finally:
                 os.close(seen)
         finally:
             os.close(ours)
-    return count
 
 
 def _file(sealed: int, merged: int, name: str) -> None:

@@ -153,9 +153,10 @@ class Workspace:
                 tree.remove(f"{base}/{name}-{box}", f"{base}/trash")
 
     def remove_layer(self, family: str, layer: str) -> None:
-        """Delete a sealed layer that nothing is mounted on."""
+        """Delete a sealed layer that nothing is mounted on. Idempotent."""
         base = f"{self.root}/{family}"
-        tree.remove(f"{base}/{layer}", f"{base}/trash")
+        if os.path.isdir(f"{base}/{layer}"):
+            tree.remove(f"{base}/{layer}", f"{base}/trash")
 
     def seal(self, request: dict[str, Any]) -> int:
         """Copy a box's upper into a new layer; return the bytes it takes.
@@ -174,6 +175,21 @@ class Workspace:
         except BaseException:
             tree.remove(target, f"{base}/trash")
             raise
+        return copy.bytes
+
+    def copy_upper(self, family: str, box: str, layer: str) -> int | None:
+        """Copy the upper of a box that goes on into a new layer; return the bytes it takes.
+
+        `None`, and nothing is left, when that is not possible.
+        """
+        base = f"{self.root}/{family}"
+        os.mkdir(target := f"{base}/{layer}", 0o755)
+        copy = LayerCopy(target, self.opaque, f"{base}/trash")
+        try:
+            copy.apply(f"{base}/u-{box}")
+        except OSError:
+            tree.remove(target, f"{base}/trash")
+            return None
         return copy.bytes
 
     def copy_out(self, layers: list[str], image: str | None, to: str) -> None:

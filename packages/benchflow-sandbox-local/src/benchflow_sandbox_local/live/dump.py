@@ -19,19 +19,32 @@ _ENOSPC, _ETIMEDOUT = 28, 110
 
 
 @dataclass(frozen=True, slots=True)
+class Dumped:
+    """What was written down of a box."""
+
+    state: LiveState
+    copied: int | None
+    """Bytes of the layer with its files; `None` when there is none, and the box has ended."""
+
+
+@dataclass(frozen=True, slots=True)
 class Dump:
     """An engine that has started, and waits until its box is frozen."""
 
     name: str
     """What the image is called."""
+    layer: str
+    """What a layer with the box's files is called."""
     mounts: tuple[tuple[str, str], ...]
     """What the box is shown of the host: sources and targets."""
     call: Call
 
     async def run(
         self, machine: Machine, processes: list[LocalProcess], port: int | None
-    ) -> LiveState:
-        """Write down the processes of the frozen box and end them; park their pipes.
+    ) -> Dumped:
+        """Write down the processes of the frozen box; park their pipes.
+
+        A box with few files of its own goes on as it was; another one has ended on return.
 
         Raises:
             SnapshotError: It failed and the box is as it was. When even that is not so,
@@ -50,7 +63,8 @@ class Dump:
             unpark(processes)
             raise
         carried = tuple(Carried.of(process) for process in processes)
-        return LiveState(self.name, answer.message["bytes"], carried, self.mounts, port)
+        state = LiveState(self.name, answer.message["bytes"], carried, self.mounts, port)
+        return Dumped(state, answer.message["copied"])
 
 
 @asynccontextmanager
@@ -69,7 +83,7 @@ async def start(
                 await call.answer()
             except LauncherError as error:
                 raise _failure(error) from error
-            yield Dump(name, mounts, call)
+            yield Dump(name, request["layer"], mounts, call)
         finally:
             await call.give_up()
 

@@ -37,13 +37,23 @@ class Forker:
         return await asyncio.to_thread(self._engine.version)
 
     def dump(
-        self, machine: Machine, place: Place, group: "Group", mounts: tuple[tuple[str, str], ...]
+        self,
+        machine: Machine,
+        place: Place,
+        layer: str,
+        group: "Group",
+        mounts: tuple[tuple[str, str], ...],
     ) -> AbstractAsyncContextManager[Dump]:
-        """Get ready to write down the processes of a box, which runs on for now."""
+        """Get ready to write down the processes of a box, which runs on for now.
+
+        `layer` is what a copy of its files will be called.
+        """
         request: dict[str, Any] = {
             "engine": self._engine.told,
             "family": place.family,
             "box": place.box,
+            "size": place.size,
+            "layer": layer,
             "pid": machine.pid,
             "freezer": group.freezer,
             "mounts": _mounts(mounts),

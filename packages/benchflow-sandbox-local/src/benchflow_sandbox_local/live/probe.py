@@ -2,8 +2,8 @@
 
 Capturing and restoring processes depends on the kernel, on the engine and on how both were
 built, and what fails does so silently more often than not. So a toy that holds one of each
-thing that matters is forked, its child is forked again, and each of them must find all that
-it held, and nothing of its siblings.
+thing that matters is forked, its children are forked again, one that is kept meanwhile and one
+that comes back, and each of them must find all that it held, and nothing of its siblings.
 """
 
 import asyncio
@@ -16,6 +16,8 @@ from typing import Any, Protocol
 
 from benchflow_contracts.errors import SandboxError, SandboxTimeoutError, SandboxUnsupportedError
 from benchflow_contracts.sandbox import Process, Sandbox, SandboxImage, SandboxSpec
+
+from benchflow_sandbox_local.box.checkpoint import MOST_ENTRIES
 
 _TOY = Path(__file__).with_name("toy.py")
 _PATIENCE = 120.0
@@ -77,6 +79,11 @@ class _Toy:
         told: dict[str, Any] = json.loads(line)
         return told
 
+    async def fill(self) -> None:
+        """Let it make so many files that its box is not kept when it is forked."""
+        await self.process.stdin.write(f"many {MOST_ENTRIES + 1}\n".encode())
+        await self.line()
+
     async def look(self, where: str, notes: list[str]) -> None:
         """Let it look at what it holds; raise `LostInForkError` unless all of it is there.
 
@@ -121,9 +128,11 @@ class _Probe:
         await toy.look("in the parent", ["origin", "parent"])
         await first.toy.look("in a child", ["origin", "first"])
         await second.toy.look("in a second child", ["origin", "second"])
-        deeper = await self._child(await self._fork(first.sandbox), first.toy)
-        await deeper.toy.look("two forks deep", ["origin", "first", "deeper"])
-        await first.toy.look("in a child that was forked", ["origin", "first", "again"])
+        await second.toy.fill()
+        for child, name in ((first, "first"), (second, "second")):
+            deeper = await self._child(await self._fork(child.sandbox), child.toy)
+            await deeper.toy.look("two forks deep", ["origin", name, "deeper"])
+            await child.toy.look("in a child that was forked", ["origin", name, "again"])
 
     async def _create(self, image: SandboxImage | None) -> Sandbox:
         sandbox = await self._maker.create(self._spec, image, {})

@@ -29,6 +29,9 @@ HELD = b"held over the fork"
 IO_URING_SETUP, LANDLOCK_CREATE_RULESET, ENOSYS = 425, 444, 38
 IN_CREATE, INOTIFY_EVENT = 0x100, struct.Struct("iIII")
 
+MANY = "many "
+"""Before a number, instead of a note: how many files to make, to be a box that has many."""
+
 LOCK_CHILD = """
 import fcntl, sys
 for line in sys.stdin:
@@ -283,6 +286,13 @@ def look(checks: dict[str, Callable[[], None]]) -> dict[str, dict[str, str]]:
     return {"lost": lost, "failed": failed}
 
 
+def fill(directory: Path, count: int) -> None:
+    """Make files."""
+    directory.mkdir()
+    for number in range(count):
+        (directory / str(number)).touch()
+
+
 def tell(message: dict[str, object]) -> None:
     """Write one line of JSON."""
     sys.stdout.write(json.dumps(message) + "\n")
@@ -298,6 +308,10 @@ def main() -> None:
     tell({"ready": True})
     for line in sys.stdin:
         note = line.strip()
+        if note.startswith(MANY):
+            fill(directory / "many", int(note[len(MANY) :]))
+            tell({"filled": True})
+            continue
         found = look(checks)
         notes.append(note)
         (directory / f"note-{note}").touch()

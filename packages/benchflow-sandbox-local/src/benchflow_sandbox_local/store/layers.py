@@ -63,6 +63,18 @@ class Sealed:
     """The processes of a live image."""
 
 
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """A live image that has no digest yet."""
+
+    base: Base
+    layer: Layer
+    """The files that the box had changed."""
+    below: tuple[Layer, ...]
+    """What they lie on, top first."""
+    live: "LiveState"
+
+
 class Images:
     """The snapshots of one provider."""
 

@@ -17,6 +17,7 @@ from benchflow_sandbox_local.live.dump import Dump
 from benchflow_sandbox_local.sandbox import LocalSandbox
 from benchflow_sandbox_local.shield import finish
 from benchflow_sandbox_local.store.labels import Label, LabelStore
+from benchflow_sandbox_local.store.layers import Forked
 from benchflow_sandbox_local.store.owner import ProcessIdentity
 
 from .plain_sandbox import PlainBody, PlainSandbox
@@ -98,7 +99,11 @@ class PlainKeeper:
         dump: Dump,  # noqa: ARG002
         *,
         held: bool,  # noqa: ARG002
-    ) -> SandboxImage:
+    ) -> Forked:
+        """Refuse: there are no snapshots."""
+        raise _no_snapshots()
+
+    async def publish(self, forked: Forked) -> SandboxImage:  # noqa: ARG002 - refused
         """Refuse: there are no snapshots."""
         raise _no_snapshots()
 

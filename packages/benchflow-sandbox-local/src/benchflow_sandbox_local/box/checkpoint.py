@@ -1,0 +1,94 @@
+"""Taking a live image of one box: its files are pinned, its processes written down.
+
+A box with a small upper directory is kept: it goes on as it was, and the image gets a copy
+of the directory. Another box ends, and its very directory becomes a layer of the image.
+"""
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import pins, wire
+from .engine import Dump, Engine
+from .workspace import Workspace
+
+MOST_BYTES, MOST_ENTRIES = 32 << 20, 500
+"""What is copied in less time than a box needs to come back; see decision 0200."""
+
+_STAND_IN = b"link_remap."
+"""The name of a link that the engine makes to a file whose own name is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One image, as it is requested."""
+
+    space: Workspace
+    request: dict[str, Any]
+
+    def take(self, reply: socket.socket) -> None:
+        """Say when the engine is ready, wait for a word, and say what was made.
+
+        Raises:
+            OSError: It failed, and nothing of it is left. What the box is then: see `Dump`.
+        """
+        try:
+            with self._dump() as dump:
+                wire.send(reply, {"ok": True})
+                _await_word(reply)
+                # What a box can make fail comes while its processes still live.
+                keep = _is_small(pins.pin(self._upper, self._merged))
+                copied = self._write(dump, keep=keep)
+            if keep and copied is None:
+                self._forget()
+                with self._dump() as dump:
+                    self._write(dump, keep=False)
+        except BaseException:
+            self._forget()
+            raise
+        size = self.space.image_bytes(self.request["image"])
+        wire.send(reply, {"ok": True, "bytes": size, "copied": copied})
+
+    def _dump(self) -> Dump:
+        engine = Engine.of(self.request, self.space.cache)
+        return Dump(engine, self.request, self._merged, self._image)
+
+    def _write(self, dump: Dump, *, keep: bool) -> int | None:
+        """Write all down; return the bytes of the copy, when that is all that there was."""
+        request, copied = self.request, None
+        dump.begin(keep=keep)
+        if keep:
+            # Beside the engine: nothing in the box runs, and what it reads is not changed.
+            copied = self.space.copy_upper(request["family"], request["box"], request["layer"])
+        dump.finish(request["seconds"])
+        # The engine has removed its links from the kept box again, and a child needs them.
+        return None if self._has_stand_ins() else copied
+
+    def _has_stand_ins(self) -> bool:
+        return _STAND_IN in Path(self._image, "files.img").read_bytes()
+
+    def _forget(self) -> None:
+        self.space.remove_image(self.request["image"])
+        self.space.remove_layer(self.request["family"], self.request["layer"])
+
+    @property
+    def _image(self) -> str:
+        return self.space.image(self.request["image"])
+
+    @property
+    def _upper(self) -> str:
+        return f"{self.space.root}/{self.request['family']}/u-{self.request['box']}"
+
+    @property
+    def _merged(self) -> str:
+        return f"{self.space.root}/{self.request['family']}/m-{self.request['box']}"
+
+
+def _await_word(reply: socket.socket) -> None:
+    if wire.receive(reply) is None:
+        raise InterruptedError("the runner has given this request up")
+
+
+def _is_small(extent: pins.Extent) -> bool:
+    return extent.bytes <= MOST_BYTES and extent.entries <= MOST_ENTRIES
