@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from benchflow_contracts.sandbox import SandboxSpec
 
 WORLD = """
 import os, subprocess, sys
@@ -113,6 +114,35 @@ else:
 """
 
 
+PASSED = """
+from benchflow_sandbox_local.box.pins import MAX_PASSED, highest, pass_numbers
+root = world.generation()
+assert highest(str(world.upper)) == 0
+for number in range(300):
+    (root / "gone").write_text("x")
+    (root / "gone").unlink()
+(root / "sub").mkdir()
+(root / "sub" / "kept").write_text("x")
+with (root / "image").open("a") as file:
+    file.write("of another file system")
+number = identity(root, "sub/kept")[1]
+world.seal(root)
+assert highest(str(world.upper)) == number > 300
+(fresh := world.top / "fresh").mkdir()
+world.mount("tmpfs", "tmpfs", fresh, "")
+pass_numbers(str(fresh), number)
+(fresh / "new").write_text("x")
+assert (fresh / "new").stat().st_ino == number + 1
+pass_numbers(str(fresh), number)
+try:
+    pass_numbers(str(fresh), 2 * MAX_PASSED)
+except OSError as error:
+    assert "numbers up to" in str(error)
+else:
+    raise AssertionError("no refusal")
+"""
+
+
 def run(script, directory):
     if os.geteuid() != 0:
         (pytest.fail if os.environ.get("CI") else pytest.skip)("overlay mounts need root")
@@ -127,3 +157,37 @@ def test_a_file_keeps_its_number_over_a_chain_of_forks_and_shares_it_with_no_oth
 
 def test_a_hostile_tree_is_walked_without_following_or_opening_anything(tmp_path):
     run(HOSTILE, tmp_path)
+
+
+def test_numbers_are_passed_until_no_new_file_can_meet_a_pinned_one(tmp_path):
+    run(PASSED, tmp_path)
+
+
+@pytest.mark.usefixtures("engine")
+def test_no_file_of_a_loaded_world_has_the_number_of_another(with_provider, store):
+    saved = store.with_name("saved")
+    before = "for i in $(seq 300); do : >gone; rm gone; done; : >kept; echo x >>/etc/hosts"
+    seen = "stat -c %i kept /etc/hosts"
+    after = "for i in $(seq 600); do : >new$i; done; stat -c %i new* | sort -u"
+    every = "find /etc /workspace -xdev -type f -links 1 -printf '%i\\n' | sort | uniq -d"
+
+    async def save(provider):
+        sandbox = await provider.create(SandboxSpec())
+        await sandbox.exec(before, user="root")
+        told = (await sandbox.exec(seen)).stdout
+        await provider.save(await sandbox.snapshot("live"), saved)
+        return told
+
+    async def load(provider):
+        await provider.create(SandboxSpec())
+        sandbox = await provider.create(SandboxSpec(), image=await provider.load(saved))
+        told = (await sandbox.exec(seen)).stdout
+        new = (await sandbox.exec(after)).stdout.split()
+        return told, new, (await sandbox.exec(every, user="root")).stdout
+
+    told = with_provider(save)
+    again, new, twice = with_provider(load)
+    assert again == told
+    assert len(new) == 600
+    assert min(map(int, new)) > int(told.split()[0]) > 300
+    assert twice == ""

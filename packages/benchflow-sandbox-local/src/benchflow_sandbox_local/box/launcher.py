@@ -260,7 +260,7 @@ class Launcher:
 
     def _base(self, request: dict[str, Any], reply: socket.socket) -> None:
         space = self._space
-        directory = f"{space.root}/base/{request['name']}"
+        directory = space.base(request["name"])
         built = skeleton.build(directory, request, space.opaque, rooted=space.rooted)
         wire.send(reply, built)
 

@@ -11,6 +11,7 @@ The launcher runs this: it sees the standard library alone.
 import os
 import stat
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 ATTRIBUTE = "security.bf.ino"
@@ -21,6 +22,9 @@ permission on the file to read it. A copy that a privileged tool makes has anoth
 """
 
 MAX_DEPTH = 200
+MAX_PASSED = 2_000_000
+_ELSEWHERE = 1 << 40
+"""Overlay marks the numbers of other file systems in the highest bits."""
 _VALUE = struct.Struct("<QQQ")
 
 
@@ -119,6 +123,58 @@ def moved(value: bytes, old: int, new: int) -> bytes:
     """Return the pin of a copy with raw number `new`; of none, when `value` was not valid."""
     seen = pinned_number(value, old)
     return value if seen is None else _VALUE.pack(seen, new, new)
+
+
+def highest(tree: str) -> int:
+    """Return the largest number that a pin in `tree` shows of a file that boxes have made.
+
+    It is 0 where there is none. What was copied up from a base shows the number of another
+    file system, which is larger than any that this one gives.
+    """
+    root = _open(tree)
+    try:
+        return max(_shown(root, 0), default=0)
+    finally:
+        os.close(root)
+
+
+def _shown(directory: int, depth: int) -> Iterator[int]:
+    if depth > MAX_DEPTH:
+        raise OSError(36, f"directories are nested deeper than {MAX_DEPTH}")
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                below = _open(entry.name, directory)
+                try:
+                    yield from _shown(below, depth + 1)
+                finally:
+                    os.close(below)
+            elif entry.is_file(follow_symlinks=False):
+                value = _read(f"/proc/self/fd/{directory}/{entry.name}")
+                number = pinned_number(value, entry.inode())
+                if number is not None and number < _ELSEWHERE:
+                    yield number
+
+
+def pass_numbers(directory: str, last: int) -> None:
+    """Use up the numbers of a tmpfs until the next file has a larger one than `last`.
+
+    Raises:
+        OSError: That takes more than `MAX_PASSED` files.
+    """
+    while (number := _use_up(directory)) < last:
+        if last - number > MAX_PASSED:
+            raise OSError(34, f"its files have numbers up to {last}, over {MAX_PASSED}")
+        for _ in range(last - number - 1):
+            _use_up(directory)
+
+
+def _use_up(directory: str) -> int:
+    fd = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        return os.fstat(fd).st_ino
+    finally:
+        os.close(fd)
 
 
 def _open(path: str, parent: int | None = None) -> int:

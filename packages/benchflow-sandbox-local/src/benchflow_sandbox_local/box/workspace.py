@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import images, syscalls, tree
+from . import images, pins, syscalls, tree
 from .claim import claim
 from .digest import tree_digest
 from .tree import LayerCopy
@@ -78,6 +78,16 @@ class Workspace:
     def remove_image(self, name: str) -> None:
         """Delete a live image. Idempotent."""
         shutil.rmtree(self.image(name), ignore_errors=True)
+
+    def base(self, name: str) -> str:
+        """Return the directory of a new base, a tmpfs of its own.
+
+        So its files have the same numbers in every launcher: they do not depend on what
+        else was made before.
+        """
+        os.mkdir(path := f"{self.root}/base/{name}", 0o755)
+        syscalls.mount("benchflow", path, "tmpfs", syscalls.MS_NOSUID, "mode=0755")
+        return path
 
     def family(self, name: str, size: int) -> str:
         """Return the directory of a family, its tmpfs capped at `size` bytes."""
@@ -205,8 +215,13 @@ class Workspace:
     def copy_in(
         self, source: str, family: str, layers: list[str], image: tuple[str, int] | None
     ) -> None:
-        """Undo `copy_out`: layers into a family, and a live image with its size."""
+        """Undo `copy_out`: layers into a new family, and a live image with its size.
+
+        No file that is ever made in the family has a number that one of the layers' shows.
+        """
         base = f"{self.root}/{family}"
+        shown = [pins.highest(f"{source}/{place}") for place in range(len(layers))]
+        pins.pass_numbers(base, max(shown))
         for place, layer in enumerate(layers):
             os.mkdir(target := f"{base}/{layer}", 0o755)
             LayerCopy(target, self.opaque, f"{base}/trash").apply(f"{source}/{place}")
