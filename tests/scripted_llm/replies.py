@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .exchange import ModelReply, ModelRequest
+from .requests import JOIN, namespaces
 from .tokens import completion_ids, prompt_ids
 
 Event = tuple[str | None, dict[str, Any] | str]
@@ -106,7 +107,14 @@ def _chat_events(request: ModelRequest, reply: ModelReply, number: int) -> Itera
     yield None, "[DONE]"
 
 
-def _output(reply: ModelReply, number: int) -> list[dict[str, Any]]:
+def _called(request: ModelRequest, name: str) -> dict[str, str]:
+    for space in namespaces(request.raw):
+        if name.startswith(space + JOIN):
+            return {"namespace": space, "name": name.removeprefix(space + JOIN)}
+    return {"name": name}
+
+
+def _output(request: ModelRequest, reply: ModelReply, number: int) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
     if reply.text:
         part = {"type": "output_text", "text": reply.text, "annotations": []}
@@ -126,7 +134,7 @@ def _output(reply: ModelReply, number: int) -> list[dict[str, Any]]:
                 "id": f"fc_{number}_{index}",
                 "call_id": f"call_{number}_{index}",
                 "status": "completed",
-                "name": use.name,
+                **_called(request, use.name),
                 "arguments": json.dumps(use.arguments),
             }
         )
@@ -141,7 +149,7 @@ def _response(request: ModelRequest, reply: ModelReply, number: int, status: str
         "created_at": number,
         "status": status,
         "model": request.model,
-        "output": _output(reply, number) if done else [],
+        "output": _output(request, reply, number) if done else [],
         "usage": {
             "input_tokens": reply.input_tokens,
             "input_tokens_details": {"cached_tokens": 0},
@@ -157,7 +165,7 @@ def _response(request: ModelRequest, reply: ModelReply, number: int, status: str
 def _response_events(request: ModelRequest, reply: ModelReply, number: int) -> Iterator[Event]:
     started = _response(request, reply, number, "in_progress")
     yield "response.created", {"type": "response.created", "response": started}
-    for index, item in enumerate(_output(reply, number)):
+    for index, item in enumerate(_output(request, reply, number)):
         at = {"output_index": index, "item": item}
         yield "response.output_item.added", {"type": "response.output_item.added", **at}
         yield "response.output_item.done", {"type": "response.output_item.done", **at}

@@ -5,6 +5,9 @@ from typing import Any
 
 from .exchange import ModelRequest, Wire
 
+JOIN = "__"
+"""Between a namespace and the name of a tool in it."""
+
 PATHS: dict[str, Wire] = {
     "/v1/chat/completions": "chat",
     "/v1/responses": "responses",
@@ -25,6 +28,12 @@ def read_request(wire: Wire, body: dict[str, Any], headers: dict[str, str]) -> M
         raw=body,
         headers=headers,
     )
+
+
+def namespaces(body: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return the tools of each namespace of a Responses request: Codex's tool servers."""
+    tools = body.get("tools") or []
+    return {tool["name"]: tool["tools"] for tool in tools if tool.get("type") == "namespace"}
 
 
 def _text(content: Any) -> str:
@@ -54,6 +63,8 @@ def _responses(body: dict[str, Any]) -> tuple[dict[str, Any], str, list[str]]:
         for tool in body.get("tools") or []
         if tool.get("type") == "function"
     }
+    for name, space in namespaces(body).items():
+        tools |= {f"{name}{JOIN}{tool['name']}": tool.get("parameters", {}) for tool in space}
     said, results = "", list[str]()
     items = body.get("input", [])
     for item in [{"role": "user", "content": items}] if isinstance(items, str) else items:

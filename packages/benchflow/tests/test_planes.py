@@ -18,6 +18,21 @@ def test_an_agent_that_acts_through_a_model_needs_an_endpoint() -> None:
     check_agent(RunOptions(agent="oracle"))
 
 
+def test_an_agent_that_asks_no_questions_is_not_forked_at_them() -> None:
+    def check(agent: str, **env: str) -> None:
+        options = RunOptions(agent=agent, base_url="http://127.0.0.1:1/v1", model="m")
+        check_agent(options.model_copy(update={"branch": "ask-user", "agent_env": env}))
+
+    for agent, remedy in (("codex-acp", "BENCHFLOW_ASK_MCP"), ("mistral-vibe", "--branch group")):
+        with pytest.raises(UsageError, match="asks no questions") as caught:
+            check(agent)
+        assert remedy in caught.value.hint
+    check("codex-acp", BENCHFLOW_ASK_MCP="1")
+    check("codex-acp", BENCHFLOW_ASK="1")
+    check("claude-agent-acp")
+    check("oracle")
+
+
 @pytest.mark.parametrize("path", ["planted:NUMBER", "planted:Nothing"])
 def test_an_import_path_that_is_no_agent_is_a_usage_error(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,6 +15,7 @@ from benchflow_contracts import (
 
 from .ask_mcp.joined import JoinedProcess
 from .ask_mcp.tool import AskTool, wants_tool
+from .declaration import wants_asks
 from .install import install
 from .launch import Launcher
 from .limits import WireLimits
@@ -41,6 +42,12 @@ class AcpAgent:
     def capabilities(self) -> AgentCapabilities:
         """Return what the declaration vouches for."""
         return self.decl.capabilities()
+
+    def asks(self, role: Role) -> bool:
+        """Whether this role's agent has a way to put a question to its user."""
+        own = self.decl.ask.channel in ("elicitation", "vendor")
+        switched_on = not self.decl.ask.enable or wants_asks(role)
+        return (own and switched_on) or wants_tool(self.decl, role)
 
     async def needs(self, role: Role) -> AgentNeeds:
         """Install the agent when it is missing; return its directories as mounts."""

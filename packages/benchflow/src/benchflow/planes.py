@@ -15,6 +15,7 @@ from benchflow_contracts import (
     ModelGateway,
     Reward,
     RewardFactory,
+    Role,
     SandboxProvider,
     SandboxProviderFactory,
     Task,
@@ -66,15 +67,24 @@ def check_agent(options: RunOptions) -> None:
     """Refuse before anything is started what the agent cannot do without.
 
     Raises:
-        UsageError: The agent acts through a model, and there is no endpoint.
+        UsageError: The agent acts through a model, and there is no endpoint; or questions
+            are to be forked, and it asks none.
     """
     agent = load_agent(options)
-    if not isinstance(agent, AcpAgent) or agent.decl.model.wire == "none":
+    if not isinstance(agent, AcpAgent):
         return
-    if options.base_url is None or options.model is None:
+    if agent.decl.model.wire != "none" and (options.base_url is None or options.model is None):
         raise UsageError(
             f"agent {options.agent_name!r} acts through a model",
             hint="give --base-url URL and --model NAME",
+        )
+    if options.branch == "ask-user" and not agent.asks(Role(env=options.agent_env)):
+        tool = agent.decl.mcp.transport != "none"
+        raise UsageError(
+            f"agent {options.agent_name!r} asks no questions here, so nothing would be forked",
+            hint="give it a question tool with --agent-env.BENCHFLOW_ASK_MCP 1"
+            if tool
+            else "fork at a turn, with --branch group; or take an agent that asks",
         )
 
 
