@@ -22,6 +22,13 @@ WITHOUT_RESTORES = "restore) exit 3 ;;"
 SECOND_TIME = "restore) [ -e /run/tried ] || { : >/run/tried; exit 3; } ;;"
 HANGING = "restore) exec sleep 86399 ;;"
 STUCK = """dump) cat "${2#--config=}" >/dev/null; exec sleep 86399 ;;"""
+HUNG_UP = """dump) if ! [ -e /run/tried{times} ]; then
+    [ -e /run/tried ] && : >/run/triedonce || : >/run/tried
+    cat "${{2#--config=}}" >/dev/null
+    for each; do case $each in -D*) image=${{each#-D}} ;; esac; done
+    echo "(00.1) Error (criu/sk-unix.c): sk unix: Unix socket to somewhere" >"$image/engine.log"
+    exit 1
+    fi ;;"""
 TORN = """restore)
     for each; do
         case $each in -D*) image=${each#-D} ;; -W*) torn=${each#-W}/torn ;; esac
@@ -107,6 +114,33 @@ def test_a_dump_that_fails_leaves_nothing_and_an_unharmed_parent(with_provider, 
             assert await echo(process, b"alive") == b"alive"
         assert (await parent.exec(["true"])).ok
         await process.aclose()
+
+    with_provider(check)
+
+
+def test_a_box_that_has_not_noticed_a_hang_up_is_dumped_when_it_has(with_provider, broken):
+    broken(HUNG_UP.format(times="once"))
+
+    async def check(provider):
+        parent = await provider.create(SandboxSpec())
+        image = await parent.snapshot("live")
+        child = await provider.create(SandboxSpec(), image=image)
+        assert (await child.exec(["true"])).ok
+
+    with_provider(check)
+
+
+def test_a_frozen_box_cannot_notice_so_its_holder_is_told_to_try_again(with_provider, broken):
+    broken(HUNG_UP.format(times=""))
+
+    async def check(provider):
+        parent = await provider.create(SandboxSpec())
+        async with parent.freeze():
+            with pytest.raises(SnapshotError, match="Unix socket") as caught:
+                await parent.snapshot("live")
+        assert caught.value.retryable
+        async with parent.freeze():
+            await parent.snapshot("live")
 
     with_provider(check)
 

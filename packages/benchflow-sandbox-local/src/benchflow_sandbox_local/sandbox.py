@@ -26,7 +26,7 @@ from .command import Command, shell_of
 from .freezing import Freezer
 from .gate import Gate
 from .holding import hold_stopped
-from .live.dump import Dump
+from .live.dump import Dump, HangUpError
 from .network.forward import Forward
 from .pipes import Streams
 from .process import LocalProcess
@@ -37,6 +37,9 @@ from .store.layers import Forked
 from .transfer.download import Download
 from .transfer.thread import run
 from .transfer.upload import Owner, Upload
+
+_HANG_UPS = 4
+"""More tries of a dump that met a connection of ours; the box runs, and rests, between two."""
 
 _SETTLE_SECONDS = 10.0
 """How long a live snapshot waits for commands, transfers and model calls to end."""
@@ -323,6 +326,15 @@ class LocalSandbox:
             return await self._keeper.seal(self)
 
     async def _fork(self) -> SandboxImage:
+        for _ in range(_HANG_UPS):
+            try:
+                return await self._fork_once()
+            except HangUpError:
+                if self._freezer.held:
+                    raise  # only who holds the box can let it notice
+        return await self._fork_once()
+
+    async def _fork_once(self) -> SandboxImage:
         held = self._freezer.held
         try:
             async with asyncio.timeout(0 if held else _SETTLE_SECONDS) as limit:

@@ -2,8 +2,10 @@
 # ruff: noqa: PTH102, PTH103, PTH104, PTH106, PTH112
 """The launcher's private file systems: one tmpfs per family of boxes, and the base layers."""
 
+import errno
 import os
 import shutil
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +16,9 @@ from .tree import LayerCopy
 
 # xino gives all files one st_dev and a number that no two layers share; nfs_export lets
 # watches be restored. What a kernel does not know, a box can do without.
+_BUSY_PAUSES = tuple(0.001 * 2**step for step in range(13))
+"""Seconds between tries, 8 in all, while somebody else still lets go of a lower directory."""
+
 _OPTION_SETS = ("index=on,nfs_export=on,xino=on", "index=on,nfs_export=on", "index=on", "")
 
 
@@ -126,8 +131,13 @@ class Workspace:
         os.chdir(base)
         where = f"upperdir=u-{box},workdir=w-{box}"
         stack = ":".join(_relative(lower, base) for lower in lowers)
-        self._mount_overlay(f"m-{box}", f"lowerdir={stack},{where}")
-        os.chdir("/")
+        try:
+            self._mount_overlay(f"m-{box}", f"lowerdir={stack},{where}")
+        except OSError:
+            self.remove_box(family, box)
+            raise
+        finally:
+            os.chdir("/")
         return f"{base}/m-{box}"
 
     def _mount_overlay(self, target: str, data: str) -> None:
@@ -136,9 +146,9 @@ class Workspace:
         for options in candidates:
             joined = ",".join(part for part in (data, options, *extra) if part)
             try:
-                syscalls.mount("overlay", target, "overlay", syscalls.MS_NOSUID, joined)
+                _when_free(target, joined)
             except OSError as error:
-                if options == candidates[-1]:
+                if options == candidates[-1] or error.errno == errno.EBUSY:
                     raise
                 self.notes["overlay"] = f"the kernel refused {options!r}: {error}"
             else:
@@ -236,6 +246,23 @@ class Workspace:
 
 def _half_of_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def _when_free(target: str, data: str) -> None:
+    """Mount an overlay; wait for a lower directory that is an upper one for a moment more.
+
+    The root of a box that has ended is unmounted here, but each process that was just starting
+    another box, or an engine, had a copy of all our mounts. One that lets go of them at this
+    very moment keeps the old root's file system until it gets to run again.
+    """
+    for pause in _BUSY_PAUSES:
+        try:
+            return syscalls.mount("overlay", target, "overlay", syscalls.MS_NOSUID, data)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+        time.sleep(pause)
+    return syscalls.mount("overlay", target, "overlay", syscalls.MS_NOSUID, data)
 
 
 def _relative(path: str, base: str) -> str:

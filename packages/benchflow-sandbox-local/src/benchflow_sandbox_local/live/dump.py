@@ -27,6 +27,10 @@ class Dumped:
     """Bytes of the layer with its files; `None` when there is none, and the box has ended."""
 
 
+class HangUpError(SnapshotError):
+    """The host hung up on the box a moment ago, and the box has not noticed yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class Dump:
     """An engine that has started, and waits until its box is frozen."""
@@ -94,6 +98,7 @@ def _failure(error: LauncherError) -> SnapshotError:
             f"the box cannot be dumped: no space is left for its image ({error})",
             hint="discard images, give them more (live_budget_mb), or let live_images be 'disk'",
         )
-    # The host hung up on the box's init a moment ago, and it has not noticed yet.
-    passing = "Unix socket" in str(error) and error.errno != _ETIMEDOUT
-    return SnapshotError(f"the box cannot be dumped: {error}", retryable=passing)
+    message = f"the box cannot be dumped: {error}"
+    if "Unix socket" in str(error) and error.errno != _ETIMEDOUT:
+        return HangUpError(message, retryable=True)
+    return SnapshotError(message)
