@@ -81,6 +81,8 @@ class PostgresTable(Table):
     """May lock, drop and make every table."""
     database: Name = "postgres"
     password: str = Field(default="", max_length=256, repr=False)
+    sessions: Literal["keep", "end"] = "keep"
+    """`end`: services connect again by themselves, so that files can be copied, not rows."""
     data: StatePath | None = None
     """The server's directory, to be kept from the agent."""
 

@@ -62,6 +62,10 @@ class StateBackend(ABC):
         backend.
         """
 
+    async def forget(self, directory: str) -> None:
+        """Undo what `capture` left outside of `directory`. Idempotent."""
+        del directory
+
     def holds(self, state: str) -> bool:
         """Whether SQL about `state` is for this backend."""
         del state

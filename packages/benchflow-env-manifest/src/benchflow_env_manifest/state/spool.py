@@ -14,13 +14,27 @@ from .backend import ROOT
 from .copies import MAX_FILE_BYTES
 
 _DIGEST = 'cd "$1" && find . -type f -exec sha256sum {} + | LC_ALL=C sort'
+# The same lines: the library that Python has is several times faster.
+_PYTHON = """cd "$1" && python3 -IS -c '
+import hashlib, os, sys
+def digest(path):
+    total = hashlib.sha256()
+    with open(path, "rb") as file:
+        while data := file.read(1 << 20):
+            total.update(data)
+    return total.hexdigest().encode()
+paths = (os.path.join(folder, name) for folder, _, names in os.walk(b".") for name in names)
+plain = (path for path in paths if os.path.isfile(path) and not os.path.islink(path))
+sys.stdout.buffer.writelines(sorted(digest(path) + b"  " + path + b"\\n" for path in plain))
+'"""
 _LAYOUT = "find . -printf '%y %m %U %G %p %l\\n' | LC_ALL=C sort"
 _SEC = 600
 
 
 async def tree_digest(box: Box, directory: str) -> str:
     """Return the digest of every file below `directory`, with owners and modes."""
-    script = f"{_DIGEST} && {_LAYOUT}"
+    sums = _PYTHON if "python3" in await box.tools() else _DIGEST
+    script = f"{sums} && {_LAYOUT}"
     result = await box.run(["sh", "-c", script, "sh", directory], timeout=_SEC)
     if not result.ok or result.stdout_dropped:
         raise EnvironmentError_(f"restore failed: the snapshot is not here: {tail_of(result)}")

@@ -173,7 +173,7 @@ class StateStore:
     async def forget(self, snap: StateSnapshot) -> None:
         """Remove a snapshot. Idempotent."""
         self._digests.pop(snap.id, None)
-        await self._box.must(["rm", "-rf", snap.path], what="removing captured files")
+        await self._remove(snap.path)
 
     async def _capture(self, backends: Sequence[StateBackend]) -> StateSnapshot:
         ident = uuid4().hex
@@ -191,10 +191,15 @@ class StateStore:
             record = ["sh", "-c", 'printf %s "$2" > "$1/digests"', "sh", path, listed]
             await self._box.must(record, what="writing down the digests")
         except BaseException:
-            await self._box.must(["rm", "-rf", path], what="removing captured files")
+            await self._remove(path)
             raise
         self._digests[ident] = tuple(digests)
         return StateSnapshot(id=ident, path=path, digest=_combined(digests))
+
+    async def _remove(self, path: str) -> None:
+        for index, backend in enumerate(self._backends):
+            await backend.forget(f"{path}/{index}")
+        await self._box.must(["rm", "-rf", path], what="removing captured files")
 
     async def _digests_of(self, snap: StateSnapshot) -> Sequence[str]:
         """Return each backend's digest: those of a parent lie beside its copies."""

@@ -1,4 +1,4 @@
-"""Redis and Postgres in a live fork: their rows are the checkpoint's, while somebody writes."""
+"""Redis and Postgres: in live forks, and rolled back by their files, while somebody writes."""
 
 import asyncio
 import os
@@ -188,5 +188,75 @@ def test_a_live_checkpoint_has_the_rows_of_its_servers_and_children_agree(
                     pass
             await written(kind, parent, kind.pair(await parent.query()))
             await provider.discard(live.image)
+
+    asyncio.run(main())
+
+
+# As above, in sessions that may end: it connects again.
+RECONNECTS = f"""
+{PSQL} -c 'CREATE TABLE pair (name text PRIMARY KEY, n integer)'
+{PSQL} -c "INSERT INTO pair VALUES ('a', 0), ('b', 0)"
+while :; do
+  echo "BEGIN; UPDATE pair SET n = n + 1 WHERE name = 'a'; UPDATE pair SET n = n + 1"
+  echo "WHERE name = 'b'; COMMIT;"
+  for i in 1 2 3; do
+    echo "BEGIN; UPDATE pair SET n = n + 1; COMMIT; SELECT pg_sleep(0.01);"
+  done
+done | (while :; do {PSQL} >/dev/null 2>&1; done)
+"""
+# Many bytes, no rows: what is small is dumped.
+BIG = """
+CREATE TABLE big WITH (autovacuum_enabled = false) AS
+  SELECT repeat(md5(i::text), 30) FROM generate_series(1, 40000) i; DELETE FROM big;
+"""
+ENDING = 'sessions = "end"\n[[environment.state]]\nkind = "files"\npaths = ["/data/notes"]\n'
+
+
+def test_a_database_whose_sessions_may_end_is_rolled_back_by_a_copy_of_its_files(
+    tmp_path: Path,
+) -> None:
+    kind = KINDS["postgres"]
+    manifest = tmp_path / "environment.toml"
+    manifest.write_text(MANIFEST.format(kind="postgres", port=kind.port) + ENDING)
+    manifest.write_text(manifest.read_text().replace('"/data"', '"/data/pg"'))
+    files = {"/opt/server.sh": POSTGRES, "/opt/writer.sh": RECONNECTS, "/data/notes/a": "1"}
+
+    async def main() -> None:
+        async with (
+            asyncio.timeout(300),
+            LocalProvider(store=tmp_path / "store") as provider,
+            world(provider, manifest, files) as (environment, box),
+        ):
+
+            async def sql(text: str, database: str = "postgres") -> str:
+                command = [*PSQL.split(), "-d", database, "-c", text]
+                done = await box.exec(command, user="root", timeout=120)
+                assert done.ok, done
+                return done.stdout.strip()
+
+            writer = await box.spawn(["bash", "/opt/writer.sh"], user="root", cwd="/")
+            await written(kind, environment, [])
+            await sql(BIG)
+            snap = await environment.snapshot()
+            await written(kind, environment, kind.pair(await environment.query()))
+            await environment.restore(snap)
+            await written(kind, environment, kind.pair(await environment.query()))
+            await writer.aclose()
+            await environment.restore(snap)
+            first = await environment.query()
+            assert len(set(kind.pair(first))) == 1
+            await sql("CREATE TABLE mine (x integer)")
+            await sql("UPDATE pair SET n = -1")
+            changed = await environment.query()
+            kept = "SELECT datname FROM pg_database WHERE datname LIKE 'benchflow%' ORDER BY oid"
+            copy = await sql(kept)
+            await sql(f"ALTER DATABASE {copy} ALLOW_CONNECTIONS true")
+            await sql("DELETE FROM pair", copy)
+            with pytest.raises(EnvironmentError_, match="not what was captured"):
+                await environment.restore(snap)
+            assert await environment.query() == changed
+            await environment.reset()
+            assert await environment.query() != changed
+            assert await sql(kept) == copy
 
     asyncio.run(main())

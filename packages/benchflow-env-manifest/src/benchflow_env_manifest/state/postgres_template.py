@@ -1,0 +1,107 @@
+"""Copies of a PostgreSQL database beside it, in its server: files are copied, not rows."""
+
+import json
+from uuid import uuid4
+
+from benchflow_contracts import EnvironmentError_
+
+from benchflow_env_manifest.box import Box
+
+from .postgres_session import PostgresSession
+from .spool import tree_digest
+
+# A dump of less is faster than the checkpoints that copies of files take.
+_FIT = """
+SELECT pg_database_size(d.oid) > 24000000
+    AND current_setting('server_version_num')::int >= 150000 AND datacl IS NULL
+    AND dattablespace = (SELECT oid FROM pg_tablespace WHERE spcname = 'pg_default')
+    AND NOT EXISTS (SELECT 1 FROM pg_db_role_setting WHERE setdatabase = d.oid)
+    AND (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)
+  FROM pg_database d WHERE datname = :'db' AND datname <> 'template1';
+"""
+_CLOSE = """
+ALTER DATABASE :"db" WITH ALLOW_CONNECTIONS false;
+SELECT count(pg_terminate_backend(pid, 30000)) FROM pg_stat_activity
+  WHERE datname = :'db' \\g /dev/null
+"""
+_OPEN = """
+SELECT format('ALTER DATABASE %I WITH ALLOW_CONNECTIONS true', datname)
+  FROM pg_database WHERE datname = :'db' AND NOT datallowconn \\gexec
+"""
+_COPY = """
+SELECT pg_get_userbyid(datdba) AS owner FROM pg_database WHERE datname = :'db' \\gset
+CREATE DATABASE :"to" WITH TEMPLATE :"from" OWNER :"owner"
+  STRATEGY file_copy ALLOW_CONNECTIONS false;
+"""
+_FILES = """
+CHECKPOINT;
+SELECT current_setting('data_directory') || '/base/' || oid
+  FROM pg_database WHERE datname = :'copy';
+"""
+_SWAP = """
+BEGIN;
+ALTER DATABASE :"db" RENAME TO :"old";
+ALTER DATABASE :"fresh" RENAME TO :"db";
+COMMIT;
+"""
+_DROP = 'DROP DATABASE IF EXISTS :"name" WITH (FORCE);'
+
+
+class PostgresTemplate:
+    """A closed copy of the database, for servers whose services connect again.
+
+    Who may administer the server can change a copy, so its files have a digest.
+    """
+
+    def __init__(self, box: Box, session: PostgresSession) -> None:
+        self._box = box
+        self._session = session
+
+    async def fits(self) -> bool:
+        """Whether it is big, and all of it is in what a copy of its files has."""
+        return await self._session.administer(_FIT, "a look at the server") == "t"
+
+    async def make(self) -> str:
+        """End all sessions and copy the database; return what `restore` needs."""
+        name = f"benchflow_{uuid4().hex}"
+        try:
+            await self._session.administer(
+                _CLOSE + _COPY, "a copy", **{"from": self._session.database, "to": name}
+            )
+            digest = await self._digest(name)
+        except BaseException:
+            await self.drop(name)
+            raise
+        finally:
+            await self._session.administer(_OPEN, "opening")
+        return json.dumps({"name": name, "digest": digest})
+
+    async def restore(self, made: str) -> None:
+        """Put a fresh copy of the copy in the database's place; all sessions end."""
+        known = json.loads(made)
+        if await self._digest(known["name"]) != known["digest"]:
+            raise EnvironmentError_("restore failed: the snapshot is not what was captured")
+        fresh, old = (f"benchflow_{uuid4().hex}" for _ in range(2))
+        try:
+            await self._session.administer(_COPY, "a copy", **{"from": known["name"], "to": fresh})
+            await self._session.administer(_CLOSE + _SWAP, "the swap", fresh=fresh, old=old)
+        finally:
+            await self._session.administer(_OPEN, "opening")
+            await self.drop(fresh)
+            await self.drop(old)
+
+    async def forget(self, made: str) -> None:
+        """Drop the copy. Idempotent."""
+        await self.drop(json.loads(made)["name"])
+
+    async def drop(self, name: str) -> None:
+        """Drop a database of ours that may be there."""
+        await self._session.administer(_DROP, "dropping a copy", name=name)
+
+    async def _digest(self, name: str) -> str:
+        where = await self._session.administer(_FILES, "a look at a copy", copy=name)
+        if not where:
+            raise EnvironmentError_("restore failed: the snapshot is not in this sandbox")
+        # The server makes and removes this cache as it likes, and nobody has to trust it.
+        await self._box.must(["rm", "-f", f"{where}/pg_internal.init"], what="clearing a cache")
+        return await tree_digest(self._box, where)
