@@ -10,6 +10,9 @@ from .passage import Passage
 from .purpose import Purpose
 from .tokens import Tokens
 
+_BYTES_PER_TOKEN = 8
+"""Of a request; common text has about four."""
+
 
 @dataclass(slots=True)
 class Draft:
@@ -52,6 +55,15 @@ class Draft:
         made = max(self.usage.output_tokens, made)
         self.usage = self.usage.model_copy(update={"input_tokens": sent, "output_tokens": made})
         self.response = passage.streamed()
+
+    def note_sent(self, passage: Passage) -> None:
+        """Estimate low what the upstream read, where the agent did not wait to be told.
+
+        Without it, an agent that hangs up early has its prompts for nothing.
+        """
+        if not self.usage.input_tokens:
+            sent = len(passage.data) // _BYTES_PER_TOKEN
+            self.usage = self.usage.model_copy(update={"input_tokens": sent})
 
     def note_recorded(self, call: ModelCall) -> None:
         """Take over the answer of a recorded call."""

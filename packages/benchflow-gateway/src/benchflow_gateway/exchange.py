@@ -81,7 +81,7 @@ class Exchange:
                 return await self._pass_error(draft, answer)
             if answer.content_type == "text/event-stream":
                 return await self._stream(draft, passage, answer)
-            body = _upstream_document(await self._client.read(answer))
+            body = _upstream_document(upstream.without_keys(await self._client.read(answer)))
             draft.note(passage, body)
             draft.response = _checked(passage, body)
             return await self._reply(draft, shown_headers(answer))
@@ -110,7 +110,7 @@ class Exchange:
         async for frames in self._frames(answer):
             passed: list[bytes] = []
             for frame in frames:
-                data = _passed(passage, frame)
+                data = _passed(passage, self._clean(frame))
                 (held if passage.state.ending or not asked else passed).append(data)
             await self._write(b"".join(passed))
         held.append(passage.finish() if passage.state.ending else b"")
@@ -140,6 +140,10 @@ class Exchange:
         draft.note(passage, body)
         draft.response = passage.streamed()
         return None
+
+    def _clean(self, frame: Frame) -> Frame:
+        clean = self._line.upstream.without_keys(frame.raw)
+        return frame if clean is frame.raw else Frame.parse(clean)
 
     async def _frames(self, answer: aiohttp.ClientResponse) -> AsyncIterator[list[Frame]]:
         """Yield the frames that came together."""
@@ -192,6 +196,8 @@ class Exchange:
         draft.error = "the line was closed" if self._line.closed else "the agent went away"
         if self._passage is not None and draft.response is None:
             draft.note_cut(self._passage)
+            if draft.charged:
+                draft.note_sent(self._passage)
         try:
             self._line.record(draft)
         except StoreError as error:

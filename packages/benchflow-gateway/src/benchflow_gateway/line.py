@@ -113,7 +113,8 @@ class Line:
         self._next += 1
         named = f"{self.node}.{self._next:06d}"
         draft = Draft(named, self.node, api, self._rules.purposes.of(request), request)
-        draft.model = text_of(request.get("model")) or None
+        # The model that is asked for is priced, not the name that the agent gives it.
+        draft.model = self.upstream.model or text_of(request.get("model")) or None
         return draft
 
     def replay(self, draft: Draft) -> bool:

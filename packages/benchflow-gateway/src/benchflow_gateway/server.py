@@ -19,7 +19,8 @@ from .wires import CHAT, MESSAGES, WIRES, Wire
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 _PATH = re.compile(rf"/r/({NAME})/n/({NAME})/([A-Za-z0-9_-]+)(/.*)?")
 _COUNT = "/messages/count_tokens"
-_PLAIN = re.compile(r"/models(/[A-Za-z0-9._:-]+)*")
+# No name is dots alone: the upstream, which sees our credential, would climb.
+_PLAIN = re.compile(r"/models(/(?!\.+(/|$))[A-Za-z0-9._:-]+)*")
 LineKey = tuple[str, str]
 
 

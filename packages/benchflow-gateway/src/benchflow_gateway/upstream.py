@@ -23,7 +23,9 @@ _VERSION = re.compile(r"/v\d+\w*$")
 _SENT = {"accept", "anthropic-beta", "anthropic-version", "openai-beta"}
 _SHOWN = {"retry-after", "retry-after-ms", "request-id", "x-request-id", "x-should-retry"}
 _POLICY = ("x-policy-version", "x-model-version")
-_LEAST_SECRET = 6
+_KEYS = {"authorization", "x-api-key", "api-key", "x-goog-api-key"}
+_LEAST_SECRET, _LEAST_KEY = 6, 16
+_REDACTED = "[redacted]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,19 @@ class Upstream:
         for value in self.endpoint.headers.values():
             for secret in (value, *value.split()):
                 if len(secret) >= _LEAST_SECRET:
-                    text = text.replace(secret, "[redacted]")
+                    text = text.replace(secret, _REDACTED)
         return text
+
+    def without_keys(self, data: bytes) -> bytes:
+        """Return an answer without our keys, should an upstream echo what it was sent.
+
+        Only what can be nothing but a key is cut out of what a model said.
+        """
+        for name, value in self.endpoint.headers.items():
+            key = value.rpartition(" ")[2].encode()
+            if name.lower() in _KEYS and len(key) >= _LEAST_KEY and key in data:
+                data = data.replace(key, _REDACTED.encode())
+        return data
 
 
 class Client:
