@@ -205,6 +205,7 @@ def test_an_engine_that_is_killed_half_way_leaves_nothing_in_the_way_of_another_
         await (await provider.create(SandboxSpec())).teardown()
         before = traces(store)
         parent = await provider.create(SandboxSpec())
+        assert (await parent.exec(MANY_FILES)).ok
         process = await parent.spawn(["cat"])
         members = len(parent.group.members())
         await provider.discard(await parent.snapshot("live"))

@@ -234,3 +234,30 @@ def test_a_hole_costs_nothing_and_equals_zeros(with_provider):
         assert huge.digest != hole.digest == zeros.digest != other.digest
 
     with_provider(check)
+
+
+def test_the_same_files_are_kept_once_and_other_times_make_other_files(with_provider):
+    async def check(provider):
+        sandbox = await provider.create(SandboxSpec())
+        await sandbox.exec("echo x > file; touch -d @1000 file; head -c 1000000 /dev/urandom > big")
+
+        async def sealed(command):
+            await sandbox.exec(command)
+            return await sandbox.snapshot()
+
+        first, second = await sealed("true"), await sealed("cat big >/dev/null")
+        later, linked = await sealed("touch -d @2000 file"), await sealed("cp -p big b; ln big a")
+        family = provider._keeper.images.get(first).layers[0].family
+        assert first.ref != second.ref
+        assert first.digest == second.digest == later.digest != linked.digest
+        assert len(family.layers) == 3
+        await provider.discard(first)
+        assert len(family.layers) == 3
+        for image, time in ((second, "1000"), (later, "2000")):
+            child = await provider.create(SandboxSpec(), image=image)
+            assert (await child.exec("stat -c %Y file")).stdout == f"{time}\n"
+            await child.teardown()
+        await provider.discard(second)
+        assert len(family.layers) == 2
+
+    with_provider(check)

@@ -236,12 +236,15 @@ class Keeper:
                     size = (await call.answer()).message["bytes"]
                     # The copy is whole: the box may run on while its digest is made.
                     await still.aclose()
-                    digest = (await call.answer()).message["digest"]
+                    told = (await call.answer()).message
         finally:
             del body.family.boxes[name]
-        image = self._register(body, Layer(name, body.family, size, digest), merged=merged)
-        made.append(image)
-        return image
+        layer = Layer(name, body.family, size, told["digest"], told["traits"])
+        twin = body.family.twin(layer)
+        made.append(self._register(body, name, twin or layer, merged=merged))
+        if twin is not None:
+            await self._launcher.ask("drop", family=body.family.name, layer=name)
+        return made[0]
 
     def forker(self) -> Forker:
         """Return what takes live snapshots.
@@ -386,13 +389,13 @@ class Keeper:
         place = self._new_place(sandbox)
         return await forker.revive(state, place, group, wiring, stopped=held)
 
-    def _register(self, body: _Body, layer: Layer, *, merged: bool) -> SandboxImage:
+    def _register(self, body: _Body, name: str, layer: Layer, *, merged: bool) -> SandboxImage:
         layers = (layer,) if merged else (layer, *body.layers)
         body.family.layers[layer.name] = layer
         image = SandboxImage(
             provider=PROVIDER,
             level="filesystem",
-            ref=f"{self._owner.pid}-{body.family.name}/{layer.name}",
+            ref=f"{self._owner.pid}-{body.family.name}/{name}",
             digest=layer.digest,
             bytes=layer.allowance,
         )

@@ -29,6 +29,30 @@ def tree_digest(path: str, parent: str) -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
+def tree_traits(path: str) -> str:
+    """Return the SHA-256 over what `tree_digest` leaves out: times, and names of one file."""
+    digest, first = hashlib.sha256(), dict[int, str]()
+    root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _traits(root, "", digest, first)
+    finally:
+        os.close(root)
+    return digest.hexdigest()
+
+
+def _traits(directory: int, prefix: str, digest: _Digest, first: dict[int, str]) -> None:
+    for name in sorted(os.listdir(directory)):
+        info = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        path = f"{prefix}{name}"
+        _add(digest, [path, str(info.st_mtime_ns), first.setdefault(info.st_ino, path)])
+        if stat.S_ISDIR(info.st_mode):
+            below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+            try:
+                _traits(below, f"{path}/", digest, first)
+            finally:
+                os.close(below)
+
+
 def image_digest(path: str, files: str) -> str:
     """Return the SHA-256 over what the engine wrote, chained to the digest of the files."""
     digest = hashlib.sha256(files.encode())

@@ -267,8 +267,10 @@ class Launcher:
     def _seal(self, request: dict[str, Any], reply: socket.socket) -> None:
         size = self._space.seal(request)
         wire.send(reply, {"ok": True, "bytes": size})
-        digest = self._space.digest(request["family"], request["layer"], request["parent"])
-        wire.send(reply, {"ok": True, "digest": digest})
+        family, layer = request["family"], request["layer"]
+        digest = self._space.digest(family, layer, request["parent"])
+        traits = self._space.traits(family, layer)
+        wire.send(reply, {"ok": True, "digest": digest, "traits": traits})
 
     def _dump(self, request: dict[str, Any], reply: socket.socket) -> None:
         Checkpoint(self._space, request).take(reply)

@@ -11,7 +11,7 @@ from typing import Any
 
 from . import images, pins, syscalls, tree
 from .claim import claim
-from .digest import tree_digest
+from .digest import tree_digest, tree_traits
 from .tree import LayerCopy
 
 # xino gives all files one st_dev and a number that no two layers share; nfs_export lets
@@ -242,6 +242,10 @@ class Workspace:
     def digest(self, family: str, layer: str, parent: str) -> str:
         """Return the identity of a sealed layer on top of `parent`."""
         return tree_digest(f"{self.root}/{family}/{layer}", parent)
+
+    def traits(self, family: str, layer: str) -> str:
+        """Return what a sealed layer has besides its digest."""
+        return tree_traits(f"{self.root}/{family}/{layer}")
 
 
 def _half_of_memory() -> int:

@@ -29,6 +29,15 @@ class Family:
         """What the tmpfs may hold."""
         return sum(self.boxes.values()) + sum(layer.allowance for layer in self.layers.values())
 
+    def twin(self, layer: "Layer") -> "Layer | None":
+        """Return a layer that is the same to the last bit as `layer`, if there is one."""
+        if not layer.traits:
+            return None
+        same = (layer.digest, layer.traits)
+        # One that nobody uses any more is about to be removed.
+        used = (one for one in self.layers.values() if one.users)
+        return next((one for one in used if (one.digest, one.traits) == same), None)
+
     @property
     def empty(self) -> bool:
         """Whether nothing needs the tmpfs any more."""
@@ -44,6 +53,8 @@ class Layer:
     allowance: int
     """What it holds, in bytes."""
     digest: str
+    traits: str = ""
+    """What the digest leaves out of account; empty when it is not known."""
     users: int = 0
 
     def path(self, root: str) -> str:
