@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
@@ -18,6 +19,7 @@ from benchflow.planes import assemble
 from benchflow_contracts import GroupBranch, Role, RolloutConfig, Scene, Turn
 from benchflow_contracts.config import Keep
 from benchflow_kernel import Planes, load_task, run_rollout
+from benchflow_kernel.rollout.keeper import Keeper
 from benchflow_sandbox_local import LocalProvider
 
 TASK, FOLDER, FIDELITY, STEP = sys.argv[1:]
@@ -39,10 +41,15 @@ class StandingProvider(LocalProvider):
         files = f"seq {os.environ['BENCHFLOW_TEST_FILES']} | xargs -r touch"
         assert (await box.exec(f"mkdir -p /many && cd /many && {files}", user="root")).ok
         snapshot = box.snapshot
+        keeper: Any = box._keeper
+        keeper.forking = waiting(keeper.forking)
 
         async def sealing(level: Any = "filesystem") -> Any:
+            if STEP == "copying":
+                threading.Thread(target=stop_the_copy, daemon=True).start()
             image = await snapshot(level)
             stand("sealed")
+            stand("copying")  # it was too quick to be stopped
             return image
 
         box.snapshot = sealing  # type: ignore[method-assign]
@@ -51,6 +58,47 @@ class StandingProvider(LocalProvider):
     async def save(self, image: Any, to: Path) -> None:
         await super().save(image, to)
         stand("saved")
+
+
+def waiting(forking: Any) -> Any:
+    """Stand still when an engine has started, and has not been told to go on."""
+
+    @asynccontextmanager
+    async def started(box: Any) -> AsyncIterator[Any]:
+        async with forking(box) as dump:
+            stand("engine-started")
+            yield dump
+
+    return started
+
+
+def stop_the_copy() -> None:
+    """Stop the launcher's fork that copies the first layer, as soon as the layer is there."""
+    mine = [pid for task in Path("/proc/self/task").iterdir() for pid in children(task)]
+    [launcher] = [pid for pid in mine if b"box.launcher" in command(pid)]
+    families = Path(f"/proc/{launcher}/root{FOLDER}/store/mnt")
+    while not list(families.glob("f-*/l*")):
+        pass
+    forks = children(Path(f"/proc/{launcher}/task/{launcher}"))
+    copying = [int(pid) for pid in forks if command(pid) == command(launcher)]
+    for pid in copying:
+        os.kill(pid, signal.SIGSTOP)
+    if copying:
+        print("copying", flush=True)
+
+
+def children(task: Path) -> list[str]:
+    try:
+        return (task / "children").read_text().split()
+    except OSError:
+        return []  # the thread has just ended
+
+
+def command(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def standing(planes: Planes) -> Planes:
@@ -94,6 +142,9 @@ async def main() -> None:
     def told(event: Any) -> None:
         if event.kind == "checkpointed":
             stand("published")
+
+    keeper: Any = Keeper
+    keeper._drop_oldest = lambda *_: stand("named")
 
     async with StandingProvider(store=Path(FOLDER, "store")) as provider:
         planes = standing(assemble(RunOptions(), task, provider))

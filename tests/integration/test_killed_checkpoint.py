@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from benchflow.posthoc.shelf import collect
 from benchflow_contracts import SandboxRecord
-from benchflow_contracts.sandbox import ReapPolicy
+from benchflow_contracts.sandbox import ReapPolicy, SandboxSpec
 from benchflow_kernel.rollout.kept import kept_checkpoints
 from benchflow_sandbox_local import LocalProvider
 
@@ -107,7 +107,7 @@ class World:
                 **os.environ,
                 "BENCHFLOW_CRIU": str(self.engine),
                 # What is restored first is then the parent: one with few files would be kept.
-                "BENCHFLOW_TEST_FILES": "600" if engine_step in RESTORING else "0",
+                "BENCHFLOW_TEST_FILES": "600" if engine_step in RESTORING else FILES.get(step, "0"),
             },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -163,9 +163,10 @@ def world(tmp_path: Path, shared: Path) -> World:
 
 
 STEPS = {
-    "state": ("quiesced", "sealed", "published", "saved"),
-    "live": ("carried", "sealed", "published"),
+    "state": ("quiesced", "copying", "sealed", "published", "saved", "named"),
+    "live": ("carried", "engine-started", "sealed", "published"),
 }
+FILES = {"copying": "5000"}
 KEPT = {"state": {"sandbox", "environment"}, "live": {"sandbox", "environment", "session"}}
 RESTORING = ("pre-restore", "post-restore", "pre-resume")
 ENGINE_STEPS = ("pre-dump", "post-dump", *RESTORING)
@@ -206,10 +207,15 @@ def test_nothing_half_made_is_seen_and_nothing_is_left(
     assert str(world.store) not in Path("/proc/self/mountinfo").read_text()
     published = checkpoints(world.rollout / "events.jsonl")
     assert all(layers >= KEPT[fidelity] for layers in published)
-    assert bool(published) == (step in {"published", "saved"})
-    assert list(kept_checkpoints(world.rollout)) == []
-    assert collect(world.folder) == []
-    assert list(world.rollout.glob("checkpoints/*")) == []
+    assert bool(published) == (step in {"published", "saved", "named"})
+    if step == "named":
+        # It has its name, so it is whole: a world can be made from it.
+        [(path, manifest)] = kept_checkpoints(world.rollout)
+        assert asyncio.run(revived(world.store, path)) == manifest.image.digest
+    else:
+        assert list(kept_checkpoints(world.rollout)) == []
+        assert collect(world.folder) == []
+        assert list(world.rollout.glob("checkpoints/*")) == []
 
 
 def ended(runner: subprocess.Popen[str]) -> bool:
@@ -229,6 +235,15 @@ async def reap(store: Path) -> list[SandboxRecord]:
     reaped = await provider.reap(ReapPolicy())
     assert [record async for record in provider.sandboxes()] == []
     return reaped
+
+
+async def revived(store: Path, kept: Path) -> str:
+    """Return the digest of a kept checkpoint from which a box was made that works."""
+    async with LocalProvider(store=store) as provider:
+        image = await provider.load(kept / "image")
+        box = await provider.create(SandboxSpec(), image=image)
+        assert (await box.exec("test -x /usr/local/bin/claw-gcal")).ok
+        return image.digest
 
 
 def checkpoints(log: Path) -> list[set[str]]:

@@ -246,11 +246,14 @@ class Launcher:
             "remove": self._remove,
             "drop": self._drop,
         }[request["op"]]
+        launcher = os.getpid()
         if os.fork():
             return
         try:
             # Long work must not outlive those who asked for it.
             syscalls.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != launcher:
+                os._exit(1)  # they were gone before
             self._control.close()
             work(request, reply)
         except BaseException as error:  # noqa: BLE001 - reported, then the process ends
