@@ -1,5 +1,6 @@
 """What the command line prints is safe and stable."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -7,10 +8,10 @@ from pathlib import Path
 import pytest
 from benchflow.cli.commands import GROUPS, ROOT, overview
 from benchflow.cli.entry import run
-from benchflow.cli.output import printable, visible
+from benchflow.cli.output import print_json, printable, visible
 from benchflow.cli.rollouts import find_rollout
 from benchflow.cli.treeview import print_tree
-from benchflow_contracts import Credit, RolloutNode, RolloutTree, UsageError
+from benchflow_contracts import BranchRecord, Credit, RolloutNode, RolloutTree, UsageError
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
@@ -52,6 +53,25 @@ def test_the_label_of_a_fork_sends_the_terminal_no_command(
     assert "yes" in shown
     assert "\x1b" not in shown
     assert "\x9b" not in shown
+
+
+HOSTILE = "\x1b]0;t\x07\x9b2J\u202e[red]\udc80"
+
+
+def test_a_tree_that_somebody_else_wrote_sends_the_terminal_no_command(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    record = BranchRecord(policy="p", fidelity="live", reason=f"why{HOSTILE}", children=0)
+    root = RolloutNode(id=f"n0{HOSTILE}", branch=record)
+    index = {root.id: root}
+    tree = RolloutTree(f"rollout{HOSTILE}", f"task{HOSTILE}", root, index)
+    print_tree(tree)
+    print_json({f"key{HOSTILE}": [f"value{HOSTILE}", "ü\n\t"]})
+    shown = capfd.readouterr().out
+    assert all(word in shown for word in ("rollout", "task", "n0", "why", "[red]"))
+    assert not {char for char in shown if not char.isprintable()} - {"\n"}
+    said = json.loads(shown[shown.index("{") :])
+    assert said == {f"key{HOSTILE}": [f"value{HOSTILE}", "ü\n\t"]}
 
 
 def test_a_tree_shows_its_credit_and_is_cut_below_a_depth(

@@ -10,8 +10,11 @@ if TYPE_CHECKING:
 
 
 def print_json(data: object) -> None:
-    """Print `data` as one indented JSON document."""
-    sys.stdout.write(json.dumps(data, ensure_ascii=False, indent=2) + "\n")
+    """Print `data` as one indented JSON document that sends a terminal no command."""
+    text = json.dumps(data, ensure_ascii=False, indent=2)
+    # What is not printable is within strings, where JSON has an escape for it.
+    sys.stdout.write("".join(c if c == "\n" or _is_plain(c) else _json_escape(c) for c in text))
+    sys.stdout.write("\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
@@ -65,13 +68,18 @@ def printable(text: str) -> str:
     Agents write this text: control characters and bidirectional overrides are shown
     as escape sequences, newlines and tabs stay.
     """
-    return "".join(
-        char if char in "\n\t" or (char.isprintable() and char not in _BIDI) else _escape(char)
-        for char in text
-    )
+    return "".join(char if char in "\n\t" or _is_plain(char) else _escape(char) for char in text)
+
+
+def _is_plain(char: str) -> bool:
+    return char.isprintable() and char not in _BIDI
 
 
 _BIDI = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def _json_escape(char: str) -> str:
+    return json.dumps(char)[1:-1]
 
 
 def _escape(char: str) -> str:

@@ -52,7 +52,7 @@ def show(
     for node in end.path:
         if node.step is None:
             continue
-        console.print(f"[cyan]{node.id}[/cyan]")
+        console.print(f"[cyan]{visible(node.id)}[/cyan]")
         for marker, text in step_lines(node.step, full=True):
             console.print(f"  [dim]{marker:>9}[/dim]  {visible(text.strip())}")
     note(f"reward {fmt.reward(end.reward)}  leaf {end.id} of {len(tree.leaves)}")

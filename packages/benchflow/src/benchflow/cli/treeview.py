@@ -18,7 +18,8 @@ def print_tree(tree: RolloutTree, *, credit: bool = False, depth: int | None = N
     With `credit`, each node that has one shows its advantages. Below `depth` forks, a
     subtree is one line with its number of leaves.
     """
-    drawn = Tree(Text(f"{tree.rollout_id}  {tree.task_id}  {tree.status}", style="bold"))
+    named = f"{_plain(tree.rollout_id)}  {_plain(tree.task_id)}  {tree.status}"
+    drawn = Tree(Text(named, style="bold"))
     drawing = _Drawing(credit=credit)
     root = drawn.add(drawing.label(tree.root))
     drawing.grow(drawn, root, tree.root, math.inf if depth is None else depth)
@@ -51,13 +52,13 @@ class _Drawing:
 
 
 def _label(node: RolloutNode) -> Text:
-    text = Text(node.id, style="cyan")
+    text = Text(_plain(node.id), style="cyan")
     if node.label is not None:
         text.append(f"  {_plain(node.label)}", style="bold magenta")
     if node.step is not None:
         text.append(f"  {_plain(one_line(node.step))}")
     if node.branch is not None:
-        text.append(f"  {fmt.fork(node.branch)}", style="yellow")
+        text.append(f"  {_plain(fmt.fork(node.branch))}", style="yellow")
     if node.value is not None:
         text.append(f"  V = {fmt.value(node.value)}", style="green")
     if not node.children:
