@@ -35,9 +35,15 @@ class KeptCheckpoint:
 
 def kept_below(jobs_dir: Path) -> Iterator[KeptCheckpoint]:
     """Yield the kept checkpoints of every rollout below `jobs_dir`, by rollout, oldest first."""
-    homes = {*jobs_dir.glob("*/checkpoints"), *jobs_dir.glob("*/*/checkpoints")}
-    for home in sorted(homes):
+    for home in _homes(jobs_dir):
         yield from kept_by(home.parent)
+
+
+def _homes(jobs_dir: Path) -> list[Path]:
+    """Return where rollouts keep checkpoints; what a link leads to is not below `jobs_dir`."""
+    homes = {*jobs_dir.glob("*/checkpoints"), *jobs_dir.glob("*/*/checkpoints")}
+    real = jobs_dir.resolve()
+    return sorted(home for home in homes if home.resolve() == real / home.relative_to(jobs_dir))
 
 
 def kept_by(rollout: Path) -> Iterator[KeptCheckpoint]:
@@ -114,6 +120,7 @@ def collect(
     if not dry_run:
         for one in dropped:
             shutil.rmtree(one.path, ignore_errors=True)
-        for half in (*jobs_dir.glob("*/checkpoints/.*"), *jobs_dir.glob("*/*/checkpoints/.*")):
-            shutil.rmtree(half, ignore_errors=True)
+        for home in _homes(jobs_dir):
+            for half in home.glob(".*.part"):
+                shutil.rmtree(half, ignore_errors=True)
     return dropped
