@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from benchflow_contracts import ProvisionContext, Sandbox, SandboxSpec
+from benchflow_contracts import ProvisionContext, ResourceLimits, Sandbox, SandboxSpec
 from benchflow_env_manifest import ManifestEnvironment, manifest_environment
 from benchflow_sandbox_local import LocalProvider
 from report import emit
@@ -113,7 +113,9 @@ async def measure(name: str, kind: Kind, megabytes: int) -> None:
         assert isinstance(environment, ManifestEnvironment)
         async with LocalProvider(store=Path(store) / "store") as provider:
             sandbox = await provider.create(
-                environment.prepare(SandboxSpec(disk_mb=8192), task_id="bench")
+                environment.prepare(
+                    SandboxSpec(limits=ResourceLimits(disk_mb=8192)), task_id="bench"
+                )
             )
             await sandbox.upload(Path(store) / "server.sh", "/opt/server.sh")
             if kind.port == 9001:

@@ -111,13 +111,17 @@ def test_the_live_layers_are_captured_inside_one_freeze_environment_first(asking
 
     def watched():
         environment = make()
-        query = environment.query
+        query, quiesce = environment.query, environment.quiesce
 
         async def noted():
             order.append("environment")
             return await query()
 
-        environment.query = noted
+        def resting():
+            order.append("quiesce")
+            return quiesce()
+
+        environment.query, environment.quiesce = noted, resting
         return environment
 
     class Watched(FakeAgent):
@@ -141,7 +145,8 @@ def test_the_live_layers_are_captured_inside_one_freeze_environment_first(asking
     asking.agent = Watched(asking.agent._turns)
     asking.run()
     at = order.index("session")
-    assert order[at - 2 : at + 3] == ["freeze", "environment", "session", "snapshot", "thaw"]
+    assert order[at - 3 : at] == ["quiesce", "freeze", "environment"]
+    assert order[at : at + 3] == ["session", "snapshot", "thaw"]
     live = [event for event in asking.events if event.kind == "checkpointed"][-1]
     assert set(live.layers) == {"sandbox", "environment", "session"}
 
@@ -273,6 +278,7 @@ def test_no_image_box_or_slot_is_left_by_children_that_die(rig, fidelity):
 
 STEPS = {
     "model line": ("gateway", "quiesce", None),
+    "servers": ("environment", "quiesce", None),
     "freeze": ("provider", "freeze", "snapshot"),
     "environment": ("environment", "query", None),
     "services": ("environment", "carry", None),
