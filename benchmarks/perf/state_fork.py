@@ -33,7 +33,9 @@ FILL = """
 CREATE TABLE ballast (id INTEGER PRIMARY KEY, noise TEXT);
 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows})
 INSERT INTO ballast (noise) SELECT hex(randomblob(1000)) FROM n;
+PRAGMA wal_checkpoint(TRUNCATE);
 """
+# Without the last line there would be all of it twice, in the database and in its log.
 
 Phases = dict[str, list[float]]
 T = TypeVar("T")

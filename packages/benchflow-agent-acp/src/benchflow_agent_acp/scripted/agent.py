@@ -1,27 +1,29 @@
 """A real ACP agent on stdio that follows a script instead of a model.
 
 One file, standard library only, Python >= 3.11: it runs inside the sandbox as
-`python3 -I agent.py`. The script is the TOML file that BENCHFLOW_SCRIPT names, or
+`python3 -IS agent.py`, anew in each child of a `state` fork, so that what only some turns
+need is imported by them. The script is the TOML file that BENCHFLOW_SCRIPT names, or
 /solution/script.toml; each `[[turn]]` answers one prompt with its list of `do`s.
 Sessions live in ~/.benchflow-scripted, so that `session/load` goes on with the next
 turn. See the package's README for the script's format.
 """
 
+from __future__ import annotations
+
 import json
 import os
-import selectors
-import signal
-import subprocess
 import sys
 import time
-import tomllib
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, NoReturn
 
-Json = dict[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Mapping
+    from typing import Any, NoReturn
 
-STATE_DIR = Path("~/.benchflow-scripted").expanduser()
+    Json = dict[str, Any]
+
+STATE_DIR = os.path.expanduser("~/.benchflow-scripted")
 OUTPUT_LIMIT = 200_000
 CAPABILITIES: Json = {
     "loadSession": True,
@@ -101,22 +103,23 @@ class Session:
         self.calls = 0
 
     @classmethod
-    def create(cls) -> "Session":
+    def create(cls) -> Session:
         """Return a new session with the next free number."""
-        STATE_DIR.mkdir(parents=True, exist_ok=True)
-        return cls(f"scripted-{len(list(STATE_DIR.iterdir())) + 1}")
+        os.makedirs(STATE_DIR, exist_ok=True)
+        return cls(f"scripted-{len(os.listdir(STATE_DIR)) + 1}")
 
     @classmethod
-    def load(cls, session_id: str) -> "Session":
+    def load(cls, session_id: str) -> Session:
         """Return a saved session."""
-        session = cls(Path(session_id).name)
-        state = json.loads((STATE_DIR / f"{session.id}.json").read_text())
+        session = cls(os.path.basename(session_id))
+        with open(f"{STATE_DIR}/{session.id}.json") as file:
+            state = json.load(file)
         session.turn, session.calls = state["turn"], state["calls"]
         session.answers, session.updates = state["answers"], state["updates"]
         session.heard = state["heard"]
         return session
 
-    def fork(self) -> "Session":
+    def fork(self) -> Session:
         """Return a saved copy with an id of its own."""
         other = Session.create()
         fields = json.loads(json.dumps({**vars(self), "id": other.id}))
@@ -133,9 +136,10 @@ class Session:
             "heard": self.heard,
             "calls": self.calls,
         }
-        scratch = STATE_DIR / f"{self.id}.new"
-        scratch.write_text(json.dumps(state))
-        scratch.replace(STATE_DIR / f"{self.id}.json")
+        scratch = f"{STATE_DIR}/{self.id}.new"
+        with open(scratch, "w") as file:
+            json.dump(state, file)
+        os.replace(scratch, f"{STATE_DIR}/{self.id}.json")
 
 
 class Turn:
@@ -196,14 +200,15 @@ class Turn:
 
     def write(self, action: Json) -> None:
         """Write a file as a tool call."""
-        path = Path(self.cwd) / action["write"]
+        path = os.path.normpath(os.path.join(self.cwd, action["write"]))
         text: str = action.get("text", "")
         call = self.begin(f"Write {path}", "edit", {"path": str(path)})
         if action.get("permission") and not self.allowed(call, f"Write {path}"):
             self.end(call, "not allowed", None, failed=True)
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w") as file:
+            file.write(text)
         diff = {"type": "diff", "path": str(path), "oldText": None, "newText": text}
         self.end(call, "", None, failed=False, diff=diff)
 
@@ -243,6 +248,9 @@ class Turn:
 
     def shell(self, command: str, limit: float) -> tuple[int, str]:
         """Run a command; keep listening for a cancel meanwhile."""
+        import signal
+        import subprocess
+
         with subprocess.Popen(
             ["/bin/sh", "-c", command],
             cwd=self.cwd,
@@ -259,8 +267,10 @@ class Turn:
             raise CancelledError
         return (code if code >= 0 else 128 - code), output.decode("utf-8", "replace")
 
-    def follow(self, child: "subprocess.Popen[bytes]", deadline: float) -> tuple[bytes, bool]:
+    def follow(self, child: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bool]:
         """Collect the child's output until it ends, the turn is cancelled, or time is up."""
+        import selectors
+
         assert child.stdout is not None
         pipe, output = child.stdout.fileno(), b""
         with selectors.DefaultSelector() as selector:
@@ -452,8 +462,10 @@ METHODS: Mapping[str, Callable[[Agent, Json], Json]] = {
 
 def read_script() -> Json:
     """Return the parsed script."""
-    path = Path(os.environ.get("BENCHFLOW_SCRIPT", "/solution/script.toml"))
-    return tomllib.loads(path.read_text())
+    import tomllib
+
+    with open(os.environ.get("BENCHFLOW_SCRIPT", "/solution/script.toml"), "rb") as file:
+        return tomllib.load(file)
 
 
 if __name__ == "__main__":
