@@ -12,6 +12,7 @@ from pathlib import Path
 
 from benchflow_contracts.sandbox import Process, SandboxImage, SandboxSpec
 from benchflow_sandbox_local import LocalProvider
+from memory import own_memory
 from report import emit
 
 HEAPS, FORKS, CHILDREN, PARALLEL = (10, 100, 500), 8, 8, 4
@@ -52,19 +53,6 @@ def copy_of(size: int) -> float:
     started = time.perf_counter()
     bytes(bytearray(source))
     return (time.perf_counter() - started) * 1000
-
-
-def own_memory(pid: int) -> float:
-    """Return the proportional set size of all processes below `pid`, in megabytes."""
-    total = 0
-    pending = [pid]
-    while pending:
-        current = pending.pop()
-        text = Path(f"/proc/{current}/smaps_rollup").read_text(encoding="ascii")
-        total += next(int(line.split()[1]) for line in text.splitlines() if line[:4] == "Pss:")
-        children = Path(f"/proc/{current}/task/{current}/children")
-        pending += [int(child) for child in children.read_text(encoding="ascii").split()]
-    return total / 1024
 
 
 async def child(provider: LocalProvider, image: SandboxImage, agent: str) -> tuple[float, float]:
