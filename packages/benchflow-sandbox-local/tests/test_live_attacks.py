@@ -79,6 +79,9 @@ def box(sandbox):
     for pid in sandbox.group.members():
         name = Path(f"/proc/{pid}/comm").read_text().strip()
         told = facts(pid)
+        if name == "init":
+            # It has a connection for as long as the host says something to it.
+            told["kinds"] = set(told["kinds"].values())
         found[name, told["Uid"]] = told
     return found
 
