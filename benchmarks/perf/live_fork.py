@@ -15,7 +15,7 @@ from benchflow_sandbox_local import LocalProvider
 from memory import own_memory
 from report import emit
 
-HEAPS, FORKS, CHILDREN, PARALLEL = (10, 100, 500), 8, 8, 4
+HEAPS, FORKS, CHILDREN, PARALLEL, WAVES = (10, 100, 500), 8, 8, 4, 4
 SPEC = SandboxSpec()
 AGENT = """
 import http.server, os, sqlite3, sys, threading, time
@@ -68,6 +68,17 @@ async def child(provider: LocalProvider, image: SandboxImage, agent: str) -> tup
     return took, memory
 
 
+async def wave(provider: LocalProvider, image: SandboxImage) -> float:
+    """Make some children at once; return the time of one, and remove them."""
+    started = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        making = [group.create_task(provider.create(SPEC, image=image)) for _ in range(PARALLEL)]
+    took = (time.perf_counter() - started) * 1000 / PARALLEL
+    for task in making:
+        await task.result().teardown()
+    return took
+
+
 async def heap(provider: LocalProvider, megabytes: int) -> None:
     """Measure one size."""
     parent = await provider.create(SPEC)
@@ -91,6 +102,8 @@ async def heap(provider: LocalProvider, megabytes: int) -> None:
     serial = [await child(provider, image, agent.id) for _ in range(CHILDREN)]
     emit(f"{name}/child_serial", [took for took, _ in serial], limit=40)
     emit(f"{name}/child_pss", [memory for _, memory in serial], unit="MB")
+    waves = [await wave(provider, image) for _ in range(WAVES)]
+    emit(f"{name}/child_x{PARALLEL}", waves, limit=20 if megabytes == 10 else None)
     started = time.perf_counter()
     async with asyncio.TaskGroup() as group:
         places = asyncio.Semaphore(PARALLEL)

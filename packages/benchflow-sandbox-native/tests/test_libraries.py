@@ -77,3 +77,25 @@ def test_a_root_that_may_not_ask_is_told_the_limits_of_another_user():
     assert limits == [[each % (1 << 64) for each in pair] for pair in expected]
     assert unknown in {errno.EPERM, errno.EINVAL}
     assert (nobody, changed) == (errno.ESRCH, errno.EPERM)
+
+
+TRACKED = """
+import os, socket, struct
+if os.geteuid() == 0:
+    os.setresuid(12345, 12345, 12345)  # what is refused is sent back
+request = struct.pack("=IHHIIBBH", 20, int(os.environ["KIND"], 16), 0x301, 7, 0, 0, 0, 0)
+with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12) as asked:
+    asked.sendmsg([request])
+    (kind,) = struct.unpack_from("=H", asked.recv(4096), 24)
+near, far = socket.socketpair()
+near.sendmsg([request])
+print(f"{kind:x}", far.recv(100) == request)
+"""
+
+
+@pytest.mark.parametrize(("asked", "sent"), [("101", "107"), ("105", "105")])
+def test_only_a_walk_of_all_tracked_connections_is_made_shorter(asked, sent):
+    environment = {**os.environ, "LD_PRELOAD": str(engine_library()), "KIND": asked}
+    command = [sys.executable, "-c", TRACKED]
+    done = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=True, text=True)
+    assert done.stdout.split() == [sent, "True"]

@@ -6,7 +6,7 @@
  * everybody. Loaded into CRIU, this answers from there when the kernel refuses. It links no
  * libc, so that one build serves every CRIU; errno is found when it is loaded.
  */
-#include "../kernel.h"
+#include "answer.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -81,14 +81,6 @@ static int from_proc(long pid, long resource, struct limits *out)
         }
         line = end + 1;
     }
-    return -1;
-}
-
-static long checked(long answer)
-{
-    if (answer >= 0 || answer < -4095)
-        return answer;
-    errno = (int)-answer;
     return -1;
 }
 
