@@ -240,8 +240,18 @@ def test_nothing_is_left_of_any_world_or_checkpoint(forked: tuple[Fidelity, Ran]
     assert set(ran.sealed) <= set(ran.forgotten)
 
 
-def test_a_line_that_is_probed_goes_on_unharmed(tmp_path: Path, linear: Ran) -> None:
-    ran = run(tmp_path, ValueBranch(n=2, every=2))
+@pytest.fixture(params=["live", "state"])
+def fidelity(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Fidelity:
+    if request.param == "live":
+        need_live(tmp_path_factory.mktemp("probe"))
+    return request.param
+
+
+def test_a_line_that_is_probed_goes_on_unharmed(
+    tmp_path: Path, linear: Ran, fidelity: Fidelity
+) -> None:
+    live = fidelity == "live"
+    ran = run(tmp_path, ValueBranch(n=2, every=2, require="live" if live else None), live=live)
     assert ran.tree.status == "completed", ran.tree.error
     assert len(ran.tree.leaves) == 5
     main = next(leaf for leaf in ran.tree.leaves if all(n.label is None for n in leaf.path))
@@ -264,27 +274,31 @@ def test_the_best_is_gone_on_from_and_its_state_is_the_final_one(tmp_path: Path)
     assert len(trajectories(ran.tree)) == 3
 
 
-def test_an_aborted_checkpoint_leaves_nothing_visible(tmp_path: Path) -> None:
+def test_an_aborted_checkpoint_leaves_nothing_visible(tmp_path: Path, fidelity: Fidelity) -> None:
+    live = fidelity == "live"
+    sealed_before = 0 if live else 1  # below live, the first turn's start is sealed as well
+
     def breaking(planes: Any) -> Any:
         def make() -> Any:
             environment = planes.environment()
             query = environment.query
             reads = []
 
-            async def second_fails() -> Any:
+            async def failing() -> Any:
                 reads.append(1)
-                if len(reads) == 2:
+                if len(reads) > sealed_before:
                     raise EnvironmentError_("the disk broke")
                 return await query()
 
-            environment.query = second_fails
+            environment.query = failing
             return environment
 
         return replace(planes, environment=make)
 
-    ran = run(tmp_path, GroupBranch(n=2, at=1), environment=breaking)
+    policy = GroupBranch(n=2, at=1, require=fidelity)
+    ran = run(tmp_path, policy, live=live, environment=breaking)
     assert ran.tree.status == "failed"
-    assert ran.tree.error.message == "the disk broke"
-    assert len(ran.sealed) == 1
+    assert "the disk broke" in ran.tree.error.message
+    assert len(ran.sealed) == sealed_before
     assert set(ran.sealed) == set(ran.forgotten)
     assert ran.boxes_left == 0

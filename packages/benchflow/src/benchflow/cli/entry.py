@@ -51,7 +51,9 @@ def run(argv: Sequence[str]) -> int:
     try:
         return _dispatch(words)
     except (KeyboardInterrupt, asyncio.CancelledError):
-        return _fail("interrupted", "a job goes on with its --job-name", INTERRUPTED)
+        resumed = words[:2] == ["eval", "create"]
+        hint = "a job goes on with its --job-name" if resumed else None
+        return _fail("interrupted", hint, INTERRUPTED)
     except BrokenPipeError:
         return _closed_pipe()
     except Exception as error:  # noqa: BLE001 - the last boundary: every error is reported
