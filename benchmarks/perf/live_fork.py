@@ -4,6 +4,7 @@ The sandbox runs a stdio agent with a heap, an HTTP service and a SQLite databas
 `frozen` is the longest gap that the agent's own clock saw: from the freeze until it ran again.
 """
 
+import argparse
 import asyncio
 import os
 import tempfile
@@ -123,8 +124,11 @@ async def heap(provider: LocalProvider, megabytes: int) -> None:
 
 async def main() -> None:
     """Measure every size."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--engine", choices=("criu", "runsc"), default="criu")
+    engine = parser.parse_args().engine
     with tempfile.TemporaryDirectory() as store:
-        async with LocalProvider(store=Path(store)) as provider:
+        async with LocalProvider(store=Path(store), engine=engine) as provider:
             for megabytes in HEAPS:
                 await heap(provider, megabytes)
 

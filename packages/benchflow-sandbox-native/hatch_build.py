@@ -1,4 +1,4 @@
-"""Build hook: compile the static init program and the two libraries into the package.
+"""Build hook: compile the two static init programs and the two libraries into the package.
 
 Uses the machine's C compiler when it can link statically, and otherwise asks the build frontend
 for the `ziglang` package, a C compiler that is installed like any other build dependency.
@@ -31,6 +31,8 @@ LIBRARY = (
 # No libc at all, since the box and CRIU decide which one there is; errno is found when loaded.
 # For the linker alone: zig would take the headers away, too.
 LIBRARY_LINK = ("-nostdlib", "-Wl,-z,now")
+# What bf-guest has in common with bf-init.
+GUEST = ("child.c", "process.c", "request.c")
 ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 PROBE = '#include <stdlib.h>\nint main(void) { return getenv("PATH") == NULL; }\n'
 
@@ -103,6 +105,8 @@ class NativeBuildHook(BuildHookInterface[Any]):
         output = root / "src" / "benchflow_sandbox_native" / "bin"
         define = f'-DBF_INIT_VERSION="{self.metadata.version}"'
         compile_to(output / "bf-init", sorted(root.glob("csrc/*.c")), *PROGRAM, define)
+        guest = [root / "csrc" / name for name in GUEST] + sorted(root.glob("csrc/guest/*.c"))
+        compile_to(output / "bf-guest", guest, *PROGRAM)
         for name in ("identity", "engine"):
             sources = sorted(root.glob(f"csrc/{name}/*.c"))
             link = (*LIBRARY_LINK, f"-Wl,-soname,bf-{name}.so")

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from .accounts import AccountBook
+from .pipes import Streams
 
 
 class Init(Protocol):
@@ -61,6 +62,10 @@ class Body(Protocol):
     @property
     def closed(self) -> bool:
         """Whether this life is over."""
+        ...
+
+    def streams(self) -> Streams:
+        """Make the pipes of a new process."""
         ...
 
     @property

@@ -18,7 +18,7 @@ from .accounts import Account
 from .body import Body
 from .capture import Capture
 from .cgroup.group import Group
-from .pipes import PipeWriter, Streams
+from .pipes import PipeWriter
 from .shield import finish
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -95,7 +95,7 @@ class Command:
     ) -> ExecResult:
         """Run it and collect its output; the whole group is dead when this fails."""
         began, before = time.monotonic(), group.hits("memory")
-        with Streams() as streams:
+        with machine.streams() as streams:
             pid = await self._begin(machine, streams.child, timeout)
             streams.close_child()
             left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))

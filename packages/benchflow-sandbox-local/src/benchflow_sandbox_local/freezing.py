@@ -3,18 +3,35 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 from benchflow_contracts.errors import SandboxFrozenError, SandboxUnsupportedError
 
 from .body import Init
-from .cgroup.group import Group
+
+
+class Switch(Protocol):
+    """What stops a box."""
+
+    @property
+    def can_freeze(self) -> bool:
+        """Whether `freeze` works."""
+        ...
+
+    async def freeze(self) -> None:
+        """Return when no process of the box runs."""
+        ...
+
+    def thaw(self) -> None:
+        """Let the box run on. Idempotent."""
+        ...
 
 
 class Freezer:
     """Counts the holders; the box runs when there is none."""
 
-    def __init__(self, group: Group, init: Callable[[], Init]) -> None:
-        self._group = group
+    def __init__(self, switch: Switch, init: Callable[[], Init]) -> None:
+        self._switch = switch
         self._find = init
         self._resting: Init | None = None
         self._holders: list[asyncio.Task[object] | None] = []
@@ -32,7 +49,7 @@ class Freezer:
         Raises:
             SandboxUnsupportedError: No control group can do it on this machine.
         """
-        if not self._group.can_freeze:
+        if not self._switch.can_freeze:
             raise SandboxUnsupportedError(
                 "nothing on this machine can hold a sandbox still",
                 hint="run where a cgroup v1 freezer or a writable cgroup v2 is mounted",
@@ -45,7 +62,7 @@ class Freezer:
                     # No call to init may be under way: nothing inside then points outside.
                     await (init := self._find()).rest()
                     self._resting = init
-                    await self._group.freeze()
+                    await self._switch.freeze()
                 except BaseException:
                     self._drop(holder)
                     raise
@@ -61,7 +78,7 @@ class Freezer:
             self._let_go()
 
     def _let_go(self) -> None:
-        self._group.thaw()
+        self._switch.thaw()
         init, self._resting = self._resting, None
         if init is not None:
             init.resume()

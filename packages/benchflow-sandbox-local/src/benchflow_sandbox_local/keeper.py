@@ -10,15 +10,16 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
-from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
+from benchflow_contracts.sandbox import Isolation, SandboxImage, SandboxSpec
 from benchflow_contracts.seal import Seal
 from benchflow_sandbox_native import identity_library, init_path
 
+from .body import Body
 from .box.checkpoint import MOST_BYTES
 from .box.skeleton import IDENTITY
 from .cgroup.group import Group, new_group
 from .cgroup.hierarchy import Hierarchies
-from .launcher import Launcher, LauncherError
+from .launcher import Launcher, LauncherError, mount_point
 from .live.carried import Wiring, unpark
 from .live.dump import Dump
 from .live.engine import LiveEngine
@@ -54,6 +55,11 @@ class _Body:
 
 class Keeper:
     """Makes, seals, restarts and removes boxes through one launcher."""
+
+    live_engine = "criu"
+    isolation: Isolation = "namespaces"
+    lost_in_fork: frozenset[str] = frozenset()
+    """What a live fork refuses to carry, in the words of the probe."""
 
     def __init__(
         self,
@@ -107,12 +113,10 @@ class Keeper:
         family = layers[0].family if layers else Family(f"f-{name}")
         self._bodies[name] = _Body(base, family, layers)
         hold(layers)
-        sandbox = LocalSandbox(
-            name, spec, group, self, rooted=self._rooted, environment=base.environment
-        )
+        sandbox = self._new_sandbox(name, spec, group, base)
         self.sandboxes[name] = sandbox
         try:
-            group.create(spec.limits)
+            sandbox.group.create(spec.limits)
             if sealed is not None and sealed.live is not None:
                 await self._bring_up(sandbox, sealed.live)
             else:
@@ -125,6 +129,13 @@ class Keeper:
             await finish(sandbox.teardown())
             raise
         return sandbox
+
+    def _new_sandbox(self, name: str, spec: SandboxSpec, group: Group, base: Base) -> LocalSandbox:
+        environment = base.environment
+        return LocalSandbox(name, spec, group, self, rooted=self._rooted, environment=environment)
+
+    def _init(self) -> str:
+        return str(init_path())
 
     def _label(self, name: str, labels: Mapping[str, str], group: Group) -> Label:
         return Label(
@@ -154,7 +165,7 @@ class Keeper:
             image=None if source.path is None else str(source.path),
             complete=source.complete,
             user=user,
-            init=str(init_path()),
+            init=self._init(),
             identity=None if self._forker is None else str(identity_library()),
         )
         message = answer.message
@@ -176,7 +187,7 @@ class Keeper:
         lowers = (*layers, *body.base.lowers)
         return Place(body.family.name, body.box, body.family.size, lowers)
 
-    async def _start(self, sandbox: LocalSandbox) -> Machine:
+    async def _start(self, sandbox: LocalSandbox) -> Body:
         body, place = self._bodies[sandbox.id], self._new_place(sandbox)
         spec, group = sandbox.spec, sandbox.group
         machine = await Machine.start(self._launcher, place, spec, body.base, group)
@@ -258,6 +269,14 @@ class Keeper:
             )
         assert self._forker is not None
         return self._forker
+
+    async def live_version(self) -> str:
+        """Return what the engine of live snapshots says of itself.
+
+        Raises:
+            SandboxUnsupportedError: There is none, or it is too old.
+        """
+        return await self.forker().version()
 
     def require_live(self) -> None:
         """Raise `SandboxUnsupportedError` when nothing here takes live snapshots."""
@@ -402,7 +421,7 @@ class Keeper:
         self.images.add(Sealed(image, body.base, layers))
         return image
 
-    async def restart(self, sandbox: LocalSandbox, image: SandboxImage) -> Machine:
+    async def restart(self, sandbox: LocalSandbox, image: SandboxImage) -> Body:
         """Kill the box and start it again from `image`."""
         sealed = self.images.get(image)
         body = self._bodies[sandbox.id]
@@ -434,8 +453,11 @@ class Keeper:
         state = self.images.state(image)
         free = self.images.remove(image)
         if state is not None:
-            await self.forker().forget(state)
+            await self._forget_state(state)
         await self._free(free)
+
+    async def _forget_state(self, state: LiveState) -> None:
+        await self.forker().forget(state)
 
     async def remove(self, sandbox: LocalSandbox) -> None:
         """Kill the box and remove everything of it. Idempotent."""
@@ -464,11 +486,6 @@ class Keeper:
         """Tear down every sandbox. Idempotent."""
         for sandbox in list(self.sandboxes.values()):
             await sandbox.teardown()
-
-
-def mount_point(directory: Path) -> Path:
-    """Return where a launcher mounts its private file systems."""
-    return directory / "mnt"
 
 
 def _refuse(spec: SandboxSpec) -> None:

@@ -53,10 +53,10 @@ class Call:
             raise LauncherError(f"the launcher ended during {self._what!r}", None)
         return answer
 
-    def go_on(self) -> None:
+    def go_on(self, **word: object) -> None:
         """Tell a request that waits for a word to do its work."""
         try:
-            wire.send(self._sock, {})
+            wire.send(self._sock, word)
         except OSError as error:
             raise LauncherError(f"{self._what}: {error}", None) from error
 
@@ -66,6 +66,10 @@ class Call:
             self._sock.shutdown(socket.SHUT_WR)
             while await self.last():
                 pass
+
+    def close(self) -> None:
+        """Hang up. Idempotent."""
+        self._sock.close()
 
     async def last(self) -> Answer | None:
         """Return the next message, or `None` when there is none to come."""
@@ -132,11 +136,22 @@ class Launcher:
         self, op: str, fds: Sequence[int] = (), **request: object
     ) -> AsyncGenerator[Call]:
         """Send a request and yield its call."""
+        call = await self.begin(op, fds, **request)
+        try:
+            yield call
+        finally:
+            call.close()
+
+    async def begin(self, op: str, fds: Sequence[int] = (), **request: object) -> Call:
+        """Send a request and return its call, which is the caller's to close."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with ours:
+        try:
             with theirs:
                 await self._send({"op": op, **request}, (theirs.fileno(), *fds))
-            yield Call(ours, op)
+        except BaseException:
+            ours.close()
+            raise
+        return Call(ours, op)
 
     async def ask(self, op: str, fds: Sequence[int] = (), **request: object) -> Answer:
         """Send a request and return its one answer."""
@@ -172,3 +187,8 @@ class Launcher:
         traceback: TracebackType | None,
     ) -> None:
         await self.aclose()
+
+
+def mount_point(directory: Path) -> Path:
+    """Return where a launcher mounts its private file systems."""
+    return directory / "mnt"

@@ -17,6 +17,7 @@ from .calls import InitCalls
 from .cgroup.group import Group
 from .gate import Gate
 from .launcher import Call, Launcher
+from .pipes import Streams
 from .readiness import readable
 from .rootfs.base import Base
 
@@ -57,12 +58,12 @@ class Machine:
         Raises:
             SandboxError: It did not start. The launcher still has to `stop` it.
         """
-        request = _request(place, spec, base, group)
+        request = box_request(place, spec, base, group)
         async with launcher.call("start", **request) as call:
             try:
                 answer = await call.answer()
             except SandboxError as error:
-                raise _explain(error, spec) from error
+                raise explain(error, spec) from error
             machine = cls(place.box, answer.message["notes"], answer.fds)
             try:
                 await machine._meet_init(call)
@@ -79,7 +80,7 @@ class Machine:
     async def _meet(self, *, held: bool = False) -> None:
         try:
             self._control = open_strict(self.root, ".bf")
-            self._pid = _pid_of(self.pidfd)
+            self._pid = pid_of(self.pidfd)
             if not held:
                 await self.init.ping()
         except (OSError, InitError) as error:
@@ -151,6 +152,10 @@ class Machine:
         """Whether this life is over. A number of a process then means nothing any more."""
         return self._control < 0
 
+    def streams(self) -> Streams:
+        """Make the pipes of a new process."""
+        return Streams()
+
     @property
     def pid(self) -> int:
         """The first process's number on the host."""
@@ -182,7 +187,8 @@ async def stop(launcher: Launcher, box: str, *, drop_family: bool) -> None:
         await launcher.ask("stop", box=box, drop_family=drop_family)
 
 
-def _request(place: Place, spec: SandboxSpec, base: Base, group: Group) -> dict[str, Any]:
+def box_request(place: Place, spec: SandboxSpec, base: Base, group: Group) -> dict[str, Any]:
+    """Return what the launcher is told of a new box."""
     model = spec.model if spec.network == "model-only" else None
     directory = {"path": spec.workdir, "uid": base.uid, "gid": base.gid}
     return {
@@ -199,13 +205,15 @@ def _request(place: Place, spec: SandboxSpec, base: Base, group: Group) -> dict[
     }
 
 
-def _explain(error: SandboxError, spec: SandboxSpec) -> SandboxError:
+def explain(error: SandboxError, spec: SandboxSpec) -> SandboxError:
+    """Return what a start that failed means to the caller."""
     if getattr(error, "errno", None) in {_ENOSPC, _EDQUOT}:
         return SandboxLimitError(f"no space for the sandbox: disk_mb is {spec.limits.disk_mb}")
     return SandboxError(f"the sandbox did not start: {error}")
 
 
-def _pid_of(pidfd: int) -> int:
+def pid_of(pidfd: int) -> int:
+    """Return the number of the process behind a descriptor; raise `OSError` for a dead one."""
     for line in Path(f"/proc/self/fdinfo/{pidfd}").read_text(encoding="ascii").splitlines():
         key, _, value = line.partition(":")
         if key == "Pid":

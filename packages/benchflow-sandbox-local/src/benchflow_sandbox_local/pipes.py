@@ -153,13 +153,17 @@ class Streams:
     """Three fresh pipes: the child's ends to hand over, ours to keep."""
 
     def __init__(self, out: bytes = b"", err: bytes = b"") -> None:
-        child_in, our_in = os.pipe()
-        our_out, child_out = os.pipe()
-        our_err, child_err = os.pipe()
+        child_in, our_in = self._pair(0)
+        our_out, child_out = self._pair(1)
+        our_err, child_err = self._pair(2)
         self._child = [child_in, child_out, child_err]
         self.stdin = PipeWriter(our_in)
         self.stdout = PipeReader(our_out, out)
         self.stderr = PipeReader(our_err, err)
+
+    def _pair(self, end: int) -> tuple[int, int]:  # noqa: ARG002 - a pipe has no name
+        """Return the reading and the writing end of a new pipe."""
+        return os.pipe()
 
     @property
     def ends(self) -> tuple[PipeWriter, PipeReader, PipeReader]:

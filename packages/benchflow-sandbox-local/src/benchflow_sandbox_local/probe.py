@@ -70,14 +70,14 @@ async def probe(keeper: Keeper) -> SandboxCapabilities:
         if await found.attempt("live", lambda: _live(keeper, endpoint)):
             found.levels.add("live")
     return SandboxCapabilities(
-        isolation="namespaces",
+        isolation=keeper.isolation,
         snapshot_levels=frozenset(found.levels),
         network_modes=frozenset(found.modes),
         resource_limits=frozenset(found.limits),
         users=found.users,
         freeze=found.freeze,
-        live_engine="criu" if "live" in found.levels else None,
-        notes={**keeper.notes, **found.notes},
+        live_engine=keeper.live_engine if "live" in found.levels else None,
+        notes={**found.notes, **keeper.notes},
     )
 
 
@@ -159,18 +159,13 @@ async def _users(sandbox: LocalSandbox) -> None:
 
 
 async def _relay(sandbox: LocalSandbox, port: int) -> None:
-    inside = await sandbox.socket_inside()
-    with inside:
-        inside.setblocking(False)
-        loop = asyncio.get_running_loop()
-        try:
-            await loop.sock_connect(inside, ("127.0.0.1", port))
-            await loop.sock_sendall(inside, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-            reply = b""
-            while data := await loop.sock_recv(inside, 4096):
-                reply += data
-        except OSError as error:
-            raise SandboxUnsupportedError(f"the relay cannot be reached: {error}") from error
+    try:
+        reader, writer = await sandbox.connect(port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        reply = await reader.read()
+        writer.close()
+    except OSError as error:
+        raise SandboxUnsupportedError(f"the relay cannot be reached: {error}") from error
     if not reply.endswith(b"probe"):
         raise SandboxUnsupportedError("the relay does not reach its upstream")
 
@@ -182,12 +177,13 @@ async def _freeze(sandbox: LocalSandbox) -> None:
 
 
 async def _live(keeper: Keeper, endpoint: ModelEndpoint) -> None:
-    version = await keeper.forker().version()
+    version = await keeper.live_version()
     verdicts = Verdicts(version)
     verdict = verdicts.get()
     if verdict is None:
         try:
-            await probe_live(keeper, SandboxSpec(network="model-only", model=endpoint))
+            spec = SandboxSpec(network="model-only", model=endpoint)
+            await probe_live(keeper, spec, without=keeper.lost_in_fork)
         except LostInForkError as error:
             verdict = Verdict(lost=str(error))
         else:

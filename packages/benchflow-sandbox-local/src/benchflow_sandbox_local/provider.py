@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, cast
@@ -21,8 +22,10 @@ from benchflow_contracts.sandbox import (
 )
 
 from .cgroup import hierarchy
-from .keeper import Keeper, mount_point
-from .launcher import Launcher, LauncherError
+from .gvisor.engine import GvisorEngine
+from .gvisor.keeper import GvisorKeeper
+from .keeper import Keeper
+from .launcher import Launcher, LauncherError, mount_point
 from .probe import probe
 from .relay.upstream import Upstream
 from .sandbox import LocalSandbox
@@ -34,6 +37,9 @@ from .unisolated.plain_keeper import CAPABILITIES, PlainKeeper
 LiveImages = Literal["memory", "disk"]
 PLACE = "BENCHFLOW_LIVE_IMAGES"
 """The environment variable that says where live images are, when nothing else does."""
+Engine = Literal["criu", "runsc"]
+ENGINE = "BENCHFLOW_LIVE_ENGINE"
+"""The environment variable that names the engine of live snapshots."""
 
 
 class LocalProvider:
@@ -48,7 +54,9 @@ class LocalProvider:
     `live_budget_mb` is what the processes of all live images may take, and `live_images` where
     they are: in `memory`, or on the `disk` of the store. Unset, $BENCHFLOW_LIVE_IMAGES says
     it, and without that they are in memory. `live_seconds` is the most that one dump or one
-    restore may take: a box that is dumped for longer is lost.
+    restore may take: a box that is dumped for longer is lost. `engine` is what runs and forks
+    the boxes: `criu` for processes of this kernel, `runsc` for those of gVisor's; unset,
+    $BENCHFLOW_LIVE_ENGINE says it, and without that it is `criu`.
     """
 
     def __init__(
@@ -60,6 +68,7 @@ class LocalProvider:
         live_budget_mb: int = 8192,
         live_images: LiveImages | None = None,
         live_seconds: float = 120,
+        engine: Engine | None = None,
     ) -> None:
         self._allow_unisolated = allow_unisolated
         self._directory = store or default_store()
@@ -67,6 +76,7 @@ class LocalProvider:
         self._live_budget = live_budget_mb << 20
         self._live_images = live_images or _place_of_images()
         self._live_seconds = live_seconds
+        self._engine = engine or _engine()
         self._rooted = os.geteuid() == 0
         self._launcher: Launcher | None = None
         self._keeper: Keeper | PlainKeeper | None = None
@@ -167,7 +177,11 @@ class LocalProvider:
                 raise
             return PlainKeeper(store.plain, store)
         where = hierarchy.find(prefer_v2=self._prefer_v2)
-        return Keeper(
+        gvisor = None
+        if self._engine == "runsc":
+            gvisor = GvisorEngine.find(rooted=self._rooted)
+        made = Keeper if gvisor is None else partial(GvisorKeeper, gvisor)
+        return made(
             self._launcher,
             self._directory,
             store,
@@ -201,6 +215,13 @@ def default_store() -> Path:
         return Path("/var/lib/benchflow")
     state = os.environ.get("XDG_STATE_HOME")
     return Path(state or Path.home() / ".local" / "state") / "benchflow"
+
+
+def _engine() -> Engine:
+    named = os.environ.get(ENGINE) or "criu"
+    if named not in {"criu", "runsc"}:
+        raise UsageError(f"${ENGINE} is {named!r}", hint="set it to 'criu' or 'runsc'")
+    return cast("Engine", named)
 
 
 def _place_of_images() -> LiveImages:

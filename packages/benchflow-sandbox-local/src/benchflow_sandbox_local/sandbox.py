@@ -27,8 +27,7 @@ from .freezing import Freezer
 from .gate import Gate
 from .holding import hold_stopped
 from .live.dump import Dump, HangUpError
-from .network.forward import Forward
-from .pipes import Streams
+from .network.forward import Connection, Forward
 from .process import LocalProcess
 from .relay.server import Relay
 from .relay.upstream import Upstream
@@ -194,10 +193,10 @@ class LocalSandbox:
         """Start a command with live pipes in a process group of its own."""
         self._freezer.refuse_own_task()
         command = self._command(cmd, user, cwd, env)
-        streams = Streams()
         async with self._work.passing():
+            machine = self.machine
+            streams = machine.streams()
             try:
-                machine = self.machine
                 pid = await command.start(machine, streams.child)
             except BaseException:
                 streams.close()
@@ -289,21 +288,28 @@ class LocalSandbox:
     async def dial(self, port: int) -> socket.socket:
         """Connect to a port of the inside's loopback."""
         async with self._work.passing():
-            inside = await self.socket_inside()
-            try:
-                inside.setblocking(False)
-                await asyncio.get_running_loop().sock_connect(inside, ("127.0.0.1", port))
-            except BaseException:
-                inside.close()
-                raise
-            return inside
+            return await self._dial(port)
+
+    async def _dial(self, port: int) -> socket.socket:
+        inside = await self.socket_inside()
+        try:
+            inside.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(inside, ("127.0.0.1", port))
+        except BaseException:
+            inside.close()
+            raise
+        return inside
+
+    async def connect(self, port: int) -> Connection:
+        """Connect a stream to a port inside; raise `OSError` when nothing listens there."""
+        return await asyncio.open_connection(sock=await self._dial(port))
 
     async def expose_port(self, port: int) -> Endpoint:
         """Make a port inside reachable from the host's loopback. The same port twice is one."""
         if not 0 < port < 65536:
             raise SandboxError(f"{port!r} is not a port")
         if port not in self._forwards:
-            forward = Forward(port, self.socket_inside)
+            forward = Forward(port, self.connect)
             self._forwards[port] = (forward, await forward.start())
         return self._forwards[port][1]
 
@@ -342,17 +348,20 @@ class LocalSandbox:
                     if self._relay is not None:
                         await self._relay.drain()
                     limit.reschedule(None)
-                    async with self._keeper.forking(self) as dump:
-                        async with self._freezer.hold():
-                            self._refuse_calls()
-                            forked = await self._keeper.fork(self, dump, held=held)
-                        return await self._keeper.publish(forked)
+                    return await self._forked(held=held)
         except TimeoutError as error:
             raise SnapshotError(
                 f"sandbox {self._name!r} is busy: a command, a transfer or a model call runs",
                 hint="take a live snapshot between two of them",
                 retryable=True,
             ) from error
+
+    async def _forked(self, *, held: bool) -> SandboxImage:
+        async with self._keeper.forking(self) as dump:
+            async with self._freezer.hold():
+                self._refuse_calls()
+                forked = await self._keeper.fork(self, dump, held=held)
+            return await self._keeper.publish(forked)
 
     def _refuse_calls(self) -> None:
         if self._relay is not None and self._relay.in_flight:

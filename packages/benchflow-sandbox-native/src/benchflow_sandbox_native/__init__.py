@@ -1,6 +1,11 @@
 """The native part of BenchFlow's local sandbox: its in-box programs, and init's client."""
 
-from benchflow_sandbox_native.binary import engine_library, identity_library, init_path
+from benchflow_sandbox_native.binary import (
+    engine_library,
+    guest_path,
+    identity_library,
+    init_path,
+)
 from benchflow_sandbox_native.client import InitClient
 from benchflow_sandbox_native.errors import STAGES, InitError, NativeMissingError
 
@@ -10,6 +15,7 @@ __all__ = [
     "InitError",
     "NativeMissingError",
     "engine_library",
+    "guest_path",
     "identity_library",
     "init_path",
 ]

@@ -18,6 +18,15 @@ def init_path() -> Path:
     return _built("bf-init")
 
 
+def guest_path() -> Path:
+    """Return the static bf-guest program, the init of a box that has a kernel of its own.
+
+    Raises:
+        NativeMissingError: As of `init_path`.
+    """
+    return _built("bf-guest")
+
+
 def identity_library() -> Path:
     """Return bf-identity.so, which keeps the identity of files over a live fork.
 

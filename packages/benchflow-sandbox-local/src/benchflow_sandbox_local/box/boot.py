@@ -37,7 +37,7 @@ def boot(plan: Plan, reply: socket.socket, launcher: int) -> NoReturn:
     """Become PID 1 of the box. Never returns: init runs, or the process ends."""
     step = "enter"
     try:
-        _tie_to(launcher)
+        tie_to(launcher)
         for path in plan.join:
             join(path)
         step = "network"
@@ -62,7 +62,7 @@ def boot(plan: Plan, reply: socket.socket, launcher: int) -> NoReturn:
         os._exit(1)
 
 
-def _tie_to(launcher: int) -> None:
+def tie_to(launcher: int) -> None:
     """Die with the launcher, whatever kills it."""
     syscalls.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if select.select([launcher], [], [], 0)[0]:

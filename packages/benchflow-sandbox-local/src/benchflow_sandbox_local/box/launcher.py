@@ -6,10 +6,11 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
-from . import engine, network, skeleton, syscalls, userns, wire
+from . import engine, gvisor, network, skeleton, syscalls, userns, wire
 from .boot import Plan, boot
 from .checkpoint import Checkpoint
 from .digest import image_digest
@@ -89,7 +90,10 @@ class Launcher:
     def _dispatch(self, request: dict[str, Any], reply: socket.socket, fds: list[int]) -> None:
         operation = request["op"]
         if operation == "start":
-            self._start(request, reply)
+            self._start(request, lambda plan: boot(plan, reply, self._self))
+        elif operation == "guest":
+            guest = self._guest(request)
+            self._start(request, lambda plan: gvisor.boot(plan, guest, reply, self._self))
         elif operation == "restore":
             self._restore(request, reply, fds)
         elif operation in {"stop", "retire"}:
@@ -104,7 +108,16 @@ class Launcher:
                 self._space.family(request["family"], request["size"])
             self._in_child(request, reply)
 
-    def _start(self, request: dict[str, Any], reply: socket.socket) -> None:
+    def _guest(self, request: dict[str, Any]) -> gvisor.Guest:
+        image = request["image"]
+        return gvisor.Guest(
+            request["program"],
+            self._space.work(request["box"]),
+            self._space.tray(request["box"]),
+            None if image is None else self._space.image(image),
+        )
+
+    def _start(self, request: dict[str, Any], enter: Callable[[Plan], NoReturn]) -> None:
         family, box = request["family"], request["box"]
         self._space.family(family, request["size"])
         merged = self._space.mount_root(family, box, request["lowers"])
@@ -127,7 +140,7 @@ class Launcher:
             self._space.unmount_root(family, box)
             raise
         if pid == 0:
-            boot(plan, reply, self._self)
+            enter(plan)
         if group_fd is not None:
             os.close(group_fd)
         self._boxes[box] = _Live(pid, family)
@@ -241,6 +254,7 @@ class Launcher:
             "dump": self._dump,
             "identify": self._identify,
             "forget": self._forget,
+            "take": self._take,
             "save": self._save,
             "load": self._load,
             "remove": self._remove,
@@ -282,6 +296,11 @@ class Launcher:
         files = self._space.digest(request["family"], request["layer"], request["parent"])
         digest = image_digest(self._space.image(request["image"]), files)
         wire.send(reply, {"ok": True, "files": files, "digest": digest})
+
+    def _take(self, request: dict[str, Any], reply: socket.socket) -> None:
+        name = request["image"]
+        self._space.take_image(request["box"], name)
+        wire.send(reply, {"ok": True, "bytes": self._space.image_bytes(name)})
 
     def _forget(self, request: dict[str, Any], reply: socket.socket) -> None:
         self._space.remove_image(request["image"])

@@ -75,6 +75,15 @@ class Workspace:
         """Return where a live image is; a name with a slash is a path of the host."""
         return name if "/" in name else f"{self.root}/images/{name}"
 
+    def tray(self, box: str) -> str:
+        """Return the one directory beside the images that a gVisor box writes to."""
+        os.makedirs(path := f"{self.root}/images/tray-{box}", mode=0o700, exist_ok=True)
+        return path
+
+    def take_image(self, box: str, name: str) -> None:
+        """Keep the live image that a gVisor box has left in its tray."""
+        os.rename(f"{self.tray(box)}/new", self.image(name))
+
     def image_bytes(self, name: str) -> int:
         """Return the size of a live image."""
         with os.scandir(self.image(name)) as entries:
@@ -168,6 +177,7 @@ class Workspace:
         """Delete the directories of an unmounted box."""
         base = f"{self.root}/{family}"
         shutil.rmtree(f"{self.root}/work/{box}", ignore_errors=True)
+        shutil.rmtree(f"{self.root}/images/tray-{box}", ignore_errors=True)
         for name in ("u", "w", "m"):
             if os.path.isdir(f"{base}/{name}-{box}"):
                 tree.remove(f"{base}/{name}-{box}", f"{base}/trash")

@@ -37,7 +37,8 @@ class LiveEngine:
         if program is None or not os.access(program, os.X_OK):
             raise SandboxUnsupportedError(
                 f"no CRIU program (looked for {program or 'criu'!r})",
-                hint=f"install criu 4.2 or newer, or name the program in ${PROGRAM}",
+                hint=f"install criu 4.2 or newer, or name the program in ${PROGRAM}; or let gVisor"
+                " run the boxes: BENCHFLOW_LIVE_ENGINE=runsc",
             )
         return cls(program, _library())
 

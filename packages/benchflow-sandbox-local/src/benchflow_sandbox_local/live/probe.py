@@ -42,10 +42,13 @@ class LostInForkError(SandboxUnsupportedError):
     """Live forks lose something here. Trying again changes nothing."""
 
 
-async def probe_live(maker: Maker, spec: SandboxSpec) -> None:
+async def probe_live(
+    maker: Maker, spec: SandboxSpec, *, without: frozenset[str] = frozenset()
+) -> None:
     """Fork a toy twice and return when nothing was lost.
 
-    `spec` must give a root that has Python 3.9 with sqlite3.
+    `spec` must give a root that has Python 3.9 with sqlite3. `without` names what the
+    toy shall not hold, since the engine refuses it openly.
 
     Raises:
         LostInForkError: Something did not survive, or crossed over. It will not next time.
@@ -53,7 +56,7 @@ async def probe_live(maker: Maker, spec: SandboxSpec) -> None:
     """
     try:
         async with asyncio.timeout(_PATIENCE), AsyncExitStack() as stack:
-            await _Probe(maker, spec, stack).run()
+            await _Probe(maker, spec, stack, without).run()
     except TimeoutError as error:
         raise SandboxTimeoutError(f"the live probe took over {_PATIENCE:.0f} s") from error
 
@@ -109,7 +112,10 @@ class _Child:
 
 
 class _Probe:
-    def __init__(self, maker: Maker, spec: SandboxSpec, stack: AsyncExitStack) -> None:
+    def __init__(
+        self, maker: Maker, spec: SandboxSpec, stack: AsyncExitStack, without: frozenset[str]
+    ) -> None:
+        self._without = sorted(without)
         self._maker = maker
         self._spec = spec
         self._stack = stack
@@ -118,7 +124,7 @@ class _Probe:
         parent = await self._create(None)
         port = self._spec.model.port if self._spec.model else 0
         source = _TOY.read_text(encoding="utf-8")
-        command = ["python3", "-I", "-c", source, "toy", str(port)]
+        command = ["python3", "-I", "-c", source, "toy", str(port), *self._without]
         toy = _Toy(await parent.spawn(command))
         await toy.line()
         await toy.look("before any fork", ["origin"])

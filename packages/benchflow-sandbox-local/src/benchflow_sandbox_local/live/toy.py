@@ -17,7 +17,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TextIO
@@ -251,25 +251,26 @@ class Model:
         expect(answer.split(b" ")[1:2], [b"200"], "the model endpoint's answer")
 
 
-def parts(directory: Path, port: int) -> dict[str, Callable[[], None]]:
-    """Make everything; return how to look at each."""
+def parts(directory: Path, port: int, without: Sequence[str] = ()) -> dict[str, Callable[[], None]]:
+    """Make everything; return how to look at each. Some may be left out."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall.restype = ctypes.c_long
     room = ctypes.create_string_buffer(256)
-    return {
-        "pipe": Pipe().check,
-        "connection": Connection().check,
-        "thread": Thread().check,
-        "process": Process(directory / "locked").check,
-        "inotify": Watch(directory / "watched", libc).check,
-        "deleted file": Deleted(directory / "deleted").check,
-        "file identity": Numbers(directory / "known", Path("/etc/hostname")).check,
-        "sqlite": Database(directory / "journal.db", "delete").check,
-        "sqlite wal": Database(directory / "wal.db", "wal").check,
-        "io_uring": Absent(libc, IO_URING_SETUP, 1, room).check,
-        "landlock": Absent(libc, LANDLOCK_CREATE_RULESET, None, 0, 1).check,
-        "model endpoint": Model(port).check,
+    make: dict[str, Callable[[], Callable[[], None]]] = {
+        "pipe": lambda: Pipe().check,
+        "connection": lambda: Connection().check,
+        "thread": lambda: Thread().check,
+        "process": lambda: Process(directory / "locked").check,
+        "inotify": lambda: Watch(directory / "watched", libc).check,
+        "deleted file": lambda: Deleted(directory / "deleted").check,
+        "file identity": lambda: Numbers(directory / "known", Path("/etc/hostname")).check,
+        "sqlite": lambda: Database(directory / "journal.db", "delete").check,
+        "sqlite wal": lambda: Database(directory / "wal.db", "wal").check,
+        "io_uring": lambda: Absent(libc, IO_URING_SETUP, 1, room).check,
+        "landlock": lambda: Absent(libc, LANDLOCK_CREATE_RULESET, None, 0, 1).check,
+        "model endpoint": lambda: Model(port).check,
     }
+    return {name: part() for name, part in make.items() if name not in without}
 
 
 def look(checks: dict[str, Callable[[], None]]) -> dict[str, dict[str, str]]:
@@ -300,10 +301,13 @@ def tell(message: dict[str, object]) -> None:
 
 
 def main() -> None:
-    """Serve until the end of the input: `argv[1]` is a directory, `argv[2]` the model's port."""
+    """Serve until the end of the input.
+
+    `argv[1]` is a directory, `argv[2]` the model's port, and more are parts to leave out.
+    """
     directory = Path(sys.argv[1])
     directory.mkdir()
-    checks = parts(directory, int(sys.argv[2]))
+    checks = parts(directory, int(sys.argv[2]), sys.argv[3:])
     notes: list[str] = []
     tell({"ready": True})
     for line in sys.stdin:

@@ -1,7 +1,6 @@
 """A loopback port of the host that leads to a port inside."""
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -9,18 +8,19 @@ from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox import Endpoint
 
 _CHUNK = 65536
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Forward:
     """Listens on the host's loopback and connects each client to the same port inside.
 
-    The sockets that connect are made in the network namespace that the box has at
-    that moment, so the address stays valid across a restore.
+    Each connection is made with the box as it is at that moment, so the address stays valid
+    across a restore.
     """
 
-    def __init__(self, port: int, make_socket: Callable[[], Awaitable[socket.socket]]) -> None:
+    def __init__(self, port: int, dial: Callable[[int], Awaitable[Connection]]) -> None:
         self._port = port
-        self._make_socket = make_socket
+        self._dial = dial
         self._server: asyncio.Server | None = None
         self._handlers: set[asyncio.Task[object]] = set()
 
@@ -49,7 +49,7 @@ class Forward:
         assert task is not None
         self._handlers.add(task)
         try:
-            await self._connect(reader, writer)
+            await both_ways((reader, writer), await self._dial(self._port))
         except (OSError, SandboxError, asyncio.CancelledError):
             writer.transport.abort()  # refused inside: the client sees a reset
         finally:
@@ -58,30 +58,25 @@ class Forward:
             with suppress(OSError):
                 await writer.wait_closed()
 
-    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        inside = await self._make_socket()
+
+async def both_ways(outside: Connection, inside: Connection) -> None:
+    """Pass bytes on until both directions have ended; `inside` is closed then."""
+    (reader, writer), (in_reader, in_writer) = outside, inside
+    try:
         try:
-            inside.setblocking(False)
-            await asyncio.get_running_loop().sock_connect(inside, ("127.0.0.1", self._port))
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_pump(reader, in_writer))
+                group.create_task(_pump(in_reader, writer))
         except BaseException:
-            inside.close()
+            # A service that does not read must not hold up the end.
+            in_writer.transport.abort()
             raise
-        in_reader, in_writer = await asyncio.open_connection(sock=inside)
-        try:
-            try:
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(_pump(reader, in_writer))
-                    group.create_task(_pump(in_reader, writer))
-            except BaseException:
-                # A service that does not read must not hold up the end.
-                in_writer.transport.abort()
-                raise
-        except* OSError:
-            writer.transport.abort()
-        finally:
-            in_writer.close()
-            with suppress(OSError):
-                await in_writer.wait_closed()
+    except* OSError:
+        writer.transport.abort()
+    finally:
+        in_writer.close()
+        with suppress(OSError):
+            await in_writer.wait_closed()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -36,7 +36,7 @@ class Relay:
         """Serve `listener`, which may live in another network namespace."""
         relay = cls(upstream)
         listener.setblocking(False)
-        relay._server = await asyncio.start_server(relay._accept, sock=listener, limit=MAX_HEAD)
+        relay._server = await asyncio.start_server(relay.accept, sock=listener, limit=MAX_HEAD)
         return relay
 
     @property
@@ -69,7 +69,8 @@ class Relay:
     ) -> None:
         await self.aclose()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection to its end. `aclose` ends it, too."""
         task = asyncio.current_task()
         assert task is not None
         self._handlers.add(task)

@@ -8,6 +8,7 @@ from benchflow_contracts.sandbox import SandboxSpec
 
 from benchflow_sandbox_local.accounts import Account, AccountBook
 from benchflow_sandbox_local.cgroup.group import NoGroup
+from benchflow_sandbox_local.pipes import Streams
 from benchflow_sandbox_local.sandbox import Keeper, LocalSandbox
 from benchflow_sandbox_local.transfer.location import absolute
 
@@ -41,6 +42,10 @@ class PlainBody:
     def closed(self) -> bool:
         """Whether this life is over."""
         return self.root < 0
+
+    def streams(self) -> Streams:
+        """Make the pipes of a new process."""
+        return Streams()
 
     async def ended(self) -> None:
         """Return at once: there is no first process."""

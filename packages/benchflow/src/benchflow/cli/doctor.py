@@ -47,7 +47,15 @@ async def doctor(
     Args:
         options: --sandbox names the provider to look at.
     """
-    findings = [_python(), *_plugins(), *_programs(), _engine(), _disk(jobs_dir), _keys()]
+    findings = [
+        _python(),
+        *_plugins(),
+        *_programs(),
+        _engine(),
+        _second_engine(),
+        _disk(jobs_dir),
+        _keys(),
+    ]
     findings += [finding async for finding in _sandbox(options)]
     if json:
         print_json([finding.model_dump(mode="json") for finding in findings])
@@ -118,6 +126,19 @@ def _engine() -> Finding:
         status="warn" if program.problem else "ok",
         detail=program.problem or f"{program.path} ({program.version})",
         fix=program.remedy if program.problem else "",
+    )
+
+
+def _second_engine() -> Finding:
+    path = shutil.which(os.environ.get("BENCHFLOW_RUNSC") or "runsc")
+    return Finding(
+        check="program runsc",
+        status="ok" if path else "warn",
+        detail=path or "not found",
+        fix=""
+        if path
+        else "for live forks on gVisor's kernel install runsc or name it in $BENCHFLOW_RUNSC, and"
+        " choose it with BENCHFLOW_LIVE_ENGINE=runsc",
     )
 
 

@@ -1,0 +1,143 @@
+"""A sandbox that has a kernel of its own."""
+
+import socket
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Protocol
+
+from benchflow_contracts.errors import SandboxError, TransferError
+from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
+
+from benchflow_sandbox_local.body import Body
+from benchflow_sandbox_local.cgroup.group import Group
+from benchflow_sandbox_local.command import Command
+from benchflow_sandbox_local.freezing import Freezer
+from benchflow_sandbox_local.launcher import LauncherError
+from benchflow_sandbox_local.network.forward import Connection
+from benchflow_sandbox_local.relay.server import Relay
+from benchflow_sandbox_local.relay.upstream import Upstream
+from benchflow_sandbox_local.sandbox import Keeper, LocalSandbox
+from benchflow_sandbox_local.transfer.location import absolute
+
+from .doorman import Doorman
+from .machine import GvisorMachine
+from .patch import Patches
+from .wire import connect
+
+_INIT = "/.bf/init"
+_SPECIAL = 3
+_CONNECTED = b"\x06"
+
+
+class GvisorForker(Keeper, Protocol):
+    """What a gVisor box asks of the provider that made it."""
+
+    async def checkpoint(self, sandbox: "GvisorSandbox") -> SandboxImage:
+        """Take a live snapshot of a box that is held still."""
+        ...
+
+
+class _Pause:
+    """Holds a box still from within: its kernel goes on to answer."""
+
+    can_freeze = True
+
+    def __init__(self, sandbox: "GvisorSandbox") -> None:
+        self._sandbox = sandbox
+        self._held: GvisorMachine | None = None
+
+    async def freeze(self) -> None:
+        """Return when no process of the box runs."""
+        machine = self._sandbox.gvisor
+        self._held = machine
+        try:
+            await machine.ask("pause")
+        except (LauncherError, TimeoutError) as error:
+            raise SandboxError(f"the sandbox cannot be held still: {error}") from error
+
+    def thaw(self) -> None:
+        """Let the box run on. Idempotent."""
+        machine, self._held = self._held, None
+        if machine is not None:
+            machine.resume()
+
+
+class GvisorSandbox(LocalSandbox):
+    """One isolated machine on this host, whose processes never reach the host's kernel."""
+
+    def __init__(
+        self,
+        name: str,
+        spec: SandboxSpec,
+        group: Group,
+        keeper: GvisorForker,
+        environment: Mapping[str, str],
+    ) -> None:
+        super().__init__(name, spec, group, keeper, rooted=True, environment=environment)
+        self._freezer = Freezer(_Pause(self), lambda: self.machine.init)
+        self._gvisor_keeper = keeper
+        self._doorman: Doorman | None = None
+        self._patches = Patches()
+
+    @property
+    def gvisor(self) -> GvisorMachine:
+        """The running box; raise `SandboxError` once it is torn down."""
+        machine = self.machine
+        assert isinstance(machine, GvisorMachine)
+        return machine
+
+    async def adopt(self, machine: Body) -> None:
+        """Take a started box as this sandbox's body and serve its relay."""
+        self._machine = machine
+        if self._spec.model is not None:
+            self._relay = Relay(Upstream.of(self._spec.model))
+            self._doorman = Doorman(self.gvisor, self._relay)
+
+    async def connect(self, port: int) -> Connection:
+        """Connect a stream to a port inside; raise `OSError` when nothing listens there."""
+        machine = self.gvisor
+        argv = (_INIT, "connect", str(port))
+        command = Command(argv, self._account("root"), "/", {})
+        streams = machine.streams()
+        try:
+            await command.start(machine, streams.child)
+            streams.close_child()
+            reader, writer = await connect(streams)
+        finally:
+            streams.close()
+        if await reader.read(1) != _CONNECTED:
+            writer.close()
+            raise ConnectionRefusedError(f"nothing listens on port {port} of {self.id!r}")
+        return reader, writer
+
+    async def _dial(self, port: int) -> socket.socket:
+        return await self._patches.start(await self.connect(port))
+
+    async def download(self, remote: str, local: Path, *, max_bytes: int = 1 << 30) -> None:
+        """Copy a regular file or a directory tree out to `local`, a new path.
+
+        A pipe or a socket inside is none of the host's. It is looked for from within, which
+        cannot be done while the box is held still: then it is left out.
+        """
+        if not self._freezer.held:
+            found = await self.exec((_INIT, "plain", absolute(remote)), user="root", cwd="/")
+            if found.exit_code == _SPECIAL:
+                raise TransferError(f"{remote!r} is or holds a pipe or a socket")
+        await super().download(remote, local, max_bytes=max_bytes)
+
+    async def _forked(self, *, held: bool) -> SandboxImage:  # noqa: ARG002 - it stays as it is
+        async with self._freezer.hold():
+            self._refuse_calls()
+            return await self._gvisor_keeper.checkpoint(self)
+
+    def hold_for_seal(self) -> AbstractAsyncContextManager[None]:
+        """Keep the files of one instant."""
+        return self._freezer.hold()
+
+    async def _end_relay(self) -> None:
+        doorman, self._doorman = self._doorman, None
+        if doorman is not None:
+            await doorman.aclose()
+        await self._patches.aclose()
+        await super()._end_relay()

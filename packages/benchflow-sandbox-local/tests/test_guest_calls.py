@@ -1,0 +1,102 @@
+"""The init of a gVisor box, on this kernel: it needs nothing of gVisor's."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+
+import pytest
+from benchflow_sandbox_local.gvisor.calls import GuestCalls
+from benchflow_sandbox_local.gvisor.fifos import FifoDirectory
+from benchflow_sandbox_native import InitError, guest_path
+
+INIT = "/.bf/init"
+AS_ROOT = {"env": {}, "cwd": "/", "uid": 0, "gid": 0}
+
+
+@pytest.fixture
+def with_guest(tmp_path):
+    """Run an async test against a started guest and the directory of its pipes."""
+    if os.geteuid() != 0:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("a new root needs root")
+    place = tmp_path / ".bf" / "io"
+    place.mkdir(parents=True)
+    shutil.copy(guest_path(), tmp_path / ".bf" / "init")
+
+    def run(test):
+        async def main():
+            fifos = FifoDirectory(os.open(place, os.O_RDONLY | os.O_DIRECTORY))
+            fifos.streams().close_child()
+            knocks = asyncio.Queue()
+            calls = GuestCalls(fifos, knocks.put_nowait)
+            command = ["unshare", "--pid", "--net", "--fork", "--kill-child"]
+            command += [f"--root={tmp_path}", INIT, "0"]
+            guest = subprocess.Popen(command, stdin=subprocess.DEVNULL)  # noqa: ASYNC220
+            try:
+                await calls.ping()
+                calls.met()
+                await test(calls, fifos, guest)
+            finally:
+                calls.close()
+                fifos.close()
+                guest.kill()
+                guest.wait()
+
+        asyncio.run(asyncio.wait_for(main(), 60))
+
+    return run
+
+
+def test_a_process_is_started_and_its_code_can_be_asked_for_once(with_guest):
+    async def main(calls, fifos, _guest):
+        with fifos.streams() as streams:
+            argv = [INIT, "plain", "/.bf/io"]
+            pid = await calls.spawn(argv, **AS_ROOT, fds=streams.child)
+            streams.close_child()
+            assert await calls.wait(pid) == 3  # there are pipes
+            assert await streams.stdout.read() == b""
+            with pytest.raises(InitError, match="wait"):
+                await calls.wait(pid)
+
+    with_guest(main)
+
+
+def test_a_missing_program_and_a_wrong_directory_are_told_apart(with_guest):
+    async def main(calls, fifos, _guest):
+        for argv, cwd, stage in (
+            (["/nothing"], "/", "exec"),
+            ([INIT, "plain", "/"], "/none", "cwd"),
+        ):
+            with fifos.streams() as streams, pytest.raises(InitError) as failed:
+                await calls.spawn(argv, **AS_ROOT | {"cwd": cwd}, fds=streams.child)
+            assert failed.value.stage == stage
+
+    with_guest(main)
+
+
+def test_a_stream_that_nobody_has_open_leaves_no_name(with_guest):
+    async def main(calls, fifos, _guest):
+        number = fifos.streams().number
+        with fifos.streams() as streams:
+            pid = await calls.spawn([INIT, "plain", "/"], **AS_ROOT, fds=streams.child)
+            streams.close_child()
+            await calls.wait(pid)
+        with pytest.raises(FileNotFoundError):
+            fifos.known(streams.number)
+        fifos.known(number).close()
+
+    with_guest(main)
+
+
+async def ping_on(calls):
+    while True:
+        await calls.ping()
+
+
+def test_a_call_fails_when_the_guest_ends(with_guest):
+    async def main(calls, _fifos, guest):
+        guest.kill()  # and PID 1 with it
+        with pytest.raises(InitError, match="connection"):
+            await ping_on(calls)
+
+    with_guest(main)

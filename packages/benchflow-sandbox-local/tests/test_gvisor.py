@@ -1,0 +1,117 @@
+"""Boxes on gVisor's kernel, for real. `.ci/runsc` unpacks the program."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from benchflow_contracts.errors import SnapshotError
+from benchflow_contracts.sandbox import ReapPolicy, SandboxSpec
+from benchflow_contracts.testing import check_sandbox
+
+pytestmark = pytest.mark.slow
+
+RUNNER = """
+import asyncio, json, sys
+from pathlib import Path
+from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_sandbox_local import LocalProvider
+
+async def main():
+    provider = LocalProvider(store=Path(sys.argv[1]), engine="runsc")
+    sandbox = await provider.create(SandboxSpec(), labels={"job": "killed"})
+    await sandbox.spawn(["sleep", "86399"])
+    await provider.create(SandboxSpec(), image=await sandbox.snapshot("live"))
+    boxes = [box.group for box in provider._keeper.sandboxes.values()]
+    print(json.dumps([[list(g.paths), g.members()] for g in boxes]), flush=True)
+    await asyncio.sleep(1000)
+
+asyncio.run(main())
+"""
+
+DELETED = """
+import os, sys
+file = open("deleted", "w+")
+os.unlink("deleted")
+for line in sys.stdin:
+    file.write(line)
+    file.seek(0)
+    print(file.read(), end="", flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _gvisor():
+    if not os.environ.get("BENCHFLOW_RUNSC") and shutil.which("runsc") is None:
+        why = "no gVisor program: export BENCHFLOW_RUNSC=$(.ci/runsc)"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
+
+
+@pytest.mark.timeout(600)
+def test_a_gvisor_box_keeps_every_promise_of_the_contract(with_provider):
+    results = with_provider(check_sandbox, engine="runsc")
+    assert {r.name: r.reason for r in results if r.status == "failed"} == {}
+    # Live snapshots, which are proven two forks deep, are not among what is skipped.
+    assert {r.reason for r in results if r.status == "skipped"} == {
+        "every level is supported",
+        "capabilities: there are live snapshots",
+        "capabilities: no pids limit",
+        "capabilities: no memory limit",
+    }
+
+
+@pytest.mark.timeout(300)
+def test_a_box_with_a_deleted_file_open_is_not_forked_and_goes_on(with_provider):
+    async def main(provider):
+        box = await provider.create(SandboxSpec())
+        process = await box.spawn(["python3", "-c", DELETED])
+        await process.stdin.write(b"one\n")
+        assert await process.stdout.read() == b"one\n"
+        with pytest.raises(SnapshotError, match="deleted") as refused:
+            await box.snapshot("live")
+        await process.stdin.write(b"two\n")
+        assert await process.stdout.read() == b"one\ntwo\n"
+        return refused.value
+
+    refused = with_provider(main, engine="runsc")
+    assert refused.retryable
+    assert "close the files" in (refused.hint or "")
+
+
+@pytest.mark.timeout(300)
+def test_a_killed_runner_leaves_nothing_of_a_gvisor_box_and_its_child(with_provider, store):
+    command = [sys.executable, "-c", RUNNER, str(store)]
+    runner = subprocess.Popen(command, stdout=subprocess.PIPE)
+    boxes = json.loads(runner.stdout.readline())
+    runner.kill()
+    runner.wait()
+    runner.stdout.close()
+    assert len(boxes) == 2
+
+    async def main(provider):
+        return await provider.reap(ReapPolicy())
+
+    assert len(with_provider(main)) == 2
+    for paths, members in boxes:
+        assert members
+        assert not [path for path in paths if Path(path).exists()]
+        wait_until_gone(members)
+
+
+def wait_until_gone(members):
+    deadline = time.monotonic() + 60
+    while any(runs_gvisor(pid) for pid in members):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)  # the end of a process that is not ours has no event
+
+
+def runs_gvisor(pid):
+    """Whether that number still is a process of a box, and no other's by now."""
+    try:
+        return b"runsc" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False

@@ -1,0 +1,331 @@
+/*
+ * The init of a gVisor box.
+ *
+ *   bf-guest PORT          be init; with a PORT above 0, listen there for the host
+ *   bf-guest connect PORT  lead a connection to PORT to the standard streams
+ *   bf-guest plain PATH    end with 3 when there is a pipe or a socket at or below PATH
+ *
+ * Stream 0 is the control: frames in, answers out. Every other stream has up to three ends
+ * that a process gets as its standard streams. A status stays until it is forgotten, so that
+ * each life that goes on from a checkpoint can ask for it anew.
+ */
+#include "guest.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct spawning {
+    uint64_t id;
+    pid_t pid;
+    int report;
+};
+
+struct waiting {
+    uint64_t id;
+    pid_t pid; /* 0 marks a free slot */
+};
+
+static struct spawning spawning[MAX_SPAWNS];
+static size_t spawning_count;
+static struct waiting waiting[MAX_WAITS];
+static volatile sig_atomic_t terminated;
+
+static void on_child(int signal_number)
+{
+    (void)signal_number; /* its only use is to end the poll */
+}
+
+static void on_terminate(int signal_number)
+{
+    (void)signal_number;
+    terminated = 1;
+}
+
+static void close_all(int stdio[STDIO_FDS])
+{
+    for (int i = 0; i < STDIO_FDS; i++)
+        if (stdio[i] >= 0)
+            close(stdio[i]);
+}
+
+/* The ends of a stream that `mask` names; /dev/null for the others. */
+static bool open_all(uint32_t stream, uint32_t mask, int stdio[STDIO_FDS])
+{
+    bool whole = true;
+    for (unsigned i = 0; i < STDIO_FDS; i++) {
+        int flags = i == 0 ? O_RDONLY : O_WRONLY;
+        stdio[i] = mask & (1u << i) ? stream_open(stream, i, flags)
+                                    : open("/dev/null", flags | O_CLOEXEC);
+        whole = whole && stdio[i] >= 0;
+    }
+    return whole;
+}
+
+static void handle_spawn(uint64_t id, char *body, size_t length)
+{
+    static struct spawn_request spawn;
+    uint32_t head[2]; /* the stream, and which of its ends there are */
+    int stdio[STDIO_FDS];
+    if (length < sizeof head || !decode_spawn(body + sizeof head, length - sizeof head, &spawn)) {
+        answer_failure(id, EINVAL, STAGE_REQUEST);
+        return;
+    }
+    memcpy(head, body, sizeof head);
+    struct spawning *slot = &spawning[spawning_count];
+    struct failure failure = {.error = EAGAIN, .stage = STAGE_TABLE};
+    pid_t pid = -1;
+    bool whole = open_all(head[0], head[1], stdio);
+    if (!whole)
+        failure = (struct failure){.error = (uint32_t)errno, .stage = STAGE_STDIO};
+    else if (spawning_count < MAX_SPAWNS && process_room())
+        pid = start_child(&spawn, stdio, &slot->report, &failure);
+    close_all(stdio);
+    release_spawn(&spawn);
+    if (pid < 0) {
+        answer_failure(id, (int)failure.error, (enum stage)failure.stage);
+        return;
+    }
+    process_add(pid);
+    slot->id = id;
+    slot->pid = pid;
+    spawning_count++;
+}
+
+/* The report ended: empty after a successful exec, else with the failure. */
+static bool finish_spawn(const struct spawning *slot)
+{
+    struct failure failure = {0};
+    ssize_t size = read(slot->report, &failure, sizeof failure);
+    if (size < 0 && (errno == EAGAIN || errno == EINTR))
+        return false;
+    close(slot->report);
+    if (size == (ssize_t)sizeof failure) {
+        process_forget(slot->pid);
+        answer_failure(slot->id, (int)failure.error, (enum stage)failure.stage);
+    } else {
+        answer_value(slot->id, (uint32_t)slot->pid);
+    }
+    return true;
+}
+
+/* Answer and return true, or return false while the process runs. */
+static bool answer_wait(uint64_t id, pid_t pid)
+{
+    int status = 0;
+    enum process_state state = process_find(pid, &status);
+    if (state == PROCESS_UNKNOWN)
+        answer_failure(id, ESRCH, STAGE_WAIT);
+    else if (state == PROCESS_EXITED)
+        answer_value(id, (uint32_t)status);
+    return state != PROCESS_RUNNING;
+}
+
+static void handle_wait(uint64_t id, const char *body, size_t length)
+{
+    uint32_t pid;
+    if (!decode_wait(body, length, &pid) || pid > INT_MAX) {
+        answer_failure(id, EINVAL, STAGE_REQUEST);
+        return;
+    }
+    if (answer_wait(id, (pid_t)pid))
+        return;
+    for (size_t i = 0; i < MAX_WAITS; i++) {
+        if (waiting[i].pid == 0) {
+            waiting[i] = (struct waiting){.id = id, .pid = (pid_t)pid};
+            return;
+        }
+    }
+    answer_failure(id, EAGAIN, STAGE_TABLE);
+}
+
+static void handle_kill(uint64_t id, const char *body, size_t length)
+{
+    struct kill_request request;
+    int status;
+    if (!decode_kill(body, length, &request) || request.pid < 2 || request.pid > INT_MAX ||
+        request.signal >= NSIG) {
+        answer_failure(id, EINVAL, STAGE_REQUEST);
+        return;
+    }
+    pid_t pid = (pid_t)request.pid;
+    if (!request.group && process_find(pid, &status) != PROCESS_RUNNING)
+        answer_failure(id, ESRCH, STAGE_KILL);
+    else if (kill(request.group ? -pid : pid, (int)request.signal) < 0)
+        answer_failure(id, errno, STAGE_KILL);
+    else
+        answer_value(id, 0);
+}
+
+static void handle_forget(const char *body, size_t length)
+{
+    uint32_t pid;
+    int status;
+    if (decode_wait(body, length, &pid) && pid <= INT_MAX &&
+        process_find((pid_t)pid, &status) == PROCESS_EXITED)
+        process_forget((pid_t)pid);
+}
+
+/* Nobody will end this process if it still has not become a program. */
+static void handle_abandon(uint64_t id, const char *body, size_t length)
+{
+    uint64_t wanted;
+    if (length != sizeof wanted) {
+        answer_failure(id, EINVAL, STAGE_REQUEST);
+        return;
+    }
+    memcpy(&wanted, body, sizeof wanted);
+    for (size_t i = 0; i < spawning_count; i++) {
+        if (spawning[i].id != wanted)
+            continue;
+        kill(spawning[i].pid, SIGKILL);
+        kill(-spawning[i].pid, SIGKILL);
+        process_forget(spawning[i].pid);
+        close(spawning[i].report);
+        spawning[i] = spawning[--spawning_count];
+        break;
+    }
+    answer_value(id, 0);
+}
+
+static void handle_lead(uint64_t id, const char *body, size_t length)
+{
+    uint32_t pair[2]; /* the door and the stream */
+    if (length != sizeof pair) {
+        answer_failure(id, EINVAL, STAGE_REQUEST);
+        return;
+    }
+    memcpy(pair, body, sizeof pair);
+    doors_lead(id, pair[0], pair[1]);
+}
+
+void dispatch_frame(const struct frame *frame, char *body)
+{
+    switch (frame->operation) {
+    case OP_PING:
+        answer_value(frame->id, 0);
+        return;
+    case OP_SPAWN:
+        handle_spawn(frame->id, body, frame->length);
+        return;
+    case OP_WAIT:
+        handle_wait(frame->id, body, frame->length);
+        return;
+    case OP_KILL:
+        handle_kill(frame->id, body, frame->length);
+        return;
+    case GUEST_FORGET:
+        handle_forget(body, frame->length);
+        return;
+    case GUEST_LEAD:
+        handle_lead(frame->id, body, frame->length);
+        return;
+    case GUEST_HANG_UP:
+        doors_hang_up();
+        return;
+    case GUEST_ABANDON:
+        handle_abandon(frame->id, body, frame->length);
+        return;
+    default:
+        answer_failure(frame->id, ENOSYS, STAGE_REQUEST);
+    }
+}
+
+static void setup_signals(sigset_t *during_poll)
+{
+    struct sigaction action = {.sa_handler = on_child, .sa_flags = SA_NOCLDSTOP};
+    sigaction(SIGCHLD, &action, NULL);
+    action.sa_handler = on_terminate;
+    sigaction(SIGTERM, &action, NULL);
+    sigset_t blocked;
+    sigemptyset(during_poll);
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGCHLD);
+    sigaddset(&blocked, SIGTERM);
+    sigprocmask(SIG_SETMASK, &blocked, NULL);
+}
+
+static void finish_spawns(const struct pollfd *polled)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < spawning_count; i++)
+        if (polled[i].revents == 0 || !finish_spawn(&spawning[i]))
+            spawning[kept++] = spawning[i];
+    spawning_count = kept;
+}
+
+static void serve(const sigset_t *during_poll) __attribute__((noreturn));
+
+static void serve(const sigset_t *during_poll)
+{
+    static struct pollfd polled[MAX_SPAWNS + 2];
+    for (;;) {
+        reap_children();
+        for (size_t i = 0; i < MAX_WAITS; i++)
+            if (waiting[i].pid != 0 && answer_wait(waiting[i].id, waiting[i].pid))
+                waiting[i].pid = 0;
+        polled[0] = (struct pollfd){.fd = control_descriptor(), .events = POLLIN};
+        polled[1] = (struct pollfd){.fd = doors_descriptor(), .events = POLLIN};
+        for (size_t i = 0; i < spawning_count; i++)
+            polled[i + 2] = (struct pollfd){.fd = spawning[i].report, .events = POLLIN};
+        int ready = ppoll(polled, spawning_count + 2, NULL, during_poll);
+        if (terminated)
+            exit(0);
+        if (ready <= 0)
+            continue; /* a signal: revents mean nothing */
+        finish_spawns(polled + 2);
+        if (polled[1].revents != 0)
+            doors_accept();
+        if (polled[0].revents != 0)
+            control_read();
+    }
+}
+
+static uint16_t port_of(const char *text)
+{
+    char *end;
+    unsigned long port = strtoul(text, &end, 10);
+    if (*text == '\0' || *end != '\0' || port > UINT16_MAX) {
+        fprintf(stderr, "bf-guest: %s is no port\n", text);
+        exit(2);
+    }
+    return (uint16_t)port;
+}
+
+static int refuse_special(const char *path, const struct stat *info, int kind, struct FTW *where)
+{
+    (void)path, (void)kind, (void)where;
+    return S_ISFIFO(info->st_mode) || S_ISSOCK(info->st_mode);
+}
+
+/* Pipes and sockets exist in here only: the host cannot see that there is one. */
+static int all_plain(const char *path)
+{
+    return nftw(path, refuse_special, 16, FTW_PHYS) > 0 ? 3 : 0;
+}
+
+int main(int argc, char **argv)
+{
+    sigset_t during_poll;
+    if (argc == 3 && strcmp(argv[1], "connect") == 0)
+        pump_to(port_of(argv[2]));
+    if (argc == 3 && strcmp(argv[1], "plain") == 0)
+        return all_plain(argv[2]);
+    if (argc != 2 || getpid() != 1) {
+        fprintf(stderr, "usage: bf-guest PORT, as PID 1; or bf-guest connect PORT | plain PATH\n");
+        return 2;
+    }
+    setup_signals(&during_poll);
+    control_open();
+    uint16_t port = port_of(argv[1]);
+    if (port > 0)
+        doors_open(port);
+    serve(&during_poll);
+}

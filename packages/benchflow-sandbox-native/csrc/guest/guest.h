@@ -1,0 +1,63 @@
+/*
+ * bf-guest: the init of a box whose kernel is gVisor's, where no descriptor of the host can be
+ * carried by a checkpoint. All that leads outside is a named pipe below STREAMS.
+ *
+ *   guest.c    start-up and the event loop
+ *   control.c  frames in and out
+ *   doors.c    connections that wait to be led outside
+ *   pump.c     one connection and its two pipes
+ */
+#ifndef BF_GUEST_H
+#define BF_GUEST_H
+
+#include "../bf_init.h"
+
+#define STREAMS "/.bf/io"
+
+enum {
+    MAX_SPAWNS = 64, /* between fork and exec */
+    MAX_WAITS = 4096,
+    MAX_DOORS = 64, /* connections that were accepted and not led on yet */
+};
+
+enum guest_operation { GUEST_FORGET = 6, GUEST_LEAD, GUEST_HANG_UP, GUEST_ABANDON };
+
+struct frame {
+    uint64_t id;
+    uint32_t operation;
+    uint32_t length;
+};
+
+/* To the host. An id of 0 tells that connection `value` waits. */
+struct answer {
+    uint64_t id;
+    uint32_t error;
+    uint32_t stage;
+    uint32_t value;
+    uint32_t unused;
+};
+
+/* control.c: `die` ends the box, since without the host nobody can use it. */
+void die(const char *what) __attribute__((noreturn));
+int stream_open(uint32_t stream, unsigned end, int flags);
+void control_open(void);
+int control_descriptor(void);
+void control_read(void); /* dispatches each frame that is whole */
+void answer_value(uint64_t id, uint32_t value);
+void answer_failure(uint64_t id, int error, enum stage stage);
+
+/* guest.c */
+void dispatch_frame(const struct frame *frame, char *body);
+
+/* doors.c */
+void doors_open(uint16_t port);
+int doors_descriptor(void); /* -1 when nobody can be let in */
+void doors_accept(void);
+void doors_lead(uint64_t id, uint32_t door, uint32_t stream);
+void doors_hang_up(void);
+
+/* pump.c: both never return */
+void pump(int connection, int in, int out) __attribute__((noreturn));
+void pump_to(uint16_t port) __attribute__((noreturn));
+
+#endif
