@@ -169,10 +169,12 @@ def test_each_process_leads_its_own_session_and_group(box):
 
 def test_a_process_has_no_other_open_file(box):
     async def main():
-        _, stdout = await box.start("sleep", "1000")
-        (child,) = box.children()
-        assert list_open(child) == ["0", "1", "2"]
-        stdout.close()
+        _, stdout = await box.start("/bin/sh", "-c", "echo runs; exec sleep 1000")
+        with stdout:
+            # Spawn returns in the middle of exec, which closes one file after the other.
+            assert await asyncio.to_thread(stdout.readline) == b"runs\n"
+            (child,) = box.children()
+            assert list_open(child) == ["0", "1", "2"]
 
     asyncio.run(main())
 
