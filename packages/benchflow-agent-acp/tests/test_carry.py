@@ -61,6 +61,10 @@ class Mind:
             working = "in_progress" if "working" in text else "completed"
             side = {"sessionUpdate": "tool_call", "toolCallId": "side", "title": "side"}
             call = {"sessionUpdate": "tool_call", "toolCallId": "t", "title": "Ask"}
+            if "portable" in text:
+                asks = line(id="q", method="benchflow/ask_user", params=TOOL_FORM)
+                shown_late = update({**call, "status": "in_progress"})
+                return update({**side, "status": working}) + asks + shown_late
             asks = line(id="q", method="elicitation/create", params=FORM)
             if "twice" in text:
                 asks += line(id="q2", method="elicitation/create", params=FORM)
@@ -73,7 +77,8 @@ class Mind:
     def answered(self, message):
         if "error" in message:
             return b""
-        chosen = message["result"].get("content", {}).get("day", "nothing")
+        result = message["result"]
+        chosen = result.get("selected") or result.get("content", {}).get("day", "nothing")
         done = {"sessionUpdate": "tool_call_update", "toolCallId": "t", "status": "completed"}
         rest, self.later = self.later, b""
         self.heard.append(chosen)
@@ -103,6 +108,9 @@ FORM = {
         },
     },
 }
+
+
+TOOL_FORM = {"question": "Which day?", "options": ["mon", "tue", "wed"]}
 
 
 def line(**message):
@@ -264,9 +272,29 @@ def test_a_carried_question_wants_one_right_answer(memory_process):
     assert forked(memory_process, body) == ["heard ['ask', 'tue']"]
 
 
+def test_the_call_of_the_portable_tool_may_be_shown_after_its_question(memory_process):
+    async def body(session, child):
+        carries = []
+
+        async def ask_user(ask):
+            carries.append(await session.carry())
+            return Answer.choose(ask, "mon")
+
+        session.on_ask_user(ask_user)
+        await session.prompt("ask by the portable tool")
+        return carries[0].ask
+
+    ask = forked(memory_process, body)
+    assert (ask.channel, ask.tool_call_id) == ("mcp", None)
+
+
 @pytest.mark.parametrize(
     ("prompt", "why"),
-    [("ask, working on the side", "tool call is in flight"), ("ask twice", "exactly one answer")],
+    [
+        ("ask, working on the side", "tool call is in flight"),
+        ("ask by the portable tool, working on the side", "tool call is in flight"),
+        ("ask twice", "exactly one answer"),
+    ],
 )
 def test_no_carry_is_made_where_a_child_could_not_go_on(memory_process, prompt, why):
     async def body(session, child):

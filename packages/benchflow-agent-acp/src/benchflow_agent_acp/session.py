@@ -238,10 +238,17 @@ class AcpSession:
         asks = [to_ask(request) for request in state.requests.values()]
         if len(asks) != 1 or asks[0] is None or self._cancelling:
             raise self._not_now("it is in a turn and does not wait for exactly one answer")
-        running = self._builder.running() - {asks[0].tool_call_id}
-        if running or self._services.terminals.running:
+        if self._busy(asks[0]) or self._services.terminals.running:
             raise self._not_now("a tool call is in flight")
         return asks[0]
+
+    def _busy(self, ask: Ask) -> bool:
+        """Whether a tool call runs besides the one that asks."""
+        running = self._builder.running()
+        if ask.tool_call_id in running:
+            return len(running) > 1
+        # The portable tool's question may come before the agent shows the call of the tool.
+        return len(running) > (ask.channel == "mcp")
 
     def _not_now(self, why: str) -> SnapshotError:
         return SnapshotError(
