@@ -1,5 +1,6 @@
 import asyncio
 import json
+import runpy
 from importlib.resources import files
 
 import pytest
@@ -350,3 +351,17 @@ def test_every_step_survives_a_round_trip_as_json(in_sandbox, tmp_path):
     for step in in_sandbox(body):
         assert type(step).model_validate_json(step.model_dump_json()) == step
         json.loads(step.model_dump_json())
+
+
+def test_the_agent_reads_and_writes_json_as_the_library_does():
+    program = runpy.run_path(str(files("benchflow_agent_acp").joinpath("scripted/agent.py")))
+    loads, dumps = program["make_codec"]()
+    assert loads is not json.loads, "it shall do without the library"
+    value = {"a": [1, -2.5e300, True, None, '\u2028 "\\ \U0001f600 \ud800'], "": {"b": [{}]}}
+    assert dumps(value) == json.dumps(value)
+    assert loads(" " + json.dumps(value) + "\n") == value
+    for bad in ("", "{", "{} {}", "nope", '{"a": }'):
+        with pytest.raises(ValueError, match=r"JSON|Expecting"):
+            loads(bad)
+    with pytest.raises(TypeError):
+        dumps({"a": object()})

@@ -10,7 +10,6 @@ turn. See the package's README for the script's format.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -36,6 +35,42 @@ GATE: list[Json] = [
 ]
 
 
+def make_codec() -> tuple[Callable[[str], Json], Callable[[object], str]]:
+    """Return `json.loads` for the text of one object, and `json.dumps`.
+
+    To import `json` takes as long as to start Python: it compiles patterns for which its
+    C half, all that is used here, has no need. An interpreter without that half has `json`.
+    """
+    names = {"strict": True, "object_hook": None, "object_pairs_hook": None}
+    parsers = {"parse_float": float, "parse_int": int, "parse_constant": float}
+    options: Any = type("Options", (), {**names, **parsers})
+    nothing: Any = None  # to call it is a TypeError, as for what is not JSON
+    try:
+        import _json
+
+        scan, quote = _json.make_scanner(options), _json.encode_basestring_ascii
+        encode = _json.make_encoder(None, nothing, quote, None, ": ", ", ", False, False, True)
+    except (ImportError, AttributeError, TypeError):
+        import json
+
+        return json.loads, json.dumps
+
+    def loads(text: str) -> Json:
+        text = text.strip()
+        try:
+            found: tuple[Json, int] = scan(text, 0)
+        except StopIteration:
+            raise ValueError("no JSON value") from None
+        if found[1] != len(text):
+            raise ValueError("more than one JSON value")
+        return found[0]
+
+    return loads, lambda value: "".join(encode(value, 0))
+
+
+loads, dumps = make_codec()
+
+
 class CancelledError(Exception):
     """The client ended the turn."""
 
@@ -54,7 +89,7 @@ class Wire:
 
     def send(self, **message: object) -> None:
         """Write one message."""
-        data = json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n"
+        data = dumps({"jsonrpc": "2.0", **message}).encode() + b"\n"
         while data:
             data = data[os.write(1, data) :]
 
@@ -66,7 +101,7 @@ class Wire:
                 sys.exit(0)
             self.buffer += chunk
         line, self.buffer = self.buffer.split(b"\n", 1)
-        message: Json = json.loads(line)
+        message: Json = loads(line.decode())
         return message
 
     def ask(self, method: str, params: Json) -> Json:
@@ -113,7 +148,7 @@ class Session:
         """Return a saved session."""
         session = cls(os.path.basename(session_id))
         with open(f"{STATE_DIR}/{session.id}.json") as file:
-            state = json.load(file)
+            state = loads(file.read())
         session.turn, session.calls = state["turn"], state["calls"]
         session.answers, session.updates = state["answers"], state["updates"]
         session.heard = state["heard"]
@@ -122,23 +157,16 @@ class Session:
     def fork(self) -> Session:
         """Return a saved copy with an id of its own."""
         other = Session.create()
-        fields = json.loads(json.dumps({**vars(self), "id": other.id}))
+        fields = loads(dumps({**vars(self), "id": other.id}))
         vars(other).update(fields)
         other.save()
         return other
 
     def save(self) -> None:
         """Write the session to its file, in one piece."""
-        state = {
-            "turn": self.turn,
-            "answers": self.answers,
-            "updates": self.updates,
-            "heard": self.heard,
-            "calls": self.calls,
-        }
         scratch = f"{STATE_DIR}/{self.id}.new"
         with open(scratch, "w") as file:
-            json.dump(state, file)
+            file.write(dumps({**vars(self), "id": None}))
         os.replace(scratch, f"{STATE_DIR}/{self.id}.json")
 
 
