@@ -156,7 +156,7 @@ class Environment(Protocol):
         ...
 
     async def reseed(self, seed: int) -> None:
-        """Give a fork randomness of its own, before its agent runs.
+        """Give a fork randomness of its own, before its agent is prompted.
 
         Does nothing when the world declares no such hook.
 

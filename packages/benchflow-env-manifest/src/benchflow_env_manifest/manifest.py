@@ -98,7 +98,7 @@ class Invariant(Table):
 
 
 class Fork(Table):
-    """`[environment.fork]`: what happens to a fork before its agent runs."""
+    """`[environment.fork]`: what happens to a fork before its agent is prompted."""
 
     reseed: tuple[Text, ...] = Array
     """Commands, run as root with the fork's own `BENCHFLOW_SEED`."""

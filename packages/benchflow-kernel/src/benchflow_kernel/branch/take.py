@@ -55,7 +55,7 @@ async def _capture(
 
 
 async def check_child(world: World, checkpoint: Checkpoint) -> None:
-    """Prove a child's world before its agent runs: its invariants, and its state.
+    """Prove a child's world before its agent is prompted: its invariants, and its state.
 
     A live world runs on from the instant that it was restored, so that its state may
     differ from the checkpoint's by the time it is read; there the invariants decide, and

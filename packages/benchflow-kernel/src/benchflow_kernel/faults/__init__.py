@@ -2,6 +2,7 @@
 
 from .boundary import boundary, classify, node_error
 from .deadline import within
+from .proven import proven
 from .shield import shielded
 
-__all__ = ["boundary", "classify", "node_error", "shielded", "within"]
+__all__ = ["boundary", "classify", "node_error", "proven", "shielded", "within"]

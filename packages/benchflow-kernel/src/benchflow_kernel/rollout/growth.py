@@ -18,7 +18,7 @@ from benchflow_contracts import (
 )
 
 from benchflow_kernel.branch import Ladder, MachineSlots, Purse, Shelf, check_child, seed_of
-from benchflow_kernel.faults import boundary, shielded
+from benchflow_kernel.faults import boundary, proven, shielded
 from benchflow_kernel.tree import value_of
 from benchflow_kernel.world import Plan, World
 
@@ -203,7 +203,7 @@ class Growth:
         return ending
 
     async def _run(self, start: Start, world: World, line: Line, ending: Ending) -> None:
-        await self._open(start, world)
+        await self._open(start, world, line)
         await line.attach()
         ending.fork = await line.execute()
         if ending.fork is not None:
@@ -216,7 +216,7 @@ class Growth:
         await verify(self._plan, self._journal, world, ending.leaf)
         self._tally.graded += 1
 
-    async def _open(self, start: Start, world: World) -> None:
+    async def _open(self, start: Start, world: World, line: Line) -> None:
         checkpoint = start.checkpoint
         if checkpoint is None:
             world.setup()
@@ -233,7 +233,8 @@ class Growth:
         )
         if checkpoint.live is not None:
             await world.evict(checkpoint.live.strangers)
-        await check_child(world, checkpoint)
+        ahead = line.connect if line.opens_at_once else None
+        await proven(check_child(world, checkpoint), ahead)
         await world.reseed(seed_of(self._plan.rollout_id, start.id))
 
     async def _record_loss(

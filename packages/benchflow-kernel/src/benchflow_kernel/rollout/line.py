@@ -85,6 +85,30 @@ class Line:
                 self._world.sandbox, checkpoint.live.sessions, self._asked, self._stepped
             )
 
+    @property
+    def opens_at_once(self) -> bool:
+        """Whether all that comes before the first prompt is to open its session.
+
+        Not so where the line may fork before, and where the agent brings tools that could
+        act on the world as soon as they are there.
+        """
+        start, checkpoint = self._start, self._start.checkpoint
+        return (
+            checkpoint is not None
+            and checkpoint.live is None
+            and not start.resumed
+            and self._turn < len(self._schedule)
+            and not self._current.role.mcp_servers
+        )
+
+    async def connect(self) -> None:
+        """Open the session that the first prompt goes to.
+
+        Raises:
+            AgentError: The agent did not start, or not in time.
+        """
+        await self._connected()
+
     async def execute(self) -> Fork | None:
         """Run all turns; return the fork when one ended the line.
 
@@ -171,14 +195,16 @@ class Line:
         return True
 
     async def _session(self) -> Session:
-        first = not self._world.sessions.any_opened
-        if first:
-            self._journal.phase(self._start.id, "connect")
-        session = await self._world.sessions.get(
-            self._world.sandbox, self._current.role, self._asked, self._stepped
-        )
+        session = await self._connected()
         self._enter_execute()
         return session
+
+    async def _connected(self) -> Session:
+        if not self._world.sessions.any_opened:
+            self._journal.phase(self._start.id, "connect")
+        return await self._world.sessions.get(
+            self._world.sandbox, self._current.role, self._asked, self._stepped
+        )
 
     def _enter_execute(self) -> None:
         if not self._executing:
