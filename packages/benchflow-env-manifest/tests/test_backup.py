@@ -1,6 +1,7 @@
 """The in-box program that copies live databases, run on this host's files."""
 
 import contextlib
+import hashlib
 import json
 import shutil
 import sqlite3
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from benchflow_env_manifest.inbox import backup
 from benchflow_env_manifest.inbox.backup import Deadline, capture, digest_of
+from benchflow_env_manifest.inbox.tables import content_digest
 
 WRITER = """
 import sqlite3, sys, time
@@ -212,3 +214,15 @@ def test_the_program_answers_one_line_of_json(tmp_path: Path, monkeypatch, capsy
     assert json.loads(capsys.readouterr().out)["digest"].startswith("sha256:")
     backup.main()
     assert "exists" in json.loads(capsys.readouterr().out)["error"]
+
+
+def test_long_bytes_are_told_apart_by_their_digest_and_from_other_values():
+    long, other = bytes(1000), bytes(999) + b"\1"
+    spelled = str(("bytes", 1000, hashlib.sha256(long).hexdigest()))
+    digests = set()
+    for value in (long, other, bytes(999), spelled, hashlib.sha256(long).digest()):
+        with contextlib.closing(sqlite3.connect(":memory:")) as conn:
+            conn.execute("CREATE TABLE t (v)")
+            conn.execute("INSERT INTO t VALUES (?)", (value,))
+            digests.add(content_digest(conn))
+    assert len(digests) == 5

@@ -75,6 +75,16 @@ def digest_of(paths: Sequence[str], digests: Sequence[str]) -> str:
 
 
 def capture(paths: Sequence[str], directory: str, deadline: Deadline) -> list[str]:
+    """Copy all databases, from one instant, into the new `directory`; return their digests."""
+    copy_all(paths, directory, deadline)
+    try:
+        return captured_digests(directory, len(paths))
+    except BaseException:
+        remove(Path(directory))
+        raise
+
+
+def copy_all(paths: Sequence[str], directory: str, deadline: Deadline) -> None:
     """Copy all databases, from one instant, into the new `directory`."""
     parent = Path(directory).parent
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -88,12 +98,10 @@ def capture(paths: Sequence[str], directory: str, deadline: Deadline) -> list[st
             for index, path in enumerate(paths):
                 if Path(path).exists():
                     _copy_out(path, f"{partial}/{index}.db", deadline)
-        digests = captured_digests(str(partial), len(paths))
         partial.rename(directory)
     except BaseException:
         remove(partial)
         raise
-    return digests
 
 
 def remove(directory: Path) -> None:
@@ -135,12 +143,13 @@ def restore(
     expected = captured_digests(directory, len(paths))
     if digest_of(paths, expected) != digest:
         raise ValueError("the snapshot's files are not what was captured")
-    before = capture(paths, safety, deadline)
+    copy_all(paths, safety, deadline)
     touched: list[int] = []
     try:
         _put_back(range(len(paths)), paths, directory, expected, touched, deadline)
     except BaseException:
         # Only what was reached: what is locked was not changed, and stays locked.
+        before = captured_digests(safety, len(paths))
         _put_back(list(dict.fromkeys(touched)), paths, safety, before, touched, Deadline(_UNDO_SEC))
         raise
     finally:
