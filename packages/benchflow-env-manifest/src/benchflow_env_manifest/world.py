@@ -59,12 +59,16 @@ class World:
         """
         environment = self._manifest.environment
         record = await self._find_record()
-        if self.store is not None:
-            await self._ready_store(self.store)
-        if self._carried is None:
-            self._installed = await self._find_installed(record)
-            await self._services.start(self._installed)
+        if self._carried is None and self._resumed:
+            # What its parent proved out of reach has stayed so: it is looked at while the
+            # services come up.
+            await self._start_services(record)
+            await self._look_or_stop()
+        elif self._carried is None:
+            await self._ready_store()
+            await self._start_services(record)
         else:
+            await self._ready_store()
             self._installed = self._find_carried(services_in(self._carried))
             await self._services.attach(self._installed, self._carried)
             # Before the gate: a probe may be a request that writes.
@@ -79,10 +83,23 @@ class World:
             },
         )
 
-    async def _ready_store(self, store: StateStore) -> None:
-        await store.examine()
+    async def _start_services(self, record: WorldRecord | None) -> None:
+        self._installed = await self._find_installed(record)
+        await self._services.start(self._installed)
+
+    async def _look_or_stop(self) -> None:
+        try:
+            await self._ready_store()
+        except BaseException:
+            await self._services.stop()
+            raise
+
+    async def _ready_store(self) -> None:
+        if self.store is None:
+            return
+        await self.store.examine()
         if not self._resumed:
-            ours = () if self._manifest.environment.owns_lifecycle else store.files
+            ours = () if self._manifest.environment.owns_lifecycle else self.store.files
             await make_state_folders(self.box, [*ours, f"{ROOT}/any"])
 
     def _find_carried(self, carried: Mapping[str, str]) -> tuple[Service, ...]:
