@@ -1,7 +1,7 @@
 """What every kind of state can do."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -61,6 +61,15 @@ class StateBackend(ABC):
         `still`: the caller holds the sandbox, nothing inside runs. Never for an online
         backend.
         """
+
+    async def copied(self, folder: Path, *, still: bool) -> Callable[[], Awaitable[EnvState]]:
+        """Copy what there is to read; what is returned reads it, and needs no sandbox."""
+        state = await self.read(folder, still=still)
+
+        async def known() -> EnvState:
+            return state
+
+        return known
 
     async def forget(self, directory: str) -> None:
         """Undo what `capture` left outside of `directory`. Idempotent."""

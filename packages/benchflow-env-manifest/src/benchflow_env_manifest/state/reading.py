@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +16,7 @@ T = TypeVar("T")
 
 async def in_folder(work: Callable[[Path], Awaitable[T]]) -> T:
     """Do `work` with an empty host directory for copies."""
-    with tempfile.TemporaryDirectory(prefix="benchflow-state-") as folder:
+    with _folder() as folder:
         return await work(Path(folder))
 
 
@@ -24,9 +25,26 @@ async def read_all(backends: Sequence[StateBackend], *, still: bool) -> EnvState
     return merged([await in_folder(partial(each.read, still=still)) for each in backends])
 
 
+async def read_copies(
+    backends: Sequence[StateBackend], held: AbstractAsyncContextManager[bool]
+) -> EnvState:
+    """Copy each while `held`, which says whether it is `still`; read once that is over."""
+    with ExitStack() as folders:
+        async with held as still:
+            readers = [
+                await each.copied(Path(folders.enter_context(_folder())), still=still)
+                for each in backends
+            ]
+        return merged([await read() for read in readers])
+
+
 def merged(states: Sequence[EnvState]) -> EnvState:
     """Return one state of several that share nothing."""
     return EnvState(
         databases={name: tables for each in states for name, tables in each.databases.items()},
         files={path: digest for each in states for path, digest in each.files.items()},
     )
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="benchflow-state-")

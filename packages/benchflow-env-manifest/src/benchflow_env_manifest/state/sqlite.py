@@ -1,7 +1,8 @@
 """Databases of SQLite."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -49,11 +50,11 @@ class SqliteState(StateBackend):
 
     async def read(self, folder: Path, *, still: bool) -> EnvState:
         """Return every row of every database that exists."""
-        copies = await self._copies(folder, still=still)
-        databases: dict[str, Mapping[str, TableState]] = {}
-        for path, copy in copies.items():
-            databases[path] = await asyncio.to_thread(read_database, copy, path)
-        return EnvState(databases=databases)
+        return await (await self.copied(folder, still=still))()
+
+    async def copied(self, folder: Path, *, still: bool) -> Callable[[], Awaitable[EnvState]]:
+        """Copy every database; to digest and parse them takes longer than the copies."""
+        return partial(_read, await self._copies(folder, still=still))
 
     def holds(self, state: str) -> bool:
         """Whether `state` is one of the databases."""
@@ -100,3 +101,10 @@ class SqliteState(StateBackend):
             "the sandbox has neither python3 with its sqlite3 module nor the sqlite3 program",
             hint="add one of them to the image, or remove [environment.state]",
         )
+
+
+async def _read(copies: Mapping[str, Path]) -> EnvState:
+    databases: dict[str, Mapping[str, TableState]] = {}
+    for path, copy in copies.items():
+        databases[path] = await asyncio.to_thread(read_database, copy, path)
+    return EnvState(databases=databases)

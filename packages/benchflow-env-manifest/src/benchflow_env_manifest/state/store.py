@@ -25,7 +25,7 @@ from benchflow_env_manifest.box import Box
 from benchflow_env_manifest.guard import Guard
 
 from .backend import ROOT, StateBackend, refusal
-from .reading import in_folder, merged, read_all
+from .reading import in_folder, merged, read_copies
 from .servers import Servers
 
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -238,8 +238,7 @@ class StateStore:
         plain = [each for each in self._backends if not each.online]
         if not plain:
             return servers
-        async with self._still_for(plain[0]) as still:
-            return merged([servers, await read_all(plain, still=still)])
+        return merged([servers, await read_copies(plain, self._still_for(plain[0]))])
 
     @asynccontextmanager
     async def _still_for(self, backend: StateBackend) -> AsyncGenerator[bool, None]:
