@@ -46,6 +46,8 @@ class World:
         self._installed: tuple[Service, ...] = ()
         self._baseline: StateSnapshot | None = None
         self._sealed = False
+        self._looked = False
+        """Whether the state files were looked at since the last prompt of an agent."""
         self.box = Box(ctx.sandbox)
         tables = manifest.environment.state
         self.store: StateStore | None = make_store(self.box, tables) if tables else None
@@ -93,6 +95,7 @@ class World:
         except BaseException:
             await self._services.stop()
             raise
+        self._looked = True
 
     async def _ready_store(self) -> None:
         if self.store is None:
@@ -197,7 +200,8 @@ class World:
         if dead := self._obituary():
             raise EnvironmentError_(dead)
         if self.store is not None:
-            await self.store.check(expected)
+            looked, self._looked = self._looked, False
+            await self.store.check(expected, looked=looked)
         if self._manifest.environment.invariants:
             await check_invariants(self.box, self.store, self._manifest.environment.invariants)
 
