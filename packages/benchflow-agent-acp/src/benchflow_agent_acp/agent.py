@@ -33,6 +33,8 @@ class AcpAgent:
     def __init__(self, decl: AgentDecl, *, limits: WireLimits | None = None) -> None:
         self.decl = decl
         self._limits = limits or WireLimits()
+        self._homes: dict[tuple[str | None, str], str] = {}
+        """Found in boxes, by image and user: a session that goes on has its parent's."""
 
     @property
     def name(self) -> str:
@@ -74,7 +76,9 @@ class AcpAgent:
         installed = await install(self.decl)
         tool = AskTool(sandbox, role) if wants_tool(self.decl, role) else None
         role = tool.role if tool else role
-        launcher = Launcher(self.decl, sandbox, role)
+        box = (sandbox.spec.image, sandbox.spec.user)
+        home = self._homes.get(box) if resume is not None else None
+        launcher = Launcher(self.decl, sandbox, role, home=home)
         attachment = Attachment(self.decl, sandbox, role, self._limits, log_dir)
         broker = await tool.start() if tool else None
         try:
@@ -85,6 +89,8 @@ class AcpAgent:
             raise
         if broker is not None:
             process = JoinedProcess(process, broker)
+        if launcher.found_home is not None:
+            self._homes[box] = launcher.found_home
         return await attachment.open(process, launcher, resume)
 
     async def attach(

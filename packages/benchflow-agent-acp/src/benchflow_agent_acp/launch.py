@@ -21,7 +21,11 @@ _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class Launcher:
     """Prepares the sandbox for one agent and spawns it as the sandbox's user."""
 
-    def __init__(self, decl: AgentDecl, sandbox: Sandbox, role: Role) -> None:
+    def __init__(
+        self, decl: AgentDecl, sandbox: Sandbox, role: Role, *, home: str | None = None
+    ) -> None:
+        """`home` is that of the sandbox's user, when it is known."""
+        self.found_home = home
         self._decl = decl
         self._sandbox = sandbox
         self._role = role
@@ -58,9 +62,14 @@ class Launcher:
             base_url=f"http://127.0.0.1:{endpoint.port}" if endpoint else None,
             api_key=API_KEY,
             model=self._role.model,
-            home=self._role.env.get("HOME") or (await self._shell("cd && pwd")).strip(),
+            home=self._role.env.get("HOME") or await self._find_home(),
             workdir=spec.workdir,
         )
+
+    async def _find_home(self) -> str:
+        if self.found_home is None:
+            self.found_home = (await self._shell("cd && pwd")).strip()
+        return self.found_home
 
     def _env(self, values: Values, installed: Installation) -> dict[str, str]:
         templates = {**self._decl.telemetry.env, **self._decl.launch.env}
