@@ -118,13 +118,16 @@ class Bench:
             await box.teardown()
 
     async def _fork(self, parent: Place, watcher: Process) -> tuple[SessionCarry, SandboxImage]:
+        carries: list[SessionCarry] = []
+
+        async def carry() -> None:
+            carries.append(await parent.session.carry())
+
         while True:
             await gap_of(watcher)
             started = time.perf_counter()
             try:
-                async with parent.box.freeze():
-                    carry = await parent.session.carry()
-                    image = await parent.box.snapshot("live")
+                image = await parent.box.snapshot("live", during=carry)
             except SnapshotError as error:
                 if not error.retryable:
                     raise
@@ -134,7 +137,7 @@ class Bench:
             self.samples.fork.append((time.perf_counter() - started) * 1000)
             self.samples.frozen.append(await gap_of(watcher))
             self.samples.image_mb = image.bytes >> 20
-            return carry, image
+            return carries[-1], image
 
     async def _children(self, carry: SessionCarry, image: SandboxImage) -> None:
         for number in range(CHILDREN):

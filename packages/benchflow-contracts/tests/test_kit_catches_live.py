@@ -101,6 +101,14 @@ class SealsLate(FakeSandboxProvider):
         self.images.seal = late
 
 
+class ReadsAfterTheSnapshot(FakeSandbox):
+    async def snapshot(self, level="filesystem", *, during=None):
+        image = await super().snapshot(level)
+        if during is not None:
+            await during()
+        return image
+
+
 class EndsWithTheParent(FakeSandbox):
     async def snapshot(self, level="filesystem"):
         image = await super().snapshot(level)
@@ -205,6 +213,10 @@ BROKEN = [
     (broken_images(files_only)(), "a_live_snapshot_carries_the_processes"),
     (broken_images(started_anew)(), "a_live_child_has_the_memory_of_its_parent"),
     (SealsLate(), "a_live_snapshot_holds_the_instant_of_the_freeze"),
+    (
+        FakeSandboxProvider(sandbox_type=ReadsAfterTheSnapshot),
+        "a_live_snapshot_is_of_the_instant_that_is_read",
+    ),
     (FakeSandboxProvider(sandbox_type=EndsWithTheParent), "the_parent_keeps_its_processes"),
     (broken_images(with_other_ids)(), "attach_gives_a_process_of_the_childs_own"),
     (broken_images(the_image_itself)(), "attach_gives_a_process_of_the_childs_own"),

@@ -91,6 +91,23 @@ class WaitsForItsOwnFreeze(FakeSandbox):
             yield
 
 
+class ReadsBeforeTheFreeze(FakeSandbox):
+    async def snapshot(self, level="filesystem", *, during=None):
+        if during is not None:
+            await during()
+        return await super().snapshot(level)
+
+
+class StaysFrozenAfterAReader(FakeSandbox):
+    async def snapshot(self, level="filesystem", *, during=None):
+        if during is None:
+            return await super().snapshot(level)
+        self.gate._holders.append(None)
+        self.gate._open.clear()
+        await during()
+        return await super().snapshot(level)
+
+
 class AlwaysSucceeds(FakeSandbox):
     async def exec(self, cmd, **rest):
         return (await super().exec(cmd, **rest)).model_copy(update={"exit_code": 0})
@@ -318,6 +335,8 @@ BROKEN_SANDBOXES = [
     (FreezesNothing, "snapshot_works_in_a_frozen_sandbox"),
     (ThawsEarly, "freeze_is_reentrant"),
     (StaysFrozenOnError, "freeze_thaws_on_error"),
+    (ReadsBeforeTheFreeze, "a_snapshot_is_of_the_instant_that_is_read"),
+    (StaysFrozenAfterAReader, "an_error_of_who_reads_a_snapshot_passes_through"),
     (WaitsForItsOwnFreeze, "exec_by_the_holder_of_a_freeze_is_refused"),
     (AlwaysSucceeds, "exec_reports_the_exit_code"),
     (AlwaysSucceeds, "a_missing_program_is_never_a_success"),

@@ -148,11 +148,16 @@ class ForkProbe:
     async def _fork(
         self, stack: AsyncExitStack, parent: Place
     ) -> tuple[SessionCarry, SandboxImage]:
+        carries: list[SessionCarry] = []
+
+        async def carry() -> None:
+            carries.append(await parent.session.carry())
+
         for pause in (*_PAUSES_SEC, None):
             try:
-                async with parent.box.freeze():
-                    carry = await parent.session.carry()
-                    return carry, await self._image(stack, parent.box, live=True)
+                image = await parent.box.snapshot("live", during=carry)
+                stack.push_async_callback(self._provider.discard, image)
+                return carries[-1], image
             except SnapshotError as error:
                 if not error.retryable or pause is None:
                     raise
@@ -160,10 +165,8 @@ class ForkProbe:
                 await asyncio.sleep(pause)
         raise AssertionError("the last attempt returns or raises")
 
-    async def _image(
-        self, stack: AsyncExitStack, box: Sandbox, *, live: bool = False
-    ) -> SandboxImage:
-        image = await box.snapshot("live" if live else "filesystem")
+    async def _image(self, stack: AsyncExitStack, box: Sandbox) -> SandboxImage:
+        image = await box.snapshot()
         stack.push_async_callback(self._provider.discard, image)
         return image
 

@@ -1,7 +1,7 @@
 """The Sandbox plane: where a rollout runs."""
 
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
@@ -312,14 +312,24 @@ class Sandbox(Protocol):
         """
         ...
 
-    async def snapshot(self, level: SnapshotLevel = "filesystem") -> SandboxImage:
+    async def snapshot(
+        self,
+        level: SnapshotLevel = "filesystem",
+        *,
+        during: Callable[[], Awaitable[None]] | None = None,
+    ) -> SandboxImage:
         """Seal the current state, from one instant. The sandbox goes on unharmed.
 
         May be called while the caller holds `freeze()`; the state is then that of the
-        freeze. A `live` image carries every process, its memory, its connections within
-        the sandbox and what nobody had read of its output. Processes held here, their
-        pipes and the endpoints stay valid. A connection to the model endpoint does not
-        outlive it.
+        freeze. `during` is awaited once, as if within such a block: what it reads is of the
+        instant that is sealed; what it raises passes through, and then nothing is sealed.
+        The sandbox stands still for no longer than both need, so that who reads beside a
+        snapshot passes it here rather than to hold a freeze around the two.
+
+        A `live` image carries every process, its memory, its connections within the
+        sandbox and what nobody had read of its output. Processes held here, their pipes
+        and the endpoints stay valid. A connection to the model endpoint does not outlive
+        it.
 
         Raises:
             SandboxUnsupportedError: The level is not in `capabilities()`.

@@ -31,7 +31,7 @@ from .machine import Machine, Place, stop
 from .process import LocalProcess
 from .rootfs.base import Base
 from .rootfs.reference import RootSource, resolve
-from .sandbox import LocalSandbox
+from .sandbox import During, LocalSandbox
 from .saving import Saver
 from .shield import finish
 from .store.budget import Budget
@@ -210,44 +210,48 @@ class Keeper:
         """Raise `SnapshotError` when `image` cannot be restored."""
         self.images.get(image)
 
-    async def seal(self, sandbox: LocalSandbox) -> SandboxImage:
-        """Copy the sandbox's upper layer away while it is frozen.
+    async def seal(self, sandbox: LocalSandbox, during: During | None) -> SandboxImage:
+        """Copy the sandbox's upper layer away while it is frozen, `during` before that.
 
         Raises:
             SnapshotError: It failed; nothing of it is left.
         """
         made: list[SandboxImage] = []
-        try:
-            return await finish(self._seal(sandbox, made))
-        except asyncio.CancelledError:
-            for image in made:
-                await finish(self.discard(image))
-            raise
-        except LauncherError as error:
-            raise SnapshotError(f"cannot snapshot {sandbox.id!r}: {error}") from error
+        async with AsyncExitStack() as still:
+            await still.enter_async_context(sandbox.hold_for_seal())
+            if during is not None:
+                await during()
+            try:
+                return await finish(self._seal(sandbox, made, still))
+            except asyncio.CancelledError:
+                for image in made:
+                    await finish(self.discard(image))
+                raise
+            except LauncherError as error:
+                raise SnapshotError(f"cannot snapshot {sandbox.id!r}: {error}") from error
 
-    async def _seal(self, sandbox: LocalSandbox, made: list[SandboxImage]) -> SandboxImage:
+    async def _seal(
+        self, sandbox: LocalSandbox, made: list[SandboxImage], still: AsyncExitStack
+    ) -> SandboxImage:
         body = self._bodies[sandbox.id]
         name = f"l{secrets.token_hex(3)}"
         merged = len(body.layers) >= MAX_CHAIN
         # Until it is sealed, the copy may take as much as the box itself.
         body.family.boxes[name] = body.family.boxes[body.box]
         try:
-            async with AsyncExitStack() as still:
-                await still.enter_async_context(sandbox.hold_for_seal())
-                async with self._launcher.call(
-                    "seal",
-                    family=body.family.name,
-                    size=body.family.size,
-                    box=body.box,
-                    layer=name,
-                    under=[layer.path(self._root) for layer in body.layers] if merged else [],
-                    parent=body.base.key if merged or not body.layers else body.layers[0].digest,
-                ) as call:
-                    size = (await call.answer()).message["bytes"]
-                    # The copy is whole: the box may run on while its digest is made.
-                    await still.aclose()
-                    told = (await call.answer()).message
+            async with self._launcher.call(
+                "seal",
+                family=body.family.name,
+                size=body.family.size,
+                box=body.box,
+                layer=name,
+                under=[layer.path(self._root) for layer in body.layers] if merged else [],
+                parent=body.base.key if merged or not body.layers else body.layers[0].digest,
+            ) as call:
+                size = (await call.answer()).message["bytes"]
+                # The copy is whole: the box may run on while its digest is made.
+                await still.aclose()
+                told = (await call.answer()).message
         finally:
             del body.family.boxes[name]
         layer = Layer(name, body.family, size, told["digest"], told["traits"])

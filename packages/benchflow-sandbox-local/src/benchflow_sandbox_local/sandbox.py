@@ -4,8 +4,8 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -44,6 +44,10 @@ _SETTLE_SECONDS = 10.0
 """How long a live snapshot waits for commands, transfers and model calls to end."""
 
 
+During = Callable[[], Awaitable[None]]
+"""What is done while nothing inside runs."""
+
+
 class Keeper(Protocol):
     """What a sandbox asks of the provider that made it."""
 
@@ -71,7 +75,7 @@ class Keeper(Protocol):
         """Make an image of what `fork` returned."""
         ...
 
-    async def seal(self, sandbox: "LocalSandbox") -> SandboxImage:
+    async def seal(self, sandbox: "LocalSandbox", during: During | None) -> SandboxImage:
         """Copy the sandbox's upper layer away while it is frozen."""
         ...
 
@@ -323,13 +327,38 @@ class LocalSandbox:
         async with self._freezer.hold():
             yield
 
-    async def snapshot(self, level: SnapshotLevel = "filesystem") -> SandboxImage:
+    async def snapshot(
+        self, level: SnapshotLevel = "filesystem", *, during: During | None = None
+    ) -> SandboxImage:
         """Seal the current state, from one instant. The sandbox goes on unharmed."""
         async with self._changing:
             _ = self.machine
-            if level == "live":
+            if level != "live":
+                return await self._keeper.seal(self, during)
+            if during is None:
                 return await finish(self._fork())
-            return await self._keeper.seal(self)
+            return await self._fork_after(during)
+
+    async def _fork_after(self, during: During) -> SandboxImage:
+        """Take a live snapshot of the instant that `during` reads.
+
+        The engine is ready before the box stops, and the box goes on while the image is
+        digested. No more is shielded than what writes the image: `during` can be cancelled.
+        """
+        held = self._freezer.held
+        async with self._idle(0 if held else _SETTLE_SECONDS):
+            pass
+        async with self._keeper.forking(self) as dump, AsyncExitStack() as still:
+            await still.enter_async_context(self._freezer.hold())
+            await during()
+            return await finish(self._fork_idle(dump, still, held=held))
+
+    async def _fork_idle(self, dump: Dump, still: AsyncExitStack, *, held: bool) -> SandboxImage:
+        async with self._idle(0):
+            self._refuse_calls()
+            forked = await self._keeper.fork(self, dump, held=held)
+            await still.aclose()
+        return await self._keeper.publish(forked)
 
     async def _fork(self) -> SandboxImage:
         for _ in range(_HANG_UPS):
@@ -342,13 +371,18 @@ class LocalSandbox:
 
     async def _fork_once(self) -> SandboxImage:
         held = self._freezer.held
+        async with self._idle(0 if held else _SETTLE_SECONDS):
+            return await self._forked(held=held)
+
+    @asynccontextmanager
+    async def _idle(self, seconds: float) -> AsyncGenerator[None]:
+        """Wait until the host has nothing under way inside, and keep it so for the block."""
         try:
-            async with asyncio.timeout(0 if held else _SETTLE_SECONDS) as limit:
-                async with self._work.closed():
-                    if self._relay is not None:
-                        await self._relay.drain()
-                    limit.reschedule(None)
-                    return await self._forked(held=held)
+            async with asyncio.timeout(seconds) as limit, self._work.closed():
+                if self._relay is not None:
+                    await self._relay.drain()
+                limit.reschedule(None)
+                yield
         except TimeoutError as error:
             raise SnapshotError(
                 f"sandbox {self._name!r} is busy: a command, a transfer or a model call runs",

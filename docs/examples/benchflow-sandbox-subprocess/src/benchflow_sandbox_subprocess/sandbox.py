@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 from asyncio.subprocess import Process
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import IO
@@ -126,7 +126,12 @@ class SubprocessSandbox:
         """Refuse: a process that left its group could not be held."""
         raise SandboxUnsupportedError("subprocess sandboxes cannot be frozen")
 
-    async def snapshot(self, level: SnapshotLevel = "filesystem") -> SandboxImage:
+    async def snapshot(
+        self,
+        level: SnapshotLevel = "filesystem",
+        *,
+        during: Callable[[], Awaitable[None]] | None = None,  # noqa: ARG002 - nothing is read
+    ) -> SandboxImage:
         """Refuse: without a freeze no copy is of one instant."""
         raise SandboxUnsupportedError(f"subprocess sandboxes have no {level!r} snapshots")
 

@@ -1,9 +1,9 @@
 """Taking a checkpoint: quiesce, one freeze, all layers or none."""
 
-from benchflow_contracts import SandboxImage, SnapshotLevel
+from benchflow_contracts import EnvState, SandboxImage, SnapshotLevel
 
 from benchflow_kernel.faults import shielded, within
-from benchflow_kernel.world import CarriedSessions, World
+from benchflow_kernel.world import CarriedSessions, LiveWorld, World
 
 from .checkpoint import Checkpoint
 
@@ -45,12 +45,18 @@ async def _capture(
     sessions: CarriedSessions,
     taken: list[SandboxImage],
 ) -> Checkpoint:
-    async with world.quiesced(), world.sandbox.freeze():
+    state: EnvState | None = None
+    live: LiveWorld | None = None
+
+    async def read() -> None:
+        nonlocal state, live
         state = await world.query()
         # The pipes are drained before the processes are sealed: what the agent said is
         # then in the session's carry, and only there.
         live = await world.carry() if level == "live" else None
-        taken.append(await world.sandbox.snapshot(level))
+
+    async with world.quiesced():
+        taken.append(await world.sandbox.snapshot(level, during=read))
     return Checkpoint(turn=turn, image=taken[0], state=state, sessions=sessions, live=live)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,8 @@ class GvisorKeeper(Keeper):
         try:
             await park(processes)
             state = await self._write_down(sandbox, processes)
-            files = await self._seal(sandbox, made)
+            async with AsyncExitStack() as still:
+                files = await self._seal(sandbox, made, still)
         except (LauncherError, TimeoutError) as error:
             deleted = "deleted" in str(error)
             raise SnapshotError(

@@ -17,7 +17,8 @@ from benchflow_sandbox_local.launcher import LauncherError
 from benchflow_sandbox_local.network.forward import Connection
 from benchflow_sandbox_local.relay.server import Relay
 from benchflow_sandbox_local.relay.upstream import Upstream
-from benchflow_sandbox_local.sandbox import Keeper, LocalSandbox
+from benchflow_sandbox_local.sandbox import During, Keeper, LocalSandbox
+from benchflow_sandbox_local.shield import finish
 from benchflow_sandbox_local.transfer.location import absolute
 
 from .doorman import Doorman
@@ -125,6 +126,11 @@ class GvisorSandbox(LocalSandbox):
             if found.exit_code == _SPECIAL:
                 raise TransferError(f"{remote!r} is or holds a pipe or a socket")
         await super().download(remote, local, max_bytes=max_bytes)
+
+    async def _fork_after(self, during: During) -> SandboxImage:
+        async with self._freezer.hold():
+            await during()
+            return await finish(self._fork())
 
     async def _forked(self, *, held: bool) -> SandboxImage:  # noqa: ARG002 - it stays as it is
         async with self._freezer.hold():

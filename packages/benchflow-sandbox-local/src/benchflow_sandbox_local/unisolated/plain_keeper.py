@@ -14,7 +14,7 @@ from benchflow_contracts.sandbox import SandboxCapabilities, SandboxImage, Sandb
 
 from benchflow_sandbox_local.body import Body
 from benchflow_sandbox_local.live.dump import Dump
-from benchflow_sandbox_local.sandbox import LocalSandbox
+from benchflow_sandbox_local.sandbox import During, LocalSandbox
 from benchflow_sandbox_local.shield import finish
 from benchflow_sandbox_local.store.labels import Label, LabelStore
 from benchflow_sandbox_local.store.layers import Forked
@@ -107,7 +107,11 @@ class PlainKeeper:
         """Refuse: there are no snapshots."""
         raise _no_snapshots()
 
-    async def seal(self, sandbox: LocalSandbox) -> SandboxImage:  # noqa: ARG002 - refused
+    async def seal(
+        self,
+        sandbox: LocalSandbox,  # noqa: ARG002 - refused
+        during: During | None,  # noqa: ARG002
+    ) -> SandboxImage:
         """Refuse: there are no snapshots."""
         raise _no_snapshots()
 

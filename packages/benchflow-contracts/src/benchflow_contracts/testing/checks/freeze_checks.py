@@ -92,6 +92,42 @@ async def snapshot_works_in_a_frozen_sandbox(subject: SandboxSubject) -> None:
         await subject.moves_on(box)
 
 
+@promise(_lacks_either)
+async def a_snapshot_is_of_the_instant_that_is_read(subject: SandboxSubject) -> None:
+    """Nothing runs while `during` reads, and a child has what it read."""
+    seen: list[int] = []
+
+    async def read() -> None:
+        await subject.stands_still(box, "while a snapshot is read")
+        seen.append(await subject.ticks(box))
+
+    async with subject.box() as box:
+        await box.spawn(TICKER)
+        await subject.moves_on(box)
+        image = await box.snapshot("filesystem", during=read)
+        await subject.moves_on(box)
+        async with subject.box(image=image) as child:
+            expect_equal([await subject.ticks(child)], seen, "the progress in the child")
+        await subject.provider.discard(image)
+
+
+@promise(_lacks_either)
+async def an_error_of_who_reads_a_snapshot_passes_through(subject: SandboxSubject) -> None:
+    """The error is the reader's own, and the sandbox runs and can be snapshot again."""
+
+    async def read() -> None:
+        raise KeyError("of the check")
+
+    async with subject.box() as box:
+        await box.spawn(TICKER)
+        await subject.moves_on(box)
+        for level in sorted(subject.capabilities.snapshot_levels):
+            await expect_error(KeyError, box.snapshot(level, during=read), f"a {level!r} one")
+            await subject.moves_on(box)
+            async with subject.sealed(box, level):
+                await subject.moves_on(box)
+
+
 FREEZE_CHECKS: tuple[SandboxCheck, ...] = (
     freeze_holds_every_process_still,
     freeze_is_reentrant,
@@ -99,4 +135,6 @@ FREEZE_CHECKS: tuple[SandboxCheck, ...] = (
     download_works_in_a_frozen_sandbox,
     exec_by_the_holder_of_a_freeze_is_refused,
     snapshot_works_in_a_frozen_sandbox,
+    a_snapshot_is_of_the_instant_that_is_read,
+    an_error_of_who_reads_a_snapshot_passes_through,
 )

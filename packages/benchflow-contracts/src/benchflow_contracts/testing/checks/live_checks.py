@@ -88,6 +88,31 @@ async def a_live_snapshot_holds_the_instant_of_the_freeze(subject: SandboxSubjec
         await _grows(subject, box, 1)
 
 
+@promise(_lacks_either)
+async def a_live_snapshot_is_of_the_instant_that_is_read(subject: SandboxSubject) -> None:
+    """Nothing runs while `during` reads; files and memory go on from what it read."""
+    held: list[bytes] = []
+
+    async def read() -> None:
+        for _ in range(2):
+            held.append(await subject.get(box, "memory"))
+            await asyncio.sleep(STILL_SEC)
+
+    async with subject.box() as box:
+        await box.exec(f"({_MEMORY}) </dev/null >/dev/null 2>&1 & echo started")
+        await _grows(subject, box, 3)
+        image = await box.snapshot("live", during=read)
+        expect_equal(len(held), 2, "how often the reader read")
+        expect_equal(held[0], held[1], "the file while it was read")
+        await _grows(subject, box, 1)
+        async with subject.box(image=image) as child:
+            seen = await _grows(subject, child, 3)
+            expect_equal(seen, [*range(1, len(seen) + 1)], "the counts in memory, one by one")
+            found = await subject.get(child, "memory")
+            expect(found.startswith(held[0]), "the child's file is not what was read, gone on")
+        await subject.provider.discard(image)
+
+
 @promise(lacks_live_snapshots)
 async def the_parent_keeps_its_processes(subject: SandboxSubject) -> None:
     """A Process that is held keeps its id and its pipes, and ends as it did before."""
@@ -287,6 +312,7 @@ LIVE_CHECKS: tuple[SandboxCheck, ...] = (
     a_live_snapshot_carries_the_processes,
     a_live_child_has_the_memory_of_its_parent,
     a_live_snapshot_holds_the_instant_of_the_freeze,
+    a_live_snapshot_is_of_the_instant_that_is_read,
     the_parent_keeps_its_processes,
     attach_gives_a_process_of_the_childs_own,
     unread_output_comes_first_in_every_child,

@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import deepcopy
 from pathlib import Path
@@ -191,13 +191,34 @@ class FakeSandbox:
             yield
         self.provider.record("thaw", self.id)
 
-    async def snapshot(self, level: SnapshotLevel = "filesystem") -> SandboxImage:
+    async def snapshot(
+        self,
+        level: SnapshotLevel = "filesystem",
+        *,
+        during: Callable[[], Awaitable[None]] | None = None,
+    ) -> SandboxImage:
         """Seal a copy of the files, at `live` with the running processes."""
+        if during is not None:
+            return await self._snapshot_after(during, level)
         await self._begin("snapshot")
         if level not in (await self.provider.capabilities()).snapshot_levels:
             raise SandboxUnsupportedError(f"the fake sandbox has no {level!r} snapshots")
         await self.provider.faults.strike(f"snapshot:{level}")
         return self.provider.images.seal(self.machine, self.provider.name, level)
+
+    async def _snapshot_after(
+        self, during: Callable[[], Awaitable[None]], level: SnapshotLevel
+    ) -> SandboxImage:
+        image: SandboxImage | None = None
+        try:
+            async with self.freeze():
+                await during()
+                image = await self.snapshot(level)
+        except BaseException:
+            if image is not None:
+                await self.provider.discard(image)
+            raise
+        return image
 
     async def restore(self, image: SandboxImage) -> None:
         """Go back to `image`. All processes end; those of a live image run instead."""
