@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from benchflow_contracts.errors import SandboxError, SnapshotError
+from benchflow_contracts.errors import SandboxError, SandboxFrozenError, SnapshotError
 from benchflow_contracts.sandbox import ReapPolicy, SandboxSpec
 from benchflow_sandbox_local import LocalProvider
 
@@ -156,6 +156,44 @@ def test_a_fork_that_is_refused_leaves_nothing_of_the_engine_that_was_ready(with
         assert left(store) == set()
         assert (await parent.exec(["true"])).ok
         await process.aclose()
+
+    with_provider(check)
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("command", ["true", MANY_FILES], ids=["kept", "brought-back"])
+def test_who_reads_beside_a_snapshot_can_be_cancelled_and_leaves_nothing(
+    with_provider, store, tmp_path, command
+):
+    async def check(provider):
+        parent = await provider.create(SandboxSpec())
+        assert (await parent.exec(command)).ok
+        process = await parent.spawn(["cat"])
+        reading = asyncio.Event()
+
+        async def hang():
+            assert left(store)  # the engine is ready before the box stands still
+            await parent.download("/etc/passwd", tmp_path / "accounts")
+            reading.set()
+            await asyncio.Event().wait()
+
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            snapshot = group.create_task(parent.snapshot("live", during=hang))
+            await reading.wait()
+            snapshot.cancel()
+        assert snapshot.cancelled()
+        assert left(store) == set()
+        assert await echo(process, b"alive") == b"alive"
+        image = await parent.snapshot("live", during=lambda: asyncio.sleep(0))
+        assert await echo(process, b"still") == b"still"
+        async with parent.freeze():
+            await provider.discard(await parent.snapshot("live", during=lambda: asyncio.sleep(0)))
+            with pytest.raises(SandboxFrozenError):
+                await parent.exec(["true"])
+        child = await provider.create(SandboxSpec(), image=image)
+        for box, cat in ((parent, process), (child, await child.attach(process.id))):
+            assert (await box.exec(["true"])).ok
+            assert await echo(cat, b"on") == b"on"
 
     with_provider(check)
 
