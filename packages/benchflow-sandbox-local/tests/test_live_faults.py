@@ -29,6 +29,10 @@ HUNG_UP = """dump) if ! [ -e /run/tried{times} ]; then
     echo "(00.1) Error (criu/sk-unix.c): sk unix: Unix socket to somewhere" >"$image/engine.log"
     exit 1
     fi ;;"""
+# Its directory is one of those that the engine is shown.
+WHEN_TOLD = """dump) $engine "$@"; code=$?
+    until [ -e "${0%/*}/told" ]; do sleep 0.01; done
+    exit $code ;;"""
 TORN = """restore)
     for each; do
         case $each in -D*) image=${each#-D} ;; -W*) torn=${each#-W}/torn ;; esac
@@ -194,6 +198,34 @@ def test_who_reads_beside_a_snapshot_can_be_cancelled_and_leaves_nothing(
         for box, cat in ((parent, process), (child, await child.attach(process.id))):
             assert (await box.exec(["true"])).ok
             assert await echo(cat, b"on") == b"on"
+
+    with_provider(check)
+
+
+@pytest.mark.parametrize("command", ["true", MANY_FILES], ids=["kept", "brought-back"])
+def test_an_image_that_nobody_waits_for_any_more_is_discarded(
+    with_provider, broken, store, tmp_path, command
+):
+    broken(WHEN_TOLD)
+
+    async def check(provider):
+        parent = await provider.create(SandboxSpec())
+        assert (await parent.exec(command)).ok
+        process = await parent.spawn(["cat"])
+        read = asyncio.Event()
+
+        async def reads():
+            read.set()
+
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            snapshot = group.create_task(parent.snapshot("live", during=reads))
+            await read.wait()
+            snapshot.cancel()
+            (tmp_path / "told").touch()
+        assert snapshot.cancelled()
+        assert not [name for name in left(store) if name.startswith("i")]  # an image's
+        assert await echo(process, b"alive") == b"alive"
+        await process.aclose()
 
     with_provider(check)
 

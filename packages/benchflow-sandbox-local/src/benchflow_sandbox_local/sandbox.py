@@ -4,10 +4,10 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
 from benchflow_contracts.sandbox import (
@@ -73,6 +73,10 @@ class Keeper(Protocol):
 
     async def publish(self, forked: Forked) -> SandboxImage:
         """Make an image of what `fork` returned."""
+        ...
+
+    async def discard(self, image: SandboxImage) -> None:
+        """Forget a snapshot; free what nothing needs any more."""
         ...
 
     async def seal(self, sandbox: "LocalSandbox", during: During | None) -> SandboxImage:
@@ -336,8 +340,23 @@ class LocalSandbox:
             if level != "live":
                 return await self._keeper.seal(self, during)
             if during is None:
-                return await finish(self._fork())
+                return await self._whole(self._fork())
             return await self._fork_after(during)
+
+    async def _whole(self, work: Coroutine[Any, Any, SandboxImage]) -> SandboxImage:
+        """Take an image to its end; discard one that nobody waits for any more."""
+        made: list[SandboxImage] = []
+
+        async def take() -> None:
+            made.append(await work)
+
+        try:
+            await finish(take())
+        except asyncio.CancelledError:
+            for image in made:
+                await finish(self._keeper.discard(image))
+            raise
+        return made[0]
 
     async def _fork_after(self, during: During) -> SandboxImage:
         """Take a live snapshot of the instant that `during` reads.
@@ -351,7 +370,7 @@ class LocalSandbox:
         async with self._keeper.forking(self) as dump, AsyncExitStack() as still:
             await still.enter_async_context(self._freezer.hold())
             await during()
-            return await finish(self._fork_idle(dump, still, held=held))
+            return await self._whole(self._fork_idle(dump, still, held=held))
 
     async def _fork_idle(self, dump: Dump, still: AsyncExitStack, *, held: bool) -> SandboxImage:
         async with self._idle(0):

@@ -18,7 +18,6 @@ from benchflow_sandbox_local.network.forward import Connection
 from benchflow_sandbox_local.relay.server import Relay
 from benchflow_sandbox_local.relay.upstream import Upstream
 from benchflow_sandbox_local.sandbox import During, Keeper, LocalSandbox
-from benchflow_sandbox_local.shield import finish
 from benchflow_sandbox_local.transfer.location import absolute
 
 from .doorman import Doorman
@@ -130,7 +129,7 @@ class GvisorSandbox(LocalSandbox):
     async def _fork_after(self, during: During) -> SandboxImage:
         async with self._freezer.hold():
             await during()
-            return await finish(self._fork())
+            return await self._whole(self._fork())
 
     async def _forked(self, *, held: bool) -> SandboxImage:  # noqa: ARG002 - it stays as it is
         async with self._freezer.hold():
