@@ -44,10 +44,10 @@ class StandingProvider(LocalProvider):
         keeper: Any = box._keeper
         keeper.forking = waiting(keeper.forking)
 
-        async def sealing(level: Any = "filesystem") -> Any:
+        async def sealing(*args: Any, **options: Any) -> Any:
             if STEP == "copying":
                 threading.Thread(target=stop_the_copy, daemon=True).start()
-            image = await snapshot(level)
+            image = await snapshot(*args, **options)
             stand("sealed")
             stand("copying")  # it was too quick to be stopped
             return image
