@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from benchflow_contracts.sandbox import ReapPolicy, SandboxSpec
+from benchflow_sandbox_core.owner import ProcessIdentity
 from benchflow_sandbox_local import LocalProvider
-from benchflow_sandbox_local.store.owner import ProcessIdentity
 
 RUNNER = """
 import asyncio, json, sys

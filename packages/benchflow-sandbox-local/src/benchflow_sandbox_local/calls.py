@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from benchflow_contracts.errors import SandboxError
+from benchflow_sandbox_core.gate import Gate
 from benchflow_sandbox_native import InitClient, InitError
-
-from .gate import Gate
 
 _REST_SECONDS = 30.0
 

@@ -12,6 +12,9 @@ from pathlib import Path
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
 from benchflow_contracts.sandbox import Isolation, SandboxImage, SandboxSpec
 from benchflow_contracts.seal import Seal
+from benchflow_sandbox_core.owner import ProcessIdentity
+from benchflow_sandbox_core.process import BoxProcess
+from benchflow_sandbox_core.shield import finish
 from benchflow_sandbox_native import identity_library, init_path
 
 from .body import Body
@@ -28,16 +31,13 @@ from .live.memory import resident
 from .live.state import LiveState
 from .live.stopped import refuse_stopped
 from .machine import Machine, Place, stop
-from .process import LocalProcess
 from .rootfs.base import Base
 from .rootfs.reference import RootSource, resolve
 from .sandbox import During, LocalSandbox
 from .saving import Saver
-from .shield import finish
 from .store.budget import Budget
 from .store.labels import PROVIDER, Label, LabelStore
 from .store.layers import MAX_CHAIN, Family, Forked, Images, Layer, Sealed, hold, release
-from .store.owner import ProcessIdentity
 from .store.reap import GROUP_PREFIX
 
 _DEFAULT_DISK_MB = 2048
@@ -395,7 +395,7 @@ class Keeper:
             await sandbox.adopt(machine)
             for carried in state.processes:
                 streams = wiring.made.pop(carried.id)
-                sandbox.carry_in(LocalProcess(machine, carried.pid, streams, carried.id))
+                sandbox.carry_in(BoxProcess(machine, carried.pid, streams, carried.id))
 
     async def _revive(
         self, sandbox: LocalSandbox, state: LiveState, wiring: Wiring, *, held: bool

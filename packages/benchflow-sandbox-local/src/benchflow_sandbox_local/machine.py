@@ -9,15 +9,15 @@ from typing import Any
 
 from benchflow_contracts.errors import SandboxError, SandboxLimitError
 from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_sandbox_core.gate import Gate
+from benchflow_sandbox_core.pipes import Streams
 from benchflow_sandbox_native import InitClient, InitError
 
 from .accounts import AccountBook
 from .box.paths import open_strict
 from .calls import InitCalls
 from .cgroup.group import Group
-from .gate import Gate
 from .launcher import Call, Launcher
-from .pipes import Streams
 from .readiness import readable
 from .rootfs.base import Base
 

@@ -20,6 +20,8 @@ from benchflow_contracts.sandbox import (
     SandboxRecord,
     SandboxSpec,
 )
+from benchflow_sandbox_core.relay.upstream import Upstream
+from benchflow_sandbox_core.shield import finish
 
 from .cgroup import hierarchy
 from .gvisor.engine import GvisorEngine
@@ -27,9 +29,7 @@ from .gvisor.keeper import GvisorKeeper
 from .keeper import Keeper
 from .launcher import Launcher, LauncherError, mount_point
 from .probe import probe
-from .relay.upstream import Upstream
 from .sandbox import LocalSandbox
-from .shield import finish
 from .store.labels import PROVIDER, LabelStore
 from .store.reap import IMAGES, reap
 from .unisolated.plain_keeper import CAPABILITIES, PlainKeeper

@@ -17,24 +17,25 @@ from benchflow_contracts.sandbox import (
     SandboxSpec,
     SnapshotLevel,
 )
+from benchflow_sandbox_core.accounts import Account
+from benchflow_sandbox_core.command import Command
+from benchflow_sandbox_core.forward import Connection, Forward
+from benchflow_sandbox_core.freezing import Freezer
+from benchflow_sandbox_core.gate import Gate
+from benchflow_sandbox_core.process import BoxProcess
+from benchflow_sandbox_core.relay.server import Relay
+from benchflow_sandbox_core.relay.upstream import Upstream
+from benchflow_sandbox_core.shield import finish
+from benchflow_sandbox_core.thread import run
 
-from .accounts import Account
 from .body import Body
 from .box.paths import open_strict
 from .cgroup.group import Group
-from .command import Command, shell_of
-from .freezing import Freezer
-from .gate import Gate
 from .holding import hold_stopped
 from .live.dump import Dump, HangUpError
-from .network.forward import Connection, Forward
-from .process import LocalProcess
-from .relay.server import Relay
-from .relay.upstream import Upstream
-from .shield import finish
+from .shell import shell_of
 from .store.layers import Forked
 from .transfer.download import Download
-from .transfer.thread import run
 from .transfer.upload import Owner, Upload
 
 _HANG_UPS = 4
@@ -118,8 +119,8 @@ class LocalSandbox:
         self._changing = asyncio.Lock()
         self._work = Gate()
         """Where commands and transfers are inside."""
-        self._processes: dict[str, LocalProcess] = {}
-        self._unclaimed: dict[str, LocalProcess] = {}
+        self._processes: dict[str, BoxProcess] = {}
+        self._unclaimed: dict[str, BoxProcess] = {}
 
     @property
     def id(self) -> str:
@@ -197,7 +198,7 @@ class LocalSandbox:
         user: str | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
-    ) -> LocalProcess:
+    ) -> BoxProcess:
         """Start a command with live pipes in a process group of its own."""
         self._freezer.refuse_own_task()
         command = self._command(cmd, user, cwd, env)
@@ -210,21 +211,21 @@ class LocalSandbox:
                 streams.close()
                 raise
             streams.close_child()
-            process = LocalProcess(machine, pid, streams, f"p{secrets.token_hex(4)}")
+            process = BoxProcess(machine, pid, streams, f"p{secrets.token_hex(4)}")
             self._processes[process.id] = process
             return process
 
     @property
-    def processes(self) -> list[LocalProcess]:
+    def processes(self) -> list[BoxProcess]:
         """The spawned processes whose pipes somebody still holds."""
         self._processes = {k: p for k, p in self._processes.items() if not p.released}
         return list(self._processes.values())
 
-    def carry_in(self, process: LocalProcess) -> None:
+    def carry_in(self, process: BoxProcess) -> None:
         """Keep a process of a live image until somebody attaches to it."""
         self._processes[process.id] = self._unclaimed[process.id] = process
 
-    async def attach(self, process_id: str) -> LocalProcess:
+    async def attach(self, process_id: str) -> BoxProcess:
         """Take hold of a spawned process that a live image carried in, once."""
         self._keeper.require_live()
         process = self._unclaimed.pop(process_id, None)

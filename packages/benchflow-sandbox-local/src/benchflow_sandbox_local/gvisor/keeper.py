@@ -8,6 +8,9 @@ from typing import Any
 
 from benchflow_contracts.errors import SandboxError, SnapshotError
 from benchflow_contracts.sandbox import Isolation, SandboxImage, SandboxSpec
+from benchflow_sandbox_core.guest.fifos import FifoStreams
+from benchflow_sandbox_core.process import BoxProcess
+from benchflow_sandbox_core.shield import finish
 from benchflow_sandbox_native import guest_path
 
 from benchflow_sandbox_local.cgroup.group import Group
@@ -18,15 +21,12 @@ from benchflow_sandbox_local.live.carried import Carried, park, unpark
 from benchflow_sandbox_local.live.memory import resident
 from benchflow_sandbox_local.live.state import LiveState
 from benchflow_sandbox_local.machine import Place, box_request
-from benchflow_sandbox_local.process import LocalProcess
 from benchflow_sandbox_local.rootfs.base import Base
 from benchflow_sandbox_local.sandbox import LocalSandbox
-from benchflow_sandbox_local.shield import finish
 from benchflow_sandbox_local.store.labels import PROVIDER, LabelStore
 from benchflow_sandbox_local.store.layers import Sealed
 
 from .engine import GvisorEngine
-from .fifos import FifoStreams
 from .group import GvisorGroup
 from .machine import GvisorMachine
 from .sandbox import GvisorSandbox
@@ -116,7 +116,7 @@ class GvisorKeeper(Keeper):
         await sandbox.adopt(machine)
         for carried in state.processes:
             streams = machine.carried.pop(carried.id)
-            sandbox.carry_in(LocalProcess(machine, carried.pid, streams, carried.id))
+            sandbox.carry_in(BoxProcess(machine, carried.pid, streams, carried.id))
 
     async def checkpoint(self, sandbox: GvisorSandbox) -> SandboxImage:
         """Take a live snapshot of a box that is held still.
@@ -147,7 +147,7 @@ class GvisorKeeper(Keeper):
             unpark(processes)
         return await self._join(files, state)
 
-    async def _write_down(self, sandbox: GvisorSandbox, processes: list[LocalProcess]) -> LiveState:
+    async def _write_down(self, sandbox: GvisorSandbox, processes: list[BoxProcess]) -> LiveState:
         await sandbox.gvisor.ask("checkpoint", self._seconds)
         name = f"i{secrets.token_hex(4)}"
         box = self._bodies[sandbox.id].box
@@ -184,7 +184,7 @@ class GvisorKeeper(Keeper):
         await self._launcher.ask("forget", image=state.name)
 
 
-def _carried(process: LocalProcess) -> Carried:
+def _carried(process: BoxProcess) -> Carried:
     streams = process.streams
     assert isinstance(streams, FifoStreams)
     stdin, stdout, stderr = (None if end.closed else streams.number for end in streams.ends)

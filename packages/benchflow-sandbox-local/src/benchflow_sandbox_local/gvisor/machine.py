@@ -9,6 +9,8 @@ from typing import Any
 
 from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_sandbox_core.guest.calls import GuestCalls
+from benchflow_sandbox_core.guest.fifos import FifoDirectory, FifoStreams
 from benchflow_sandbox_native import InitError
 
 from benchflow_sandbox_local.accounts import AccountBook
@@ -16,9 +18,6 @@ from benchflow_sandbox_local.launcher import Call, Launcher, LauncherError
 from benchflow_sandbox_local.live.carried import Carried
 from benchflow_sandbox_local.machine import explain, pid_of
 from benchflow_sandbox_local.readiness import readable
-
-from .calls import GuestCalls
-from .fifos import FifoDirectory, FifoStreams
 
 _START_SECONDS = 120.0
 _PAUSE_SECONDS = 60.0

@@ -8,22 +8,22 @@ from typing import Protocol
 
 from benchflow_contracts.errors import SandboxError, TransferError
 from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
+from benchflow_sandbox_core.command import Command
+from benchflow_sandbox_core.forward import Connection
+from benchflow_sandbox_core.freezing import Freezer
+from benchflow_sandbox_core.guest.doorman import Doorman
+from benchflow_sandbox_core.guest.patch import Patches
+from benchflow_sandbox_core.guest.wire import connect
+from benchflow_sandbox_core.location import absolute
+from benchflow_sandbox_core.relay.server import Relay
+from benchflow_sandbox_core.relay.upstream import Upstream
 
 from benchflow_sandbox_local.body import Body
 from benchflow_sandbox_local.cgroup.group import Group
-from benchflow_sandbox_local.command import Command
-from benchflow_sandbox_local.freezing import Freezer
 from benchflow_sandbox_local.launcher import LauncherError
-from benchflow_sandbox_local.network.forward import Connection
-from benchflow_sandbox_local.relay.server import Relay
-from benchflow_sandbox_local.relay.upstream import Upstream
 from benchflow_sandbox_local.sandbox import During, Keeper, LocalSandbox
-from benchflow_sandbox_local.transfer.location import absolute
 
-from .doorman import Doorman
 from .machine import GvisorMachine
-from .patch import Patches
-from .wire import connect
 
 _INIT = "/.bf/init"
 _SPECIAL = 3

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from benchflow_contracts.errors import SnapshotError
-
-from benchflow_sandbox_local.pipes import Streams
-from benchflow_sandbox_local.process import LocalProcess
+from benchflow_sandbox_core.pipes import Streams
+from benchflow_sandbox_core.process import BoxProcess
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +22,7 @@ class Carried:
     err: bytes
 
     @classmethod
-    def of(cls, process: LocalProcess) -> "Carried":
+    def of(cls, process: BoxProcess) -> "Carried":
         """Note one process; its pipes are parked and emptied."""
         stdin, stdout, stderr = process.streams.ends
         inodes = (stdin.inode, stdout.inode, stderr.inode)
@@ -38,7 +37,7 @@ class Carried:
         return made
 
 
-async def park(processes: Iterable[LocalProcess]) -> None:
+async def park(processes: Iterable[BoxProcess]) -> None:
     """Keep everybody from the pipes of a frozen box and take what it has printed.
 
     Raises:
@@ -58,7 +57,7 @@ async def park(processes: Iterable[LocalProcess]) -> None:
             )
 
 
-def unpark(processes: Iterable[LocalProcess]) -> None:
+def unpark(processes: Iterable[BoxProcess]) -> None:
     """Go on with the pipes as they are."""
     for process in processes:
         for end in process.streams.ends:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchflow_contracts.errors import SnapshotError
+from benchflow_sandbox_core.process import BoxProcess
 
 from benchflow_sandbox_local.launcher import Call, Launcher, LauncherError
 from benchflow_sandbox_local.machine import Machine
-from benchflow_sandbox_local.process import LocalProcess
 
 from .carried import Carried, park, unpark
 from .state import LiveState
@@ -43,9 +43,7 @@ class Dump:
     """What the box is shown of the host: sources and targets."""
     call: Call
 
-    async def run(
-        self, machine: Machine, processes: list[LocalProcess], port: int | None
-    ) -> Dumped:
+    async def run(self, machine: Machine, processes: list[BoxProcess], port: int | None) -> Dumped:
         """Write down the processes of the frozen box; park their pipes.
 
         A box with few files of its own goes on as it was; another one has ended on return.

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox import SandboxRecord
+from benchflow_sandbox_core.owner import ProcessIdentity
 from pydantic import BaseModel, ConfigDict, ValidationError
-
-from .owner import ProcessIdentity
 
 PROVIDER = "local"
 _MAX_LABEL = 1 << 20

@@ -7,6 +7,8 @@ import stat
 from pathlib import Path
 
 from benchflow_contracts.errors import TransferError
+from benchflow_sandbox_core.location import absolute
+from benchflow_sandbox_core.thread import Stop
 
 from benchflow_sandbox_local.box.syscalls import (
     RESOLVE_IN_ROOT,
@@ -16,8 +18,7 @@ from benchflow_sandbox_local.box.syscalls import (
     openat2,
 )
 
-from .location import absolute, locate
-from .thread import Stop
+from .location import locate
 
 _CHUNK = 1 << 20
 _MAX_ENTRIES, _MAX_DEPTH = 100_000, 64

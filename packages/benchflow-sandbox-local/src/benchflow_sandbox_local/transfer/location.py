@@ -11,13 +11,6 @@ from benchflow_sandbox_local.box.paths import open_strict
 _MAX_LINKS = 40
 
 
-def absolute(path: str) -> str:
-    """Return the normal form of a path inside; raise `TransferError` when it is not absolute."""
-    if not path.startswith("/") or ".." in path.split("/") or "\0" in path:
-        raise TransferError(f"{path!r} is not an absolute path without '..'")
-    return "/" + posixpath.normpath(path).strip("/")
-
-
 def locate(root: int, path: str) -> str:
     """Return `path` with the links of its parents resolved inside `root`.
 

@@ -3,20 +3,19 @@
 import os
 import secrets
 import stat
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from benchflow_contracts.errors import TransferError
+from benchflow_sandbox_core.entries import Entry, scan
+from benchflow_sandbox_core.location import absolute
+from benchflow_sandbox_core.thread import Stop
 
 from benchflow_sandbox_local.box.paths import open_strict, split
 
-from .location import absolute, locate
-from .thread import Stop
+from .location import locate
 
 _CHUNK = 1 << 20
-_MAX_ENTRIES = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class Upload:
         Raises:
             TransferError: Something was refused or broke; new entries are gone again.
         """
-        entries = list(_scan(local))
+        entries = list(scan(local))
         try:
             target = locate(self._root, absolute(remote))
             self._parents(target, inclusive=entries[0].is_directory)
@@ -95,11 +94,11 @@ class Upload:
         finally:
             os.close(parent)
 
-    def _directory(self, path: str, entry: "_Entry") -> None:
+    def _directory(self, path: str, entry: "Entry") -> None:
         if path != "/" and not self._is_directory(path):
             self._make(path, entry.mode)
 
-    def _file(self, path: str, entry: "_Entry") -> None:
+    def _file(self, path: str, entry: "Entry") -> None:
         parent_path, name = split(path)
         parent = open_strict(self._root, parent_path)
         temporary = f".bf-{secrets.token_hex(8)}"
@@ -126,7 +125,7 @@ class Upload:
             raise TransferError(f"{path!r} is there and is not a regular file")
         return True
 
-    def _write(self, parent: int, name: str, entry: "_Entry") -> None:
+    def _write(self, parent: int, name: str, entry: "Entry") -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         writer = os.open(name, flags, 0o600, dir_fd=parent)
         try:
@@ -157,45 +156,6 @@ class Upload:
                 continue
             finally:
                 os.close(parent)
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    path: Path
-    relative: str
-    mode: int
-    is_directory: bool
-
-    def open(self) -> BinaryIO:
-        fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            os.close(fd)
-            raise TransferError(f"{str(self.path)!r} is no longer a regular file")
-        return os.fdopen(fd, "rb")
-
-
-def _scan(local: Path) -> Iterator[_Entry]:
-    """List the tree, parents first; refuse everything that is not a file or directory."""
-    pending = [(local, "")]
-    count = 0
-    while pending:
-        path, relative = pending.pop()
-        count += 1
-        if count > _MAX_ENTRIES:
-            raise TransferError(f"{str(local)!r} holds more than {_MAX_ENTRIES} entries")
-        try:
-            info = path.lstat()
-        except OSError as error:
-            raise TransferError(f"cannot read {str(path)!r}: {error.strerror}") from error
-        mode = stat.S_IMODE(info.st_mode) & 0o777
-        if stat.S_ISDIR(info.st_mode):
-            yield _Entry(path, relative, mode, is_directory=True)
-            children = sorted(path.iterdir(), reverse=True)
-            pending += [(child, f"{relative}/{child.name}".lstrip("/")) for child in children]
-        elif stat.S_ISREG(info.st_mode):
-            yield _Entry(path, relative, mode, is_directory=False)
-        else:
-            raise TransferError(f"{str(path)!r} is neither a regular file nor a directory")
 
 
 def _unlink(parent: int, name: str) -> None:

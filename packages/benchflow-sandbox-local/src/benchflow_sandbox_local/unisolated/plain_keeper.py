@@ -11,14 +11,14 @@ from pathlib import Path
 
 from benchflow_contracts.errors import SandboxUnsupportedError
 from benchflow_contracts.sandbox import SandboxCapabilities, SandboxImage, SandboxSpec
+from benchflow_sandbox_core.owner import ProcessIdentity
+from benchflow_sandbox_core.shield import finish
 
 from benchflow_sandbox_local.body import Body
 from benchflow_sandbox_local.live.dump import Dump
 from benchflow_sandbox_local.sandbox import During, LocalSandbox
-from benchflow_sandbox_local.shield import finish
 from benchflow_sandbox_local.store.labels import Label, LabelStore
 from benchflow_sandbox_local.store.layers import Forked
-from benchflow_sandbox_local.store.owner import ProcessIdentity
 
 from .plain_sandbox import PlainBody, PlainSandbox
 

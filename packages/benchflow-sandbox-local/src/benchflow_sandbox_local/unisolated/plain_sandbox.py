@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING
 
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError
 from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_sandbox_core.accounts import Account
+from benchflow_sandbox_core.location import absolute
+from benchflow_sandbox_core.pipes import Streams
 
-from benchflow_sandbox_local.accounts import Account, AccountBook
+from benchflow_sandbox_local.accounts import AccountBook
 from benchflow_sandbox_local.cgroup.group import NoGroup
-from benchflow_sandbox_local.pipes import Streams
 from benchflow_sandbox_local.sandbox import Keeper, LocalSandbox
-from benchflow_sandbox_local.transfer.location import absolute
 
 from .plain_init import PlainInit
 

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from benchflow_sandbox_local.network.forward import Connection, both_ways
+from benchflow_sandbox_core.forward import Connection, both_ways
 
 
 class Patches:

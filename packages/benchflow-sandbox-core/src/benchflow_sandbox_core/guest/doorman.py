@@ -1,20 +1,39 @@
 """Leading the connections of a box to its relay."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 from benchflow_sandbox_native import InitError
 
-from benchflow_sandbox_local.relay.server import Relay
+from benchflow_sandbox_core.relay.server import Relay
 
-from .machine import GvisorMachine
+from .calls import GuestCalls
+from .fifos import FifoStreams
 from .wire import connect
+
+
+class Hall(Protocol):
+    """Where connections of a box wait."""
+
+    knocked: Callable[[int], None]
+    """Told of each connection that waits for the model."""
+
+    @property
+    def init(self) -> GuestCalls:
+        """The calls to the box's init; raise `SandboxError` once the box is gone."""
+        ...
+
+    def streams(self) -> FifoStreams:
+        """Make the pipes of a new process."""
+        ...
 
 
 class Doorman:
     """Serves whoever connects to the model's port inside, until it is closed."""
 
-    def __init__(self, machine: GvisorMachine, relay: Relay) -> None:
+    def __init__(self, machine: Hall, relay: Relay) -> None:
         self._machine = machine
         self._relay = relay
         self._serving: set[asyncio.Task[None]] = set()

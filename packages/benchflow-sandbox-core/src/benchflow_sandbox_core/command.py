@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import os
 import resource
 import signal
 import time
@@ -15,9 +14,8 @@ from benchflow_contracts.sandbox import ExecResult
 from benchflow_sandbox_native import InitError
 
 from .accounts import Account
-from .body import Body
 from .capture import Capture
-from .cgroup.group import Group
+from .life import Life, Meter
 from .pipes import PipeWriter
 from .shield import finish
 
@@ -56,7 +54,7 @@ class Command:
         """The command for a message."""
         return " ".join(self.argv)[:200]
 
-    async def start(self, machine: Body, fds: tuple[int, int, int]) -> int:
+    async def start(self, machine: Life, fds: tuple[int, int, int]) -> int:
         """Start it; return its pid inside.
 
         Raises:
@@ -91,10 +89,10 @@ class Command:
         return SandboxError(f"{self.shown!r} cannot be started: {error}")
 
     async def run(
-        self, machine: Body, group: Group, stdin: bytes, timeout: float | None, limit: int
+        self, machine: Life, meter: Meter, stdin: bytes, timeout: float | None, limit: int
     ) -> ExecResult:
         """Run it and collect its output; the whole group is dead when this fails."""
-        began, before = time.monotonic(), group.hits("memory")
+        began, before = time.monotonic(), meter.hits("memory")
         with machine.streams() as streams:
             pid = await self._begin(machine, streams.child, timeout)
             streams.close_child()
@@ -108,7 +106,7 @@ class Command:
             finally:
                 out.close()
                 err.close()
-        if code == _KILLED and group.hits("memory") > before:
+        if code == _KILLED and meter.hits("memory") > before:
             raise SandboxLimitError(f"{self.shown!r} was killed: the memory limit was hit")
         return ExecResult(
             exit_code=code,
@@ -119,7 +117,7 @@ class Command:
             duration_sec=time.monotonic() - began,
         )
 
-    async def _begin(self, machine: Body, fds: tuple[int, int, int], timeout: float | None) -> int:
+    async def _begin(self, machine: Life, fds: tuple[int, int, int], timeout: float | None) -> int:
         # A process of the same user can stop ours before it becomes the command.
         try:
             async with asyncio.timeout(timeout):
@@ -132,7 +130,7 @@ class Command:
 
     async def _finish(
         self,
-        machine: Body,
+        machine: Life,
         pid: int,
         pipe: PipeWriter,
         stdin: bytes,
@@ -165,17 +163,8 @@ async def _feed(pipe: PipeWriter, data: bytes) -> None:
     pipe.close()
 
 
-async def _end(machine: Body, pid: int) -> None:
+async def _end(machine: Life, pid: int) -> None:
     # A box that is gone has killed it already.
     with suppress(InitError, SandboxError):
         await machine.init.kill(pid, signal.SIGKILL, group=True)
         await machine.init.wait(pid)
-
-
-def shell_of(root: int) -> str:
-    """Return the shell that runs strings in the box whose root directory is `root`."""
-    for path in ("bin/bash", "usr/bin/bash"):
-        # Links are the image's own business here: only the name is used, inside.
-        if os.path.lexists(f"/proc/self/fd/{root}/{path}"):
-            return f"/{path}"
-    return "/bin/sh"

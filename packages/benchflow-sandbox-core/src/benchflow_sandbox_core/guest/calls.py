@@ -1,4 +1,4 @@
-"""The calls to the init of a gVisor box, over one pair of pipes."""
+"""The calls to the init of a box, over one pair of pipes."""
 
 import asyncio
 import errno
@@ -12,8 +12,8 @@ from benchflow_contracts.errors import SandboxError
 from benchflow_sandbox_native import InitError, protocol
 from benchflow_sandbox_native import guest as frames
 
-from benchflow_sandbox_local.gate import Gate
-from benchflow_sandbox_local.shield import finish
+from benchflow_sandbox_core.gate import Gate
+from benchflow_sandbox_core.shield import finish
 
 from .fifos import CONTROL, FifoDirectory
 

@@ -3,8 +3,8 @@
 import asyncio
 import os
 
-from benchflow_sandbox_local.network.forward import Connection
-from benchflow_sandbox_local.relay.head import MAX_HEAD
+from benchflow_sandbox_core.forward import Connection
+from benchflow_sandbox_core.relay.head import MAX_HEAD
 
 from .fifos import FifoStreams
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from benchflow_contracts.errors import SandboxFrozenError, SandboxUnsupportedError
 
-from .body import Init
+from .life import Init
 
 
 class Switch(Protocol):

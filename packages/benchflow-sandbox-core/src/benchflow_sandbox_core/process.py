@@ -7,15 +7,15 @@ from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox import ByteReader, ByteWriter
 from benchflow_sandbox_native import InitError
 
-from .body import Body
+from .life import Life
 from .pipes import Streams
 from .shield import finish
 
 
-class LocalProcess:
+class BoxProcess:
     """One process that `spawn` started. Its pipes are this process's own."""
 
-    def __init__(self, machine: Body, pid: int, streams: Streams, name: str) -> None:
+    def __init__(self, machine: Life, pid: int, streams: Streams, name: str) -> None:
         self._machine = machine
         self._pid = pid
         self._name = name

@@ -6,8 +6,8 @@ import shutil
 import subprocess
 
 import pytest
-from benchflow_sandbox_local.gvisor.calls import GuestCalls
-from benchflow_sandbox_local.gvisor.fifos import FifoDirectory
+from benchflow_sandbox_core.guest.calls import GuestCalls
+from benchflow_sandbox_core.guest.fifos import FifoDirectory
 from benchflow_sandbox_native import InitError, guest_path
 
 INIT = "/.bf/init"

@@ -9,7 +9,7 @@ import os
 import re
 import stat
 
-from benchflow_sandbox_local.pipes import Streams
+from benchflow_sandbox_core.pipes import Streams
 
 CONTROL = 0
 """The stream of the box's init."""

@@ -1,5 +1,5 @@
 import pytest
-from benchflow_sandbox_local.relay.head import Head, HeadError, split_request, status_of
+from benchflow_sandbox_core.relay.head import Head, HeadError, split_request, status_of
 from hypothesis import given
 from hypothesis import strategies as st
 

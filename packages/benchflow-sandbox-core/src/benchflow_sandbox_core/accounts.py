@@ -1,0 +1,62 @@
+"""Who a process of a box runs as, by the box's own files, which are hostile."""
+
+from dataclasses import dataclass
+
+from benchflow_contracts.errors import SandboxError
+
+MAX_FILE = 1 << 20
+"""Bytes that are read of each file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The ids of one user of a box."""
+
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    home: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that a login would set."""
+        return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
+
+
+class Accounts:
+    """The well-formed rows of a `passwd` and a `group` file."""
+
+    def __init__(self, passwd: bytes = b"", group: bytes = b"") -> None:
+        self._users = _rows(passwd, 7)
+        self._groups = _rows(group, 4)
+
+    def look_up(self, name: str) -> Account:
+        """Find a user by name or number.
+
+        Raises:
+            SandboxError: There is no such user.
+        """
+        key = 2 if name.isdecimal() else 0
+        for row in self._users:
+            if row[key] == name:
+                uid, gid = int(row[2]), int(row[3])
+                return Account(row[0], uid, gid, self._groups_of(row[0], gid), row[5] or "/")
+        if _is_id(name):
+            return Account(name, int(name), int(name), (int(name),), "/")
+        raise SandboxError(f"the sandbox has no user {name!r}", hint="name a user of /etc/passwd")
+
+    def _groups_of(self, name: str, gid: int) -> tuple[int, ...]:
+        named = {int(row[2]) for row in self._groups if name in row[3].split(",")}
+        return (gid, *sorted(named - {gid}))
+
+
+def _rows(file: bytes, width: int) -> list[list[str]]:
+    rows = [line.split(":") for line in file.decode("utf-8", "replace").splitlines()]
+    ids = (2, 3) if width == 7 else (2,)
+    return [row for row in rows if len(row) == width and all(_is_id(row[i]) for i in ids)]
+
+
+def _is_id(text: str) -> bool:
+    # Python refuses to read a number of thousands of digits.
+    return text.isascii() and text.isdecimal() and len(text) <= 10 and int(text) < 1 << 31

@@ -1,0 +1,55 @@
+"""The host's files that go into a box."""
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from benchflow_contracts.errors import TransferError
+
+_MAX_ENTRIES = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A regular file or a directory of the host."""
+
+    path: Path
+    relative: str
+    """Below what was named; empty for that itself."""
+    mode: int
+    is_directory: bool
+
+    def open(self) -> BinaryIO:
+        """Open the file; raise `TransferError` when another kind has taken its place."""
+        fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise TransferError(f"{str(self.path)!r} is no longer a regular file")
+        return os.fdopen(fd, "rb")
+
+
+def scan(local: Path) -> Iterator[Entry]:
+    """List the tree, parents first; refuse everything that is not a file or directory."""
+    pending = [(local, "")]
+    count = 0
+    while pending:
+        path, relative = pending.pop()
+        count += 1
+        if count > _MAX_ENTRIES:
+            raise TransferError(f"{str(local)!r} holds more than {_MAX_ENTRIES} entries")
+        try:
+            info = path.lstat()
+        except OSError as error:
+            raise TransferError(f"cannot read {str(path)!r}: {error.strerror}") from error
+        mode = stat.S_IMODE(info.st_mode) & 0o777
+        if stat.S_ISDIR(info.st_mode):
+            yield Entry(path, relative, mode, is_directory=True)
+            children = sorted(path.iterdir(), reverse=True)
+            pending += [(child, f"{relative}/{child.name}".lstrip("/")) for child in children]
+        elif stat.S_ISREG(info.st_mode):
+            yield Entry(path, relative, mode, is_directory=False)
+        else:
+            raise TransferError(f"{str(path)!r} is neither a regular file nor a directory")

@@ -1,1 +1,0 @@
-"""Sockets of the host that lead into a box."""
