@@ -198,11 +198,13 @@ def test_nothing_half_made_is_seen_and_nothing_is_left(
         runner.kill()
         runner.wait()
         runner.stdout.close()
-    reaped = asyncio.run(reap(world.store))
-    assert reaped
     until_gone(orphans)
+    left = asyncio.run(reap(world.store, dry_run=True))
+    assert left
     groups = [folder for folder, _, _ in os.walk("/sys/fs/cgroup")]
-    assert not [path for path in groups if any(record.id in path for record in reaped)]
+    assert not [path for path in groups if any(record.id in path for record in left)]
+    assert asyncio.run(reap(world.store)) == left
+    assert asyncio.run(reap(world.store)) == []
     assert not list((world.store / "mnt").iterdir())
     assert str(world.store) not in Path("/proc/self/mountinfo").read_text()
     published = checkpoints(world.rollout / "events.jsonl")
@@ -229,12 +231,9 @@ def until_gone(orphans: Callable[[], list[str]]) -> None:
         time.sleep(0.02)
 
 
-async def reap(store: Path) -> list[SandboxRecord]:
+async def reap(store: Path, *, dry_run: bool = False) -> list[SandboxRecord]:
     """Do what `bench sandbox prune` does, in a store of our own."""
-    provider = LocalProvider(store=store)
-    reaped = await provider.reap(ReapPolicy())
-    assert [record async for record in provider.sandboxes()] == []
-    return reaped
+    return await LocalProvider(store=store).reap(ReapPolicy(dry_run=dry_run))
 
 
 async def revived(store: Path, kept: Path) -> str:

@@ -28,7 +28,8 @@ async def main():
     await sandbox.snapshot()
     pids = [sandbox.machine.pid]
     found = {"id": sandbox.id, "groups": sandbox.group.paths, "pid": sandbox.machine.pid}
-    if sys.argv[3] == "frozen":
+    found["launcher"] = provider._launcher.pid
+    if sys.argv[3].startswith("frozen"):
         async with sandbox.freeze():
             print(json.dumps(found), flush=True)
             await asyncio.sleep(1000)
@@ -46,6 +47,10 @@ def killed_runner(store, version="v1", state="running"):
     found = json.loads(process.stdout.readline())
     members = Path(f"{found['groups'][0]}/cgroup.procs").read_text().split()
     assert str(found["pid"]) in members
+    if state == "frozen-alone":
+        # Together: neither may see the other's end.
+        process.send_signal(signal.SIGSTOP)
+        os.kill(found["launcher"], signal.SIGKILL)
     process.kill()
     process.wait()
     process.stdout.close()
@@ -84,16 +89,17 @@ def mounts():
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="boxes with users need root")
 @pytest.mark.parametrize("version", ["v1", "v2"])
-@pytest.mark.parametrize("state", ["running", "frozen"])
+@pytest.mark.parametrize("state", ["running", "frozen", "frozen-alone"])
 def test_nothing_of_a_killed_runner_is_left(store, version, state):
     before = mounts()
     found, members = killed_runner(store, version, state)
     (record,) = records(store)
     assert (record.id, record.provider, record.owner_alive) == (found["id"], "local", False)
     assert record.labels == {"job": "killed"}
-    if state == "running":
-        # The kernel ends the processes by itself; reaping is for what it cannot know.
-        wait_until(lambda: all(gone(pid) for pid in members))
+    if state != "frozen-alone":
+        # Its launcher ends what it has left; reaping is for what a launcher leaves that is killed.
+        wait_until(lambda: all(gone(pid) for pid in [*members, found["launcher"]]))
+        assert not any(Path(path).exists() for path in found["groups"])
     assert [r.id for r in reap(store, dry_run=True)] == [found["id"]]
     assert len(records(store)) == 1
     assert reap(store, labels={"job": "other"}) == []
@@ -105,6 +111,32 @@ def test_nothing_of_a_killed_runner_is_left(store, version, state):
     assert list((store / "mnt").iterdir()) == []
     assert mounts() == before
     assert reap(store) == []
+
+
+def test_empty_groups_of_dead_runners_go_when_the_next_provider_starts(with_provider, store):
+    found, members = killed_runner(store)
+    wait_until(lambda: all(gone(pid) for pid in [*members, found["launcher"]]))
+    empty, *others = [Path(path) for path in found["groups"]]
+    busy = others or [empty]
+    for path in found["groups"]:
+        # As when it is killed between making a group and starting the box in it.
+        Path(path).mkdir()
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    try:
+        (busy[0] / "cgroup.procs").write_text(str(child.pid))
+
+        async def check(provider):
+            await provider.create(SandboxSpec())
+            assert [path for path in map(Path, found["groups"]) if path.exists()] == busy[:1]
+            assert child.poll() is None
+
+        with_provider(check)
+    finally:
+        child.kill()
+        child.wait()
+        child.stdin.close()
+    reap(store)
+    assert not busy[0].exists()
 
 
 def test_a_living_owner_and_foreign_things_are_never_touched(with_provider, store):
@@ -145,9 +177,9 @@ def test_a_label_cannot_point_reaping_at_another_group(with_provider, store, tmp
         path.write_text(json.dumps(label))
         assert len(await provider.reap(ReapPolicy())) == 1
         assert (await sandbox.exec("true")).ok
-        for group in found["groups"]:
-            wait_until(lambda group=group: not Path(f"{group}/cgroup.procs").read_text())
-            Path(group).rmdir()
+        # Its launcher knew them without the label.
+        wait_until(lambda: gone(found["launcher"]))
+        assert not any(Path(group).exists() for group in found["groups"])
 
     with_provider(check)
 

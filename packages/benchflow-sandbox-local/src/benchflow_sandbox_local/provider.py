@@ -31,7 +31,7 @@ from .launcher import Launcher, LauncherError, mount_point
 from .probe import probe
 from .sandbox import LocalSandbox
 from .store.labels import PROVIDER, LabelStore
-from .store.reap import IMAGES, reap
+from .store.reap import IMAGES, reap, sweep_groups
 from .unisolated.plain_keeper import CAPABILITIES, PlainKeeper
 
 LiveImages = Literal["memory", "disk"]
@@ -177,6 +177,7 @@ class LocalProvider:
                 raise
             return PlainKeeper(store.plain, store)
         where = hierarchy.find(prefer_v2=self._prefer_v2)
+        sweep_groups(self._directory)
         gvisor = None
         if self._engine == "runsc":
             gvisor = GvisorEngine.find(rooted=self._rooted)

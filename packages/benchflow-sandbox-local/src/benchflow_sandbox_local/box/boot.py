@@ -1,16 +1,15 @@
 """The way of a new box's first process from the launcher to init."""
 
 import os
-import select
 import signal
 import socket
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from . import mounts, network, privileges, syscalls, wire
+from .parent import die_with_seen
 from .paths import make_directory, open_strict
 
-_PR_SET_PDEATHSIG = 1
 INIT = "/.bf/init"
 
 
@@ -64,9 +63,7 @@ def boot(plan: Plan, reply: socket.socket, launcher: int) -> NoReturn:
 
 def tie_to(launcher: int) -> None:
     """Die with the launcher, whatever kills it."""
-    syscalls.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if select.select([launcher], [], [], 0)[0]:
-        os._exit(1)
+    die_with_seen(launcher)
     os.setsid()
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)

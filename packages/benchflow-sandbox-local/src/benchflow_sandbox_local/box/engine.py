@@ -14,10 +14,10 @@ from typing import Any, NoReturn, Self
 
 from . import mounts, network, syscalls, wire
 from .boot import join
+from .parent import die_with
 
 LOG = "engine.log"
 PIDFILE = "pid"
-_PR_SET_PDEATHSIG = 1
 _MAX_LOG = 1 << 16
 _START_SECONDS = 60
 _ENOSPC = 28
@@ -112,10 +112,11 @@ class Dump:
         held, self._hold = os.pipe()
         os.write(self._hold, b"#" * fcntl.fcntl(held, fcntl.F_SETPIPE_SZ, 1))
         arguments = _dumping(request, merged, directory, held)
+        parent = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
             try:
-                syscalls.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+                die_with(parent)
                 os.set_inheritable(held, True)
                 engine.run(arguments, [merged, directory, request["freezer"]], [])
             finally:
@@ -175,6 +176,7 @@ def restore(
     places: tuple[str, str, str],
     reply: socket.socket,
     fds: list[int],
+    launcher: int,
 ) -> NoReturn:
     """Become the engine that brings a box back; `fds` are the new ends of its pipes.
 
@@ -182,7 +184,7 @@ def restore(
     """
     merged, image, work = places
     try:
-        syscalls.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with(launcher)
         for path in request["join"]:
             join(path)
         namespace = _network(request["relay_port"], reply)

@@ -15,9 +15,10 @@ from .boot import Plan, boot
 from .checkpoint import Checkpoint
 from .digest import image_digest
 from .engine import Engine
+from .parent import die_with, inherit
+from .remains import end_children
 from .workspace import Workspace
 
-_PR_SET_PDEATHSIG = 1
 _NAMESPACES = (
     syscalls.CLONE_NEWNS
     | syscalls.CLONE_NEWPID
@@ -31,6 +32,8 @@ _NAMESPACES = (
 class _Live:
     pid: int
     family: str
+    groups: tuple[str, ...]
+    """Directories of its control groups."""
     drop_family: bool = False
     waiting: socket.socket | None = None
     """Where to tell that the box is gone."""
@@ -49,30 +52,46 @@ class Launcher:
     those that copy or delete files are served by a forked child.
     """
 
-    def __init__(self, control: socket.socket, workspace: Workspace) -> None:
+    def __init__(self, control: socket.socket, runner: int, workspace: Workspace) -> None:
         self._control = control
+        self._runner = runner
         self._space = workspace
         self._boxes: dict[str, _Live] = {}
         self._self = os.pidfd_open(os.getpid())
 
     def run(self) -> None:
-        """Serve until the runner is gone. The boxes die with this process."""
+        """Serve until the runner is gone; then end all that it has left.
+
+        The boxes die with this process, too, whatever ends it.
+        """
+        try:
+            self._serve_all()
+        finally:
+            groups = (group for live in self._boxes.values() for group in live.groups)
+            end_children(tuple(groups))
+
+    def _serve_all(self) -> None:
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, _wake)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
         poller.register(wake_read, select.POLLIN)
+        # A process that the runner has forked may hold its end of the socket open.
+        poller.register(self._runner, select.POLLIN)
         while True:
             for fd, _ in poller.poll():
                 if fd == wake_read:
                     os.read(wake_read, 4096)
                     self._reap()
-                elif not self._serve():
+                elif fd == self._runner or not self._serve():
                     return
 
     def _serve(self) -> bool:
-        received = wire.receive(self._control)
+        try:
+            received = wire.receive(self._control)
+        except ConnectionError:
+            return False
         if received is None:
             return False
         request, fds = received
@@ -143,7 +162,7 @@ class Launcher:
             enter(plan)
         if group_fd is not None:
             os.close(group_fd)
-        self._boxes[box] = _Live(pid, family)
+        self._boxes[box] = _Live(pid, family, _groups(request))
 
     def _socket(self, netns: int, reply: socket.socket) -> None:
         # Without root there is no way back into the host's namespace: a child goes instead.
@@ -175,7 +194,7 @@ class Launcher:
         self._space.family(family, request["size"])
         merged = self._space.mount_root(family, box, request["lowers"])
         work = self._space.work(box)
-        group_fd = None
+        group_fd, launcher = None, os.getpid()
         try:
             if request["group"] is not None:
                 group_fd = os.open(request["group"], os.O_RDONLY | os.O_CLOEXEC)
@@ -186,10 +205,11 @@ class Launcher:
         if pid == 0:
             self._control.close()
             places = (merged, self._space.image(request["image"]), work)
-            engine.restore(Engine.of(request, self._space.cache), request, places, reply, fds)
+            made = Engine.of(request, self._space.cache)
+            engine.restore(made, request, places, reply, fds, launcher)
         if group_fd is not None:
             os.close(group_fd)
-        self._boxes[box] = _Live(0, family, engine=pid, reviving=reply.dup())
+        self._boxes[box] = _Live(0, family, _groups(request), engine=pid, reviving=reply.dup())
 
     def _revived(self, box: str, live: _Live, status: int) -> None:
         """Take the box that the ended engine has made, or tell why there is none."""
@@ -265,9 +285,7 @@ class Launcher:
             return
         try:
             # Long work must not outlive those who asked for it.
-            syscalls.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != launcher:
-                os._exit(1)  # they were gone before
+            die_with(launcher)
             self._control.close()
             work(request, reply)
         except BaseException as error:  # noqa: BLE001 - reported, then the process ends
@@ -333,6 +351,12 @@ class Launcher:
         wire.send(reply, {"ok": True})
 
 
+def _groups(request: dict[str, Any]) -> tuple[str, ...]:
+    """Return the directories of the groups that a box is started in."""
+    first = [os.path.dirname(tasks) for tasks in request["join"]]  # noqa: PTH120
+    return (*first, *([request["group"]] if request["group"] else []))
+
+
 def _wake(_number: int, _frame: object) -> None:
     """Let the wake-up descriptor do its work: without a handler it is not written."""
 
@@ -354,7 +378,8 @@ def main() -> None:
     options = json.loads(sys.argv[1])
     control = socket.socket(fileno=options["control"])
     control.set_inheritable(False)
-    syscalls.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    runner = os.pidfd_open(os.getppid())
+    inherit()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.umask(0o022)
@@ -370,5 +395,7 @@ def main() -> None:
         _fail(control, error)
         return
     wire.send(control, {"ok": True})
-    Launcher(control, space).run()
-    space.close()
+    try:
+        Launcher(control, runner, space).run()
+    finally:
+        space.close()

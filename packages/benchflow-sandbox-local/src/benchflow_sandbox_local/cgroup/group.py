@@ -2,8 +2,6 @@
 
 import asyncio
 import os
-import signal
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +9,8 @@ from typing import Literal, Protocol
 
 from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox import ResourceKind, ResourceLimits
+
+from benchflow_sandbox_local.box.remains import members, remove
 
 from .hierarchy import Hierarchies
 
@@ -125,7 +125,7 @@ class V1Group:
 
     def members(self) -> list[int]:
         """The numbers of the group's processes on the host."""
-        return _members(Path(self.paths[0]))
+        return members(self.paths[0])
 
     def create(self, limits: ResourceLimits) -> None:
         """Make the directories and set the limits."""
@@ -188,7 +188,7 @@ class V2Group:
 
     def members(self) -> list[int]:
         """The numbers of the group's processes on the host."""
-        return _members(self._dir)
+        return members(str(self._dir))
 
     def create(self, limits: ResourceLimits) -> None:
         """Make the directory and set the limits."""
@@ -242,32 +242,8 @@ def remove_directories(paths: tuple[str, ...]) -> None:
     Raises:
         SandboxError: A process did not die, so a directory stays.
     """
-    for path in paths:
-        for _ in range(1000):
-            try:
-                Path(path).rmdir()
-            except FileNotFoundError:
-                break
-            except OSError:
-                _kill_members(path)
-            else:
-                break
-        else:
-            raise SandboxError(f"control group {path!r} still holds processes")
-
-
-def _members(path: Path) -> list[int]:
-    with suppress(FileNotFoundError):
-        return [int(pid) for pid in (path / "cgroup.procs").read_text().split()]
-    return []
-
-
-def _kill_members(path: str) -> None:
-    for pid in _members(Path(path)):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    # An ending process leaves its group a moment after it was killed.
-    time.sleep(0.001)
+    for path in remove(paths):
+        raise SandboxError(f"control group {path!r} still holds processes")
 
 
 def _write(path: Path, value: str) -> None:

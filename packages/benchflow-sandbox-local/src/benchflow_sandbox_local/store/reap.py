@@ -1,21 +1,25 @@
 """Removing what a killed runner left behind."""
 
 import os
+import select
 import shutil
 import signal
 from contextlib import suppress
 from pathlib import Path
 
 from benchflow_contracts.sandbox import ReapPolicy, SandboxRecord
+from benchflow_sandbox_core.owner import ProcessIdentity
 
 from benchflow_sandbox_local.box.claim import sweep
+from benchflow_sandbox_local.box.remains import thaw
 from benchflow_sandbox_local.cgroup.group import remove_directories
 from benchflow_sandbox_local.unisolated.plain_init import kill_marked
 
 from .labels import Label, LabelStore
 
 GROUP_PREFIX = "benchflow-"
-
+_PATIENCE = 20.0
+"""Seconds: longer than a launcher takes to end what its runner has left."""
 
 IMAGES = "live"
 """Where in the store live images on disk are."""
@@ -43,21 +47,40 @@ def reap(directory: Path, policy: ReapPolicy) -> list[SandboxRecord]:
     return removed
 
 
+def _end(launcher: ProcessIdentity) -> None:
+    """Return when a launcher without a runner is dead; it ends by itself, if it can."""
+    with suppress(ProcessLookupError):
+        fd = os.pidfd_open(launcher.pid)
+        try:
+            if launcher.alive and not select.select([fd], [], [], _PATIENCE)[0]:
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+        finally:
+            os.close(fd)
+
+
+def sweep_groups(directory: Path) -> None:
+    """Remove the empty control groups of dead owners: killed before a box was in them.
+
+    Never touches a process, so that it can be done unasked.
+    """
+    for label in LabelStore(directory / "boxes").all():
+        if label.owner.alive or label.launcher.alive:
+            continue
+        for path in _groups(label):
+            with suppress(OSError):  # gone, or not empty: that is for `reap`
+                Path(path).rmdir()
+
+
+def _groups(label: Label) -> tuple[str, ...]:
+    return tuple(path for path in label.groups if path.endswith(f"/{GROUP_PREFIX}{label.id}"))
+
+
 def _remove(label: Label, store: LabelStore) -> None:
     if label.plain:
         kill_marked(label.id)
         shutil.rmtree(store.plain / label.id, ignore_errors=True)
-    # Mounts, upper layers and network namespaces live in the launcher's namespaces
-    # and went with it; the kernel killed the box's first process, and with it all.
-    if label.launcher.alive:
-        with suppress(ProcessLookupError):
-            os.kill(label.launcher.pid, signal.SIGKILL)
-    ours = tuple(path for path in label.groups if path.endswith(f"/{GROUP_PREFIX}{label.id}"))
-    for path in ours:
-        # A frozen process cannot die before it is thawed.
-        for name, value in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
-            with suppress(OSError):
-                fd = os.open(f"{path}/{name}", os.O_WRONLY)
-                os.write(fd, value.encode())
-                os.close(fd)
-    remove_directories(ours)
+    # Mounts, upper layers and network namespaces live in the launcher's namespaces and go
+    # with it; the kernel kills the box's first process, and with it all that can move.
+    _end(label.launcher)
+    thaw(groups := _groups(label))
+    remove_directories(groups)

@@ -1,0 +1,88 @@
+# Raw names of control groups and of /proc: pathlib would add nothing here.
+# ruff: noqa: PTH123
+"""What somebody who was killed leaves running, and how it ends: thawed, killed, waited for."""
+
+import os
+import select
+import signal
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+
+_SWITCHES = (("freezer.state", b"THAWED"), ("cgroup.freeze", b"0"))
+_SECONDS = 10.0
+
+
+def thaw(groups: Iterable[str]) -> None:
+    """Let what is frozen in `groups` move: before that it cannot die. Idempotent."""
+    for path in groups:
+        for name, value in _SWITCHES:
+            with suppress(OSError):  # each kind of group has a switch of its own, or none
+                fd = os.open(f"{path}/{name}", os.O_WRONLY | os.O_CLOEXEC)
+                try:
+                    os.write(fd, value)
+                finally:
+                    os.close(fd)
+
+
+def members(group: str) -> list[int]:
+    """Return the numbers of a group's processes; none when there is no such group."""
+    with suppress(FileNotFoundError), open(f"{group}/cgroup.procs", encoding="ascii") as file:
+        return [int(pid) for pid in file.read().split()]
+    return []
+
+
+def kill(pids: Iterable[int]) -> None:
+    """Kill processes, of which some may have ended."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def remove(groups: Iterable[str]) -> list[str]:
+    """Remove the directories of groups, and kill what is in them; return those that stay."""
+    return [path for path in groups if not _removed(path)]
+
+
+def _removed(path: str) -> bool:
+    for _ in range(1000):
+        try:
+            os.rmdir(path)  # noqa: PTH106
+        except FileNotFoundError:
+            return True
+        except OSError:
+            kill(members(path))
+            # An ending process leaves its group a moment after it was killed.
+            time.sleep(0.001)
+        else:
+            return True
+    return False
+
+
+def end_children(groups: tuple[str, ...]) -> None:
+    """End all children of this process, also such as it inherits meanwhile, and the groups.
+
+    What does not die is left after a while: the kernel holds it, not we.
+    """
+    end = time.monotonic() + _SECONDS
+    while (found := _children()) and time.monotonic() < end:
+        kill(found)
+        thaw(groups)
+        _collect(found, end)
+    remove(groups)
+
+
+def _children() -> list[int]:
+    with open("/proc/thread-self/children", encoding="ascii") as file:
+        return [int(pid) for pid in file.read().split()]
+
+
+def _collect(pids: list[int], end: float) -> None:
+    for pid in pids:
+        with suppress(ChildProcessError, ProcessLookupError):
+            fd = os.pidfd_open(pid)
+            try:
+                if select.select([fd], [], [], max(0.0, end - time.monotonic()))[0]:
+                    os.waitpid(pid, 0)
+            finally:
+                os.close(fd)
