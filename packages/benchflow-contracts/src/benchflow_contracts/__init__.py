@@ -82,9 +82,11 @@ from .events import (
     StepFinished,
     event_adapter,
 )
+from .exporter import Exported, Exporter, FinishedRollout
 from .factories import (
     AgentFactory,
     EnvironmentLoader,
+    ExporterFactory,
     RewardFactory,
     SandboxProviderFactory,
 )
@@ -184,9 +186,13 @@ __all__ = [
     "EnvironmentLoader",
     "Event",
     "ExecResult",
+    "Exported",
+    "Exporter",
+    "ExporterFactory",
     "Fidelity",
     "FidelityError",
     "FileDiff",
+    "FinishedRollout",
     "Grading",
     "Granularity",
     "GroupBranch",

@@ -6,6 +6,7 @@ from typing import Literal, Protocol
 
 from .agent import Agent
 from .environment import EnvironmentFactory
+from .exporter import Exporter
 from .reward import Reward
 from .sandbox import ModelEndpoint, SandboxProvider
 from .task import Task
@@ -51,4 +52,12 @@ class RewardFactory(Protocol):
         Raises:
             TaskError: The `[verifier]` table asks for what does not exist.
         """
+        ...
+
+
+class ExporterFactory(Protocol):
+    """Group `benchflow.exporters`."""
+
+    def __call__(self) -> Exporter:
+        """Return the exporter. Writes nothing."""
         ...

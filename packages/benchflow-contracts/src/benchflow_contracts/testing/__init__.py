@@ -1,9 +1,9 @@
 """What a third party tests its provider with: the conformance kit and the fakes.
 
-`check_sandbox`, `check_agent`, `check_environment`, `check_gateway`, `check_reward`
-and `check_user_model` run the kit without a test framework; `sandbox_checks()` and its
-siblings are the lists to parametrize tests with. The fakes are in
-`benchflow_contracts.testing.fakes`.
+`check_sandbox`, `check_agent`, `check_environment`, `check_exporter`, `check_gateway`,
+`check_reward` and `check_user_model` run the kit without a test framework;
+`sandbox_checks()` and its siblings are the lists to parametrize tests with. The fakes are
+in `benchflow_contracts.testing.fakes`.
 """
 
 from .agent_kit import agent_checks, check_agent
@@ -23,6 +23,12 @@ from .environment_kit import (
     check_environment,
     environment_checks,
 )
+from .exporter_kit import (
+    ExporterCheck,
+    ExporterSubject,
+    check_exporter,
+    exporter_checks,
+)
 from .gateway_kit import GatewayCheck, GatewaySubject, check_gateway, gateway_checks
 from .reward_kit import RewardCheck, RewardSubject, check_reward, reward_checks
 from .sandbox_kit import check_sandbox, open_sandbox_subject, sandbox_checks
@@ -39,6 +45,8 @@ __all__ = [
     "CheckStatus",
     "EnvironmentCheck",
     "EnvironmentSubject",
+    "ExporterCheck",
+    "ExporterSubject",
     "GatewayCheck",
     "GatewaySubject",
     "RewardCheck",
@@ -50,11 +58,13 @@ __all__ = [
     "agent_checks",
     "check_agent",
     "check_environment",
+    "check_exporter",
     "check_gateway",
     "check_reward",
     "check_sandbox",
     "check_user_model",
     "environment_checks",
+    "exporter_checks",
     "gateway_checks",
     "open_sandbox_subject",
     "reward_checks",

@@ -7,8 +7,10 @@ name methods, at construction or later through `faults`.
 from .agent import FAKE_AGENT_CAPABILITIES, FakeAgent
 from .call import ExecHandler, FakeCall, FakeStreams, ProgramHandler
 from .environment import FakeEnvironment, FakeService
+from .exporter import FakeExporter
 from .faults import FakeFaults
 from .file_system import FakeEntry, FakeFileSystem
+from .finished import fake_finished_rollout, fake_hostile_rollout
 from .gateway import FakeModelGateway, FakeModelLine
 from .machine import FakeMachine
 from .pipe import FakePipe
@@ -33,6 +35,7 @@ __all__ = [
     "FakeCall",
     "FakeEntry",
     "FakeEnvironment",
+    "FakeExporter",
     "FakeFaults",
     "FakeFileSystem",
     "FakeMachine",
@@ -56,4 +59,6 @@ __all__ = [
     "Say",
     "Stop",
     "ask_with_options",
+    "fake_finished_rollout",
+    "fake_hostile_rollout",
 ]

@@ -1,0 +1,131 @@
+"""The conformance kit of an Exporter."""
+
+import hashlib
+import stat
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchflow_contracts.exporter import Exported, Exporter, FinishedRollout
+
+from .check import Check, CheckResult, expect, expect_equal, promise, run_checks
+from .fakes import fake_finished_rollout, fake_hostile_rollout
+
+
+@dataclass(frozen=True, slots=True)
+class ExporterSubject:
+    """An exporter under test."""
+
+    exporter: Exporter
+
+    def write(self, *rollouts: FinishedRollout) -> tuple[Exported, dict[str, str]]:
+        """Export into a new directory; return what was said, and each file's digest.
+
+        Fails the running check when something else than regular files was made, or
+        something beside the directory.
+        """
+        with tempfile.TemporaryDirectory(prefix="bf-export-") as name:
+            home = Path(name) / "job"
+            home.mkdir()
+            said = self.exporter.export("job", iter(rollouts), home)
+            beside = [each.name for each in Path(name).iterdir() if each != home]
+            expect(not beside, f"it made {beside} beside its directory")
+            return said, {str(p.relative_to(home)): _digest(p) for p in sorted(home.rglob("*"))}
+
+
+def _digest(path: Path) -> str:
+    mode = path.lstat().st_mode
+    if stat.S_ISDIR(mode):
+        return "directory"
+    expect(stat.S_ISREG(mode), f"{path.name!r} is neither a regular file nor a directory")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+ExporterCheck = Check[ExporterSubject]
+
+
+@promise()
+async def every_scored_leaf_is_written(subject: ExporterSubject) -> None:
+    """It writes the scored leaves at least, and counts the unscored ones."""
+    said, files = subject.write(fake_finished_rollout())
+    expect(2 <= said.trajectories <= 3, f"{said.trajectories} of 2 scored leaves were written")
+    expect_equal(said.unscored, 1, "the number of unscored leaves")
+    expect(any(digest != "directory" for digest in files.values()), "no file was made")
+
+
+@promise()
+async def rollouts_add_up(subject: ExporterSubject) -> None:
+    """A job of two rollouts holds the trajectories of both."""
+    one, _ = subject.write(fake_finished_rollout("paint__1"))
+    two, _ = subject.write(fake_finished_rollout("paint__1"), fake_finished_rollout("paint__2"))
+    expect_equal(two.trajectories, 2 * one.trajectories, "the number of trajectories")
+    expect_equal(two.unscored, 2 * one.unscored, "the number of unscored leaves")
+
+
+@promise()
+async def a_job_of_nothing_is_written(subject: ExporterSubject) -> None:
+    """No rollout is no error."""
+    said, _ = subject.write()
+    expect_equal(said, Exported(trajectories=0, unscored=0), "what was said")
+
+
+@promise()
+async def the_same_rollouts_give_the_same_bytes(subject: ExporterSubject) -> None:
+    """Neither the time nor the directory of an export is in it."""
+    _, first = subject.write(fake_finished_rollout())
+    _, second = subject.write(fake_finished_rollout())
+    expect_equal(second, first, "the second export")
+
+
+@promise()
+async def hostile_text_is_written(subject: ExporterSubject) -> None:
+    """Terminal codes, lone surrogates, NaN, deep input and megabytes break nothing."""
+    said, _ = subject.write(fake_hostile_rollout())
+    expect_equal(said, Exported(trajectories=1, unscored=0), "what was said")
+
+
+@promise()
+async def exporting_leaves_the_tree_alone(subject: ExporterSubject) -> None:
+    """`export` reads: no result, value, credit or child is written."""
+    rollout = fake_finished_rollout()
+
+    def picture() -> list[object]:
+        return [
+            (n.id, n.step, len(n.children), dict(n.results), n.value, n.credit, n.error)
+            for n in rollout.tree.nodes
+        ]
+
+    before = picture()
+    subject.write(rollout)
+    expect_equal(picture(), before, "the tree after the export")
+
+
+_CHECKS: tuple[ExporterCheck, ...] = (
+    every_scored_leaf_is_written,
+    rollouts_add_up,
+    a_job_of_nothing_is_written,
+    the_same_rollouts_give_the_same_bytes,
+    hostile_text_is_written,
+    exporting_leaves_the_tree_alone,
+)
+
+
+def exporter_checks() -> list[ExporterCheck]:
+    """Return every check; `str(check)` is its name."""
+    return list(_CHECKS)
+
+
+async def check_exporter(
+    exporter: Exporter,
+    *,
+    only: Sequence[str] | None = None,
+    on_result: Callable[[CheckResult], None] | None = None,
+) -> list[CheckResult]:
+    """Run the checks against `exporter`.
+
+    Raises:
+        UsageError: `only` names a check that does not exist.
+    """
+    subject = ExporterSubject(exporter)
+    return await run_checks(_CHECKS, subject, only=only, on_result=on_result)
