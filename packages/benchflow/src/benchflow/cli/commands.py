@@ -48,6 +48,9 @@ GROUPS: dict[str, Group] = {
             "create": Command("benchflow.cli.eval:create", "Run tasks as a job, or resume one."),
             "list": Command("benchflow.cli.eval:list_jobs", "List jobs."),
             "show": Command("benchflow.cli.eval:show", "Show a job's rollouts and rewards."),
+            "export": Command(
+                "benchflow.cli.eval:export", "Write a job in another engine's format."
+            ),
         },
     ),
     "rollout": Group(

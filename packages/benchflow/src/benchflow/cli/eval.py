@@ -5,10 +5,12 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from benchflow.exports import load_exporter, read_finished_job, write_export
 from benchflow.job import JobOptions, JobReport, read_job, run_job
 from benchflow.options import RunOptions
 
 from . import format as fmt
+from .exporting import export_directory
 from .flags import DEFAULT_JOBS, JobsDir, Json, Run
 from .live import LiveJob
 from .output import note, print_json, print_table
@@ -26,6 +28,7 @@ async def create(
     include: tuple[str, ...] = (),
     exclude: tuple[str, ...] = (),
     fail_under: float | None = None,
+    export: tuple[str, ...] = (),
     quiet: bool = False,
     json: Json = False,
 ) -> int:
@@ -38,6 +41,7 @@ async def create(
         bench eval create --tasks-dir benchmarks/clawsbench/tasks --agent oracle
         bench eval create --tasks-dir TASKS --agent mistral-vibe --base-url URL --model M -n 4
         bench eval create --tasks-dir TASKS --agent oracle --fail-under 1.0 --json
+        bench eval create --tasks-dir TASKS --agent oracle --export harbor
 
     Args:
         tasks_dir: A task directory, or a directory of them.
@@ -48,6 +52,8 @@ async def create(
         include: Only tasks whose id matches one of these globs.
         exclude: No task whose id matches one of these globs.
         fail_under: Exit 1 when the mean reward is below this.
+        export: Write the finished job below its directory, as `export/NAME/JOB`, in this
+            format; see `bench eval export`. May be given again.
         quiet: Print no progress.
     """
     plan = JobOptions(
@@ -60,8 +66,14 @@ async def create(
         include=include,
         exclude=exclude,
     )
+    for name in export:
+        load_exporter(name)
     with LiveJob(quiet=quiet or json) as live:
         report = await run_job(plan, listener=live)
+    for name in export:
+        target = report.directory / "export" / name / report.job
+        write_export(name, read_finished_job(report), target)
+        note(f"{name}: {target}")
     _print_report(report, json=json)
     return _exit_code(report, fail_under)
 
@@ -94,6 +106,32 @@ def show(job: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False) -> N
         job: A job's directory, name, or unique start of its name.
     """
     _print_report(read_job(find_job(job, jobs_dir)), json=json)
+
+
+def export(
+    job: str,
+    *,
+    output: Path,
+    format: str = "harbor",  # noqa: A002 - the flag's name
+    jobs_dir: JobsDir = DEFAULT_JOBS,
+    json: Json = False,
+) -> None:
+    """Write a job as a directory in somebody else's format.
+
+    Examples:
+        bench eval export 2026-11-21 --output harbor-jobs/2026-11-21
+        bench eval export 2026-11-21 --output harbor-jobs/2026-11-21 && harbor view harbor-jobs
+
+    Args:
+        job: A job's directory, name, or unique start of its name.
+        output: The directory to write; it is replaced at once. One that no export made is
+            refused.
+        format: `harbor` is a Harbor job directory: one trial per leaf, with an ATIF
+            trajectory, and an exception where there is no score. Others are named by the
+            exporters that are installed.
+    """
+    report = read_job(find_job(job, jobs_dir))
+    export_directory(format, read_finished_job(report), output, json=json)
 
 
 def _print_report(report: JobReport, *, json: bool) -> None:

@@ -3,13 +3,14 @@
 import json as jsonlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from benchflow_contracts import EnvState, Event, RolloutTree, StoreError, UsageError, diff_states
-from benchflow_kernel import fold, load_task, read_events, tree_to_json
+from benchflow_kernel import Registry, fold, load_task, read_events, tree_to_json
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from benchflow.exports import read_finished
 from benchflow.options import RunOptions
 from benchflow.posthoc import leaf_of
 from benchflow.records.model_calls import read_model_calls
@@ -23,6 +24,7 @@ from benchflow.trajectories import (
 
 from . import format as fmt
 from .diffview import print_diff
+from .exporting import export_directory
 from .flags import DEFAULT_JOBS, JobsDir, Json
 from .narrate import step_lines
 from .output import note, print_json, stdout, visible
@@ -84,32 +86,40 @@ def tree(
         print_tree(loaded, credit=credit, depth=depth)
 
 
-Format = Literal["verifiers", "sft", "v1-leaves", "v1-graph", "v1-flat"]
+Lines = Literal["verifiers", "sft", "v1-leaves", "v1-graph", "v1-flat"]
 
 
 def export(
     rollout: str,
     *,
     output: Path,
-    format: Format = "verifiers",  # noqa: A002 - the flag's name
+    format: str = "verifiers",  # noqa: A002 - the flag's name
     jobs_dir: JobsDir = DEFAULT_JOBS,
     json: Json = False,
 ) -> None:
-    """Write the scored trajectories of a rollout for a trainer, one JSON line each.
+    """Write a rollout for a trainer, one JSON line per scored trajectory, or as a directory.
 
     Examples:
         bench rollout export book-the-room__1f --output dataset.jsonl
         bench rollout export book-the-room__1f --output sft.jsonl --format sft
         bench rollout export book-the-room__1f --output traces.jsonl --format v1-graph
+        bench rollout export book-the-room__1f --output harbor-jobs/the-room --format harbor
 
     Args:
         rollout: A rollout's directory, id, or unique start of its id.
-        output: The file to write; it is replaced at once.
+        output: The file or directory to write; it is replaced at once. A directory that no
+            export made is refused.
         format: `verifiers` rows (up to 0.3.1), or the same with OpenAI tool calls for `sft`;
             a Verifiers v1 episode with one trace per leaf (`v1-leaves`) or one trace for the
-            tree (`v1-graph`); `v1-flat` is the leaves' traces without the episode.
+            tree (`v1-graph`); `v1-flat` is the leaves' traces without the episode. `harbor`
+            is a Harbor job directory with one trial per leaf; other directories are named by
+            the exporters that are installed.
     """
     directory = find_rollout(rollout, jobs_dir)
+    if format not in get_args(Lines):
+        _known_format(format)
+        export_directory(format, [read_finished(directory)], output, json=json)
+        return
     if format not in {"verifiers", "sft"}:
         _export_traces(directory, output, format, json=json)
         return
@@ -131,7 +141,13 @@ def export(
         )
 
 
-def _export_traces(directory: Path, output: Path, form: Format, *, json: bool) -> None:
+def _known_format(name: str) -> None:
+    known = (*get_args(Lines), *Registry().names("benchflow.exporters"))
+    if name not in known:
+        raise UsageError(f"there is no format {name!r}", hint=f"known: {', '.join(known)}")
+
+
+def _export_traces(directory: Path, output: Path, form: str, *, json: bool) -> None:
     config = _config(directory)
     options = RunOptions.model_validate(config["options"])
     source = TraceSource(

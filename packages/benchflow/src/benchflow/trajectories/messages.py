@@ -26,7 +26,7 @@ def steps_to_messages(steps: Iterable[Step], *, instruction: str | None = None) 
     for step in steps:
         prompt = step.prompt if messages or step.prompt else instruction
         if step.answer is not None and pending is not None:
-            messages.append(_tool_result(f"ask-{pending.id}", _answer_text(pending, step.answer)))
+            messages.append(_tool_result(f"ask-{pending.id}", answer_text(pending, step.answer)))
         elif prompt:
             messages.append({"role": "user", "content": prompt})
         pending = step.ask
@@ -60,11 +60,16 @@ def _openai_call(call: ToolCall) -> dict[str, Any]:
 
 
 def _ask_call(ask: Ask) -> dict[str, Any]:
+    return _call(f"ask-{ask.id}", ASK_TOOL, ask_arguments(ask))
+
+
+def ask_arguments(ask: Ask) -> dict[str, Any]:
+    """Return the arguments of the call of `ask_user` that stands for `ask`."""
     questions = [
         {"question": q.text, "options": [option.label for option in q.options]}
         for q in ask.questions
     ]
-    return _call(f"ask-{ask.id}", ASK_TOOL, {"questions": questions})
+    return {"questions": questions}
 
 
 def _call(call_id: str, name: str, arguments: Mapping[str, object]) -> dict[str, Any]:
@@ -76,7 +81,8 @@ def _tool_result(call_id: str, content: str) -> Message:
     return {"role": "tool", "tool_call_id": call_id, "content": content}
 
 
-def _answer_text(ask: Ask, answer: Answer) -> str:
+def answer_text(ask: Ask, answer: Answer) -> str:
+    """Return the labels and the free text of `answer`, or how else the Ask ended."""
     if answer.outcome != "answered":
         return answer.outcome
     parts: list[str] = []

@@ -1,0 +1,86 @@
+"""A root-to-leaf path as an ATIF v1.8 trajectory.
+
+Source of the format: harbor 0.24.0, `harbor.models.trajectories`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchflow_contracts import FinishedRollout, RolloutNode, RolloutTree
+
+from .plain import plain, plain_text
+from .steps import node_steps
+
+
+def owners(tree: RolloutTree) -> dict[str, str]:
+    """Return for every node the leaf in whose trajectory it is no copy.
+
+    That is the first scored leaf below it, so that each step that led to a score is original
+    in exactly one scored trajectory; without a scored one it is the first leaf.
+    """
+    owned: dict[str, str] = {}
+    for leaf in sorted(tree.leaves, key=lambda leaf: leaf.reward is None):
+        for node in leaf.path:
+            owned.setdefault(node.id, leaf.id)
+    return owned
+
+
+def trajectory(
+    rollout: FinishedRollout, leaf: RolloutNode, owned: Mapping[str, str]
+) -> dict[str, Any] | None:
+    """Return the trajectory that ends in `leaf`, or `None` when its agent never acted.
+
+    The steps of a shared prefix are the same in the trajectory of every leaf below it, and
+    are marked `is_copied_context` in all but the one of their owner.
+    """
+    steps: list[dict[str, Any]] = []
+    for node in leaf.path:
+        copied = owned[node.id] != leaf.id
+        for step in node_steps(rollout, node):
+            mark = {"is_copied_context": True} if copied else {}
+            steps.append({"step_id": len(steps) + 1, **step, **mark})
+    if not steps:
+        return None
+    rollout_id = plain_text(rollout.tree.rollout_id)
+    agent = {"name": plain_text(rollout.agent), "version": "unknown"}
+    if rollout.model is not None:
+        agent["model_name"] = plain_text(rollout.model)
+    return {
+        "schema_version": "ATIF-v1.8",
+        "session_id": rollout_id,
+        "trajectory_id": f"{rollout_id}-{plain_text(leaf.id)}",
+        "agent": agent,
+        "steps": steps,
+        "final_metrics": _totals(steps),
+        "extra": {"benchflow": leaf_facts(rollout, leaf)},
+    }
+
+
+def leaf_facts(rollout: FinishedRollout, leaf: RolloutNode) -> dict[str, Any]:
+    """Return what the tree says about `leaf` and Harbor's formats have no field for."""
+    verdict = leaf.results.get("reward")
+    facts = {
+        "rollout_id": rollout.tree.rollout_id,
+        "leaf": leaf.id,
+        "branch": [node.label for node in leaf.path if node.label is not None],
+        "values": {node.id: node.value.mean for node in leaf.path if node.value is not None},
+        "credit": None if leaf.credit is None else leaf.credit.model_dump(),
+        "reward": leaf.reward,
+        "grading": None if verdict is None else verdict.grading,
+        "sandbox": rollout.sandbox,
+        "shared_prefix": "once",
+    }
+    found: dict[str, Any] = plain(facts)
+    return found
+
+
+def _totals(steps: list[dict[str, Any]]) -> dict[str, Any]:
+    measured = [step["metrics"] for step in steps if "metrics" in step]
+    totals: dict[str, Any] = {"total_steps": len(steps)}
+    if measured:
+        for name in ("prompt", "completion", "cached"):
+            totals[f"total_{name}_tokens"] = sum(each[f"{name}_tokens"] for each in measured)
+        costs = [each["cost_usd"] for each in measured if "cost_usd" in each]
+        if costs:
+            totals["total_cost_usd"] = sum(costs)
+    return totals

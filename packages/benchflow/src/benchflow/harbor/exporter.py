@@ -1,0 +1,126 @@
+"""The exporter `harbor`: a job directory that Harbor's models load and its viewer opens.
+
+Source of the format: harbor 0.24.0; `tests/e2e/test_harbor_export.py` has that package read
+what is written here.
+"""
+
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from benchflow_contracts import Exported, FinishedRollout, RolloutNode
+
+from .atif import owners, trajectory
+from .plain import plain, plain_text, write_json
+from .tally import Tally
+from .trial import (
+    agent_config,
+    environment_config,
+    job_id,
+    task_config,
+    trial_config,
+    trial_result,
+)
+
+_STDOUT = 2_000_000
+"""Bytes of the tests' output that are looked at."""
+
+
+class HarborExporter:
+    """One trial per leaf: a tree is its leaves, and what they share is marked as copied.
+
+    A leaf without a score is a trial with an exception and without rewards, as Harbor
+    records one.
+    """
+
+    def export(self, job: str, rollouts: Iterable[FinishedRollout], directory: Path) -> Exported:
+        """Write the job; see `Exporter`."""
+        tally, seen = Tally(), _Seen()
+        written = unscored = 0
+        for rollout in rollouts:
+            seen.add(rollout)
+            owned = owners(rollout.tree)
+            for leaf in rollout.tree.leaves:
+                tally.add(_write_trial(directory, job, rollout, leaf, owned))
+                written += 1
+                unscored += leaf.reward is None
+        write_json(directory / "config.json", {"job_name": plain_text(job), **seen.config()})
+        write_json(directory / "result.json", tally.result(job_id(job)))
+        return Exported(trajectories=written, unscored=unscored)
+
+
+class _Seen:
+    """What the rollouts of a job were run with."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, dict[str, Any]] = {}
+        self._agents: dict[tuple[str, str | None], dict[str, Any]] = {}
+        self._environment: dict[str, Any] = {}
+
+    def add(self, rollout: FinishedRollout) -> None:
+        task, agent = task_config(rollout), agent_config(rollout)
+        self._tasks.setdefault(task["path"], task)
+        self._agents.setdefault((agent["name"], agent["model_name"]), agent)
+        self._environment = environment_config(rollout)
+
+    def config(self) -> dict[str, Any]:
+        return {
+            "tasks": list(self._tasks.values()),
+            "agents": list(self._agents.values()),
+            "environment": self._environment,
+        }
+
+
+def _write_trial(
+    directory: Path,
+    job: str,
+    rollout: FinishedRollout,
+    leaf: RolloutNode,
+    owned: Mapping[str, str],
+) -> dict[str, Any]:
+    result = trial_result(job, rollout, leaf, owned)
+    home = directory / result["trial_name"]
+    home.mkdir()
+    for name in ("agent", "verifier", "artifacts"):
+        (home / name).mkdir()
+    path = trajectory(rollout, leaf, owned)
+    if path is not None:
+        write_json(home / "agent" / "trajectory.json", path)
+    _write_verdict(home / "verifier", rollout, leaf, result)
+    failed = result["exception_info"]
+    if failed is not None:
+        text = f"{failed['exception_type']}: {failed['exception_message']}\n"
+        (home / "exception.txt").write_text(text, encoding="utf-8")
+    write_json(home / "config.json", trial_config(job, rollout, leaf))
+    write_json(home / "result.json", result)
+    return result
+
+
+def _write_verdict(
+    home: Path, rollout: FinishedRollout, leaf: RolloutNode, result: Mapping[str, Any]
+) -> None:
+    verdict, found = leaf.results.get("reward"), result["verifier_result"]
+    if verdict is not None:
+        # The whole of it, with the integrity report of a twin: no field of Harbor's has it.
+        write_json(home / "benchflow-verdict.json", plain(verdict.model_dump()))
+    if found is not None:
+        write_json(home / "reward.json", found["rewards"])
+    output = None if rollout.directory is None else _test_output(rollout.directory, leaf)
+    if output is not None:
+        (home / "test-stdout.txt").write_text(output, encoding="utf-8")
+
+
+def _test_output(home: Path, leaf: RolloutNode) -> str | None:
+    """Return what the tests of the leaf's world printed, if that was kept."""
+    worlds = [home / "branches" / node.id for node in reversed(leaf.path)]
+    world = next((each for each in worlds if each.is_dir()), home)
+    with suppress(OSError):
+        # Neither a link nor a pipe: the file's name is ours, and its directory may be anybody's.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        with os.fdopen(os.open(world / "verifier" / "test-stdout.txt", flags), "rb") as file:
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return plain_text(file.read(_STDOUT).decode("utf-8", "replace"))
+    return None

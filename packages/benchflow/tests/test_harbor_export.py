@@ -1,0 +1,264 @@
+"""Rollouts as Harbor's jobs and trials; Harbor's own models judge them in `tests/e2e`."""
+
+import asyncio
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchflow.harbor import HarborExporter
+from benchflow_contracts import (
+    FinishedRollout,
+    ModelCall,
+    NodeError,
+    NodeScored,
+    PhaseEntered,
+    RolloutNode,
+    RolloutTree,
+    StoreError,
+    Usage,
+    VerifyResult,
+)
+from benchflow_contracts.testing import check_exporter
+from benchflow_contracts.testing.fakes import fake_finished_rollout, fake_hostile_rollout
+
+
+def written(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def exported(home: Path, *rollouts: FinishedRollout) -> dict[str, dict[str, Any]]:
+    """Export a job; return what is in each trial's directory, by leaf."""
+    HarborExporter().export("job", rollouts, home)
+    trials = sorted(each for each in home.iterdir() if each.is_dir())
+    return {
+        trial.name.rpartition("__")[2]: {
+            "result": written(trial / "result.json"),
+            "trajectory": written(trial / "agent" / "trajectory.json"),
+        }
+        for trial in trials
+    }
+
+
+def test_the_exporter_keeps_every_promise():
+    results = asyncio.run(check_exporter(HarborExporter()))
+    assert [result for result in results if result.status != "passed"] == []
+
+
+def test_a_shared_prefix_is_original_in_the_first_scored_leaf_and_a_copy_in_the_others(tmp_path):
+    trials = exported(tmp_path, fake_finished_rollout())
+    steps = {leaf: trial["trajectory"]["steps"] for leaf, trial in trials.items()}
+
+    def marks(leaf: str) -> list[bool]:
+        return [step.get("is_copied_context", False) for step in steps[leaf]]
+
+    # Prompt, look, ask; then the answer and what follows it.
+    assert marks("n4") == [False, False, False, False, False]
+    assert marks("n3") == marks("n5") == [True, True, True, False, False]
+    for leaf in ("n3", "n5"):
+        for copy, original in zip(steps[leaf][:3], steps["n4"][:3], strict=True):
+            assert copy == {**original, "is_copied_context": True}
+    assert [step["step_id"] for step in steps["n5"]] == [1, 2, 3, 4, 5]
+
+
+def test_an_ask_is_a_tool_call_of_the_fork_and_each_answer_the_users_own_step(tmp_path):
+    trials = exported(tmp_path, fake_finished_rollout())
+    for leaf, colour in (("n3", "red"), ("n4", "green"), ("n5", "blue")):
+        *_, asked, answered, acted = trials[leaf]["trajectory"]["steps"]
+        [call] = asked["tool_calls"]
+        assert call["function_name"] == "ask_user"
+        assert call["arguments"]["questions"][0]["options"] == ["red", "green", "blue"]
+        assert "observation" not in asked
+        assert (answered["source"], answered["message"]) == ("user", colour)
+        assert acted["message"] == f"It is {colour}."
+
+
+def test_an_unscored_leaf_is_an_exception_without_rewards_and_in_no_mean(tmp_path):
+    trials = exported(tmp_path, fake_finished_rollout())
+    lost, good = trials["n3"]["result"], trials["n4"]["result"]
+    assert lost["verifier_result"] is None
+    assert lost["exception_info"]["exception_type"] == "AgentTimeoutError"
+    assert "give it more time" in lost["exception_info"]["exception_traceback"]
+    assert not (tmp_path / lost["trial_name"] / "verifier" / "reward.json").exists()
+    assert (tmp_path / lost["trial_name"] / "exception.txt").read_text() == (
+        "AgentTimeoutError: no end\n"
+    )
+    assert good["exception_info"] is None
+    assert good["verifier_result"] == {"rewards": {"reward": 1.0, "even": 1.0}}
+    assert good["verifier_environment_mode"] == "separate"
+
+    job = written(tmp_path / "result.json")
+    assert job["n_total_trials"] == 3
+    [stats] = job["stats"]["evals"].values()
+    assert (stats["n_trials"], stats["n_errors"]) == (2, 1)
+    assert stats["metrics"] == [{"reward": 0.75, "even": 0.5}]
+
+
+def test_a_leaf_that_was_graded_after_its_agent_failed_has_both(tmp_path):
+    rollout = fake_finished_rollout()
+    rollout.tree.index["n4"].error = NodeError(boundary="agent", type="AgentError", message="died")
+    result = exported(tmp_path, rollout)["n4"]["result"]
+    assert result["exception_info"]["exception_type"] == "AgentError"
+    assert result["verifier_result"]["rewards"]["reward"] == 1.0
+
+
+def test_the_cause_of_a_missing_score_is_named(tmp_path):
+    def kind(number: int, **changes: Any) -> tuple[str, str]:
+        rollout = fake_finished_rollout()
+        leaf = rollout.tree.index["n3"]
+        leaf.error = None
+        for name, value in changes.items():
+            setattr(leaf if name == "results" else rollout.tree, name, value)
+        home = tmp_path / str(number)
+        home.mkdir()
+        told = exported(home, rollout)["n3"]["result"]["exception_info"]
+        return told["exception_type"], told["exception_message"]
+
+    failed = NodeError(boundary="sandbox", type="SandboxError", message="no box")
+    unscored = {"reward": VerifyResult.unscored("no reward file")}
+    assert kind(1) == ("RewardError", "it was never graded")
+    assert kind(2, results=unscored, error=failed) == ("RewardError", "no reward file")
+    assert kind(3, error=failed) == ("SandboxError", "no box")
+    assert kind(4, status="cancelled")[0] == "CancelledError"
+    assert kind(5, status="running")[1] == "the rollout has not ended"
+
+
+def test_a_rollout_that_could_not_begin_is_a_trial_without_a_trajectory(tmp_path):
+    root = RolloutNode(id="n0")
+    tree = RolloutTree(
+        rollout_id="paint__9",
+        task_id="paint",
+        root=root,
+        index={"n0": root},
+        status="failed",
+        error=NodeError(boundary="task", type="TaskError", message="no image"),
+    )
+    rollout = dataclasses.replace(fake_finished_rollout(), tree=tree, model=None)
+    said = HarborExporter().export("job", [rollout], tmp_path)
+    assert (said.trajectories, said.unscored) == (1, 1)
+    assert written(tmp_path / "paint__9" / "result.json")["source"] is None
+    assert not (tmp_path / "paint__9" / "agent" / "trajectory.json").exists()
+    assert written(tmp_path / "result.json")["stats"]["n_errored_trials"] == 1
+
+
+def test_the_tokens_of_the_trials_add_up_to_what_was_spent(tmp_path):
+    trials = exported(tmp_path, fake_finished_rollout())
+    total = written(tmp_path / "result.json")["stats"]
+    assert [total[f"n_{kind}_tokens"] for kind in ("input", "cache", "output")] == [10, 2, 4]
+    # A document's own sum has its copies in it, as the format says.
+    for trial in trials.values():
+        assert trial["trajectory"]["final_metrics"]["total_prompt_tokens"] == 10
+
+
+def model_call(ident: str, **more: Any) -> ModelCall:
+    fields = {
+        "id": ident,
+        "node": "n1",
+        "api": "openai-chat",
+        "request": {},
+        "status": 200,
+        "model": "exact",
+        "prompt_token_ids": (1, 2),
+        "completion_token_ids": (3,),
+        "logprobs": (-0.5,),
+        "usage": Usage(input_tokens=2, output_tokens=1),
+        "cost_usd": 0.25,
+        "started_at": 1,
+        "finished_at": 2,
+    }
+    return ModelCall(**{**fields, **more})
+
+
+def with_calls(*calls: ModelCall) -> FinishedRollout:
+    rollout = fake_finished_rollout()
+    node = rollout.tree.index["n1"]
+    assert node.step is not None
+    node.step = node.step.model_copy(update={"model_calls": tuple(call.id for call in calls)})
+    return dataclasses.replace(rollout, calls={call.id: call for call in calls})
+
+
+def test_recorded_tokens_are_exact_and_calls_beside_the_work_are_left_out(tmp_path):
+    trials = exported(tmp_path, with_calls(model_call("a"), model_call("b", purpose="aux")))
+    step = trials["n4"]["trajectory"]["steps"][1]
+    assert step["metrics"]["prompt_token_ids"] == [1, 2]
+    assert step["metrics"]["completion_token_ids"] == [3]
+    assert step["metrics"]["logprobs"] == [-0.5]
+    assert (step["llm_call_count"], step["model_name"]) == (1, "exact")
+    for leaf, copied in (("n4", False), ("n5", True)):
+        [detail] = trials[leaf]["result"]["agent_result"]["rollout_details"]
+        assert detail["completion_token_ids"] == [[3]]
+        assert detail["extra"] == {"is_copied_context": [copied]}
+
+
+def test_a_step_of_two_calls_has_sums_and_its_tokens_call_by_call(tmp_path):
+    result = exported(tmp_path, with_calls(model_call("a"), model_call("b")))["n4"]
+    metrics = result["trajectory"]["steps"][1]["metrics"]
+    assert (metrics["prompt_tokens"], metrics["cost_usd"]) == (4, 0.5)
+    assert "prompt_token_ids" not in metrics
+    [detail] = result["result"]["agent_result"]["rollout_details"]
+    assert detail["prompt_token_ids"] == [[1, 2], [1, 2]]
+
+
+def test_one_call_without_tokens_leaves_no_half_of_a_rollout_to_train_on(tmp_path):
+    unknown = model_call("b", prompt_token_ids=None, completion_token_ids=None, logprobs=None)
+    result = exported(tmp_path, with_calls(model_call("a"), unknown))["n4"]["result"]
+    assert result["agent_result"]["rollout_details"] is None
+
+
+def test_hostile_text_comes_out_as_plain_ascii_json_of_bounded_size(tmp_path):
+    exported(tmp_path, fake_hostile_rollout())
+    [trial] = [each for each in tmp_path.iterdir() if each.is_dir()]
+    raw = (trial / "agent" / "trajectory.json").read_bytes()
+    assert raw.isascii()
+    assert b"\x1b" not in raw
+    assert len(raw) < 1_100_000
+    # What is not UTF-8 cannot be said in JSON that strict readers take.
+    assert b"\\ud800" not in raw
+    steps = json.loads(raw)["steps"]
+    first, _, text = steps[1]["tool_calls"]
+    assert "\ufffd" in first["function_name"]
+    assert text["arguments"] == {"input": [steps[0]["message"]]}
+    results = steps[1]["observation"]["results"]
+    assert results[0]["source_call_id"] == first["tool_call_id"]
+    assert "source_call_id" not in results[1]
+    assert results[1]["content"].endswith("more characters)")
+
+
+@pytest.mark.parametrize("rollout_id", ["../../etc", "a/b", "", ".hidden", "x" * 300, "a\nb"])
+def test_a_name_that_is_no_file_name_is_refused(tmp_path, rollout_id):
+    with pytest.raises(StoreError, match="cannot be the name of a trial"):
+        HarborExporter().export("job", [fake_hostile_rollout(rollout_id)], tmp_path)
+
+
+def test_the_tests_output_of_the_leafs_world_is_kept_and_a_link_is_not_followed(tmp_path):
+    source, target, secret = tmp_path / "rollout", tmp_path / "out", tmp_path / "secret"
+    secret.write_text("secret")
+    for world in ("branches/n4", "branches/n5"):
+        (source / world / "verifier").mkdir(parents=True)
+    (source / "branches/n4/verifier/test-stdout.txt").write_bytes(b"4 passed \xff\n")
+    (source / "branches/n5/verifier/test-stdout.txt").symlink_to(secret)
+    target.mkdir()
+    rollout = dataclasses.replace(fake_finished_rollout(), directory=source)
+    exported(target, rollout)
+    kept = {path.parts[-3]: path.read_text() for path in target.rglob("test-stdout.txt")}
+    assert kept == {"paint__0001__n4": "4 passed \ufffd\n"}
+
+
+def test_the_times_of_a_trial_are_those_of_its_phases(tmp_path):
+    phases = ["setup", "connect", "execute", "verify"]
+    events = [
+        PhaseEntered(seq=i, ts=90.0 + i, node="n0", phase=phase) for i, phase in enumerate(phases)
+    ]
+    events.append(
+        NodeScored(seq=9, ts=99.0, node="n4", name="reward", result=VerifyResult(reward=1.0))
+    )
+    rollout = dataclasses.replace(fake_finished_rollout(), events=events)
+    result = exported(tmp_path, rollout)["n4"]["result"]
+    assert result["started_at"] == "1970-01-01T00:01:30+00:00"
+    assert result["agent_setup"] == {
+        "started_at": "1970-01-01T00:01:31+00:00",
+        "finished_at": "1970-01-01T00:01:32+00:00",
+    }
+    assert result["verifier"]["finished_at"] == result["finished_at"]
+    assert result["verifier"]["started_at"] == "1970-01-01T00:01:33+00:00"

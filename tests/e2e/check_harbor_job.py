@@ -1,0 +1,70 @@
+"""Loads job directories with Harbor's own models; prints what it read as JSON.
+
+Run by Harbor's Python, so it imports nothing of ours. It fails when a file is no document of
+its model, or the job's statistics are not what Harbor itself makes of the trials.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from harbor.models.job.config import JobConfig
+from harbor.models.job.result import JobResult, JobStats
+from harbor.models.trajectories import Trajectory
+from harbor.models.trial.config import TrialConfig
+from harbor.models.trial.paths import TrialPaths
+from harbor.models.trial.result import TrialResult
+from harbor.utils.trajectory_validator import TrajectoryValidator
+
+
+def read_trial(home: Path) -> tuple[TrialResult, dict[str, Any]]:
+    paths = TrialPaths(trial_dir=home)
+    config = TrialConfig.model_validate_json(paths.config_path.read_text())
+    result = TrialResult.model_validate_json(paths.result_path.read_text())
+    assert result.config == config
+    assert result.trial_name == config.trial_name == home.name
+    rewards = result.verifier_result and result.verifier_result.rewards
+    if rewards is not None:
+        assert json.loads(paths.reward_json_path.read_text()) == rewards
+    steps = []
+    document = paths.agent_dir / "trajectory.json"
+    if document.exists():
+        validator = TrajectoryValidator()
+        assert validator.validate(document), validator.get_errors()
+        read = Trajectory.model_validate_json(document.read_text())
+        assert read.schema_version == "ATIF-v1.8"
+        assert read.final_metrics is not None
+        assert read.final_metrics.total_steps == len(read.steps)
+        steps = [step.model_dump(mode="json", exclude_none=True) for step in read.steps]
+    failed = result.exception_info
+    return result, {
+        "rewards": rewards,
+        "exception": failed and failed.exception_type,
+        "mode": result.verifier_environment_mode,
+        "steps": steps,
+        "stdout": paths.test_stdout_path.exists(),
+    }
+
+
+def read_job(home: Path) -> dict[str, Any]:
+    config = JobConfig.model_validate_json((home / "config.json").read_text())
+    job = JobResult.model_validate_json((home / "result.json").read_text())
+    assert config.job_name == home.name
+    trials = {each.name: read_trial(each) for each in sorted(home.iterdir()) if each.is_dir()}
+    counted = JobStats.from_trial_results([result for result, _ in trials.values()])
+    told, wanted = job.stats.model_dump(), counted.model_dump()
+    means = {key: entry.pop("metrics") for key, entry in told["evals"].items()}
+    for entry in wanted["evals"].values():
+        entry.pop("metrics")
+    assert told == wanted, (told, wanted)
+    assert job.n_total_trials == len(trials)
+    return {"metrics": means, "trials": {name: seen for name, (_, seen) in trials.items()}}
+
+
+def main() -> None:
+    """Read every job that is named."""
+    print(json.dumps({name: read_job(Path(name)) for name in sys.argv[1:]}))
+
+
+main()
