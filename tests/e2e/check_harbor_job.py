@@ -37,13 +37,15 @@ def read_trial(home: Path) -> tuple[TrialResult, dict[str, Any]]:
         assert read.final_metrics is not None
         assert read.final_metrics.total_steps == len(read.steps)
         steps = [step.model_dump(mode="json", exclude_none=True) for step in read.steps]
-    failed = result.exception_info
+    failed, spent = result.exception_info, result.agent_result
+    assert spent is not None
     return result, {
         "rewards": rewards,
         "exception": failed and failed.exception_type,
         "mode": result.verifier_environment_mode,
         "steps": steps,
         "stdout": paths.test_stdout_path.exists(),
+        "tokens": spent.rollout_details,
     }
 
 
@@ -59,7 +61,11 @@ def read_job(home: Path) -> dict[str, Any]:
         entry.pop("metrics")
     assert told == wanted, (told, wanted)
     assert job.n_total_trials == len(trials)
-    return {"metrics": means, "trials": {name: seen for name, (_, seen) in trials.items()}}
+    return {
+        "metrics": means,
+        "spent": [told["n_input_tokens"], told["n_output_tokens"]],
+        "trials": {name: seen for name, (_, seen) in trials.items()},
+    }
 
 
 def main() -> None:

@@ -1,9 +1,11 @@
 """Rollouts exported for Harbor, judged by Harbor's own models and shown by its viewer."""
 
+import itertools
 import json
 import os
 import re
 import subprocess
+import sys
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -13,7 +15,11 @@ from typing import Any
 
 import pytest
 from benchflow.exports import write_export
+from benchflow.records.model_calls import read_model_calls
 from benchflow_contracts.testing.fakes import fake_finished_rollout, fake_hostile_rollout
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -145,3 +151,45 @@ def test_harbor_reads_hostile_text_and_what_has_no_score(harbor: Path, tmp_path:
         assert fetched(address, "odd", "trials", "paint__0001__n3")["verifier_result"] is None
         path = fetched(address, "odd", "trials", "paint__0002", "trajectory")
         assert path["steps"] == trials["paint__0002"]["steps"]
+
+
+def book(request: ModelRequest) -> ModelReply:
+    """Ask which event is meant, and change the one that the user names."""
+    seen = request.tool_results
+    if not seen:
+        ask = {"question": "Which review with Dana?", "options": ["evt-10", "evt-11"]}
+        return ModelReply(text="Only you can tell.", tools=(ToolUse("ask_user", ask),))
+    if len(seen) == 1:
+        chosen = next(event for event in ("evt-10", "evt-11") if event in seen[0])
+        command = f"claw-gcal update {chosen} --add-attendee room-maple@harborlight.example"
+        return ModelReply(tools=(ToolUse("shell", {"command": command}),))
+    return ModelReply(text="Booked.")
+
+
+def test_harbor_reads_the_tokens_that_a_forked_policy_sampled_and_counts_each_call_once(
+    bench: Any, harbor: Path, tmp_path: Path
+) -> None:
+    with ScriptedLlm(book) as llm:
+        endpoint = ("--base-url", f"{llm.url}/v1", "--model", "scripted", "--upstream", "vllm")
+        task = TASKS / "book-the-review-room"
+        made = bench("run", task, "--agent", "policy", *endpoint, "--branch", "ask-user", "--json")
+    rollout = tmp_path / made["directory"]
+    bench("rollout", "export", rollout, "--output", "jobs/policy", "--format", "harbor")
+
+    seen = judged(harbor, tmp_path / "jobs", "policy")["policy"]
+    calls = [call for call in read_model_calls(rollout).values() if call.purpose == "main"]
+    assert seen["spent"] == [
+        sum(call.usage.input_tokens for call in calls),
+        sum(call.usage.output_tokens for call in calls),
+    ]
+    assert len(seen["trials"]) == 2
+    for trial in seen["trials"].values():
+        [detail] = trial["tokens"]
+        turns = list(zip(detail["prompt_token_ids"], detail["completion_token_ids"], strict=True))
+        assert len(turns) == len(detail["logprobs"]) == 3
+        for (prompt, said), (later, _) in itertools.pairwise(turns):
+            assert later[: len(prompt) + len(said)] == prompt + said
+        metrics = [step["metrics"] for step in trial["steps"] if "metrics" in step]
+        assert turns == [(m["prompt_token_ids"], m["completion_token_ids"]) for m in metrics]
+    copies = [trial["tokens"][0]["extra"]["is_copied_context"] for trial in seen["trials"].values()]
+    assert sorted(copies) == [[False, False, False], [True, False, False]]
