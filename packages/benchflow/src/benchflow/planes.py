@@ -25,6 +25,7 @@ from benchflow_contracts import (
 from benchflow_kernel import Planes, Registry, load_path, make_user
 
 from benchflow.options import RunOptions
+from benchflow.records.sealed_config import sealed
 
 
 @asynccontextmanager
@@ -139,4 +140,5 @@ def assemble(
         environment=load_environment(options, task),
         user=user,
         gateway=gateway,
+        seal=sealed,
     )

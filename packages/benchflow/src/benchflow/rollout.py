@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from .model_gateway import open_gateway
 from .options import RunOptions
 from .planes import assemble, check_agent, open_provider
-from .records import RolloutRecord, new_rollout_id, write_rollout
+from .records import RolloutRecord, new_rollout_id, write_inputs, write_rollout
 
 Subscriber = Callable[[Event], None]
 
@@ -139,6 +139,8 @@ async def run_in(
         planes = assemble(options, task, provider, gateway)
         if prepare is not None:
             planes = prepare(planes)
+        if directory is not None:
+            write_inputs(directory, task, options)
         start = run_rollout if continuation is None else continuation.run
         tree = await start(
             task,

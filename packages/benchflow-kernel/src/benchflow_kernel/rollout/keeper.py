@@ -1,5 +1,6 @@
 """Keeps checkpoints beyond their rollout."""
 
+import json
 import os
 import shutil
 import time
@@ -83,7 +84,9 @@ class Keeper:
             await self._provider.save(checkpoint.image, half / IMAGE)
             path = self._node(position.node).path
             manifest = _manifest(self._plan, position, checkpoint, fidelity, path)
-            _write_durably(half / MANIFEST, manifest.model_dump_json(indent=1).encode())
+            sealed = self._plan.planes.seal(manifest.model_dump(mode="json", exclude={"seal"}))
+            text = json.dumps(sealed, indent=1)
+            _write_durably(half / MANIFEST, text.encode())
             half.replace(final)
         except BaseException:
             shutil.rmtree(half, ignore_errors=True)

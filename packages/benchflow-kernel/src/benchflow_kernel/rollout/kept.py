@@ -93,6 +93,8 @@ class CheckpointManifest(Model):
     """The steps from the root to the node: a continuation's trajectory begins with them."""
     taken_at: float
     """Seconds since the epoch."""
+    seal: str = ""
+    """A code of who wrote all of this, as `Planes.seal` makes it."""
 
     @property
     def live(self) -> bool:

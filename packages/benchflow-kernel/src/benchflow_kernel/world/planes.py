@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from benchflow_contracts import (
     Agent,
@@ -28,3 +29,5 @@ class Planes:
     """Called once per world: a forked child has a user of its own."""
     gateway: ModelGateway | None = None
     """Records every model call; without one, agents reach the endpoint through the relay."""
+    seal: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+    """Puts a code under the key `seal` of a kept checkpoint, for whoever goes on from it."""

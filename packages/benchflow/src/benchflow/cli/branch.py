@@ -52,7 +52,7 @@ class ContinueOptions(Model):
     keep: Literal["none", "forks", "all"] | None = None
     """Which checkpoints of the continuations are kept."""
     trust: bool = False
-    """Run what the record says although it is not this user's own."""
+    """Run what the record and its checkpoint say although they are not this user's own."""
 
     def change(self) -> Change:
         """Return what the continuations do not share with the rollout."""
@@ -110,6 +110,7 @@ async def branch(
         concurrency=options.concurrency,
         jobs_dir=jobs_dir,
         subscribers=() if json or options.n > 1 else (narrator(),),
+        trust=options.trust,
     )
     _print_outcome(outcome, json=json)
     return int(any(result.reward is None for result in outcome.results))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchflow_contracts import RolloutNode, UsageError, Value
-from benchflow_kernel import CheckpointManifest, Planes, read_kept, value_of
+from benchflow_kernel import CheckpointManifest, Planes, value_of
 
 from benchflow.branching import policy_of, unforked
 from benchflow.options import RunOptions
@@ -18,6 +18,7 @@ from benchflow.rollout import Continuation, RunResult, Subscriber, run_in
 
 from .faults import FaultyWorld
 from .past import PastRollout
+from .shelf import read_trusted
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +56,14 @@ async def branch_rollout(
     concurrency: int = 2,
     jobs_dir: Path | None = None,
     subscribers: Sequence[Subscriber] = (),
+    trust: bool = False,
 ) -> BranchOutcome:
     """Run `n` rollouts from the kept checkpoint in the directory `kept`.
 
     Each is a rollout of its own, whose record names the rollout and node that it goes on
     from. What `change` does not name is as it was; continuations do not fork unless it says
-    so. One that fails is a result without a reward, and in no mean.
+    so. One that fails is a result without a reward, and in no mean. A checkpoint that this
+    user's runs have not kept is refused without `trust`.
 
     Raises:
         BenchFlowError: The checkpoint, an option or the task is wrong; nothing has run.
@@ -70,7 +73,7 @@ async def branch_rollout(
     options = _options(past, change)
     check_agent(options)
     policy_of(options)
-    _check_skills(read_kept(kept), options, change)
+    _check_skills(read_trusted(kept, trust=trust), options, change)
     slots = asyncio.Semaphore(concurrency)
     prepare = partial(_break, commands=tuple(change.faults)) if change.faults else None
     continuation = Continuation(kept, change.prompt)

@@ -44,7 +44,7 @@ class PastRollout:
             raise StoreError(
                 f"cannot read the rollout's config: {error}",
                 where=str(path),
-                hint="a rollout that was cut short has none",
+                hint="only a rollout that `bench` has run has one",
             ) from error
         if not (trust or is_ours(config)):
             raise UsageError(

@@ -17,6 +17,7 @@ from benchflow_contracts import (
     ModelLine,
     RolloutNode,
     Step,
+    UsageError,
 )
 from benchflow_kernel import Planes
 
@@ -69,6 +70,11 @@ async def repeat_rollout(
     Raises:
         BenchFlowError: The record, an option or the task is wrong; nothing has run.
     """
+    if past.tree.status == "running":
+        raise UsageError(
+            f"rollout {past.tree.rollout_id!r} was cut short: its trajectory has no end",
+            hint="`bench rollout branch` goes on from what it kept",
+        )
     fresh = {**unforked(past.options), "keep": "none"}
     options = past.options.model_copy(update=fresh)
     check_agent(options)

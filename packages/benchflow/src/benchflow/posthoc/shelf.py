@@ -1,5 +1,6 @@
 """The checkpoints that rollouts kept: find them, take one along, make room."""
 
+import json
 import shutil
 import subprocess
 import time
@@ -9,6 +10,9 @@ from pathlib import Path
 
 from benchflow_contracts import StoreError, UsageError
 from benchflow_kernel import CheckpointManifest, kept_checkpoints, read_kept
+from benchflow_kernel.rollout.kept import MANIFEST
+
+from benchflow.records.sealed_config import is_ours
 
 _MB = 1024 * 1024
 
@@ -67,6 +71,25 @@ def find_kept(rollout: Path, name: str) -> KeptCheckpoint:
         f"rollout {rollout.name!r} kept no checkpoint at node {name!r}",
         hint=f"kept: {names}; run with --keep forks or --keep all to have them",
     )
+
+
+def read_trusted(path: Path, *, trust: bool) -> CheckpointManifest:
+    """Return the manifest of a kept checkpoint that is gone on from.
+
+    It says what comes next, who says it and what was said: without `trust`, that is taken
+    from this user's own runs.
+
+    Raises:
+        StoreError: There is none, or it is not whole.
+        UsageError: It is not this user's, or was changed since.
+    """
+    manifest = read_kept(path)
+    if not (trust or is_ours(json.loads((path / MANIFEST).read_bytes()))):
+        raise UsageError(
+            f"checkpoint {str(path)!r} was not kept by this user here, or was changed since",
+            hint=f"read its {MANIFEST}: it says what comes next; then give --trust",
+        )
+    return manifest
 
 
 def export_checkpoint(kept: KeptCheckpoint, to: Path) -> None:

@@ -19,10 +19,34 @@ from .timing import phase_times
 from .trainer import leaf_record
 
 
+def write_inputs(directory: Path, task: Task, options: RunOptions) -> None:
+    """Write what a rollout is about to be run with, in a directory that holds none.
+
+    So it can be gone on from what it has kept, however it ends.
+
+    Raises:
+        StoreError: It cannot be written, or `directory` holds a record already.
+    """
+    config: Mapping[str, Any] = {
+        "task_path": str(task.path),
+        "task_id": task.id,
+        "task_digest": task.digest,
+        "options": options.model_dump(mode="json"),
+    }
+    path = directory / "config.json"
+    if path.exists() or (directory / "events.jsonl").exists():
+        raise StoreError(f"{str(directory)!r} holds a rollout already", hint="name a new directory")
+    try:
+        _write_json(path, sealed(config), mode=0o600)
+        _write_json(directory / "prompts.json", [task.instruction, *task.config.user.nudges])
+    except OSError as error:
+        raise StoreError(f"cannot write rollout {directory.name!r}: {error}") from error
+
+
 def write_rollout(
     directory: Path, tree: RolloutTree, task: Task, options: RunOptions, record: RolloutRecord
 ) -> None:
-    """Write what a reader of `directory` expects.
+    """Write what a reader of `directory` expects beside its inputs.
 
     A linear rollout has `trajectory/acp_trajectory.jsonl`; a tree has one
     `acp_trajectory.<leaf>.jsonl` per leaf. `result.json` is written last, so that
@@ -32,7 +56,6 @@ def write_rollout(
         StoreError: Something could not be written.
     """
     try:
-        _write_inputs(directory, task, options)
         _write_lines(directory / "rewards.jsonl", _reward_lines(tree))
         _write_trajectories(directory / "trajectory", tree)
         events = read_events(directory / "events.jsonl").events
@@ -42,17 +65,6 @@ def write_rollout(
         _write_json(directory / "result.json", record.model_dump(mode="json"))
     except OSError as error:
         raise StoreError(f"cannot write rollout {directory.name!r}: {error}") from error
-
-
-def _write_inputs(directory: Path, task: Task, options: RunOptions) -> None:
-    config: Mapping[str, Any] = {
-        "task_path": str(task.path),
-        "task_id": task.id,
-        "task_digest": task.digest,
-        "options": options.model_dump(mode="json"),
-    }
-    _write_json(directory / "config.json", sealed(config), mode=0o600)
-    _write_json(directory / "prompts.json", [task.instruction, *task.config.user.nudges])
 
 
 def _write_trajectories(directory: Path, tree: RolloutTree) -> None:
