@@ -15,6 +15,7 @@ from harbor.models.trajectories import Trajectory
 from harbor.models.trial.config import TrialConfig
 from harbor.models.trial.paths import TrialPaths
 from harbor.models.trial.result import TrialResult
+from harbor.utils.traces_utils import collect_conversations_from_trial, load_run_metadata
 from harbor.utils.trajectory_validator import TrajectoryValidator
 
 
@@ -35,8 +36,12 @@ def read_trial(home: Path) -> tuple[TrialResult, dict[str, Any]]:
         read = Trajectory.model_validate_json(document.read_text())
         assert read.schema_version == "ATIF-v1.8"
         assert read.final_metrics is not None
-        assert read.final_metrics.total_steps == len(read.steps)
+        own = [step for step in read.steps if not step.is_copied_context]
+        assert read.final_metrics.total_steps == len(own)
         steps = [step.model_dump(mode="json", exclude_none=True) for step in read.steps]
+        # Harbor's own rows for training: one per step of the agent that is no copy.
+        rows = collect_conversations_from_trial(home, load_run_metadata(home))
+        assert len(rows) == sum(step.source == "agent" for step in own)
     failed, spent = result.exception_info, result.agent_result
     assert spent is not None
     return result, {

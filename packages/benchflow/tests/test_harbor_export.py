@@ -15,6 +15,7 @@ from benchflow_contracts import (
     NodeScored,
     PhaseEntered,
     RolloutNode,
+    RolloutStarted,
     RolloutTree,
     StoreError,
     Usage,
@@ -146,9 +147,23 @@ def test_the_tokens_of_the_trials_add_up_to_what_was_spent(tmp_path):
     trials = exported(tmp_path, fake_finished_rollout())
     total = written(tmp_path / "result.json")["stats"]
     assert [total[f"n_{kind}_tokens"] for kind in ("input", "cache", "output")] == [10, 2, 4]
-    # A document's own sum has its copies in it, as the format says.
+    sums = [trial["trajectory"]["final_metrics"] for trial in trials.values()]
+    assert [each.get("total_prompt_tokens") for each in sums] == [None, 10, None]
+    assert [each["total_steps"] for each in sums] == [2, 5, 2]
+
+
+def test_the_steps_of_the_rollout_that_was_gone_on_from_are_copies_in_every_trial(tmp_path):
+    rollout = fake_finished_rollout()
+    origin = {"rollout_id": "paint__0", "node": "n2", "ref": "kept"}
+    began = RolloutStarted(seq=0, ts=102.5, rollout_id="x", task_id="x", root="n0")
+    rollout.tree.meta = {"continued_from": origin}
+    trials = exported(tmp_path, dataclasses.replace(rollout, events=[began]))
     for trial in trials.values():
-        assert trial["trajectory"]["final_metrics"]["total_prompt_tokens"] == 10
+        marks = [step.get("is_copied_context", False) for step in trial["trajectory"]["steps"]]
+        assert marks == [True, True, True, False, False]
+        facts = trial["result"]["agent_result"]["metadata"]["benchflow"]
+        assert facts["continued_from"] == origin
+    assert "n_input_tokens" not in written(tmp_path / "result.json")["stats"]
 
 
 def model_call(ident: str, **more: Any) -> ModelCall:

@@ -70,11 +70,11 @@ async def create(
         load_exporter(name)
     with LiveJob(quiet=quiet or json) as live:
         report = await run_job(plan, listener=live)
+    _print_report(report, json=json)
     for name in export:
         target = report.directory / "export" / name / report.job
         write_export(name, read_finished_job(report), target)
         note(f"{name}: {target}")
-    _print_report(report, json=json)
     return _exit_code(report, fail_under)
 
 

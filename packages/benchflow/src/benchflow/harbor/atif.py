@@ -6,23 +6,33 @@ Source of the format: harbor 0.24.0, `harbor.models.trajectories`.
 from collections.abc import Mapping
 from typing import Any
 
-from benchflow_contracts import FinishedRollout, RolloutNode, RolloutTree
+from benchflow_contracts import FinishedRollout, RolloutNode
 
 from .plain import plain, plain_text
 from .steps import node_steps
 
+_NOBODY = ""
+"""No node has this id."""
 
-def owners(tree: RolloutTree) -> dict[str, str]:
+
+def owners(rollout: FinishedRollout) -> dict[str, str]:
     """Return for every node the leaf in whose trajectory it is no copy.
 
     That is the first scored leaf below it, so that each step that led to a score is original
-    in exactly one scored trajectory; without a scored one it is the first leaf.
+    in exactly one scored trajectory; without a scored one it is the first leaf. The steps of
+    an earlier rollout that this one went on from are copies everywhere: they have no owner.
     """
-    owned: dict[str, str] = {}
-    for leaf in sorted(tree.leaves, key=lambda leaf: leaf.reward is None):
+    owned = {node.id: _NOBODY for node in rollout.tree.nodes if _retold(rollout, node)}
+    for leaf in sorted(rollout.tree.leaves, key=lambda leaf: leaf.reward is None):
         for node in leaf.path:
             owned.setdefault(node.id, leaf.id)
     return owned
+
+
+def _retold(rollout: FinishedRollout, node: RolloutNode) -> bool:
+    if node.step is None or not rollout.events or "continued_from" not in rollout.tree.meta:
+        return False
+    return node.step.finished_at < rollout.events[0].ts
 
 
 def trajectory(
@@ -31,7 +41,8 @@ def trajectory(
     """Return the trajectory that ends in `leaf`, or `None` when its agent never acted.
 
     The steps of a shared prefix are the same in the trajectory of every leaf below it, and
-    are marked `is_copied_context` in all but the one of their owner.
+    are marked `is_copied_context` in all but the one of their owner. `final_metrics` leave
+    copies out, so that those of a tree add up to what was spent.
     """
     steps: list[dict[str, Any]] = []
     for node in leaf.path:
@@ -51,7 +62,8 @@ def trajectory(
         "trajectory_id": f"{rollout_id}-{plain_text(leaf.id)}",
         "agent": agent,
         "steps": steps,
-        "final_metrics": _totals(steps),
+        "final_metrics": _totals([step for step in steps if "is_copied_context" not in step]),
+        "notes": "final_metrics are those of the steps that are not is_copied_context",
         "extra": {"benchflow": leaf_facts(rollout, leaf)},
     }
 
@@ -69,6 +81,7 @@ def leaf_facts(rollout: FinishedRollout, leaf: RolloutNode) -> dict[str, Any]:
         "grading": None if verdict is None else verdict.grading,
         "sandbox": rollout.sandbox,
         "shared_prefix": "once",
+        "continued_from": rollout.tree.meta.get("continued_from"),
     }
     found: dict[str, Any] = plain(facts)
     return found

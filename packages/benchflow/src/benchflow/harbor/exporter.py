@@ -42,7 +42,7 @@ class HarborExporter:
         written = unscored = 0
         for rollout in rollouts:
             seen.add(rollout)
-            owned = owners(rollout.tree)
+            owned = owners(rollout)
             for leaf in rollout.tree.leaves:
                 tally.add(_write_trial(directory, job, rollout, leaf, owned))
                 written += 1
