@@ -44,7 +44,8 @@ def engine_library() -> Path:
     """Return bf-engine.so, which lets CRIU work for a root that lacks CAP_SYS_RESOURCE.
 
     Loaded by `LD_PRELOAD` into the CRIU program, it reads the limits of other users'
-    processes from /proc where the kernel refuses to tell them.
+    processes from /proc where the kernel refuses to tell them. What `bf_places` has found in an
+    image, it writes into a child's processes before they run.
 
     Raises:
         NativeMissingError: As of `init_path`.

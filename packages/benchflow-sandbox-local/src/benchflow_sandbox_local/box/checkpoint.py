@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import pins, wire
-from .engine import Dump, Engine
+from . import numbers, pins, wire
+from .engine import Dump, Engine, EngineError
 from .workspace import Workspace
 
 MOST_BYTES, MOST_ENTRIES = 32 << 20, 500
 """What is copied in less time than a box needs to come back; see decision 0200."""
+
+_EOWNERDEAD = 130
 
 _STAND_IN = b"link_remap."
 """The name of a link that the engine makes to a file whose own name is gone."""
@@ -57,13 +59,23 @@ class Checkpoint:
     def _write(self, dump: Dump, *, keep: bool) -> int | None:
         """Write all down; return the bytes of the copy, when that is all that there was."""
         request, copied = self.request, None
+        numbers.note(request["freezer"], self._image)
         dump.begin(keep=keep)
         if keep:
             # Beside the engine: nothing in the box runs, and what it reads is not changed.
             copied = self.space.copy_upper(request["family"], request["box"], request["layer"])
         dump.finish(request["seconds"])
+        if not keep:
+            self._find_numbers()
         # The engine has removed its links from the kept box again, and a child needs them.
         return None if self._has_stand_ins() else copied
+
+    def _find_numbers(self) -> None:
+        """Do at once what is otherwise done when the box runs on: it comes back by this image."""
+        try:
+            numbers.find(self._image, self.request["engine"]["preload"])
+        except Exception as error:
+            raise EngineError(_EOWNERDEAD, f"{error}, and the box has ended") from error
 
     def _has_stand_ins(self) -> bool:
         return _STAND_IN in Path(self._image, "files.img").read_bytes()

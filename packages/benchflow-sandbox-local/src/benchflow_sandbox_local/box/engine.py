@@ -12,7 +12,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
-from . import mounts, network, syscalls, wire
+from . import mounts, network, numbers, syscalls, wire
 from .boot import join
 from .parent import die_with
 
@@ -198,6 +198,7 @@ def restore(
         for key, fd in zip(keys, (namespace, *fds), strict=True):
             os.set_inheritable(fd, True)
             arguments += ["--inherit-fd", f"fd[{fd}]:{key}"]
+        numbers.hand_over(image, work, engine.preload)
         sources = [item["source"] for item in request["mounts"]]
         engine.run([*arguments, *_COMMON], [merged, work], [image, *sources])
     except BaseException as error:  # noqa: BLE001 - reported, then the process ends

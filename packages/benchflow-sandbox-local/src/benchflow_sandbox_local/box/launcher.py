@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from . import engine, gvisor, network, skeleton, syscalls, userns, wire
+from . import engine, gvisor, network, numbers, skeleton, syscalls, userns, wire
 from .boot import Plan, boot
 from .checkpoint import Checkpoint
 from .digest import image_digest
@@ -221,6 +221,7 @@ class Launcher:
                 if status != 0:
                     raise engine.EngineError(5, engine.complaint(work, status))
                 live.pid = engine.made(work)
+                numbers.require_exchanged(work)
                 pidfd = os.pidfd_open(live.pid)
                 root = os.open(f"/proc/{live.pid}/root", os.O_PATH | os.O_DIRECTORY)
                 wire.send(reply, {"ok": True, "notes": {}}, (pidfd, root))
@@ -312,7 +313,9 @@ class Launcher:
 
     def _identify(self, request: dict[str, Any], reply: socket.socket) -> None:
         files = self._space.digest(request["family"], request["layer"], request["parent"])
-        digest = image_digest(self._space.image(request["image"]), files)
+        image = self._space.image(request["image"])
+        numbers.find(image, request.get("library"))
+        digest = image_digest(image, files)
         wire.send(reply, {"ok": True, "files": files, "digest": digest})
 
     def _take(self, request: dict[str, Any], reply: socket.socket) -> None:

@@ -15,7 +15,7 @@ from benchflow_sandbox_local.machine import Machine
 from .carried import Carried, park, unpark
 from .state import LiveState
 
-_ENOSPC, _ETIMEDOUT = 28, 110
+_ENOSPC, _ETIMEDOUT, _EOWNERDEAD = 28, 110, 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Dump:
             answer = await self.call.answer()
         except LauncherError as error:
             unpark(processes)
-            if error.errno == _ETIMEDOUT:
+            if error.errno in {_ETIMEDOUT, _EOWNERDEAD}:
                 machine.close()
             raise _failure(error) from error
         except BaseException:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchflow_contracts.errors import SandboxError, SnapshotError
 
-from benchflow_sandbox_local.launcher import Launcher
+from benchflow_sandbox_local.launcher import Launcher, LauncherError
 from benchflow_sandbox_local.machine import Machine, Place
 
 from .carried import Wiring
@@ -18,6 +18,8 @@ from .state import LiveState
 
 if TYPE_CHECKING:
     from benchflow_sandbox_local.cgroup.group import Group
+
+_EAGAIN = 11
 
 
 class Forker:
@@ -107,10 +109,20 @@ class Forker:
     async def identify(
         self, state: LiveState, family: str, layer: str, parent: str
     ) -> tuple[str, str]:
-        """Return the digest of an image's files alone, and that of all of it."""
-        answer = await self._launcher.ask(
-            "identify", image=state.name, family=family, layer=layer, parent=parent
-        )
+        """Return the digest of an image's files alone, and that of all of it.
+
+        Raises:
+            SnapshotError: The image is of an instant that no child can go on from.
+        """
+        request: dict[str, Any] = {"image": state.name, "library": self._engine.preload}
+        request |= {"family": family, "layer": layer, "parent": parent}
+        try:
+            answer = await self._launcher.ask("identify", **request)
+        except LauncherError as error:
+            retryable = error.errno == _EAGAIN
+            raise SnapshotError(
+                f"the box cannot be forked: {error}", retryable=retryable
+            ) from error
         return answer.message["files"], answer.message["digest"]
 
 
