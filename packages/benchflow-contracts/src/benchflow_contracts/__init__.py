@@ -89,6 +89,7 @@ from .factories import (
     ExporterFactory,
     RewardFactory,
     SandboxProviderFactory,
+    TaskAdapterFactory,
 )
 from .gateway import CallBudget, ModelApi, ModelCall, ModelGateway, ModelLine
 from .node_state import NodeState
@@ -134,6 +135,7 @@ from .task import (
     TaskUser,
     TaskVerifier,
 )
+from .task_listing import ListedTask, TaskAdapter, TaskRefusal
 from .tree import (
     BranchRecord,
     Credit,
@@ -198,6 +200,7 @@ __all__ = [
     "GroupBranch",
     "Isolation",
     "Keep",
+    "ListedTask",
     "ManifestError",
     "McpServer",
     "Model",
@@ -269,10 +272,13 @@ __all__ = [
     "TableDiff",
     "TableState",
     "Task",
+    "TaskAdapter",
+    "TaskAdapterFactory",
     "TaskAgent",
     "TaskConfig",
     "TaskEnvironment",
     "TaskError",
+    "TaskRefusal",
     "TaskUser",
     "TaskVerifier",
     "ToolCall",

@@ -10,6 +10,7 @@ from .exporter import Exporter
 from .reward import Reward
 from .sandbox import ModelEndpoint, SandboxProvider
 from .task import Task
+from .task_listing import TaskAdapter
 
 
 class SandboxProviderFactory(Protocol):
@@ -60,4 +61,12 @@ class ExporterFactory(Protocol):
 
     def __call__(self) -> Exporter:
         """Return the exporter. Writes nothing."""
+        ...
+
+
+class TaskAdapterFactory(Protocol):
+    """Group `benchflow.adapters`."""
+
+    def __call__(self) -> TaskAdapter:
+        """Return the adapter. Reads and fetches nothing."""
         ...

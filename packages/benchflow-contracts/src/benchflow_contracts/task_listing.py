@@ -1,0 +1,57 @@
+"""Tasks of other formats: what is said of each before anything of it runs."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from ._model import Model
+
+
+class TaskRefusal(Model):
+    """Why one task cannot be used: it is malformed, or this machine cannot run it."""
+
+    reason: str
+    where: str | None = None
+    """`file:key` or `file:line`, when there is one."""
+    hint: str
+    """One line that says what to do about it."""
+
+
+class ListedTask(Model):
+    """One task of a source. A bad task is listed with its refusals, and ends no listing."""
+
+    name: str
+    path: Path | None
+    """Its directory on this machine; `None` when it could not be fetched."""
+    format: str
+    digest: str | None = None
+    """sha256 over its content, as its own format defines it."""
+    facts: Mapping[str, str] = {}
+    """What is worth a column, in words of its format."""
+    notes: tuple[str, ...] = ()
+    """What is odd and stops nothing."""
+    refusals: tuple[TaskRefusal, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing speaks against running it here."""
+        return not self.refusals
+
+
+class TaskAdapter(Protocol):
+    """Reads tasks and datasets of another format."""
+
+    def claims(self, source: str) -> bool:
+        """Return whether `source` is of this format. Fetches and changes nothing."""
+        ...
+
+    def list_tasks(self, source: str, *, dataset: str | None = None) -> Sequence[ListedTask]:
+        """Return the tasks of `source`, of its dataset `NAME` or `NAME@VERSION` when given.
+
+        May fetch what is not cached.
+
+        Raises:
+            TaskError: The source itself is malformed or cannot be fetched.
+            UsageError: `dataset` names nothing, or is needed to choose.
+        """
+        ...
