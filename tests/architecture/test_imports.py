@@ -9,6 +9,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 ALLOWED = {
+    "benchflow_adapters_harbor": {
+        "pydantic",
+        "benchflow_contracts",
+        "httpx",
+        "packaging",
+        "pathspec",
+        "yaml",
+    },
     "benchflow_contracts": {"pydantic"},
     "benchflow_kernel": {"pydantic", "benchflow_contracts"},
     "benchflow_sandbox_native": set(),

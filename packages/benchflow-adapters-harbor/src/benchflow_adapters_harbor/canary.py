@@ -1,0 +1,17 @@
+"""The marks that keep benchmarks out of training data, and out of prompts."""
+
+
+def without_canary(text: str) -> str:
+    """Return `text` without the canary lines that it begins with and the blank ones after."""
+    lines = text.split("\n")
+    first = 0
+    while first < len(lines) and _is_canary(lines[first].strip()):
+        first += 1
+    while first < len(lines) and not lines[first].strip():
+        first += 1
+    return "\n".join(lines[first:])
+
+
+def _is_canary(line: str) -> bool:
+    comment = line.startswith("#") or (line.startswith("<!--") and line.endswith("-->"))
+    return comment and "canary" in line.lower()

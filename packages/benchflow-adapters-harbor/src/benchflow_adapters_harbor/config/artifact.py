@@ -1,0 +1,85 @@
+"""What is carried out of a container, and the commands that prepare it."""
+
+import re
+from pathlib import PurePosixPath
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+
+from .record import Record, Seconds
+
+MAIN: Final = "main"
+"""The compose service in which the agent runs."""
+
+_SERVICE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*")
+_DRIVE = re.compile(r"[A-Za-z]:[/\\]")
+
+
+def service_name(value: str) -> str:
+    """Return the name of a compose service.
+
+    Raises:
+        ValueError: It has other characters than letters, digits, `-`, `_` and `.`.
+    """
+    name = value.strip()
+    if not _SERVICE.fullmatch(name):
+        raise ValueError(f"{value[:80]!r} is no name of a compose service")
+    return name
+
+
+ServiceName = Annotated[str, AfterValidator(service_name)]
+
+
+class Artifact(Record):
+    """A file or directory that outlives its container."""
+
+    source: str
+    """A path in the container; relative ones are below its working directory."""
+    destination: str | None = None
+    """A path below the rollout's artifacts; `None` mirrors `source`."""
+    exclude: tuple[str, ...] = ()
+    """Patterns of `tar --exclude`."""
+    service: ServiceName | None = None
+
+    @field_validator("source")
+    @classmethod
+    def _no_way_up(cls, value: str) -> str:
+        if ".." in PurePosixPath(value).parts:
+            raise ValueError("must not contain '..'")
+        return value
+
+    @field_validator("destination")
+    @classmethod
+    def _stays_below(cls, value: str | None) -> str | None:
+        if not value:
+            return None
+        path = PurePosixPath(value)
+        if "\\" in value or path.is_absolute() or ".." in path.parts or not path.parts:
+            raise ValueError("must be a relative path with forward slashes and without '..'")
+        if value.rstrip("/") == "manifest.json":
+            raise ValueError("'manifest.json' is the list of what was collected")
+        return value
+
+    @model_validator(mode="after")
+    def _sidecars_have_no_working_directory(self) -> "Artifact":
+        absolute = self.source.startswith("/") or _DRIVE.match(self.source)
+        if self.service not in {None, MAIN} and not absolute:
+            raise ValueError(f"source must be absolute in service {self.service!r}")
+        return self
+
+
+def _from_string(value: object) -> object:
+    return {"source": value} if isinstance(value, str) else value
+
+
+Artifacts = tuple[Annotated[Artifact, BeforeValidator(_from_string)], ...]
+"""Entries of `artifacts`; a bare string is a source."""
+
+
+class CollectHook(Record):
+    """`[[verifier.collect]]`: a command run between the agent's end and the collection."""
+
+    command: str
+    service: ServiceName = MAIN
+    timeout_sec: Seconds = Field(default=60)
+    user: str | int | None = None

@@ -1,0 +1,91 @@
+"""Who may be reached: the network fields of the environment and of each phase."""
+
+import re
+from ipaddress import IPv6Address, ip_address, ip_network
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, model_validator
+
+from .record import Record
+
+NetworkMode = Literal["no-network", "public", "allowlist"]
+
+_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+
+
+def allowed_host(entry: str) -> str:
+    """Return an allowlist entry in its one spelling.
+
+    Raises:
+        ValueError: It is no host name, `*.` and a host name, IP address or CIDR range.
+    """
+    host = entry.strip().lower().rstrip(".")
+    try:
+        if "/" in host:
+            return ip_network(host, strict=True).compressed
+        if ":" in host:
+            return IPv6Address(host).compressed
+    except ValueError:
+        raise _refused(entry) from None
+    name = host.removeprefix("*.")
+    # "%" is no label either, so an IPv6 scope never gets this far.
+    if not all(_LABEL.fullmatch(label) for label in name.split(".")):
+        raise _refused(entry)
+    if name != host and _is_address(name):
+        raise _refused(entry)
+    return host
+
+
+def _refused(entry: str) -> ValueError:
+    return ValueError(
+        f"{entry[:80]!r} is no host name, '*.' and a host name, IP address or CIDR range"
+    )
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+AllowedHost = Annotated[str, AfterValidator(allowed_host)]
+
+
+class NetworkPolicy(Record):
+    """What one phase may reach."""
+
+    network_mode: NetworkMode = "public"
+    allowed_hosts: tuple[AllowedHost, ...] = ()
+
+
+class PhaseNetwork(Record):
+    """The network fields of `[agent]` and `[verifier]`: set, they override the environment's."""
+
+    network_mode: NetworkMode | None = None
+    allowed_hosts: tuple[AllowedHost, ...] | None = None
+
+    @model_validator(mode="after")
+    def _hosts_need_the_mode(self) -> "PhaseNetwork":
+        # An empty list without a mode is refused by Harbor as well.
+        if self.network_mode is None and self.allowed_hosts is not None:
+            raise ValueError("allowed_hosts needs network_mode = 'allowlist'")
+        check_hosts(self.network_mode, self.allowed_hosts)
+        return self
+
+    def policy(self) -> NetworkPolicy | None:
+        """Return the phase's own policy, `None` when it has none."""
+        if self.network_mode is None:
+            return None
+        return NetworkPolicy(network_mode=self.network_mode, allowed_hosts=self.allowed_hosts or ())
+
+
+def check_hosts(mode: NetworkMode | None, hosts: tuple[str, ...] | None) -> None:
+    """Refuse hosts that no mode reads.
+
+    Raises:
+        ValueError: There are hosts and the mode is not `allowlist`.
+    """
+    if hosts and mode != "allowlist":
+        raise ValueError("allowed_hosts needs network_mode = 'allowlist'")

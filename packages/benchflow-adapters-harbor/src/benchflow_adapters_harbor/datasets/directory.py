@@ -1,0 +1,103 @@
+"""A directory of tasks, with the digests of its `dataset.toml` when it has one."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+from benchflow_contracts import ListedTask, TaskError
+from pydantic import AfterValidator
+
+from benchflow_adapters_harbor.config import Record
+from benchflow_adapters_harbor.config.harbor import PackageName
+from benchflow_adapters_harbor.machine import Machine
+from benchflow_adapters_harbor.toml_text import read_toml, validate
+
+from .listing import held_to, list_task, refused
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_CONFIGS = ("task.toml", "task.yaml")
+
+
+def digest_text(value: str) -> str:
+    """Return a digest as Harbor writes it.
+
+    Raises:
+        ValueError: It is not `sha256:` and 64 hexadecimal digits.
+    """
+    if not _DIGEST.fullmatch(value):
+        raise ValueError("must be 'sha256:' and 64 hexadecimal digits")
+    return value
+
+
+class TaskReference(Record):
+    """`[[tasks]]` of a `dataset.toml`."""
+
+    name: PackageName
+    digest: Annotated[str, AfterValidator(digest_text)]
+
+
+class DatasetHead(Record):
+    """`[dataset]`."""
+
+    name: PackageName
+    version: str | None = None
+
+
+class DatasetManifest(Record):
+    """`dataset.toml`."""
+
+    dataset: DatasetHead
+    tasks: tuple[TaskReference, ...] = ()
+
+
+def is_task(path: Path) -> bool:
+    """Return whether `path` is a directory with a task of Harbor's or Terminal-Bench's."""
+    return any((path / name).is_file() for name in _CONFIGS)
+
+
+def read_directory(path: Path, machine: Machine, *, own: bool = True) -> list[ListedTask]:
+    """Return the task that `path` is, or all below it, by folder name.
+
+    Folders without `task.toml` and `task.yaml` are passed over. A `dataset.toml` beside
+    them is held to: a task of other content than its digest is refused, and so is one
+    that it names and that is not there. Links to folders count where the directory is
+    the operator's `own`, and not where it came from somewhere else.
+
+    Raises:
+        TaskError: There is no task, or `dataset.toml` is malformed.
+    """
+    if is_task(path):
+        return [list_task(path.resolve().name, path, machine)]
+    if not path.is_dir():
+        raise TaskError(f"{str(path)!r} is not a directory", hint="name a directory of tasks")
+    digests = _digests(path.resolve())
+    listed = list(_below(path, machine, digests, own=own))
+    for name in sorted(digests.keys() - {task.name for task in listed}):
+        where = str(path / "dataset.toml")
+        error = TaskError(f"no folder here holds {name!r}", where=where, hint="add its folder")
+        listed.append(refused(name, error))
+    if not listed:
+        raise TaskError(f"no task in {str(path)!r}", hint="a task has a task.toml or task.yaml")
+    return listed
+
+
+def _below(
+    path: Path, machine: Machine, digests: dict[str, str], *, own: bool
+) -> Iterator[ListedTask]:
+    for child in sorted(path.iterdir()):
+        if child.is_symlink() and not own:
+            if child.is_dir():
+                error = TaskError("a link instead of a folder", where=str(child), hint="copy it")
+                yield refused(child.name, error, child)
+        elif is_task(child):
+            found = list_task(child.name, child, machine)
+            yield held_to(found, digests.get(found.name))
+
+
+def _digests(path: Path) -> dict[str, str]:
+    file = path / "dataset.toml"
+    if not file.exists():
+        return {}
+    manifest = validate(DatasetManifest, read_toml(path, file), file)
+    return {task.name: task.digest for task in manifest.tasks}

@@ -1,0 +1,83 @@
+"""A registry that lies on a web server."""
+
+import hashlib
+import re
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Final
+from urllib.parse import urldefrag, urlsplit
+
+from benchflow_contracts import TaskError
+
+MAX_BYTES: Final = 64 * 1024 * 1024
+_DIGEST = re.compile(r"sha256=([0-9a-f]{64})")
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+_SECONDS = 60
+
+
+def download(source: str, cache: Path) -> bytes:
+    """Return what an `https://` URL holds; `URL#sha256=HEX` is checked and kept.
+
+    Plain `http://` needs the digest, except on this machine itself.
+
+    Raises:
+        TaskError: It cannot be fetched, is larger than 64 MiB or has another digest.
+    """
+    url, fragment = urldefrag(source)
+    digest = _promised(source, fragment)
+    kept = cache / "registries" / digest if digest else None
+    if kept is not None and kept.is_file():
+        data = kept.read_bytes()
+        if hashlib.sha256(data).hexdigest() == digest:
+            return data
+    if digest is None:
+        _check_private(url)
+    data = _fetch(url, trusted=digest is not None)
+    if kept is not None:
+        found = hashlib.sha256(data).hexdigest()
+        if found != digest:
+            raise TaskError(f"has the sha256 {found}", where=url, hint="correct the digest")
+        _keep(kept, data)
+    return data
+
+
+def _promised(source: str, fragment: str) -> str | None:
+    if not fragment:
+        return None
+    found = _DIGEST.fullmatch(fragment)
+    if found is None:
+        raise TaskError(f"{source!r} has no digest that can be checked", hint="#sha256=HEX")
+    return found.group(1)
+
+
+def _check_private(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme != "https" and parts.hostname not in _LOOPBACK:
+        hint = "use https://, or append #sha256=HEX"
+        raise TaskError("anyone on the way could change it", where=url, hint=hint)
+
+
+def _fetch(url: str, *, trusted: bool) -> bytes:
+    import httpx  # noqa: PLC0415 - its import takes longer than a listing
+
+    data = bytearray()
+    try:
+        with httpx.stream("GET", url, follow_redirects=True, timeout=_SECONDS) as response:
+            response.raise_for_status()
+            if not trusted:
+                _check_private(str(response.url))
+            for block in response.iter_bytes():
+                data += block
+                if len(data) > MAX_BYTES:
+                    raise TaskError("larger than 64 MiB", where=url, hint="split it")
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        hint = "check the URL and the network"
+        raise TaskError(f"cannot be fetched: {error}", where=url, hint=hint) from error
+    return bytes(data)
+
+
+def _keep(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile(dir=path.parent, delete=False) as stream:
+        stream.write(data)
+    Path(stream.name).replace(path)

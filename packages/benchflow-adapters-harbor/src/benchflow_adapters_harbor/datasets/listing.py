@@ -1,0 +1,62 @@
+"""One task of a listing, whatever is wrong with it."""
+
+from pathlib import Path
+
+from benchflow_contracts import ListedTask, TaskError, TaskRefusal
+
+from benchflow_adapters_harbor.config.artifact import MAIN
+from benchflow_adapters_harbor.load import load_harbor_task
+from benchflow_adapters_harbor.machine import Machine, refusals
+from benchflow_adapters_harbor.task import HarborTask
+
+
+def list_task(name: str, path: Path, machine: Machine) -> ListedTask:
+    """Return the task in the directory `path`, by `name` when it cannot be read."""
+    try:
+        task = load_harbor_task(path)
+    except TaskError as error:
+        return refused(name, error, path)
+    except (OSError, ValueError, RecursionError) as error:
+        hint = "repair or remove the task"
+        return refused(name, TaskError(f"cannot be read: {error}", hint=hint), path)
+    return ListedTask(
+        name=task.name,
+        path=task.path,
+        format=task.format,
+        digest=task.digest,
+        facts=_facts(task),
+        notes=task.notes,
+        refusals=tuple(refusals(task, machine)),
+    )
+
+
+def refused(name: str, error: TaskError, path: Path | None = None) -> ListedTask:
+    """Return a task that could not be found or read."""
+    wrong = TaskRefusal(where=error.where, reason=str(error.args[0]), hint=error.hint)
+    return ListedTask(name=name, path=path, format="harbor", refusals=(wrong,))
+
+
+def held_to(task: ListedTask, digest: str | None) -> ListedTask:
+    """Return `task`, refused when it was read and is not what `digest` promised."""
+    if digest is None or task.digest in {None, digest}:
+        return task
+    reason = f"its content is {task.digest}, and {digest} was promised"
+    wrong = TaskRefusal(reason=reason, hint="fetch it anew, or correct the digest")
+    return task.model_copy(update={"refusals": (*task.refusals, wrong)})
+
+
+def _facts(task: HarborTask) -> dict[str, str]:
+    image = task.config.environment.docker_image
+    return {
+        "steps": str(len(task.steps)),
+        "verifier": "+".join(sorted({step.verifier.mode for step in task.steps})),
+        "network": task.config.environment.network_mode,
+        "image": image or ("Dockerfile" if task.dockerfile else "compose"),
+        "services": str(len(_services(task))),
+    }
+
+
+def _services(task: HarborTask) -> set[str]:
+    written = set(task.compose.services) if task.compose else set[str]()
+    # Harbor brings `main` itself; an old task writes all of its services down.
+    return written if task.format == "terminal-bench" else {MAIN, *written}

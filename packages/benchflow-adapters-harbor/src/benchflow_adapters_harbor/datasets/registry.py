@@ -1,0 +1,195 @@
+"""`registry.json`: datasets whose tasks lie in git repositories, each at its commit."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
+
+from benchflow_contracts import ListedTask, TaskError, UsageError
+from packaging.version import InvalidVersion, Version
+from pydantic import AfterValidator
+
+from benchflow_adapters_harbor.config import Record
+from benchflow_adapters_harbor.files import check_inside
+from benchflow_adapters_harbor.machine import Machine
+from benchflow_adapters_harbor.toml_text import validate
+
+from .directory import digest_text
+from .download import MAX_BYTES, download
+from .git import LOCAL, REMOTE, GitTrees, inner_path
+from .listing import held_to, list_task, refused
+
+
+class RegistryTask(Record):
+    """Where one task lies."""
+
+    name: str
+    git_url: str | None = None
+    """`None`: `path` is below the directory of the registry's own file."""
+    git_commit_id: str | None = None
+    """`None` is whatever the default branch holds: what is listed then is not pinned."""
+    path: str
+    digest: Annotated[str, AfterValidator(digest_text)] | None = None
+    """An addition of ours: the task's content must have this digest."""
+
+
+class RegistryDataset(Record):
+    """A version of a dataset."""
+
+    name: str
+    version: str
+    description: str = ""
+    tasks: tuple[RegistryTask, ...] = ()
+    metrics: tuple[Mapping[str, Any], ...] = ()
+
+
+class Registry(Record):
+    """All of a `registry.json`."""
+
+    datasets: tuple[RegistryDataset, ...]
+
+    def choose(self, wanted: str | None) -> RegistryDataset:
+        """Return the dataset `NAME` in its best version, or `NAME@VERSION`.
+
+        The best version is `head`, else the highest one, else the last by its letters.
+
+        Raises:
+            UsageError: There is none, or several and `wanted` is `None`.
+        """
+        known = sorted({f"{found.name}@{found.version}" for found in self.datasets})
+        hint = f"--dataset one of: {', '.join(known[:20])}{' …' if len(known) > 20 else ''}"
+        name, _, version = (wanted or "").partition("@")
+        if wanted is None and len({found.name for found in self.datasets}) > 1:
+            raise UsageError(f"the registry has {len(known)} datasets", hint=hint)
+        found = [
+            each
+            for each in self.datasets
+            if (not name or each.name == name) and (not version or each.version == version)
+        ]
+        if not found:
+            raise UsageError(f"the registry has no dataset {wanted!r}", hint=hint)
+        return max(found, key=lambda each: _rank(each.version))
+
+
+def read_registry(
+    source: str, machine: Machine, cache: Path, *, dataset: str | None = None
+) -> list[ListedTask]:
+    """Return the tasks of a dataset of a `registry.json`, a file or an `https://` URL.
+
+    `URL#sha256=HEX` is checked, and once fetched needs no network; commits are checked by
+    git and kept. Tasks that cannot be fetched are refused one by one.
+
+    Raises:
+        TaskError: The registry cannot be read or is malformed.
+        UsageError: `dataset` names nothing, or is needed to choose.
+    """
+    remote = "://" in source
+    data = download(source, cache) if remote else _read(Path(source))
+    registry = _parse(data, source)
+    home = None if remote else Path(source).resolve().parent
+    chosen = registry.choose(dataset)
+    trees = _Trees(GitTrees(cache), chosen, REMOTE if remote else LOCAL)
+    return list(_tasks(chosen, home, trees, machine))
+
+
+def _rank(version: str) -> tuple[bool, bool, Version, str]:
+    try:
+        return version == "head", True, Version(version), version
+    except InvalidVersion:
+        return version == "head", False, Version("0"), version
+
+
+def _read(file: Path) -> bytes:
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise TaskError(f"cannot be read: {error}", where=str(file)) from error
+    if len(data) > MAX_BYTES:
+        raise TaskError("larger than 64 MiB", where=str(file), hint="split it")
+    return data
+
+
+def _parse(data: bytes, source: str) -> Registry:
+    try:
+        rows: object = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise TaskError(f"not JSON: {error}", where=source, hint="repair the file") from error
+    return validate(Registry, {"datasets": rows}, Path(source))
+
+
+class _Trees:
+    """The trees of one dataset: each repository's at a commit is fetched once, whole."""
+
+    def __init__(
+        self, trees: GitTrees, dataset: RegistryDataset, protocols: tuple[str, ...]
+    ) -> None:
+        self._trees = trees
+        self._protocols = protocols
+        self._shared: dict[tuple[str, str | None], str] = {}
+        self._fetched: dict[tuple[str, str | None], Path | TaskError] = {}
+        for task in dataset.tasks:
+            if task.git_url is not None and _is_inner(task.path):
+                key = (task.git_url, task.git_commit_id)
+                path = inner_path(task.path)
+                self._shared[key] = _common(self._shared.get(key, path), path)
+
+    def find(self, task: RegistryTask, url: str) -> Path:
+        path = inner_path(task.path)
+        key = (url, task.git_commit_id)
+        shared = self._shared[key]
+        if key not in self._fetched:
+            try:
+                commit = self._trees.resolve(url, task.git_commit_id, protocols=self._protocols)
+                tree = self._trees.tree(url, commit, shared, protocols=self._protocols)
+                self._fetched[key] = tree
+            except TaskError as error:
+                self._fetched[key] = error
+        root = self._fetched[key]
+        if isinstance(root, TaskError):
+            raise root
+        found = root / PurePosixPath(path).relative_to(shared or ".")
+        if found.resolve() != root.resolve() / PurePosixPath(path).relative_to(shared or "."):
+            raise TaskError("its path goes through a link", where=task.path, hint="name its folder")
+        return found
+
+
+def _tasks(
+    dataset: RegistryDataset, home: Path | None, trees: _Trees, machine: Machine
+) -> Iterator[ListedTask]:
+    for task in dataset.tasks:
+        try:
+            path = _own(task, home) if task.git_url is None else trees.find(task, task.git_url)
+        except TaskError as error:
+            yield refused(task.name, error)
+            continue
+        found = list_task(task.name, path, machine)
+        yield held_to(found.model_copy(update={"name": task.name}), task.digest)
+
+
+def _own(task: RegistryTask, home: Path | None) -> Path:
+    if home is None:
+        raise TaskError(
+            "a registry of another machine names a path of this one",
+            where=task.path[:200],
+            hint="give the task a git_url",
+        )
+    return check_inside(home, home / inner_path(task.path))
+
+
+def _is_inner(path: str) -> bool:
+    try:
+        inner_path(path)
+    except TaskError:
+        return False
+    return True
+
+
+def _common(left: str, right: str) -> str:
+    pairs = zip(PurePosixPath(left).parts, PurePosixPath(right).parts, strict=False)
+    same: list[str] = []
+    for one, other in pairs:
+        if one != other:
+            break
+        same.append(one)
+    return "/".join(same)

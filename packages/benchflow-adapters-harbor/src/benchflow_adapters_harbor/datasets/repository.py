@@ -1,0 +1,71 @@
+"""A git repository of tasks."""
+
+import re
+from pathlib import Path
+
+from benchflow_contracts import ListedTask, TaskError
+
+from benchflow_adapters_harbor.config import Record
+from benchflow_adapters_harbor.machine import Machine
+
+from .directory import read_directory
+from .git import LOCAL, GitTrees, inner_path
+
+_URL = re.compile(r"(https?|ssh|git|file)://\S+|[A-Za-z0-9._-]+@[A-Za-z0-9._-]+:\S+")
+_TASKS = "tasks"
+
+
+class Repository(Record):
+    """A repository as an operator names it: `URL`, `URL@REF` or `URL/tree/REF/FOLDER`."""
+
+    url: str
+    ref: str | None
+    folder: str | None
+    """Where its tasks lie; `None` is `tasks`, or the root where there is none."""
+
+
+def parse_repository(source: str) -> Repository | None:
+    """Return what `source` names, `None` when it is no git URL.
+
+    Raises:
+        TaskError: It names two refs.
+    """
+    if not _URL.fullmatch(source):
+        return None
+    head, _, ref = source.rpartition("@")
+    # What follows the "@" of a user has a slash or a colon.
+    if not head or not ref or "/" in ref or ":" in ref:
+        head, ref = source, ""
+    url, tree, rest = head.partition("/tree/")
+    of_tree, _, folder = rest.partition("/")
+    if tree and ref:
+        raise TaskError(f"{source!r} names two refs", hint="leave out @REF or /tree/REF")
+    return Repository(
+        url=url.rstrip("/"),
+        ref=ref or of_tree or None,
+        folder=inner_path(folder) if folder else None,
+    )
+
+
+def read_repository(source: str, machine: Machine, cache: Path) -> list[ListedTask]:
+    """Return the tasks of a git repository. A commit that is kept needs no network.
+
+    Raises:
+        TaskError: It cannot be fetched, or holds no task.
+    """
+    repository = parse_repository(source)
+    if repository is None:
+        raise TaskError(f"{source!r} is no git URL", hint="https://…, ssh://… or user@host:path")
+    trees = GitTrees(cache)
+    url = repository.url
+    commit = trees.resolve(url, repository.ref, protocols=LOCAL)
+    if repository.folder is not None:
+        root = trees.tree(url, commit, repository.folder, protocols=LOCAL)
+    else:
+        try:
+            root = trees.tree(url, commit, _TASKS, protocols=LOCAL)
+        except TaskError as error:
+            if error.retryable:
+                raise
+            root = trees.tree(url, commit, "", protocols=LOCAL)
+    return read_directory(root, machine, own=False)

@@ -1,0 +1,77 @@
+"""The digest by which Harbor's registry and `dataset.toml` name a task's content."""
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchflow_contracts import TaskError
+from pathspec import PathSpec
+
+from .files import MAX_ENTRIES, read_text
+
+_IGNORED = ("__pycache__/", "*.pyc", ".DS_Store", "*.swp", "*.swo", "*~")
+_SINGLE = ("task.toml", "instruction.md", "README.md", "trajectory.json")
+_TREES = ("environment", "tests", "solution", "steps")
+_GITIGNORE_CAP = 64 * 1024
+_MAX_STARS = 3
+
+
+def task_digest(root: Path, *, everything: bool = False) -> str:
+    """Return `sha256:` and Harbor's content hash of the task directory `root`.
+
+    It covers what Harbor publishes: files at their known places, without those that
+    `.gitignore` names; with `everything`, all files of the directory. A link to a file
+    counts as its content, and one that leaves the task, whose content is no part of it,
+    as the text of the link.
+
+    Raises:
+        TaskError: A file cannot be read, or there are too many.
+    """
+    outer = hashlib.sha256()
+    spec = PathSpec.from_lines("gitignore", _ignore_lines(root))
+    names = {
+        path.relative_to(root).as_posix(): path for path in _candidates(root, everything=everything)
+    }
+    for name in sorted(names):
+        if not spec.match_file(name):
+            outer.update(f"{name}\0{_content(root, names[name])}\n".encode(errors="replace"))
+    return f"sha256:{outer.hexdigest()}"
+
+
+def _ignore_lines(root: Path) -> tuple[str, ...]:
+    file = root / ".gitignore"
+    if not file.exists():
+        return _IGNORED
+    lines = tuple(read_text(root, file, cap=_GITIGNORE_CAP).splitlines())
+    for number, line in enumerate(lines, start=1):
+        # A pattern becomes a regular expression, which tries every way to share a name out.
+        if any(part.count("*") > _MAX_STARS for part in line.split("/")):
+            what = f"a pattern with more than {_MAX_STARS} stars in one name"
+            raise TaskError(what, where=f"{file}:{number}", hint="simplify the pattern")
+    return lines
+
+
+def _candidates(root: Path, *, everything: bool) -> Iterator[Path]:
+    if not everything:
+        yield from (path for path in map(root.joinpath, _SINGLE) if path.is_file())
+    count = 0
+    for tree in (".",) if everything else _TREES:
+        for folder, _, files in os.walk(root / tree):
+            count += len(files)
+            if count > MAX_ENTRIES:
+                raise TaskError(f"more than {MAX_ENTRIES} files", where=str(root))
+            yield from (path for name in files if (path := Path(folder, name)).is_file())
+
+
+def _content(root: Path, path: Path) -> str:
+    try:
+        if path.is_symlink() and not path.resolve().is_relative_to(root):
+            return hashlib.sha256(os.fsencode(path.readlink())).hexdigest()
+        with path.open("rb") as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise TaskError("not a regular file", where=str(path))
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise TaskError(f"cannot be read: {error}", where=str(path)) from error

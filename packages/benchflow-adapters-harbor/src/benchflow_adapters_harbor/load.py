@@ -1,0 +1,145 @@
+"""From a directory to a HarborTask."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchflow_contracts import TaskError
+
+from .canary import without_canary
+from .compose import read_compose
+from .config import Artifact, HarborConfig, StepConfig, unknown_keys
+from .config.artifact import MAIN
+from .digest import task_digest
+from .files import check_inside, check_tree, read_text
+from .prior import check_prior
+from .task import HarborStep, HarborTask
+from .terminal_bench import load_terminal_bench
+from .toml_text import read_toml, validate
+from .verifying import plan_verifier
+
+MAX_INSTRUCTION = 1024 * 1024
+_KNOWN_MINOR = 4
+_PUBLISH = {"linux": "/logs/artifacts", "windows": "C:/logs/artifacts"}
+
+
+def load_harbor_task(path: Path) -> HarborTask:
+    """Read and check a Harbor task (`task.toml`) or a Terminal-Bench one (`task.yaml`).
+
+    Nothing is built, run or fetched. The task's files are taken for hostile.
+
+    Raises:
+        TaskError: It is malformed, with `file:key` or `file:line` and a remedy.
+    """
+    root = path.resolve()
+    if not root.is_dir():
+        raise TaskError(f"task {str(path)!r} is not a directory")
+    if not (root / "task.toml").is_file() and (root / "task.yaml").is_file():
+        return load_terminal_bench(root)
+    file = root / "task.toml"
+    raw = read_toml(root, file)
+    config = validate(HarborConfig, raw, file)
+    unknown = [f"unknown key {key[:80]!r}" for key in unknown_keys(config, raw)]
+    notes = [*_schema_notes(config, file), *unknown]
+    _check_trees(root, config)
+    context = root / "environment"
+    if not context.is_dir():
+        raise TaskError("the directory is missing", where=str(context), hint="add environment/")
+    compose = context / "docker-compose.yaml"
+    return HarborTask(
+        name=config.task.name if config.task else root.name,
+        path=root,
+        format="harbor",
+        config=config,
+        steps=tuple(_steps(root, config)),
+        context=context,
+        dockerfile=(context / "Dockerfile").is_file(),
+        compose=read_compose(root, compose) if compose.is_file() else None,
+        upload_context=_uploads(context, config),
+        terminal_bench=None,
+        digest=task_digest(root),
+        notes=tuple(notes),
+    )
+
+
+def _schema_notes(config: HarborConfig, file: Path) -> Iterator[str]:
+    version = config.schema_version
+    found = re.fullmatch(r"(\d{1,6})(?:\.(\d{1,6}))?(?:\.\d{1,6})?", version)
+    if found is None or int(found.group(1)) != 1:
+        raise TaskError(
+            f"schema {version[:40]!r} is not known",
+            where=f"{file}:schema_version",
+            hint="the schemas 1.0 to 1.4 are",
+        )
+    if int(found.group(2) or 0) > _KNOWN_MINOR:
+        yield f"schema {version!r} is newer than 1.4: what it adds is not read"
+
+
+def _check_trees(root: Path, config: HarborConfig) -> None:
+    for step in config.steps or ():
+        directory = root / "steps" / step.name
+        if not directory.is_dir():
+            raise TaskError(
+                f"step {step.name!r} has no directory", where=str(directory), hint="add it"
+            )
+        check_tree(root, directory)
+    for name in ("tests", "solution"):
+        check_tree(root, root / name)
+    check_inside(root, root / "environment")
+
+
+def _uploads(context: Path, config: HarborConfig) -> bool:
+    built = any((context / name).exists() for name in ("Dockerfile", "docker-compose.yaml"))
+    return bool(config.environment.docker_image) and not built and any(context.iterdir())
+
+
+def _steps(root: Path, config: HarborConfig) -> Iterator[HarborStep]:
+    if not config.steps:
+        yield _step(root, config, None, first=True)
+    for index, step in enumerate(config.steps or ()):
+        yield _step(root, config, step, first=index == 0)
+
+
+def _step(root: Path, config: HarborConfig, step: StepConfig | None, *, first: bool) -> HarborStep:
+    own = step.agent if step else config.agent
+    base = root if step is None else root / "steps" / step.name
+    text = read_text(root, base / "instruction.md", cap=MAX_INSTRUCTION)
+    prior = base / "trajectory.json"
+    workdir = base / "workdir"
+    return HarborStep(
+        name=step.name if step else None,
+        instruction=without_canary(text),
+        trajectory=check_prior(root, prior) if first and prior.is_file() else None,
+        timeout_sec=config.agent.timeout_sec if own.timeout_sec is None else own.timeout_sec,
+        user=config.agent.user if own.user is None else own.user,
+        network=own.policy() or config.agent.policy() or config.environment.policy(),
+        verifier=plan_verifier(root, config, step),
+        artifacts=_artifacts(config, step),
+        collect=(*config.verifier.collect, *(step.verifier.collect if step else ())),
+        healthcheck=step.healthcheck if step else None,
+        min_reward=step.min_reward if step else None,
+        solution=_solution(root, config, step),
+        workdir=workdir if step is not None and workdir.is_dir() else None,
+    )
+
+
+def _artifacts(config: HarborConfig, step: StepConfig | None) -> tuple[Artifact, ...]:
+    publish = _PUBLISH[config.environment.os]
+    declared = (*config.artifacts, *(step.artifacts if step else ()))
+    if any(_place(entry) == (publish, MAIN) for entry in declared):
+        return declared
+    return (Artifact(source=publish), *declared)
+
+
+def _place(entry: Artifact) -> tuple[str, str]:
+    return entry.source.rstrip("/"), entry.service or MAIN
+
+
+def _solution(root: Path, config: HarborConfig, step: StepConfig | None) -> Path | None:
+    name = "solve.bat" if config.environment.os == "windows" else "solve.sh"
+    directory = root / "solution"
+    # A step's own directory counts even when its script is missing.
+    if step is not None and (own := root / "steps" / step.name / "solution").exists():
+        directory = own
+    script = directory / name
+    return script if script.is_file() else None

@@ -1,0 +1,84 @@
+"""What a task needs that this machine, as far as BenchFlow drives it, has not got."""
+
+from collections.abc import Iterator
+
+from benchflow_contracts import TaskRefusal
+
+from .compose import reaches_for_host
+from .config import HarborEnvironment, NetworkPolicy, Record
+from .config.network import NetworkMode
+from .task import HarborTask
+
+
+class Machine(Record):
+    """What sandboxes can be given here. The defaults are what every provider of ours gives."""
+
+    gpus: bool = False
+    tpus: bool = False
+    windows: bool = False
+    networks: frozenset[NetworkMode] = frozenset({"public", "no-network"})
+    host_access: bool = False
+    """Compose files may reach for the host."""
+
+
+def refusals(task: HarborTask, machine: Machine = Machine()) -> Iterator[TaskRefusal]:  # noqa: B008
+    """Yield each reason why `task` cannot be run on `machine` as its author meant it."""
+    file = task.path / ("task.yaml" if task.format == "terminal-bench" else "task.toml")
+    for key, reason, hint in _needs(task, machine):
+        yield TaskRefusal(where=f"{file}:{key}", reason=reason, hint=hint)
+    if not (task.dockerfile or task.compose or task.config.environment.docker_image):
+        yield TaskRefusal(
+            where=f"{file}:environment",
+            reason="there is nothing to make a container of",
+            hint="add environment/Dockerfile or environment.docker_image",
+        )
+    if task.compose is not None and not machine.host_access:
+        compose = task.context / "docker-compose.yaml"
+        for key, reason in reaches_for_host(task.compose):
+            hint = "only a machine that is thrown away afterwards should run it"
+            yield TaskRefusal(where=f"{compose}:{key}", reason=reason, hint=hint)
+
+
+def _needs(task: HarborTask, machine: Machine) -> Iterator[tuple[str, str, str]]:
+    for key, environment in _environments(task):
+        yield from _hardware(key, environment, machine)
+    seen: set[NetworkMode] = set()
+    for key, policy in _policies(task):
+        mode = policy.network_mode
+        if mode not in machine.networks and mode not in seen:
+            seen.add(mode)
+            reason = f"network mode {mode!r} cannot be enforced here"
+            yield key, reason, "choose a provider that can: it is never run with more"
+
+
+def _hardware(
+    key: str, environment: HarborEnvironment, machine: Machine
+) -> Iterator[tuple[str, str, str]]:
+    elsewhere = "run it where there is one"
+    if environment.gpus and not machine.gpus:
+        yield f"{key}.gpus", f"needs {environment.gpus} GPU, and none can be given", elsewhere
+    if environment.tpu is not None and not machine.tpus:
+        yield f"{key}.tpu", f"needs a TPU {environment.tpu.type!r}", elsewhere
+    if environment.os == "windows" and not machine.windows:
+        yield f"{key}.os", "needs Windows containers", "run it on a Windows host"
+
+
+def _environments(task: HarborTask) -> Iterator[tuple[str, HarborEnvironment]]:
+    yield "environment", task.config.environment
+    for index, step in enumerate(task.steps):
+        if step.verifier.environment is not None:
+            where = "" if step.name is None else f"steps.{index}."
+            yield f"{where}verifier.environment", step.verifier.environment
+
+
+def _policies(task: HarborTask) -> Iterator[tuple[str, NetworkPolicy]]:
+    yield "environment.network_mode", task.config.environment.policy()
+    for index, step in enumerate(task.steps):
+        where = "" if step.name is None else f"steps.{index}."
+        yield f"{where}agent.network_mode", step.network
+        yield f"{where}verifier.network_mode", step.verifier.network
+        if step.verifier.environment is not None:
+            yield (
+                f"{where}verifier.environment.network_mode",
+                step.verifier.environment.policy(),
+            )

@@ -1,0 +1,67 @@
+"""TOML that others wrote, parsed into a record."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import TypeVar
+
+from benchflow_contracts import TaskError
+from pydantic import ValidationError
+
+from .config import Record
+from .files import read_text
+
+MAX_BYTES = 256 * 1024
+_SHOWN = 20
+
+# The parser's time grows with the square of a dotted key's length. Possessive, so that
+# looking for such a key takes linear time itself.
+_PART = r"""(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')"""
+_LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{64}}")
+
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+
+def read_toml(root: Path, file: Path) -> dict[str, object]:
+    """Return the tables of a TOML file of the task `root`.
+
+    Raises:
+        TaskError: It is missing, too large or no TOML; `where` has the line.
+    """
+    text = read_text(root, file, cap=MAX_BYTES)
+    if found := _LONG_KEY.search(text):
+        line = text.count("\n", 0, found.start()) + 1
+        raise TaskError("more than 64 names with dots between", where=f"{file}:{line}")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise TaskError("nested too deeply", where=str(file)) from None
+    except ValueError as error:
+        line_of = re.search(r"at line (\d+)", str(error))
+        where = f"{file}:{line_of.group(1)}" if line_of else str(file)
+        raise TaskError(f"not TOML: {error}", where=where, hint="repair the file") from error
+
+
+def validate(kind: type[AnyRecord], data: object, file: Path) -> AnyRecord:
+    """Return `data` as a record.
+
+    Raises:
+        TaskError: A value is missing or wrong; one line for each, with `file:key`.
+    """
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        found = [
+            (f"{file}:{'.'.join(map(str, item['loc'])) or kind.__name__}", _said(item["msg"]))
+            for item in error.errors(include_url=False, include_input=False)
+        ]
+        if len(found) == 1:
+            (where, what), hint = found[0], "correct the value"
+            raise TaskError(what, where=where, hint=hint) from error
+        lines = [": ".join(pair) for pair in found[:_SHOWN]]
+        lines += [f"{file}: {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+        raise TaskError("\n".join(lines), hint="correct the values") from error
+
+
+def _said(message: str) -> str:
+    return message.removeprefix("Value error, ")[:300]

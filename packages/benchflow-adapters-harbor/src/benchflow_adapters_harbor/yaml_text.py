@@ -1,0 +1,68 @@
+"""YAML that others wrote, parsed with bounds on what a few aliases can grow into."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import yaml
+from benchflow_contracts import TaskError
+
+from .files import read_text
+
+MAX_BYTES = 256 * 1024
+MAX_DEPTH = 32
+MAX_NODES = 50_000
+"""Values, with every alias counted as all that it stands for."""
+
+
+def read_yaml(root: Path, file: Path) -> dict[str, object]:
+    """Return the mapping that a YAML file of the task `root` holds.
+
+    Only plain data: no tag makes an object.
+
+    Raises:
+        TaskError: It is missing, too large, no YAML or no mapping, or grows beyond bounds.
+    """
+    text = read_text(root, file, cap=MAX_BYTES)
+    try:
+        _check_growth(yaml.parse(text, Loader=yaml.SafeLoader), file)
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{file}:{mark.line + 1}" if mark is not None else str(file)
+        what = getattr(error, "problem", None) or str(error)
+        raise TaskError(f"not YAML: {what}", where=where, hint="repair the file") from error
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise TaskError(f"a value that cannot be: {error}", where=str(file)) from error
+    if not isinstance(data, dict):
+        raise TaskError("must be a mapping", where=str(file))
+    table = cast("dict[object, object]", data)
+    return {str(key): value for key, value in table.items()}
+
+
+def _check_growth(events: Iterator[yaml.Event], file: Path) -> None:
+    """Count nodes and depth without building anything."""
+    sizes: dict[str, int] = {}
+    # For each open collection: its anchor, and how many nodes were counted before it.
+    opened: list[tuple[str | None, int]] = []
+    total = 0
+    for event in events:
+        mark = event.start_mark
+        where = f"{file}:{mark.line + 1}" if mark is not None else str(file)
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in sizes:
+                raise TaskError(f"alias {event.anchor!r} contains itself or nothing", where=where)
+            total += sizes[event.anchor]
+        elif isinstance(event, yaml.CollectionStartEvent):
+            opened.append((event.anchor, total))
+            total += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = opened.pop()
+            if anchor is not None:
+                sizes[anchor] = total - before
+        elif isinstance(event, yaml.ScalarEvent):
+            total += 1
+            if event.anchor is not None:
+                sizes[event.anchor] = 1
+        if total > MAX_NODES or len(opened) > MAX_DEPTH:
+            raise TaskError(f"more than {MAX_NODES} values or {MAX_DEPTH} levels", where=where)

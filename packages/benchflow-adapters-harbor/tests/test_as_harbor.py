@@ -1,0 +1,104 @@
+"""Harbor's own reader and ours, side by side."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchflow_adapters_harbor import HarborStep, HarborTask, load_harbor_task
+from benchflow_contracts import TaskError
+from harbor_corpus import BAD, GOOD, TERMINAL_BENCH, write
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("tasks")
+    for name, files in (GOOD | BAD).items():
+        write(root / "harbor" / name, files)
+    write(root / "terminal-bench" / "old", TERMINAL_BENCH)
+    return root
+
+
+@pytest.fixture(scope="module")
+def theirs(tasks: Path) -> dict[str, Any]:
+    python = os.environ.get("BENCHFLOW_HARBOR")
+    assert python, "export BENCHFLOW_HARBOR=$(.ci/harbor)"
+    script = Path(__file__).with_name("read_with_harbor.py")
+    env = {**os.environ, "HARBOR_TELEMETRY": "off"}
+    done = subprocess.run(
+        [python, script, tasks], capture_output=True, text=True, env=env, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def ours(task: HarborTask) -> dict[str, Any]:
+    return {
+        "name": task.name,
+        "config": task.config.model_dump(mode="json"),
+        "digest": task.digest,
+        "steps": [_step(task, step) for step in task.steps],
+    }
+
+
+def _step(task: HarborTask, step: HarborStep) -> dict[str, Any]:
+    def inside(path: Path | None) -> str | None:
+        return None if path is None else path.relative_to(task.path).as_posix()
+
+    plan = step.verifier
+    return {
+        "instruction": step.instruction,
+        "agent_network": step.network.model_dump(mode="json"),
+        "verifier_network": plan.network.model_dump(mode="json"),
+        "mode": plan.mode,
+        "environment": plan.environment and plan.environment.model_dump(mode="json"),
+        "directory": inside(plan.directory),
+        "tests_in_image": plan.tests_in_image,
+        "script": inside(plan.script),
+        "artifacts": sorted(json.dumps(e.model_dump(mode="json")) for e in step.artifacts),
+    }
+
+
+def _artifacts_as_tables(value: Any) -> Any:
+    """Harbor keeps a bare string as it is; ours is the table that it stands for."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if key == "artifacts" and isinstance(item, list):
+                bare = {"destination": None, "exclude": [], "service": None}
+                value[key] = [{"source": e, **bare} if isinstance(e, str) else e for e in item]
+            else:
+                _artifacts_as_tables(item)
+    elif isinstance(value, list):
+        for item in value:
+            _artifacts_as_tables(item)
+    return value
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_task_means_to_us_what_it_means_to_harbor(
+    tasks: Path, theirs: dict[str, Any], name: str
+) -> None:
+    told = theirs[name]
+    assert told is not None, "Harbor refuses it"
+    told["config"] = _artifacts_as_tables(told["config"])
+    assert ours(load_harbor_task(tasks / "harbor" / name)) == told
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_harbor_refuses_we_refuse(tasks: Path, theirs: dict[str, Any], name: str) -> None:
+    assert theirs[name] is None
+    with pytest.raises(TaskError):
+        load_harbor_task(tasks / "harbor" / name)
+
+
+def test_an_old_task_is_what_harbor_would_migrate_it_to(
+    tasks: Path, theirs: dict[str, Any]
+) -> None:
+    task = load_harbor_task(tasks / "terminal-bench" / "old")
+    told = theirs["terminal-bench"]
+    assert task.config.model_dump(mode="json") == told["config"]
+    assert task.steps[0].instruction == told["instruction"]

@@ -1,0 +1,94 @@
+from pathlib import Path
+
+import pytest
+from benchflow_adapters_harbor import Machine, load_harbor_task, refusals
+from harbor_corpus import GOOD, TERMINAL_BENCH, task, without, write
+
+
+def reasons(tmp_path: Path, files: dict[str, str], machine: Machine | None = None) -> list[str]:
+    found = load_harbor_task(write(tmp_path / "t", files))
+    told = list(refusals(found, machine or Machine()))
+    assert all(refusal.where and refusal.hint for refusal in told)
+    return [f"{(refusal.where or '').rpartition(':')[2]}: {refusal.reason}" for refusal in told]
+
+
+@pytest.mark.parametrize("name", ["minimal", "steps", "compose", "legacy", "prebuilt"])
+def test_what_can_be_run_is_not_refused(tmp_path: Path, name: str) -> None:
+    assert reasons(tmp_path, GOOD[name]) == []
+
+
+def test_an_old_task_can_be_run(tmp_path: Path) -> None:
+    assert reasons(tmp_path, TERMINAL_BENCH) == []
+
+
+def test_accelerators_are_refused_one_by_one(tmp_path: Path) -> None:
+    told = reasons(tmp_path / "1", GOOD["accelerators"])
+    assert [line.partition(":")[0] for line in told] == ["environment.gpus", "environment.tpu"]
+    assert reasons(tmp_path / "2", GOOD["accelerators"], Machine(gpus=True, tpus=True)) == []
+
+
+def test_no_gpu_is_no_wish_for_one(tmp_path: Path) -> None:
+    assert reasons(tmp_path, task("[environment]\ngpus = 0\n")) == []
+
+
+def test_windows_is_refused_by_name(tmp_path: Path) -> None:
+    assert reasons(tmp_path, GOOD["windows"]) == ["environment.os: needs Windows containers"]
+
+
+def test_an_allowlist_is_refused_rather_than_run_open(tmp_path: Path) -> None:
+    (told,) = reasons(tmp_path, GOOD["network"])
+    assert told.startswith("environment.network_mode: network mode 'allowlist'")
+
+
+def test_an_allowlist_of_one_step_alone_is_found(tmp_path: Path) -> None:
+    files = GOOD["steps"]
+    toml = files["task.toml"].replace('"no-network"', '"allowlist"')
+    (told,) = reasons(tmp_path, files | {"task.toml": toml})
+    assert told.startswith("steps.0.agent.network_mode")
+
+
+def test_a_task_without_anything_to_run_is_refused(tmp_path: Path) -> None:
+    files = without(task(), "environment/Dockerfile") | {"environment/data": "x"}
+    (told,) = reasons(tmp_path, files)
+    assert "nothing to make a container of" in told
+
+
+@pytest.mark.parametrize(
+    ("service", "key"),
+    [
+        ("privileged: true", "privileged"),
+        ("network_mode: host", "network_mode"),
+        ("pid: host", "pid"),
+        ("devices: [/dev/kvm]", "devices"),
+        ("cap_add: [net_admin, cap_sys_admin]", "cap_add"),
+        ("security_opt: ['seccomp:unconfined']", "security_opt"),
+        ("extends: {file: ../x.yaml, service: y}", "extends"),
+        ("volumes: ['/var/run/docker.sock:/var/run/docker.sock']", "volumes.0"),
+        ("volumes: ['data:/d', '~/.ssh:/s']", "volumes.1"),
+        ("volumes: ['../../..:/s']", "volumes.0"),
+        ("volumes: ['${HOME:-/root}:/s']", "volumes.0"),
+        ("volumes: [{type: bind, source: /etc, target: /e}]", "volumes.0"),
+    ],
+)
+def test_compose_services_that_reach_for_the_host_are_refused(
+    tmp_path: Path, service: str, key: str
+) -> None:
+    files = task() | {"environment/docker-compose.yaml": f"services:\n  main:\n    {service}\n"}
+    (told,) = reasons(tmp_path / "1", files)
+    assert told.startswith(f"services.main.{key}:")
+    assert reasons(tmp_path / "2", files, Machine(host_access=True)) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["include: [x.yaml]", "secrets: {s: {file: /etc/shadow}}", "configs: {s: {file: ../x}}"]
+)
+def test_compose_files_that_read_other_files_are_refused(tmp_path: Path, text: str) -> None:
+    files = task() | {"environment/docker-compose.yaml": f"services: {{main: {{}}}}\n{text}\n"}
+    assert len(reasons(tmp_path, files)) == 1
+
+
+def test_volumes_of_the_task_and_the_runner_are_let_through(tmp_path: Path) -> None:
+    volumes = "[./data:/d, 'named:/n', '${HOST_VERIFIER_LOGS_PATH}:/logs/verifier', /anonymous]"
+    text = f"services: {{main: {{volumes: {volumes}, cap_add: [NET_ADMIN], secrets: [s]}}}}\n"
+    text += "secrets: {s: {file: ./s.txt}}\n"
+    assert reasons(tmp_path, task() | {"environment/docker-compose.yaml": text}) == []
