@@ -3,7 +3,7 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchflow_contracts import SandboxProvider, Task
+from benchflow_contracts import SandboxProvider, Task, UsageError
 from benchflow_kernel import find_tasks
 
 from benchflow.options import RunOptions
@@ -13,19 +13,22 @@ from benchflow.scaffold import write_task
 
 from . import format as fmt
 from .flags import Json, Run
+from .foreign_tasks import adapter_for, show_checked, show_listed
 from .output import note, print_json, print_table
 
 _EXPECTED = {"nop": 0.0, "oracle": 1.0}
 
 
 async def check(
-    path: Path,
+    path: str,
     *,
     options: Run = RunOptions(),
     no_run: bool = False,
     json: Json = False,
 ) -> int:
     """Check tasks: well-formed, doing nothing earns 0, the solution earns 1.
+
+    Tasks of Harbor and Terminal-Bench are read and checked, and not run.
 
     Examples:
         bench tasks check benchmarks/clawsbench/tasks
@@ -36,7 +39,9 @@ async def check(
         options: Where to run; the agent is chosen by the check.
         no_run: Only read the files.
     """
-    tasks = find_tasks(path)
+    if (adapter := adapter_for(path)) is not None:
+        return show_checked(adapter.list_tasks(path), json=json)
+    tasks = find_tasks(Path(path))
     rows: list[dict[str, object]] = []
     if no_run:
         rows = [{"task": task.id, "agent": None, "reward": None, "ok": True} for task in tasks]
@@ -90,16 +95,24 @@ def init(path: Path, *, json: Json = False) -> None:
         note("\n".join([f"made {path}:", *(f"  {name}" for name in files)]))
 
 
-def list_tasks(path: Path, *, json: Json = False) -> None:
-    """List tasks.
+def list_tasks(path: str, *, dataset: str | None = None, json: Json = False) -> None:
+    """List tasks, ours and those of Harbor and Terminal-Bench.
 
     Examples:
         bench tasks list benchmarks/clawsbench/tasks
+        bench tasks list https://github.com/org/tasks@main
+        bench tasks list registry.json --dataset some-set@1.0
 
     Args:
-        path: A task directory, or a directory of them.
+        path: A task directory, a directory of them, a git URL or a registry.json.
+        dataset: The dataset of a registry, as NAME or NAME@VERSION.
     """
-    tasks = find_tasks(path)
+    if (adapter := adapter_for(path)) is not None:
+        show_listed(adapter.list_tasks(path, dataset=dataset), json=json)
+        return
+    if dataset is not None:
+        raise UsageError("--dataset is for a registry.json", hint="leave it out")
+    tasks = find_tasks(Path(path))
     if json:
         print_json([{"id": t.id, "path": str(t.path), "digest": t.digest} for t in tasks])
     else:

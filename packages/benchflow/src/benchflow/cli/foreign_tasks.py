@@ -1,0 +1,69 @@
+"""Tasks of other formats, as the adapters in the registry read them."""
+
+from collections.abc import Sequence
+from typing import cast
+
+from benchflow_contracts import ListedTask, TaskAdapter, TaskAdapterFactory
+from benchflow_kernel import Registry
+
+from .output import note, print_json, print_table
+
+_GROUP = "benchflow.adapters"
+
+
+def adapter_for(source: str) -> TaskAdapter | None:
+    """Return the adapter that claims `source`, `None` when it may be ours."""
+    registry = Registry()
+    for name in registry.names(_GROUP):
+        adapter = cast("TaskAdapterFactory", registry.resolve(_GROUP, name))()
+        if adapter.claims(source):
+            return adapter
+    return None
+
+
+def show_listed(tasks: Sequence[ListedTask], *, json: bool) -> None:
+    """Print what each task is, and whether it can be run here."""
+    if json:
+        print_json([_as_json(task) for task in tasks])
+        return
+    facts = list(dict.fromkeys(name for task in tasks for name in task.facts))
+    rows = [
+        (task.name, task.format, *(task.facts.get(name, "-") for name in facts), _verdict(task))
+        for task in tasks
+    ]
+    print_table(("task", "format", *facts, "verdict"), rows, empty="no tasks")
+
+
+def show_checked(tasks: Sequence[ListedTask], *, json: bool) -> int:
+    """Print every refusal and note; return the exit code."""
+    if json:
+        print_json([_as_json(task) for task in tasks])
+    else:
+        print_table(
+            ("task", "verdict"), [(task.name, _verdict(task)) for task in tasks], empty="no tasks"
+        )
+        for task in tasks:
+            _explain(task)
+        note("only read: tasks of this format cannot be run yet")
+    return 0 if all(task.ok for task in tasks) else 1
+
+
+def _explain(task: ListedTask) -> None:
+    for refusal in task.refusals:
+        where = f"{refusal.where}: " if refusal.where else ""
+        note(f"{task.name}: {where}{refusal.reason}\nhint: {refusal.hint}")
+    for remark in task.notes:
+        note(f"{task.name}: note: {remark}")
+
+
+def _verdict(task: ListedTask) -> str:
+    if task.ok:
+        return "ok"
+    first, *others = task.refusals
+    more = f" (and {len(others)} more)" if others else ""
+    reason = first.reason if len(first.reason) <= 160 else f"{first.reason[:160]}…"
+    return f"{reason}{more}".replace("\n", "; ")
+
+
+def _as_json(task: ListedTask) -> dict[str, object]:
+    return {"id": task.name, "ok": task.ok, **task.model_dump(mode="json", exclude={"name"})}
