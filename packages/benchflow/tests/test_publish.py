@@ -1,5 +1,7 @@
 """A directory export is there as a whole or not at all."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,3 +64,37 @@ def test_an_empty_directory_may_be_filled(tmp_path):
     (tmp_path / "job").mkdir()
     publish(tmp_path / "job", writer("new"))
     assert (tmp_path / "job" / "file").read_text() == "new"
+
+
+HALF = """
+import sys
+from pathlib import Path
+from benchflow.exports import publish
+
+def write(home):
+    (home / "file").write_text("half")
+    print("half", flush=True)
+    sys.stdin.read()
+
+publish(Path(sys.argv[1]), write)
+"""
+
+
+def test_a_killed_export_shows_nothing_of_itself(tmp_path):
+    publish(tmp_path / "old", writer("old"))
+    for name in ("old", "new"):
+        export = subprocess.Popen(
+            [sys.executable, "-c", HALF, str(tmp_path / name)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        try:
+            assert export.stdout is not None
+            assert export.stdout.readline() == b"half\n"
+        finally:
+            export.kill()
+            export.communicate()
+    assert (tmp_path / "old" / "file").read_text() == "old"
+    assert not (tmp_path / "new").exists()
+    publish(tmp_path / "new", writer("whole"))
+    assert (tmp_path / "new" / "file").read_text() == "whole"
