@@ -7,6 +7,7 @@
  * libc, so that one build serves every CRIU; errno is found when it is loaded.
  */
 #include "answer.h"
+#include "waiting.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -94,6 +95,8 @@ long bf_syscall(long number, ...)
     for (int i = 0; i < ARGUMENTS; i++)
         a[i] = va_arg(arguments, long); /* what was not passed is not looked at */
     va_end(arguments);
+    if (number == SYS_clone3)
+        return checked(clone_at_birthplace((const void *)a[0], (size_t)a[1]));
     long answer = kernel(number, a[0], a[1], a[2], a[3], a[4], a[5]);
     int reads_another = number == SYS_prlimit64 && a[0] > 0 && a[2] == 0 && a[3] != 0;
     if (answer == -EPERM && reads_another && from_proc(a[0], a[1], (struct limits *)a[3]) == 0)

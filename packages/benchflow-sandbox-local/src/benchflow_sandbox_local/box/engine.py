@@ -8,21 +8,23 @@ import fcntl
 import os
 import select
 import signal
-import socket
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
-from . import mounts, network, numbers, syscalls, wire
-from .boot import join
+from . import mounts, syscalls
 from .parent import die_with
 
 LOG = "engine.log"
 PIDFILE = "pid"
+PLACE = "/tmp/work"  # noqa: S108 - in a /tmp of its own
+"""What an engine that waits calls its directory."""
 _MAX_LOG = 1 << 16
 _START_SECONDS = 60
 _ENOSPC = 28
 _ROOM = 1 << 20
 """Bytes: with fewer left, an engine that failed has failed for the want of them."""
+_ORDERS = 3
+"""The descriptor of its orders; see csrc/engine/waiting.c."""
 _TMP = "/tmp/"  # noqa: S108 - where the engine makes its mount points
 _COMMON = (
     "--file-locks",
@@ -45,7 +47,7 @@ class Engine:
     """A program and where it runs."""
 
     program: str
-    preload: str | None
+    preload: str
     """A library for its process."""
     cache: str
     """A directory that stands in for /run: what it learns of the kernel is kept there."""
@@ -56,12 +58,53 @@ class Engine:
         told = request["engine"]
         return cls(told["program"], told["preload"], cache)
 
-    def run(self, arguments: list[str], writable: list[str], shown: list[str]) -> NoReturn:
+    def run(self, arguments: list[str], writable: list[str]) -> NoReturn:
         """Become the engine, confined; raise `OSError` when that is not possible."""
-        self._confine(writable, shown)
-        environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
-        if self.preload is not None:
-            environment["LD_PRELOAD"] = self.preload
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+        shown = [(path, path) for path in (*writable, *self._parts)]
+        self._confine([each for each in shown if each[0].startswith(_TMP)])
+        for path in writable:
+            if not os.path.ismount(path):
+                syscalls.mount(path, path, "", syscalls.MS_BIND)
+        self._become(arguments, writable, {})
+
+    def wait(self, room: str, directory: str, orders: int) -> NoReturn:
+        """Become an engine that is told at the socket `orders` which box it brings back.
+
+        It calls `directory` `PLACE`, and sees nothing else of what is mounted below `room`.
+        """
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+        shown = [(path, path) for path in self._parts if path.startswith(_TMP)]
+        self._confine([*shown, (directory, PLACE)], without=room)
+        os.dup2(orders, _ORDERS)
+        os.set_inheritable(_ORDERS, True)
+        arguments = ["restore", "--restore-detached", "--restore-sibling", f"-D{PLACE}/image"]
+        arguments += [f"-W{PLACE}", f"--pidfile={PIDFILE}", f"--root={PLACE}/root", *_COMMON]
+        self._become(arguments, [PLACE], {"CRIU_CONFIG_FILE": f"/proc/self/fd/{_ORDERS}"})
+
+    @property
+    def _parts(self) -> tuple[str, str]:
+        return os.path.dirname(self.program), self.preload  # noqa: PTH120
+
+    def _confine(self, shown: list[tuple[str, str]], without: str | None = None) -> None:
+        """Take an own /run and /tmp; of the host's /tmp what is `shown`, at its new place."""
+        kept = [(syscalls.clone_mount(path, 0), place) for path, place in shown]
+        syscalls.mount(self.cache, "/run", "", syscalls.MS_BIND)
+        if without is not None:
+            syscalls.umount(without)
+        flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
+        syscalls.mount("benchflow", _TMP, "tmpfs", flags, "size=1m,mode=0700")
+        root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        mounts.attach(root, kept)
+        os.close(root)
+
+    def _become(
+        self, arguments: list[str], writable: list[str], variables: dict[str, str]
+    ) -> NoReturn:
+        syscalls.protect_mounts()
+        for path in ("/run", "/proc", _TMP, *writable):
+            syscalls.open_mount(path)
+        environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LD_PRELOAD": self.preload}
         # It ends its own helpers by signals that the launcher ignores.
         signal.set_wakeup_fd(-1)
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
@@ -69,29 +112,7 @@ class Engine:
         null = os.open("/dev/null", os.O_RDWR)
         for stream in range(3):
             os.dup2(null, stream)
-        os.execve(self.program, [self.program, *arguments], environment)  # noqa: S606
-
-    def _confine(self, writable: list[str], shown: list[str]) -> None:
-        syscalls.unshare(syscalls.CLONE_NEWNS)
-        syscalls.mount(self.cache, "/run", "", syscalls.MS_BIND)
-        needed = [*writable, *shown, os.path.dirname(self.program)]  # noqa: PTH120
-        _cover_tmp([*needed, self.preload] if self.preload else needed)
-        for path in writable:
-            if not os.path.ismount(path):
-                syscalls.mount(path, path, "", syscalls.MS_BIND)
-        syscalls.protect_mounts()
-        for path in ("/run", "/proc", _TMP, *writable):
-            syscalls.open_mount(path)
-
-
-def _cover_tmp(needed: list[str]) -> None:
-    """Give the engine a /tmp of its own, where it mounts; show what it needs of the host's."""
-    kept = [(syscalls.clone_mount(path, 0), path) for path in needed if path.startswith(_TMP)]
-    flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
-    syscalls.mount("benchflow", _TMP, "tmpfs", flags, "size=1m,mode=0700")
-    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    mounts.attach(root, kept)
-    os.close(root)
+        os.execve(self.program, [self.program, *arguments], environment | variables)  # noqa: S606
 
 
 class Dump:
@@ -118,7 +139,7 @@ class Dump:
             try:
                 die_with(parent)
                 os.set_inheritable(held, True)
-                engine.run(arguments, [merged, directory, request["freezer"]], [])
+                engine.run(arguments, [merged, directory, request["freezer"]])
             finally:
                 os._exit(127)
         os.close(held)
@@ -168,59 +189,6 @@ def _dumping(request: dict[str, Any], merged: str, directory: str, config: int) 
     for number, item in enumerate(request["mounts"]):
         arguments += ["--external", f"mnt[{item['target']}]:bf{number}"]
     return [*arguments, *_COMMON]
-
-
-def restore(
-    engine: Engine,
-    request: dict[str, Any],
-    places: tuple[str, str, str],
-    reply: socket.socket,
-    fds: list[int],
-    launcher: int,
-) -> NoReturn:
-    """Become the engine that brings a box back; `fds` are the new ends of its pipes.
-
-    `places` are the mounted root, the image and a directory to work in.
-    """
-    merged, image, work = places
-    try:
-        die_with(launcher)
-        for path in request["join"]:
-            join(path)
-        namespace = _network(request["relay_port"], reply)
-        arguments = ["restore", "--restore-detached", "--restore-sibling"]
-        arguments += [f"-D{image}", f"-W{work}", f"--pidfile={PIDFILE}", f"--root={merged}"]
-        if request["stopped"]:
-            arguments.append("--leave-stopped")
-        for number, item in enumerate(request["mounts"]):
-            arguments += ["--external", f"mnt[bf{number}]:{item['source']}"]
-        keys = ["extnet", *(f"pipe:[{inode}]" for inode in request["pipes"])]
-        for key, fd in zip(keys, (namespace, *fds), strict=True):
-            os.set_inheritable(fd, True)
-            arguments += ["--inherit-fd", f"fd[{fd}]:{key}"]
-        numbers.hand_over(image, work, engine.preload)
-        sources = [item["source"] for item in request["mounts"]]
-        engine.run([*arguments, *_COMMON], [merged, work], [image, *sources])
-    except BaseException as error:  # noqa: BLE001 - reported, then the process ends
-        wire.send(reply, {"error": f"engine: {error}", "errno": getattr(error, "errno", None)})
-    finally:
-        os._exit(127)
-
-
-def _network(port: int | None, reply: socket.socket) -> int:
-    """Make the new network namespace and hand its outside ends to the runner."""
-    own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    syscalls.unshare(syscalls.CLONE_NEWNET)
-    network.raise_loopback()
-    made = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    if port is None:
-        wire.send(reply, {"ok": True}, (made,))
-    else:
-        with network.listen(port) as listener:
-            wire.send(reply, {"ok": True}, (made, listener.fileno()))
-    syscalls.setns(own, syscalls.CLONE_NEWNET)
-    os.close(own)
-    return made
 
 
 def _is_full(directory: str) -> bool:

@@ -17,6 +17,8 @@ from .digest import image_digest
 from .engine import Engine
 from .parent import die_with, inherit
 from .remains import end_children
+from .standby import Standby
+from .waiting import Job
 from .workspace import Workspace
 
 _NAMESPACES = (
@@ -57,6 +59,7 @@ class Launcher:
         self._runner = runner
         self._space = workspace
         self._boxes: dict[str, _Live] = {}
+        self._standby = Standby(workspace)
         self._self = os.pidfd_open(os.getpid())
 
     def run(self) -> None:
@@ -80,7 +83,12 @@ class Launcher:
         # A process that the runner has forked may hold its end of the socket open.
         poller.register(self._runner, select.POLLIN)
         while True:
-            for fd, _ in poller.poll():
+            # An engine takes its time to start: not beside a box that somebody waits for.
+            idle = self._standby.short and not self._busy
+            events = poller.poll(0 if idle else None)
+            if idle and not events:
+                self._standby.start()
+            for fd, _ in events:
                 if fd == wake_read:
                     os.read(wake_read, 4096)
                     self._reap()
@@ -125,6 +133,8 @@ class Launcher:
         else:
             if operation in {"seal", "load", "dump"}:
                 self._space.family(request["family"], request["size"])
+            if operation == "dump":
+                self._standby.expect(Engine.of(request, self._space.cache))
             self._in_child(request, reply)
 
     def _guest(self, request: dict[str, Any]) -> gvisor.Guest:
@@ -193,23 +203,21 @@ class Launcher:
         family, box = request["family"], request["box"]
         self._space.family(family, request["size"])
         merged = self._space.mount_root(family, box, request["lowers"])
-        work = self._space.work(box)
-        group_fd, launcher = None, os.getpid()
         try:
-            if request["group"] is not None:
-                group_fd = os.open(request["group"], os.O_RDONLY | os.O_CLOEXEC)
-            pid = syscalls.clone(0, group_fd)
+            waiting = self._standby.take(Engine.of(request, self._space.cache), self._busy)
         except OSError:
             self._space.unmount_root(family, box)
             raise
-        if pid == 0:
-            self._control.close()
-            places = (merged, self._space.image(request["image"]), work)
-            made = Engine.of(request, self._space.cache)
-            engine.restore(made, request, places, reply, fds, launcher)
-        if group_fd is not None:
-            os.close(group_fd)
-        self._boxes[box] = _Live(0, family, _groups(request), engine=pid, reviving=reply.dup())
+        self._boxes[box] = _Live(
+            0, family, _groups(request), engine=waiting.pid, reviving=reply.dup()
+        )
+        image, work = self._space.image(request["image"]), self._space.work(box)
+        waiting.begin(Job(request, merged, image, work, fds), reply)
+
+    @property
+    def _busy(self) -> int:
+        """How many boxes are being brought back."""
+        return sum(live.reviving is not None for live in self._boxes.values())
 
     def _revived(self, box: str, live: _Live, status: int) -> None:
         """Take the box that the ended engine has made, or tell why there is none."""
@@ -243,6 +251,7 @@ class Launcher:
                 return
             if pid == 0:
                 return
+            self._standby.reaped(pid)
             for box, live in list(self._boxes.items()):
                 if pid == live.engine:
                     self._revived(box, live, status)

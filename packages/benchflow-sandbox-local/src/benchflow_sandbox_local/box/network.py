@@ -4,8 +4,10 @@ import fcntl
 import os
 import socket
 import struct
+from collections.abc import Generator
+from contextlib import contextmanager
 
-from .syscalls import CLONE_NEWNET, setns
+from .syscalls import CLONE_NEWNET, setns, unshare
 
 _SIOCSIFFLAGS, _IFF_UP, _IFF_RUNNING = 0x8914, 0x1, 0x40
 
@@ -24,6 +26,31 @@ def listen(port: int) -> socket.socket:
     sock.bind(("127.0.0.1", port))
     sock.listen(128)
     return sock
+
+
+def new_namespace() -> int:
+    """Make a network namespace whose loopback is up; the calling process stays in its own."""
+    with _coming_back():
+        unshare(CLONE_NEWNET)
+        raise_loopback()
+        return os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def listen_in(netns: int, port: int) -> socket.socket:
+    """Return a listener in the namespace `netns`; the calling process stays in its own."""
+    with _coming_back():
+        setns(netns, CLONE_NEWNET)
+        return listen(port)
+
+
+@contextmanager
+def _coming_back() -> Generator[None]:
+    own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield
+    finally:
+        setns(own, CLONE_NEWNET)
+        os.close(own)
 
 
 def socket_in(netns: int, *, come_back: bool) -> socket.socket:

@@ -47,7 +47,7 @@ class Workspace:
         """
         syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
         syscalls.mount("benchflow", self.root, "tmpfs", syscalls.MS_NOSUID, "mode=0700")
-        for name in ("base", "cache", "work", "images"):
+        for name in ("base", "cache", "work", "images", "standby"):
             os.mkdir(f"{self.root}/{name}")
         if disk is not None:
             self._disk = claim(disk)

@@ -20,7 +20,7 @@ class LiveEngine:
     """A CRIU program and the library that it needs in a process of its own."""
 
     program: str
-    preload: str | None
+    preload: str
 
     @classmethod
     def find(cls, *, rooted: bool) -> "LiveEngine":
@@ -62,13 +62,13 @@ class LiveEngine:
         return f"{self.program}: {done.stdout.strip()}"
 
     @property
-    def told(self) -> dict[str, str | None]:
+    def told(self) -> dict[str, str]:
         """What the launcher is told."""
         return {"program": self.program, "preload": self.preload}
 
 
-def _library() -> str | None:
+def _library() -> str:
     try:
         return str(native.engine_library())
-    except native.NativeMissingError:
-        return None
+    except native.NativeMissingError as error:
+        raise SandboxUnsupportedError(str(error)) from error

@@ -1,0 +1,148 @@
+"""An engine that has started, and waits for the box that it is to bring back.
+
+To start takes it a third of the time that a small box needs to come back.
+"""
+
+import os
+import signal
+import socket
+import stat
+from dataclasses import dataclass
+from typing import Any
+
+from . import network, numbers, syscalls, wire
+from .engine import LOG, PLACE, Engine
+from .parent import die_with
+
+_FIRST_KEPT = 64
+"""The number of the first descriptor that it keeps; see csrc/engine/waiting.c."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A box to bring back."""
+
+    request: dict[str, Any]
+    root: str
+    """Where its root is mounted."""
+    image: str
+    work: str
+    """What the engine's directory is called from now on."""
+    pipes: list[int]
+    """The new ends of its pipes."""
+
+
+class Waiting:
+    """One engine, a child of this process. It touches nothing before `begin`.
+
+    `room` is where the mounts of all boxes are: it holds none of them. `directory` is its own,
+    to be made. When this process ends, so does the engine.
+    """
+
+    def __init__(self, engine: Engine, room: str, directory: str) -> None:
+        self.engine = engine
+        self.directory = directory
+        os.mkdir(directory, 0o700)  # noqa: PTH102 - a path of ours
+        self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        launcher = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                die_with(launcher)
+                engine.wait(room, directory, theirs.fileno())
+            except BaseException as error:  # noqa: BLE001 - told by `complaint`
+                _note(directory, error)
+            finally:
+                os._exit(127)
+        theirs.close()
+        try:
+            self._network = network.new_namespace()
+        except BaseException:
+            os.kill(self.pid, signal.SIGKILL)
+            self.close()
+            raise
+
+    def begin(self, job: Job, reply: socket.socket) -> None:
+        """Let it bring a box back; hand the outside ends of its network to `reply`.
+
+        Raises:
+            OSError: The engine is dead, or what it needs is not there. It ends.
+        """
+        port = job.request["relay_port"]
+        listener = None if port is None else network.listen_in(self._network, port)
+        try:
+            os.rename(self.directory, job.work)  # noqa: PTH104 - paths of ours
+            self.directory = job.work
+            numbers.hand_over(job.image, job.work, self.engine.preload)
+            self._join(job.request)
+            self._show(job.root, "root", 0)
+            self._show(job.image, "image", syscalls.MOUNT_ATTR_RDONLY)
+            for number, item in enumerate(job.request["mounts"]):
+                self._show(item["source"], f"bf{number}", syscalls.MOUNT_ATTR_RDONLY)
+            for kept in ([self._network], job.pipes):
+                self._order("k", kept)
+            self._options(_options(job.request))
+            ends = () if listener is None else (listener.fileno(),)
+            wire.send(reply, {"ok": True}, (self._network, *ends))
+        finally:
+            if listener is not None:
+                listener.close()
+            self.close()
+
+    def _join(self, request: dict[str, Any]) -> None:
+        for path in request["join"]:
+            self._open("g", path, os.O_WRONLY)
+        if request["group"] is not None:
+            self._open("b", request["group"], os.O_RDONLY)
+
+    def _open(self, letter: str, path: str, flags: int) -> None:
+        fd = os.open(path, flags | os.O_CLOEXEC)
+        try:
+            self._order(letter, [fd])
+        finally:
+            os.close(fd)
+
+    def _show(self, source: str, name: str, attributes: int) -> None:
+        """Let it see the file or directory `source`, and nothing else of the box."""
+        tree = syscalls.clone_mount(source, attributes)
+        try:
+            if stat.S_ISDIR(os.fstat(tree).st_mode):
+                os.mkdir(f"{self.directory}/{name}")  # noqa: PTH102
+            else:
+                os.mknod(f"{self.directory}/{name}")
+            self._order(f"m{PLACE}/{name}", [tree])
+        finally:
+            os.close(tree)
+
+    def _options(self, text: str) -> None:
+        fd = os.memfd_create("options")
+        try:
+            os.write(fd, text.encode())
+            self._order("o", [fd])
+        finally:
+            os.close(fd)
+
+    def _order(self, text: str, fds: list[int]) -> None:
+        socket.send_fds(self._orders, [text.encode()], fds)
+
+    def close(self) -> None:
+        """Let go of it: one that has not been told all ends. Idempotent."""
+        self._orders.close()
+        if self._network >= 0:
+            os.close(self._network)
+            self._network = -1
+
+
+def _options(request: dict[str, Any]) -> str:
+    lines = ["leave-stopped"] if request["stopped"] else []
+    shown = [f"bf{number}" for number in range(len(request["mounts"]))]
+    lines += [f"external mnt[{name}]:{PLACE}/{name}" for name in shown]
+    keys = ["extnet", *(f"pipe:[{inode}]" for inode in request["pipes"])]
+    lines += [f"inherit-fd fd[{fd}]:{key}" for fd, key in enumerate(keys, _FIRST_KEPT)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _note(directory: str, error: BaseException) -> None:
+    """Say in its log why an engine did not start."""
+    with open(f"{directory}/{LOG}", "w", encoding="utf-8") as file:  # noqa: PTH123 - of ours
+        file.write(f"Error (launcher): {error}\n")
