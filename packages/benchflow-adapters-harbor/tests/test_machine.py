@@ -2,7 +2,11 @@ from pathlib import Path
 
 import pytest
 from benchflow_adapters_harbor import Machine, load_harbor_task, refusals
+from benchflow_adapters_harbor.compose import Compose
+from benchflow_adapters_harbor.host_reach import reaches_for_host
 from harbor_corpus import GOOD, TERMINAL_BENCH, task, without, write
+from hypothesis import given
+from hypothesis import strategies as st
 
 
 def reasons(tmp_path: Path, files: dict[str, str], machine: Machine | None = None) -> list[str]:
@@ -68,6 +72,27 @@ def test_a_task_without_anything_to_run_is_refused(tmp_path: Path) -> None:
         ("volumes: ['../../..:/s']", "volumes.0"),
         ("volumes: ['${HOME:-/root}:/s']", "volumes.0"),
         ("volumes: [{type: bind, source: /etc, target: /e}]", "volumes.0"),
+        ("volumes: [{type: '${T:-bind}', source: data, target: /e}]", "volumes.0"),
+        ("volumes: ['./${X:-../../..}:/s']", "volumes.0"),
+        ("volumes: ['${HOST_ELSE:-/root}:/s']", "volumes.0"),
+        ("volumes: ['${CONTEXT_DIR}/../..:/s']", "volumes.0"),
+        ("volumes_from: ['container:other']", "volumes_from"),
+        ("network_mode: '${M:-host}'", "network_mode"),
+        ("network_mode: container:other", "network_mode"),
+        ("cap_add: ['${C:-SYS_ADMIN}']", "cap_add"),
+        ("security_opt: ['no-new-privileges:false']", "security_opt"),
+        ("privileged: '${P:-true}'", "privileged"),
+        ("env_file: /etc/environment", "env_file"),
+        ("env_file: [{path: ../../.env}]", "env_file"),
+        ("build: ../..", "build.context"),
+        ("build: {context: ., dockerfile: /etc/passwd}", "build.dockerfile"),
+        ("build: {context: ., ssh: [default]}", "build.ssh"),
+        ("build: {context: ., network: host}", "build.network"),
+        ("deploy: {resources: {reservations: {devices: [{driver: nvidia}]}}}", "deploy.resources"),
+        ("gpus: all", "gpus"),
+        ("post_start: [{command: x, privileged: true}]", "post_start"),
+        ("provider: {type: program}", "provider"),
+        ("some_future_key: 1", "some_future_key"),
     ],
 )
 def test_compose_services_that_reach_for_the_host_are_refused(
@@ -80,15 +105,58 @@ def test_compose_services_that_reach_for_the_host_are_refused(
 
 
 @pytest.mark.parametrize(
-    "text", ["include: [x.yaml]", "secrets: {s: {file: /etc/shadow}}", "configs: {s: {file: ../x}}"]
+    "text",
+    [
+        "include: [x.yaml]",
+        "secrets: {s: {file: /etc/shadow}}",
+        "secrets: {s: {environment: HOME}}",
+        "configs: {s: {file: ../x}}",
+        "volumes: {v: {driver_opts: {type: none, o: bind, device: /etc}}}",
+        "volumes: {v: {external: true}}",
+        "volumes: {v: {name: of-another}}",
+        "volumes: {v: {driver: nfs}}",
+        "networks: {n: {external: true}}",
+        "networks: {n: {driver: host}}",
+    ],
 )
-def test_compose_files_that_read_other_files_are_refused(tmp_path: Path, text: str) -> None:
+def test_compose_files_that_reach_for_what_is_not_theirs_are_refused(
+    tmp_path: Path, text: str
+) -> None:
     files = task() | {"environment/docker-compose.yaml": f"services: {{main: {{}}}}\n{text}\n"}
     assert len(reasons(tmp_path, files)) == 1
 
 
 def test_volumes_of_the_task_and_the_runner_are_let_through(tmp_path: Path) -> None:
     volumes = "[./data:/d, 'named:/n', '${HOST_VERIFIER_LOGS_PATH}:/logs/verifier', /anonymous]"
-    text = f"services: {{main: {{volumes: {volumes}, cap_add: [NET_ADMIN], secrets: [s]}}}}\n"
-    text += "secrets: {s: {file: ./s.txt}}\n"
+    text = f"services: {{main: {{volumes: {volumes}, cap_add: [NET_ADMIN], secrets: [s],"
+    text += " build: {context: ., args: {A: '${A}'}}, privileged: false, network_mode: 'service:x',"
+    text += " deploy: {resources: {limits: {cpus: '${CPUS}'}}}, env_file: [./a.env]}, x: {}}\n"
+    text += "secrets: {s: {file: ./s.txt}}\nvolumes: {named: {}, empty: }\nx-common: &c {a: 1}\n"
+    text += "networks: {inner: {internal: true, driver: bridge}}\n"
     assert reasons(tmp_path, task() | {"environment/docker-compose.yaml": text}) == []
+
+
+KEY_TEXT = """
+services volumes networks secrets configs build context driver network type source path
+env_file cap_add security_opt
+deploy resources limits devices pid file
+"""
+KEYS = tuple(KEY_TEXT.split())
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.sampled_from(["/x", "a", "${A:-b}:c", ""]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+@given(service=st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=5), rest=VALUES)
+def test_no_compose_document_brings_the_look_for_reaches_down(
+    service: dict[str, object], rest: object
+) -> None:
+    document = {"services": {"main": service}, "volumes": rest, "networks": rest, "secrets": rest}
+    compose = Compose.model_validate({"services": document["services"], "document": document})
+    for key, reason in reaches_for_host(compose):
+        assert key
+        assert reason

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from benchflow_contracts import TaskRefusal
 
-from .compose import reaches_for_host
 from .config import HarborEnvironment, NetworkPolicy, Record
 from .config.network import NetworkMode
+from .host_reach import reaches_for_host
 from .task import HarborTask
 
 
