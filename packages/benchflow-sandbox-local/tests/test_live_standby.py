@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_sandbox_local.live.forker import Forker
 
 pytestmark = pytest.mark.usefixtures("engine")
 
 WAITS = b"CRIU_CONFIG_FILE=/proc/self/fd/3"
 MANY_FILES = "seq 1 600 | xargs touch"
-AT_ONCE = 3
+AT_ONCE = 5
 
 
 def engines(store):
@@ -70,13 +71,23 @@ def test_an_engine_waits_from_the_snapshot_on_and_sees_nothing_of_any_box(with_p
     assert engines(store) == []
 
 
-def test_as_many_engines_wait_as_children_came_at_once(with_provider, store):
+def test_as_many_engines_wait_as_children_came_at_once(with_provider, store, monkeypatch):
+    tries = []
+    revive = Forker.revive
+
+    def counted(*arguments, **options):
+        tries.append(arguments)
+        return revive(*arguments, **options)
+
+    monkeypatch.setattr(Forker, "revive", counted)
+
     async def check(provider):
         _, carried, image = await image_of(provider)
         for _ in range(2):
             async with asyncio.TaskGroup() as group:
                 for _ in range(AT_ONCE):
                     group.create_task(goes_on(provider, image, carried))
+        assert len(tries) == 2 * AT_ONCE  # each came back at the first try
         most = min(AT_ONCE, 2 * os.cpu_count())
         deadline = time.monotonic() + 60
         while not 1 <= len(engines(store)) <= most:

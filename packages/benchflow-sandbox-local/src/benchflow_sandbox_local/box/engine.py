@@ -8,6 +8,7 @@ import fcntl
 import os
 import select
 import signal
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
@@ -61,21 +62,20 @@ class Engine:
     def run(self, arguments: list[str], writable: list[str]) -> NoReturn:
         """Become the engine, confined; raise `OSError` when that is not possible."""
         syscalls.unshare(syscalls.CLONE_NEWNS)
-        shown = [(path, path) for path in (*writable, *self._parts)]
-        self._confine([each for each in shown if each[0].startswith(_TMP)])
+        self._confine(_copies([*writable, *self._parts]))
         for path in writable:
             if not os.path.ismount(path):
                 syscalls.mount(path, path, "", syscalls.MS_BIND)
         self._become(arguments, writable, {})
 
-    def wait(self, room: str, directory: str, orders: int) -> NoReturn:
+    def wait(self, room: str, tree: int, orders: int) -> NoReturn:
         """Become an engine that is told at the socket `orders` which box it brings back.
 
-        It calls `directory` `PLACE`, and sees nothing else of what is mounted below `room`.
+        It calls its directory, the detached mount `tree`, `PLACE`, and sees nothing else of what
+        is mounted below `room`.
         """
         syscalls.unshare(syscalls.CLONE_NEWNS)
-        shown = [(path, path) for path in self._parts if path.startswith(_TMP)]
-        self._confine([*shown, (directory, PLACE)], without=room)
+        self._confine([*_copies(self._parts), (tree, PLACE)], without=room)
         os.dup2(orders, _ORDERS)
         os.set_inheritable(_ORDERS, True)
         arguments = ["restore", "--restore-detached", "--restore-sibling", f"-D{PLACE}/image"]
@@ -86,9 +86,8 @@ class Engine:
     def _parts(self) -> tuple[str, str]:
         return os.path.dirname(self.program), self.preload  # noqa: PTH120
 
-    def _confine(self, shown: list[tuple[str, str]], without: str | None = None) -> None:
-        """Take an own /run and /tmp; of the host's /tmp what is `shown`, at its new place."""
-        kept = [(syscalls.clone_mount(path, 0), place) for path, place in shown]
+    def _confine(self, kept: list[tuple[int, str]], without: str | None = None) -> None:
+        """Take an own /run and /tmp; of the host's /tmp what is `kept`."""
         syscalls.mount(self.cache, "/run", "", syscalls.MS_BIND)
         if without is not None:
             syscalls.umount(without)
@@ -113,6 +112,11 @@ class Engine:
         for stream in range(3):
             os.dup2(null, stream)
         os.execve(self.program, [self.program, *arguments], environment | variables)  # noqa: S606
+
+
+def _copies(paths: Iterable[str]) -> list[tuple[int, str]]:
+    """Copy the mounts of what is below the host's /tmp."""
+    return [(syscalls.clone_mount(path, 0), path) for path in paths if path.startswith(_TMP)]
 
 
 class Dump:

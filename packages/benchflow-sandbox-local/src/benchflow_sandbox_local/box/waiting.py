@@ -43,18 +43,21 @@ class Waiting:
         self.engine = engine
         self.directory = directory
         os.mkdir(directory, 0o700)  # noqa: PTH102 - a path of ours
+        # It gets another name as soon as there is a box, maybe before the engine has looked.
+        tree = syscalls.clone_mount(directory, 0)
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         launcher = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
             try:
                 die_with(launcher)
-                engine.wait(room, directory, theirs.fileno())
+                engine.wait(room, tree, theirs.fileno())
             except BaseException as error:  # noqa: BLE001 - told by `complaint`
-                _note(directory, error)
+                _note(tree, error)
             finally:
                 os._exit(127)
         theirs.close()
+        os.close(tree)
         try:
             self._network = network.new_namespace()
         except BaseException:
@@ -142,7 +145,7 @@ def _options(request: dict[str, Any]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _note(directory: str, error: BaseException) -> None:
+def _note(directory: int, error: BaseException) -> None:
     """Say in its log why an engine did not start."""
-    with open(f"{directory}/{LOG}", "w", encoding="utf-8") as file:  # noqa: PTH123 - of ours
-        file.write(f"Error (launcher): {error}\n")
+    log = os.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=directory)
+    os.write(log, f"Error (launcher): {error}\n".encode())
