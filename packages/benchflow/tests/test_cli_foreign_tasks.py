@@ -67,3 +67,13 @@ def test_what_a_task_writes_sends_the_terminal_no_command(
     said = capfd.readouterr()
     assert "unknown key" in said.err
     assert "\x1b" not in said.err + said.out
+
+
+@pytest.mark.parametrize("command", [["run", "{}/good"], ["eval", "create", "--tasks-dir", "{}"]])
+def test_running_them_says_that_they_are_only_read(
+    tasks: Path, capfd: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    assert run([word.format(tasks) for word in command]) == 3
+    said = capfd.readouterr().err
+    assert "'harbor', which is read and cannot be run yet" in said
+    assert "hint: `bench tasks check" in said

@@ -14,13 +14,14 @@ from benchflow_contracts import (
     Trajectory,
     UsageError,
 )
-from benchflow_kernel import Planes, continue_from, load_task, run_rollout, trajectories
+from benchflow_kernel import Planes, continue_from, run_rollout, trajectories
 from pydantic import ValidationError
 
 from .model_gateway import open_gateway
 from .options import RunOptions
 from .planes import assemble, check_agent, open_provider
 from .records import RolloutRecord, new_rollout_id, write_inputs, write_rollout
+from .task_formats import runnable_task
 
 Subscriber = Callable[[Event], None]
 
@@ -96,7 +97,7 @@ async def run(
     """
     chosen = _options(options or RunOptions(), overrides)
     check_agent(chosen)
-    loaded = task if isinstance(task, Task) else load_task(Path(task))
+    loaded = task if isinstance(task, Task) else runnable_task(Path(task))
     async with open_provider(chosen) as provider:
         return await run_in(
             provider,

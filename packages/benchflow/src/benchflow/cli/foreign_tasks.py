@@ -1,24 +1,10 @@
 """Tasks of other formats, as the adapters in the registry read them."""
 
 from collections.abc import Sequence
-from typing import cast
 
-from benchflow_contracts import ListedTask, TaskAdapter, TaskAdapterFactory
-from benchflow_kernel import Registry
+from benchflow_contracts import ListedTask
 
 from .output import note, print_json, print_table
-
-_GROUP = "benchflow.adapters"
-
-
-def adapter_for(source: str) -> TaskAdapter | None:
-    """Return the adapter that claims `source`, `None` when it may be ours."""
-    registry = Registry()
-    for name in registry.names(_GROUP):
-        adapter = cast("TaskAdapterFactory", registry.resolve(_GROUP, name))()
-        if adapter.claims(source):
-            return adapter
-    return None
 
 
 def show_listed(tasks: Sequence[ListedTask], *, json: bool) -> None:

@@ -10,10 +10,11 @@ from benchflow.options import RunOptions
 from benchflow.planes import open_provider
 from benchflow.rollout import run_in
 from benchflow.scaffold import write_task
+from benchflow.task_formats import adapter_for
 
 from . import format as fmt
 from .flags import Json, Run
-from .foreign_tasks import adapter_for, show_checked, show_listed
+from .foreign_tasks import show_checked, show_listed
 from .output import note, print_json, print_table
 
 _EXPECTED = {"nop": 0.0, "oracle": 1.0}
@@ -39,8 +40,8 @@ async def check(
         options: Where to run; the agent is chosen by the check.
         no_run: Only read the files.
     """
-    if (adapter := adapter_for(path)) is not None:
-        return show_checked(adapter.list_tasks(path), json=json)
+    if (found := adapter_for(path)) is not None:
+        return show_checked(found[1].list_tasks(path), json=json)
     tasks = find_tasks(Path(path))
     rows: list[dict[str, object]] = []
     if no_run:
@@ -107,8 +108,8 @@ def list_tasks(path: str, *, dataset: str | None = None, json: Json = False) -> 
         path: A task directory, a directory of them, a git URL or a registry.json.
         dataset: The dataset of a registry, as NAME or NAME@VERSION.
     """
-    if (adapter := adapter_for(path)) is not None:
-        show_listed(adapter.list_tasks(path, dataset=dataset), json=json)
+    if (found := adapter_for(path)) is not None:
+        show_listed(found[1].list_tasks(path, dataset=dataset), json=json)
         return
     if dataset is not None:
         raise UsageError("--dataset is for a registry.json", hint="leave it out")

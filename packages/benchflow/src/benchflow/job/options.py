@@ -4,10 +4,10 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from benchflow_contracts import Model, Task, UsageError
-from benchflow_kernel import find_tasks
 from pydantic import Field
 
 from benchflow.options import RunOptions
+from benchflow.task_formats import runnable_tasks
 
 
 class JobOptions(Model):
@@ -33,7 +33,7 @@ class JobOptions(Model):
             TaskError: A task directory is malformed.
             UsageError: Nothing is left to run.
         """
-        tasks = [task for task in find_tasks(self.tasks_dir) if self._wanted(task)]
+        tasks = [task for task in runnable_tasks(self.tasks_dir) if self._wanted(task)]
         if not tasks:
             raise UsageError(
                 f"no task to run below {str(self.tasks_dir)!r}",
