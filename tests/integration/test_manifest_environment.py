@@ -15,6 +15,7 @@ from benchflow_contracts import (
     Sandbox,
     SandboxSpec,
     SandboxUnsupportedError,
+    SnapshotError,
 )
 from benchflow_contracts.testing import EnvironmentCheck, check_environment, environment_checks
 from benchflow_env_manifest import ManifestEnvironment, manifest_environment
@@ -338,6 +339,44 @@ def test_a_fork_s_environment_goes_on_from_the_files_and_restores_the_parent_s_s
                 await environment.restore(snap)
                 assert await child.call("/") == {"a": 60, "b": 40}
                 assert await bank.call("/") == {"a": 1, "b": 40}
+            finally:
+                await environment.teardown()
+                await fork.teardown()
+
+    run(test)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_fork_is_proven_as_it_runs_when_its_databases_have_known_bytes(
+    tmp_path: Path, monkeypatch, known: bool
+):
+    holds: list[LocalSandbox] = []
+    freeze = LocalSandbox.freeze
+
+    def counted(self: LocalSandbox):
+        holds.append(self)
+        return freeze(self)
+
+    async def test():
+        async with world(tmp_path) as bank:
+            async with bank.box.freeze():
+                expected = await bank.environment.query()
+                image = await bank.box.snapshot()
+            fork = await bank.provider.create(bank.box.spec, image=image)
+            environment = manifest_environment(tmp_path / "environment.toml")()
+            try:
+                await environment.provision(ProvisionContext(fork, "x", resumed=True))
+                child = World(bank.provider, fork, environment)
+                await child.ready()
+                monkeypatch.setattr(LocalSandbox, "freeze", counted)
+                if not known:  # the same rows in other bytes
+                    await child.call("/1", post=True)
+                    await child.call("/60", post=True)
+                await environment.check(expected)
+                assert bool(holds) is not known
+                await child.call("/1", post=True)
+                with pytest.raises(SnapshotError, match="state of its checkpoint"):
+                    await environment.check(expected)
             finally:
                 await environment.teardown()
                 await fork.teardown()

@@ -363,6 +363,23 @@ class DialledSandbox(Protocol):
         ...
 
 
+@runtime_checkable
+class DigestedSandbox(Protocol):
+    """What a sandbox can do whose files the host can read where they lie, while it runs."""
+
+    async def digests(self, paths: Sequence[str], *, max_bytes: int = 1 << 30) -> Mapping[str, str]:
+        """Return the SHA-256, in hex, of each regular file of `paths` that is there.
+
+        None of them was written, made or removed from the first look to the last. Nothing
+        inside is run or held, and links are refused, as by `download`.
+
+        Raises:
+            TransferError: Refused, over `max_bytes` in all, or changed meanwhile.
+            SandboxUnsupportedError: This sandbox's files cannot be read like this.
+        """
+        ...
+
+
 class SandboxProvider(Protocol):
     """Creates sandboxes. An entry point of the group `benchflow.sandboxes`."""
 

@@ -32,6 +32,9 @@ _FOREIGN = ("no such function", "no such collation", "no such module", "unknown 
 _CONSTRAINT = re.compile(r" value in .+\..+|^CHECK constraint failed")
 
 
+FILES = ("", "-wal", "-journal")
+"""What the name of a database ends with, and those of the log and the journal beside it."""
+
 _KEPT_READINGS = 32
 _readings: OrderedDict[str, Mapping[str, TableState]] = OrderedDict()
 
@@ -49,7 +52,7 @@ def read_database(path: Path, name: str) -> Mapping[str, TableState]:
         EnvironmentError_: It is not SQLite, is damaged, or is beyond a cap.
     """
     digest = _digest(path)
-    if (kept := _readings.get(digest)) is not None:
+    if (kept := known_reading(digest)) is not None:
         return kept
     with path.open("rb") as file:
         head = file.read(len(_MAGIC))
@@ -67,6 +70,11 @@ def read_database(path: Path, name: str) -> Mapping[str, TableState]:
     return tables
 
 
+def known_reading(digest: str) -> Mapping[str, TableState] | None:
+    """Return what `read_database` has returned for files of this `digest_of` lately."""
+    return _readings.get(digest)
+
+
 def ask_database(path: Path, name: str, sql: str) -> str:
     """Return the first value of a query on the copy at `path`, as text.
 
@@ -82,15 +90,23 @@ def ask_database(path: Path, name: str, sql: str) -> str:
     return "" if row is None else str(row[0])
 
 
-def _digest(path: Path) -> str:
-    """Return one digest of a database and of the log or journal beside it."""
+def digest_of(digests: Mapping[str, str]) -> str:
+    """Return one digest of a database's files, whose SHA-256 are given by suffix."""
     total = hashlib.sha256()
-    for suffix in ("", "-wal", "-journal"):
+    for suffix in FILES:
+        if suffix in digests:
+            total.update(suffix.encode() + bytes.fromhex(digests[suffix]))
+    return total.hexdigest()
+
+
+def _digest(path: Path) -> str:
+    digests: dict[str, str] = {}
+    for suffix in FILES:
         beside = Path(f"{path}{suffix}")
         if beside.exists():
             with beside.open("rb") as file:
-                total.update(suffix.encode() + hashlib.file_digest(file, "sha256").digest())
-    return total.hexdigest()
+                digests[suffix] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digest_of(digests)
 
 
 def _open(path: Path) -> sqlite3.Connection:

@@ -31,6 +31,7 @@ from .live.memory import resident
 from .live.state import LiveState
 from .live.stopped import refuse_stopped
 from .machine import Machine, Place, stop
+from .networks import refuse_network
 from .rootfs.base import Base
 from .rootfs.reference import RootSource, resolve
 from .sandbox import During, LocalSandbox
@@ -39,6 +40,7 @@ from .store.budget import Budget
 from .store.labels import PROVIDER, Label, LabelStore
 from .store.layers import MAX_CHAIN, Family, Forked, Images, Layer, Sealed, hold, release
 from .store.reap import GROUP_PREFIX
+from .transfer.digest import Known
 
 _DEFAULT_DISK_MB = 2048
 
@@ -103,7 +105,7 @@ class Keeper:
         labels: Mapping[str, str],
     ) -> LocalSandbox:
         """Start a sandbox; leave nothing behind when it does not start."""
-        _refuse(spec)
+        refuse_network(spec)
         sealed = None if image is None else self.images.get(image)
         base = await self._base(spec) if sealed is None else sealed.base
         name = f"bf-{secrets.token_hex(6)}"
@@ -114,6 +116,8 @@ class Keeper:
         self._bodies[name] = _Body(base, family, layers)
         hold(layers)
         sandbox = self._new_sandbox(name, spec, group, base)
+        if layers:
+            sandbox.known = Known(layers[0].digests, time.time_ns())
         self.sandboxes[name] = sandbox
         try:
             sandbox.group.create(spec.limits)
@@ -490,11 +494,3 @@ class Keeper:
         """Tear down every sandbox. Idempotent."""
         for sandbox in list(self.sandboxes.values()):
             await sandbox.teardown()
-
-
-def _refuse(spec: SandboxSpec) -> None:
-    if spec.network not in {"none", "model-only"}:
-        raise SandboxUnsupportedError(
-            f"the local provider has no network {spec.network!r}",
-            hint="use 'none' or 'model-only'",
-        )

@@ -6,6 +6,7 @@ import secrets
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,6 +36,7 @@ from .holding import hold_stopped
 from .live.dump import Dump, HangUpError
 from .shell import shell_of
 from .store.layers import Forked
+from .transfer.digest import Digests, Known
 from .transfer.download import Download
 from .transfer.upload import Owner, Upload
 
@@ -121,6 +123,8 @@ class LocalSandbox:
         """Where commands and transfers are inside."""
         self._processes: dict[str, BoxProcess] = {}
         self._unclaimed: dict[str, BoxProcess] = {}
+        self.known = Known()
+        """What is known of the files that the box began with."""
 
     @property
     def id(self) -> str:
@@ -290,6 +294,16 @@ class LocalSandbox:
             finally:
                 os.close(root)
 
+    async def digests(self, paths: Sequence[str], *, max_bytes: int = 1 << 30) -> Mapping[str, str]:
+        """Return the SHA-256 of each regular file that is there, while the box runs on."""
+        async with self._work.passing():
+            root = os.dup(self.machine.root)
+            try:
+                work = partial(Digests, root, max_bytes, self.known)
+                return await run(lambda stop: work(stop).run(paths))
+            finally:
+                os.close(root)
+
     async def socket_inside(self) -> socket.socket:
         """Return an unconnected TCP socket in the sandbox's network namespace."""
         return await self._keeper.socket_in(self.machine.netns)
@@ -442,6 +456,7 @@ class LocalSandbox:
                 raise SnapshotError(f"sandbox {self._name!r} is frozen: thaw it before a restore")
             await self._end_relay()
             self._machine = None
+            self.known = Known()
             old.close()
             await self.adopt(await self._keeper.restart(self, image))
 

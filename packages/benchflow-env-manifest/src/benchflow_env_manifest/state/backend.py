@@ -71,6 +71,13 @@ class StateBackend(ABC):
 
         return known
 
+    async def glance(self) -> EnvState | None:
+        """Return its contents when they are known from its bytes, which all runs on beside.
+
+        `None` when they are not, or when they change; then somebody has to `read`.
+        """
+        return None
+
     async def forget(self, directory: str) -> None:
         """Undo what `capture` left outside of `directory`. Idempotent."""
         del directory

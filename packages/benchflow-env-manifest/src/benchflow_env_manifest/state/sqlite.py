@@ -6,15 +6,28 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
-from benchflow_contracts import EnvironmentError_, EnvState, TableState
+from benchflow_contracts import (
+    DigestedSandbox,
+    EnvironmentError_,
+    EnvState,
+    SandboxUnsupportedError,
+    TableState,
+    TransferError,
+)
 
 from benchflow_env_manifest.box import Box
-from benchflow_env_manifest.database import ask_database, read_database
+from benchflow_env_manifest.database import (
+    FILES,
+    ask_database,
+    digest_of,
+    known_reading,
+    read_database,
+)
 from benchflow_env_manifest.guard import Guard
 
 from .backend import ROOT, StateBackend
 from .cli_backup import CliBackup
-from .copies import captured_copies, frozen_copies
+from .copies import MAX_FILE_BYTES, captured_copies, frozen_copies
 from .python_backup import PythonBackup
 
 
@@ -55,6 +68,28 @@ class SqliteState(StateBackend):
     async def copied(self, folder: Path, *, still: bool) -> Callable[[], Awaitable[EnvState]]:
         """Copy every database; to digest and parse them takes longer than the copies."""
         return partial(_read, await self._copies(folder, still=still))
+
+    async def glance(self) -> EnvState | None:
+        """Recognise databases that were read before, the checkpoint's, by their digests."""
+        sandbox = self._box.sandbox
+        if not isinstance(sandbox, DigestedSandbox):
+            return None
+        paths = [path + suffix for path in self.files for suffix in FILES]
+        try:
+            found = await sandbox.digests(paths, max_bytes=MAX_FILE_BYTES)
+        except (TransferError, SandboxUnsupportedError):
+            return None
+        databases: dict[str, Mapping[str, TableState]] = {}
+        for path in self.files:
+            beside = {suffix: found[path + suffix] for suffix in FILES if path + suffix in found}
+            if "" not in beside:
+                if beside:
+                    return None
+                continue
+            if (tables := known_reading(digest_of(beside))) is None:
+                return None
+            databases[path] = tables
+        return EnvState(databases=databases)
 
     def holds(self, state: str) -> bool:
         """Whether `state` is one of the databases."""

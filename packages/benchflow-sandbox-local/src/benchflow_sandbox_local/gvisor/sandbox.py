@@ -1,12 +1,12 @@
 """A sandbox that has a kernel of its own."""
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
-from benchflow_contracts.errors import SandboxError, TransferError
+from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, TransferError
 from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
 from benchflow_sandbox_core.command import Command
 from benchflow_sandbox_core.forward import Connection
@@ -125,6 +125,11 @@ class GvisorSandbox(LocalSandbox):
             if found.exit_code == _SPECIAL:
                 raise TransferError(f"{remote!r} is or holds a pipe or a socket")
         await super().download(remote, local, max_bytes=max_bytes)
+
+    async def digests(self, paths: Sequence[str], *, max_bytes: int = 1 << 30) -> Mapping[str, str]:
+        """Refuse: what this kernel has not written back yet cannot be seen from the host."""
+        del paths, max_bytes
+        raise SandboxUnsupportedError("files of a gVisor box cannot be read while it runs")
 
     async def _fork_after(self, during: During) -> SandboxImage:
         async with self._freezer.hold():

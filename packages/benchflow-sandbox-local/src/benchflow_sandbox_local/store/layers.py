@@ -10,6 +10,7 @@ from benchflow_sandbox_local.rootfs.base import Base
 
 if TYPE_CHECKING:
     from benchflow_sandbox_local.live.state import LiveState
+    from benchflow_sandbox_local.transfer.digest import Look
 
 MAX_CHAIN = 24
 """A longer chain is merged into one layer when it is sealed."""
@@ -56,6 +57,8 @@ class Layer:
     traits: str = ""
     """What the digest leaves out of account; empty when it is not known."""
     users: int = 0
+    digests: "dict[Look, str]" = field(default_factory=dict["Look", str])
+    """Of files as boxes on top of it see them; none of a file that a box has changed."""
 
     def path(self, root: str) -> str:
         """Return where the launcher sees it."""
