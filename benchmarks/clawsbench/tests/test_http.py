@@ -1,5 +1,6 @@
 """How the services speak HTTP and MCP, also with clients that misbehave."""
 
+import contextlib
 import json
 import os
 import socket
@@ -52,6 +53,41 @@ def test_the_quick_health_check_says_what_the_whole_service_says(
     assert lines[0] == lines[1]
     assert quick.count(b"Date: ") == 1
     assert json.loads(lines[0][-1]) == {"status": "ok", "service": "claw-gmail"}
+
+
+FRONT = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from clawsbench.front import Front
+
+def attend(fd, address):
+    os.close(fd)
+
+def load():
+    print("loaded", flush=True)
+    return attend
+
+Front("claw", sys.argv[2], load).serve("", "127.0.0.1", 0)
+"""
+
+
+def test_a_connection_that_ends_without_a_word_loads_nothing(tmp_path: Path) -> None:
+    library = str(BIN.parent / "lib" / "clawsbench")
+    words = [sys.executable, "-IS", "-c", FRONT, library, str(tmp_path / "a.db")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            port = int(process.stdout.readline().rpartition(":")[2])
+            for request in (b"", b"", b"GET /profile HTTP/1.1\r\n\r\n", b""):
+                wire = socket.create_connection(("127.0.0.1", port), timeout=30)
+                # It may be reset while it is half closed.
+                with wire, contextlib.suppress(OSError):
+                    wire.sendall(request)
+                    wire.shutdown(socket.SHUT_WR)
+                    assert wire.recv(1) == b""
+        finally:
+            process.terminate()
+        assert process.stdout.read() == "loaded\n"
 
 
 def test_requests_behind_a_health_check_are_all_answered(mail: Any) -> None:

@@ -1,6 +1,7 @@
 """The databases: write-ahead log, concurrency, restarts, crashes and seeds."""
 
 import json
+import os
 import signal
 import sqlite3
 import subprocess
@@ -32,6 +33,27 @@ def test_the_log_is_written_ahead_and_outlives_each_request(
     assert mail.database.with_name(mail.database.name + "-wal").stat().st_size > 0
     assert rows(mail.database, "PRAGMA journal_mode") == [("wal",)]
     assert rows(mail.database, "SELECT count(*) FROM labels WHERE name = 'new'") == [(1,)]
+
+
+def test_a_database_with_its_tables_is_opened_to_read_until_a_request_comes(
+    tmp_path: Path, start: Callable[..., Any]
+) -> None:
+    def writable(service: Any) -> int:
+        files = Path(f"/proc/{service.process.pid}/fd").iterdir()
+        mine = [each.name for each in files if each.readlink() == service.database]
+        infos = [Path(f"/proc/{service.process.pid}/fdinfo/{name}").read_text() for name in mine]
+        flags = [int(info.split("flags:")[1].split()[0], 8) for info in infos]
+        return sum(each & os.O_ACCMODE != os.O_RDONLY for each in flags)
+
+    database = tmp_path / "mail.db"
+    first = start("claw-gmail", database)
+    assert writable(first) == 1  # it had to make the tables
+    first.stop()
+    again = start("claw-gmail", database)
+    assert again.get("/health")["status"] == "ok"
+    assert writable(again) == 0
+    again.request("POST", "/labels", {"name": "new"})
+    assert writable(again) > 0
 
 
 def test_eight_writers_lose_nothing_and_share_no_id(mail: Any, rows: Callable[..., Any]) -> None:

@@ -45,8 +45,8 @@ def test_services_run_as_root_with_their_own_variables():
         services = Services(box, {"TOKEN": "t"})
         await services.start([MAIL, CHAT])
         assert [(call.cmd, call.user, call.cwd) for call in box.calls] == [
-            ("mail-service", "root", "/"),
-            ("chat-service", "root", "/"),
+            (("mail-service",), "root", "/"),
+            (("chat-service",), "root", "/"),
         ]
         assert all(call.env["TOKEN"] == "t" for call in box.calls)
         assert services.dead() == []

@@ -3,13 +3,14 @@
 import shlex
 import tempfile
 from importlib.resources import as_file, files
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from benchflow_contracts import AgentError, Process, Role, Sandbox, SandboxError
 
 from .declaration import AgentDecl, wants_asks
 from .install import Installation
 from .render import Values, render
+from .shipped import shipped_file
 
 _SETUP_SEC = 60.0
 API_KEY = "benchflow-placeholder-key"
@@ -95,9 +96,14 @@ class Launcher:
                 await self._shell(f"mkdir -p -- {shlex.quote(str(Path(remote).parent))}")
                 await self._sandbox.upload(local, remote, user=user)
         builtin = self._decl.distribution.builtin
-        if builtin is not None:
-            with as_file(files("benchflow_agent_acp").joinpath(builtin.file)) as program:
-                await self._sandbox.upload(program, builtin.target)
+        if builtin is None:
+            return
+        if builtin.file.endswith(".py"):
+            folder = shipped_file(builtin.file, builtin.target)
+            await self._sandbox.upload(folder, str(PurePosixPath(builtin.target).parent))
+            return
+        with as_file(files("benchflow_agent_acp").joinpath(builtin.file)) as program:
+            await self._sandbox.upload(program, builtin.target)
 
     async def _put_skills(self, values: Values) -> None:
         source = self._role.skills_dir

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from benchflow_contracts import ByteReader, Process, Sandbox, SandboxError
 
 from .manifest import Service
+from .plain import plain_words
 from .tail import Tail
 
 
@@ -60,15 +61,22 @@ class Services:
         """
         try:
             for service in services:
-                process = await self._sandbox.spawn(
-                    service.command, user="root", cwd="/", env=self._env
-                )
+                process = await self._spawn(service.command)
                 self._running.append(RunningService(service, process))
                 await process.stdin.aclose()
         except BaseException:
             await self.stop()
             raise
         self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
+
+    async def _spawn(self, command: str) -> Process:
+        """Start a command, without a shell where that says the same and works."""
+        words = plain_words(command)
+        if words is not None:
+            # A shell may know the word, and says what is wrong when it does not.
+            with contextlib.suppress(SandboxError):
+                return await self._sandbox.spawn(words, user="root", cwd="/", env=self._env)
+        return await self._sandbox.spawn(command, user="root", cwd="/", env=self._env)
 
     async def attach(self, services: Sequence[Service], carried: Mapping[str, str]) -> None:
         """Take hold of services that a live image carried in.

@@ -1,8 +1,8 @@
 """A real ACP agent on stdio that follows a script instead of a model.
 
-One file, standard library only, Python >= 3.11: it runs inside the sandbox as
-`python3 -IS agent.py`, anew in each child of a `state` fork, so that what only some turns
-need is imported by them. The script is the TOML file that BENCHFLOW_SCRIPT names, or
+One file, standard library only, Python >= 3.11: it runs inside the sandbox, compiled ahead,
+anew in each child of a `state` fork, so that what only some turns need is imported by them.
+`python3 -IS agent.py` is the same. The script is the TOML file that BENCHFLOW_SCRIPT names, or
 /solution/script.toml; each `[[turn]]` answers one prompt with its list of `do`s.
 Sessions live in ~/.benchflow-scripted, so that `session/load` goes on with the next
 turn. See the package's README for the script's format.

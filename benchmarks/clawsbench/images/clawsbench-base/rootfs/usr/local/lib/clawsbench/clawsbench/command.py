@@ -5,7 +5,7 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .client import request_from, send_request
 from .database import create
@@ -14,14 +14,17 @@ from .kinds import Integer, ListOf
 from .operation import Field, Operation, Request, Service
 from .store import read_seed, transaction
 
+if TYPE_CHECKING:
+    from .front import Attend
+
 
 def serve(service: Service, options: Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
-    from .front import Attend, Front  # noqa: PLC0415 - a client call does not need it
+    from .front import Front  # noqa: PLC0415 - a client call does not need it
 
     database = str(_database(options))
 
-    def load() -> Attend:
+    def load() -> "Attend":
         from .web import Web  # noqa: PLC0415 - see front
 
         return Web(service, database, mcp=not options.no_mcp).attend

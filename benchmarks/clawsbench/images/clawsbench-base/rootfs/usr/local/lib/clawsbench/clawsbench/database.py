@@ -31,6 +31,29 @@ def connect(path: str | os.PathLike[str]) -> sqlite3.Connection:
     return db
 
 
+def look(path: str | os.PathLike[str]) -> sqlite3.Connection:
+    """Open a database that is there, to read it.
+
+    To open one for writing would make each branch of a world copy all of it first.
+    """
+    whole = os.fsencode(os.path.abspath(path))  # noqa: PTH100
+    name = "file:" + "".join(f"%{byte:02x}" for byte in whole) + "?mode=ro"
+    return sqlite3.connect(name, timeout=BUSY_SECONDS, isolation_level=None, uri=True)
+
+
+def hold(path: str | os.PathLike[str], tables: str) -> sqlite3.Connection:
+    """Keep the database open, with its tables; without a write where it has them."""
+    try:
+        db = look(path)
+        if db.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
+            db.executescript(SHARED_TABLES + tables)  # nothing is missing, or it is an error
+            return db
+        db.close()
+    except (OSError, sqlite3.Error):
+        pass  # there is none yet, or not all of it
+    return create(path, tables)
+
+
 def create(path: str | os.PathLike[str], tables: str) -> sqlite3.Connection:
     """Open the database, and make its tables when they are not there."""
     try:

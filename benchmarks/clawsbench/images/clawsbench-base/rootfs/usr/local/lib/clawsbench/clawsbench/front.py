@@ -1,27 +1,30 @@
 """The listener of a service: up at once, with the rest of it behind the first request.
 
 A world is started anew for every branch, so what runs before it listens imports nearly
-nothing (`_signal`, `_socket` and `_sqlite3` are what `signal`, `socket` and `sqlite3` wrap at
-a high price).
+nothing (`_signal`, `_socket`, `_sqlite3` and `_thread` are what their namesakes wrap at a high
+price).
 The health check is answered here; any other request is handed to `web`, unread.
 """
 
 import _signal
 import _socket
 import _sqlite3 as sqlite3
-import threading
+import _thread
 import time
-from collections.abc import Callable
 
-from .database import connect, create
+from .database import hold, look
 from .errors import UsageError
 
 IDLE_SECONDS = 60.0
 _BACKLOG = 128
 _PLAIN = (b"host", b"user-agent", b"accept", b"accept-encoding", b"connection")
 
-Attend = Callable[[int, tuple[str, int]], None]
-"""Serves a connection, given by its descriptor and its address, to its end."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Attend = Callable[[int, tuple[str, int]], None]
+    """Serves a connection, given by its descriptor and its address, to its end."""
 
 
 class _Stopped(BaseException):
@@ -35,7 +38,7 @@ def _stop(_signum: int, _frame: object) -> None:
 class Front:
     """Accepts connections, a thread for each; `load` makes what serves them."""
 
-    def __init__(self, name: str, database: str, load: Callable[[], Attend]) -> None:
+    def __init__(self, name: str, database: str, load: "Callable[[], Attend]") -> None:
         self._name = name
         self._database = database
         self._load = load
@@ -47,7 +50,7 @@ class Front:
             UsageError: The database or the address cannot be used.
         """
         # Held open, so that the write-ahead log outlives the requests that fill it.
-        keeper = create(self._database, tables)
+        keeper = hold(self._database, tables)
         listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
         try:
             listener.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
@@ -74,13 +77,13 @@ class Front:
             except OSError:
                 # The client was gone before it was greeted.
                 continue
-            threading.Thread(target=self._attend, args=(fd, address), daemon=True).start()
+            _thread.start_new_thread(self._attend, (fd, address))
 
     def _attend(self, fd: int, address: tuple[str, int]) -> None:
         wire = _socket.socket(fileno=fd)
         wire.settimeout(IDLE_SECONDS)
         try:
-            while (asked := _health(wire)) is not None:
+            while (data := wire.recv(4096, _socket.MSG_PEEK)) and (asked := _health(data)):
                 if not self._healthy():
                     break
                 wire.recv(asked.size)
@@ -92,11 +95,14 @@ class Front:
         except OSError:
             wire.close()
             return
+        if not data:
+            wire.close()  # who only looked whether somebody listens
+            return
         self._load()(wire.detach(), address)
 
     def _healthy(self) -> bool:
         try:
-            db = connect(self._database)
+            db = look(self._database)
             try:
                 db.execute("SELECT count(*) FROM settings").fetchone()
             finally:
@@ -116,9 +122,8 @@ class _Asked:
         self.last = last
 
 
-def _health(wire: _socket.socket) -> _Asked | None:
+def _health(data: bytes) -> _Asked | None:
     """Return the health check that waits to be read, or `None` for anything else."""
-    data = wire.recv(4096, _socket.MSG_PEEK)
     if not data.startswith(b"GET /health HTTP/1.1\r\n") or not data.endswith(b"\r\n\r\n"):
         return None
     last = False

@@ -6,6 +6,7 @@ from .errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from .front import Attend
     from .operation import Service
 
 
@@ -16,11 +17,11 @@ def main(name: str) -> int:
         from .command import main as run  # noqa: PLC0415 - slow to import
 
         return run(_service(name))
-    from .front import Attend, Front  # noqa: PLC0415 - for servers only
+    from .front import Front  # noqa: PLC0415 - for servers only
 
     database, host, port, mcp = wanted
 
-    def load() -> Attend:
+    def load() -> "Attend":
         from .web import Web  # noqa: PLC0415 - slow to import
 
         return Web(_service(name), database, mcp=mcp).attend
