@@ -16,6 +16,8 @@ pytestmark = pytest.mark.usefixtures("engine")
 WAITS = b"CRIU_CONFIG_FILE=/proc/self/fd/3"
 MANY_FILES = "seq 1 600 | xargs touch"
 AT_ONCE = 5
+MANY_PROCESSES = 25
+"""They have more pipes than an engine has numbers below those of the descriptors that it keeps."""
 
 
 def engines(store):
@@ -93,6 +95,22 @@ def test_as_many_engines_wait_as_children_came_at_once(with_provider, store, mon
         while not 1 <= len(engines(store)) <= most:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.02)
+
+    with_provider(check)
+
+
+def test_a_child_with_many_processes_has_each_one_s_own_pipes(with_provider):
+    async def check(provider):
+        parent = await provider.create(SandboxSpec())
+        processes = [await parent.spawn(["cat"]) for _ in range(MANY_PROCESSES)]
+        child = await provider.create(SandboxSpec(), image=await parent.snapshot("live"))
+        carried = [await child.attach(process.id) for process in processes]
+        for process in carried:
+            await process.stdin.write(process.id.encode())
+        async with asyncio.timeout(60):
+            for process in carried:
+                assert await process.stdout.read() == process.id.encode()
+                await process.aclose()
 
     with_provider(check)
 

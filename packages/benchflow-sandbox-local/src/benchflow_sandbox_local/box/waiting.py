@@ -16,6 +16,8 @@ from .parent import die_with
 
 _FIRST_KEPT = 64
 """The number of the first descriptor that it keeps; see csrc/engine/waiting.c."""
+_AT_ONCE = 16
+"""So many come in one message: as they come, they all have to find room below `_FIRST_KEPT`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +84,9 @@ class Waiting:
             self._show(job.image, "image", syscalls.MOUNT_ATTR_RDONLY)
             for number, item in enumerate(job.request["mounts"]):
                 self._show(item["source"], f"bf{number}", syscalls.MOUNT_ATTR_RDONLY)
-            for kept in ([self._network], job.pipes):
-                self._order("k", kept)
+            kept = [self._network, *job.pipes]
+            for start in range(0, len(kept), _AT_ONCE):
+                self._order("k", kept[start : start + _AT_ONCE])
             self._options(_options(job.request))
             ends = () if listener is None else (listener.fileno(),)
             wire.send(reply, {"ok": True}, (self._network, *ends))
