@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -182,6 +183,36 @@ def test_a_label_cannot_point_reaping_at_another_group(with_provider, store, tmp
         assert not any(Path(group).exists() for group in found["groups"])
 
     with_provider(check)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="boxes with users need root")
+def test_the_number_of_a_dead_launcher_can_be_a_thread_s_by_now(store):
+    found, _ = killed_runner(store)
+    wait_until(lambda: gone(found["launcher"]))
+    path = store / "boxes" / f"{found['id']}.json"
+    label = json.loads(path.read_text())
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        label["launcher"]["pid"] = thread.native_id
+        path.write_text(json.dumps(label))
+        assert [record.id for record in reap(store)] == [found["id"]]
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_children_are_ended_where_the_kernel_keeps_no_list_of_them():
+    script = """
+import os
+from benchflow_sandbox_local.box import remains
+remains._CHILDREN = "/proc/none"
+pid = os.posix_spawn("/bin/sleep", ["sleep", "86399"], {})
+remains.end_children(())
+assert not os.path.exists(f"/proc/{pid}")
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
 def test_a_reused_process_number_is_another_process():

@@ -49,6 +49,8 @@ def reap(directory: Path, policy: ReapPolicy) -> list[SandboxRecord]:
 
 def _end(launcher: ProcessIdentity) -> None:
     """Return when a launcher without a runner is dead; it ends by itself, if it can."""
+    if not launcher.alive:
+        return  # its number may be a thread's by now, and no descriptor can be had of that
     with suppress(ProcessLookupError):
         fd = os.pidfd_open(launcher.pid)
         try:
