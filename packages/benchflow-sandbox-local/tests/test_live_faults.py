@@ -42,6 +42,10 @@ TORN = """dump) $engine "$@"; code=$?
 # Its end as soon as the engine has made a process of the box, beside itself.
 KILLED_ONCE = """restore) [ -e /run/tried ] || set -- "$@" "--action-script=$0" ;;
     post-setup-namespaces) : >/run/tried; kill -9 $PPID ;;"""
+# A box's first process dies, and is collected, before an engine ends that has not noticed it.
+DYING = """restore) set -- "$@" "--action-script=$0" ;;
+    post-resume) kill -9 $CRTOOLS_INIT_PID
+    while kill -0 $CRTOOLS_INIT_PID 2>/dev/null; do sleep 0.01; done ;;"""
 
 
 @pytest.fixture
@@ -327,6 +331,24 @@ def test_a_child_whose_restore_does_not_end_is_typed_and_leaves_nothing(
     broken(fault)
     with_provider(save)
     with_provider(check, live_seconds=1)
+
+
+def test_a_child_that_has_died_before_the_engine_ends_is_typed_and_leaves_nothing(
+    with_provider, broken, store
+):
+    broken(DYING)
+
+    async def check(provider):
+        await (await provider.create(SandboxSpec())).teardown()
+        parent = await provider.create(SandboxSpec())
+        image = await parent.snapshot("live")
+        before = traces(store)
+        with pytest.raises(SnapshotError, match="does not come back"):
+            await provider.create(SandboxSpec(), image=image)
+        assert traces(store) <= before
+        assert (await parent.exec(["true"])).ok
+
+    with_provider(check)
 
 
 @pytest.mark.usefixtures("engine")

@@ -60,6 +60,8 @@ class Launcher:
         self._space = workspace
         self._boxes: dict[str, _Live] = {}
         self._standby = Standby(workspace)
+        self._ended: set[int] = set()
+        """What was collected while a box was brought back: a number of its first process, maybe."""
         self._self = os.pidfd_open(os.getpid())
 
     def run(self) -> None:
@@ -228,13 +230,12 @@ class Launcher:
             try:
                 if status != 0:
                     raise engine.EngineError(5, engine.complaint(work, status))
-                live.pid = engine.made(work)
+                if (made := engine.made(work)) in self._ended:
+                    # By now the number may be somebody else's.
+                    raise engine.EngineError(3, "its first process has ended at once")
+                live.pid = made
                 numbers.require_exchanged(work)
-                pidfd = os.pidfd_open(live.pid)
-                root = os.open(f"/proc/{live.pid}/root", os.O_PATH | os.O_DIRECTORY)
-                wire.send(reply, {"ok": True, "notes": {}}, (pidfd, root))
-                os.close(pidfd)
-                os.close(root)
+                _lead_into(made, reply)
             except (OSError, ValueError) as error:
                 _fail(reply, error)
         if live.waiting is not None:
@@ -252,6 +253,7 @@ class Launcher:
             if pid == 0:
                 return
             self._standby.reaped(pid)
+            self._ended.add(pid)
             for box, live in list(self._boxes.items()):
                 if pid == live.engine:
                     self._revived(box, live, status)
@@ -259,6 +261,8 @@ class Launcher:
                     live.pid = 0
                     if live.waiting is not None and not live.engine:
                         self._finish(box, live)
+            if not self._busy:
+                self._ended.clear()
 
     def _finish(self, box: str, live: _Live) -> None:
         """Remove what a dead box leaves, and tell the runner."""
@@ -367,6 +371,17 @@ def _groups(request: dict[str, Any]) -> tuple[str, ...]:
     """Return the directories of the groups that a box is started in."""
     first = [os.path.dirname(tasks) for tasks in request["join"]]  # noqa: PTH120
     return (*first, *([request["group"]] if request["group"] else []))
+
+
+def _lead_into(pid: int, reply: socket.socket) -> None:
+    """Hand over what the runner needs to reach a box; keep nothing of it."""
+    fds = [os.pidfd_open(pid)]
+    try:
+        fds.append(os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY))
+        wire.send(reply, {"ok": True, "notes": {}}, tuple(fds))
+    finally:
+        for fd in fds:
+            os.close(fd)
 
 
 def _wake(_number: int, _frame: object) -> None:
