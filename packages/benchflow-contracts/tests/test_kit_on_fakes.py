@@ -15,6 +15,7 @@ from benchflow_contracts.testing import (
     AgentSubject,
     CheckResult,
     SandboxCheck,
+    adapter_checks,
     agent_checks,
     check_agent,
     check_environment,
@@ -225,6 +226,7 @@ def test_the_whole_kit_leaves_no_sandbox_and_no_snapshot():
 @pytest.mark.parametrize(
     "checks",
     [
+        adapter_checks,
         sandbox_checks,
         agent_checks,
         environment_checks,

@@ -1,11 +1,12 @@
 """What a third party tests its provider with: the conformance kit and the fakes.
 
-`check_sandbox`, `check_agent`, `check_environment`, `check_exporter`, `check_gateway`,
-`check_reward` and `check_user_model` run the kit without a test framework;
+`check_sandbox`, `check_adapter`, `check_agent`, `check_environment`, `check_exporter`,
+`check_gateway`, `check_reward` and `check_user_model` run the kit without a test framework;
 `sandbox_checks()` and its siblings are the lists to parametrize tests with. The fakes are
 in `benchflow_contracts.testing.fakes`.
 """
 
+from .adapter_kit import AdapterCheck, AdapterSubject, adapter_checks, check_adapter
 from .agent_kit import agent_checks, check_agent
 from .agent_subject import AgentCheck, AgentSubject
 from .check import (
@@ -36,6 +37,8 @@ from .sandbox_subject import SandboxCheck, SandboxSubject
 from .user_kit import UserCheck, UserSubject, check_user_model, user_model_checks
 
 __all__ = [
+    "AdapterCheck",
+    "AdapterSubject",
     "AgentCheck",
     "AgentSubject",
     "Check",
@@ -55,7 +58,9 @@ __all__ = [
     "SandboxSubject",
     "UserCheck",
     "UserSubject",
+    "adapter_checks",
     "agent_checks",
+    "check_adapter",
     "check_agent",
     "check_environment",
     "check_exporter",

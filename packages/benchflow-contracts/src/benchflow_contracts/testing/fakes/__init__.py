@@ -21,6 +21,7 @@ from .reward import FakeReward
 from .sandbox import FakeSandbox
 from .script import Act, Crash, Hang, Move, Pose, Say, Stop, ask_with_options
 from .session import FakeSession
+from .task_adapter import FakeTaskAdapter, write_broken_task, write_fake_task
 from .user import FakeUserModel
 from .world import FakeWorld
 
@@ -50,6 +51,7 @@ __all__ = [
     "FakeService",
     "FakeSession",
     "FakeStreams",
+    "FakeTaskAdapter",
     "FakeUserModel",
     "FakeWorld",
     "Hang",
@@ -61,4 +63,6 @@ __all__ = [
     "ask_with_options",
     "fake_finished_rollout",
     "fake_hostile_rollout",
+    "write_broken_task",
+    "write_fake_task",
 ]

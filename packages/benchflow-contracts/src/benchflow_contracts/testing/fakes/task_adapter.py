@@ -1,0 +1,48 @@
+"""An adapter of a format of one file."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchflow_contracts.errors import TaskError, UsageError
+from benchflow_contracts.task_listing import ListedTask, TaskRefusal
+
+_FILE = "fake.task"
+
+
+class FakeTaskAdapter:
+    """Reads folders with a `fake.task`, whose text is the instruction; an empty one is broken."""
+
+    def claims(self, source: str) -> bool:
+        """Return whether a folder below `source` has the file."""
+        return any(Path(source).glob(f"*/{_FILE}"))
+
+    def list_tasks(self, source: str, *, dataset: str | None = None) -> Sequence[ListedTask]:
+        """Return each folder with the file, by name."""
+        if dataset is not None:
+            raise UsageError(f"{source!r} has no datasets", hint="leave out --dataset")
+        files = sorted(Path(source).glob(f"*/{_FILE}"))
+        if not files:
+            raise TaskError(f"no task in {source!r}", hint=f"a task has a {_FILE}")
+        return [self._read(file) for file in files]
+
+    def _read(self, file: Path) -> ListedTask:
+        data = file.read_bytes()
+        broken = TaskRefusal(where=str(file), reason="the file is empty", hint="write into it")
+        return ListedTask(
+            name=file.parent.name,
+            path=file.parent,
+            format="fake",
+            digest=f"sha256:{hashlib.sha256(data).hexdigest()}",
+            refusals=() if data else (broken,),
+        )
+
+
+def write_fake_task(folder: Path) -> None:
+    """Make `folder` a task that `FakeTaskAdapter` takes."""
+    (folder / _FILE).write_text("Do it.\n", encoding="utf-8")
+
+
+def write_broken_task(folder: Path) -> None:
+    """Make `folder` a task that `FakeTaskAdapter` refuses."""
+    (folder / _FILE).write_text("", encoding="utf-8")
