@@ -11,6 +11,11 @@ def sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+async def until_refused(sandbox):
+    while True:  # a writer may not get to run beside one reading
+        await sandbox.digests(["/workspace/busy"])
+
+
 def test_files_are_digested_in_place_and_missing_ones_left_out(with_box):
     async def check(sandbox):
         assert isinstance(sandbox, DigestedSandbox)
@@ -55,13 +60,13 @@ def test_more_than_the_cap_is_refused(with_box):
     with_box(check)
 
 
-def test_a_file_that_is_written_all_the_time_is_never_told_as_of_one_instant(with_box):
+def test_a_file_that_changes_while_it_is_read_is_refused(with_box):
     async def check(sandbox):
         await sandbox.exec("head -c 20000000 /dev/zero > busy")
         writer = await sandbox.spawn("while :; do printf x | dd of=busy conv=notrunc 2>&1; done")
         await writer.stdout.read()
         with pytest.raises(TransferError, match="changed while"):
-            await sandbox.digests(["/workspace/busy"])
+            await until_refused(sandbox)
 
     with_box(check)
 

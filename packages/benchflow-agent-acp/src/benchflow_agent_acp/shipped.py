@@ -3,10 +3,10 @@
 import atexit
 import py_compile
 import shutil
+import sys
 import tempfile
 from functools import cache
 from importlib.resources import as_file, files
-from importlib.util import cache_from_source
 from pathlib import Path, PurePosixPath
 
 _UNCHECKED = py_compile.PycInvalidationMode.UNCHECKED_HASH
@@ -25,11 +25,13 @@ def shipped_file(file: str, target: str) -> Path:
     with as_file(files("benchflow_agent_acp").joinpath(file)) as source:
         shutil.copyfile(source, place)
     # The agent's user cannot write there, so that the two always belong together.
+    compiled = folder / "__pycache__" / f"{place.stem}.{sys.implementation.cache_tag}.pyc"
     py_compile.compile(
         str(place),
-        cfile=cache_from_source(str(place)),
+        cfile=str(compiled),
         dfile=target,
         doraise=True,
+        optimize=0,
         invalidation_mode=_UNCHECKED,
     )
     return folder

@@ -45,12 +45,15 @@ def hold(path: str | os.PathLike[str], tables: str) -> sqlite3.Connection:
     """Keep the database open, with its tables; without a write where it has them."""
     try:
         db = look(path)
+    except sqlite3.Error:
+        return create(path, tables)  # there is none yet
+    try:
         if db.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
             db.executescript(SHARED_TABLES + tables)  # nothing is missing, or it is an error
             return db
-        db.close()
-    except (OSError, sqlite3.Error):
-        pass  # there is none yet, or not all of it
+    except sqlite3.Error:
+        pass
+    db.close()
     return create(path, tables)
 
 
