@@ -13,6 +13,7 @@ from benchflow_contracts import (
     ProvisionContext,
     Sandbox,
     SandboxSpec,
+    SnapshotError,
     diff_states,
 )
 from benchflow_env_manifest import ManifestEnvironment, manifest_environment
@@ -364,6 +365,26 @@ def test_redis_is_forked_and_rolled_back_while_it_is_written(tmp_path: Path, aof
             with pytest.raises(EnvironmentError_, match="cannot be asked while"):
                 async with world.box.freeze():
                     await env.query()
+
+    run(test)
+
+
+@pytest.mark.slow
+def test_a_redis_key_whose_time_is_over_is_no_other_state(tmp_path: Path):
+    files = {"/opt/redis.conf": REDIS_CONF.format(aof="no"), "/data/redis/.keep": ""}
+
+    async def test():
+        async with shop(tmp_path, REDIS_WORLD, files) as world:
+            await world.root("redis-cli set stays x px 99999999; redis-cli set a 1")
+            await world.root("redis-cli set brief x px 3000; redis-cli -n 3 set alone x px 3000")
+            before = await world.environment.query()
+            assert len(rows(before, "cache", "db0")) == 3
+            await world.root("while redis-cli exists brief | grep -q 1; do sleep 0.05; done")
+            await world.root("while redis-cli -n 3 exists alone | grep -q 1; do sleep 0.05; done")
+            await world.environment.check(before)
+            await world.root("redis-cli del stays")
+            with pytest.raises(SnapshotError, match="does not have the state"):
+                await world.environment.check(before)
 
     run(test)
 

@@ -45,6 +45,28 @@ async def choose_tuesday(ask):
     return Answer.choose(ask, "tue")
 
 
+@pytest.mark.parametrize(("text", "why"), [(None, "No such file"), ("[[turn", "Expected")])
+def test_a_script_that_cannot_be_read_is_told_with_its_place_and_what_to_do(
+    in_sandbox, tmp_path, text, why
+):
+    path = tmp_path / "script.toml"
+    if text is not None:
+        path.write_text(text)
+    role = Role(name="solver", env={"BENCHFLOW_SCRIPT": str(path)})
+
+    async def body(sandbox):
+        session = await scripted().connect(sandbox, role, log_dir=tmp_path / "log")
+        with pytest.raises(AgentError, match="no script to follow in") as failed:
+            await session.prompt("Book a day.")
+        await session.aclose()
+        return str(failed.value)
+
+    told = in_sandbox(body)
+    assert str(path) in told
+    assert why in told
+    assert "BENCHFLOW_SCRIPT" in told
+
+
 def test_a_script_acts_asks_and_goes_on_with_the_answer(in_sandbox, tmp_path):
     role = role_with(tmp_path, ASKING)
     log_dir = tmp_path / "log"

@@ -324,6 +324,19 @@ def test_a_spent_budget_stops_forking_with_a_reason_and_never_the_rollout(rig, n
     assert all(leaf.reward is not None for leaf in tree.leaves)
 
 
+def test_a_fork_whose_own_checkpoint_has_no_room_is_not_made(rig):
+    turns(rig, 2)
+    rig.environment_options["tables"] = {"events": [[0, "x" * (1 << 20), 0]]}
+    rig.agent = counting(2)
+    rig.config["branch"] = ValueBranch(n=3, budget=BranchBudget(disk_mb=1))
+    tree = rig.run()
+    assert tree.status == "completed"
+    assert forks_of(tree) == []
+    [told] = refusals(tree)
+    assert "of disk_mb 1" in told
+    assert tree.leaves[0].reward is not None
+
+
 def test_an_unforked_tree_has_no_value_and_no_credit(rig):
     turns(rig, 1)
     rig.agent = counting(1)

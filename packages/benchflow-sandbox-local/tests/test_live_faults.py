@@ -352,6 +352,30 @@ def test_a_child_that_has_died_before_the_engine_ends_is_typed_and_leaves_nothin
 
 
 @pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("damage", ["shorter", "missing"])
+def test_a_torn_image_is_told_as_such_before_an_engine_starts(with_provider, store, damage):
+    async def check(provider):
+        parent = await provider.create(SandboxSpec())
+        process = await parent.spawn(["cat"])
+        image = await parent.snapshot("live")
+        before = traces(store)
+        [pages, *_] = sorted((store / "live").glob("*/*/pages-*.img"))
+        pages.rename(kept := store / pages.name)
+        if damage == "shorter":
+            pages.write_bytes(kept.read_bytes()[:-4096])
+        with pytest.raises(SnapshotError, match="the image is torn: it has"):
+            await provider.create(SandboxSpec(), image=image)
+        assert traces(store) <= before
+        assert await echo(process, b"alive") == b"alive"
+        await process.aclose()
+        pages.unlink(missing_ok=True)
+        kept.rename(pages)
+        await (await provider.create(SandboxSpec(), image=image)).teardown()
+
+    with_provider(check, live_images="disk")
+
+
+@pytest.mark.usefixtures("engine")
 def test_the_budget_is_kept_and_a_discarded_image_gives_its_share_back(with_provider, store):
     script = "x = b'x' * (16 << 20); print('up', flush=True); import sys; sys.stdin.read()"
 

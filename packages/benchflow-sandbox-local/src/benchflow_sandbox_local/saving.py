@@ -99,7 +99,7 @@ class Saver:
         family.layers.update({layer.name: layer for layer in layers})
         name = None if told.live is None else f"i{secrets.token_hex(4)}"
         try:
-            await self._copy_in(saved, told, layers, name)
+            size = await self._copy_in(saved, told, layers, name)
         except LauncherError as error:
             await self._drop(family, name)
             raise SnapshotError(f"cannot load {str(saved)!r}: {error}") from error
@@ -107,7 +107,7 @@ class Saver:
             await self._drop(family, name)
             raise
         ref = f"{owner}-{family.name}/{name or layers[0].name}"
-        state = None if told.live is None or name is None else told.live.state(name)
+        state = None if told.live is None or name is None else told.live.state(name, size)
         return Sealed(told.image.model_copy(update={"ref": ref}), base, layers, state)
 
     async def _base(self, told: SavedSnapshot, base_of: BaseOf) -> Base:
@@ -125,7 +125,8 @@ class Saver:
 
     async def _copy_in(
         self, saved: Path, told: SavedSnapshot, layers: tuple[Layer, ...], name: str | None
-    ) -> None:
+    ) -> int:
+        """Copy it below the launcher's root; return the size of its live image."""
         family = layers[0].family
         answer = await self._launcher.ask(
             "load",
@@ -144,6 +145,7 @@ class Saver:
             told.image.digest,
         ):
             raise SnapshotError(f"{str(saved)!r} is not what was saved: its digest differs")
+        return int(found["bytes"])
 
     async def _drop(self, family: Family, name: str | None) -> None:
         if name is not None:

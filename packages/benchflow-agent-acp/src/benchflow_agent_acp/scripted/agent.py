@@ -1,11 +1,7 @@
 """A real ACP agent on stdio that follows a script instead of a model.
 
-One file, standard library only, Python >= 3.11: it runs inside the sandbox, compiled ahead,
-anew in each child of a `state` fork, so that what only some turns need is imported by them.
-`python3 -IS agent.py` is the same. The script is the TOML file that BENCHFLOW_SCRIPT names, or
-/solution/script.toml; each `[[turn]]` answers one prompt with its list of `do`s.
-Sessions live in ~/.benchflow-scripted, so that `session/load` goes on with the next
-turn. See the package's README for the script's format.
+One file, standard library only, Python >= 3.11: run in the sandbox, compiled ahead, anew in each
+`state` child, so what only some turns need is imported by them. The README has the script's format.
 """
 
 from __future__ import annotations
@@ -23,6 +19,7 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 STATE_DIR = os.path.expanduser("~/.benchflow-scripted")
+REMEDY = "write the task's solution/script.toml, or set BENCHFLOW_SCRIPT"
 OUTPUT_LIMIT = 200_000
 CAPABILITIES: Json = {
     "loadSession": True,
@@ -488,12 +485,15 @@ METHODS: Mapping[str, Callable[[Agent, Json], Json]] = {
 }
 
 
-def read_script() -> Json:
+def read_script(path: str = os.environ.get("BENCHFLOW_SCRIPT", "/solution/script.toml")) -> Json:
     """Return the parsed script."""
     import tomllib
 
-    with open(os.environ.get("BENCHFLOW_SCRIPT", "/solution/script.toml"), "rb") as file:
-        return tomllib.load(file)
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except (OSError, ValueError) as error:
+        raise ScriptError(f"no script to follow in {path!r}: {error}; {REMEDY}") from error
 
 
 if __name__ == "__main__":

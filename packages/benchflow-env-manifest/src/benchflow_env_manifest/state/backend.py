@@ -102,6 +102,11 @@ class StateBackend(ABC):
         """Undo the hold that a live image carried, with the `holder` that it had."""
         del holder
 
+    def lasting(self, state: EnvState, at: float) -> EnvState:
+        """Return `state` without what only time has taken away by `at`, seconds since the epoch."""
+        del at
+        return state
+
     def agree(self, then: Tables, now: Tables) -> bool:
         """Whether a held server that was carried live still has what was read `then`."""
         return then == now

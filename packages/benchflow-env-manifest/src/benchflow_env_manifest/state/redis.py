@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from benchflow_contracts import EnvironmentError_, EnvState, SandboxError
+from benchflow_contracts import EnvironmentError_, EnvState, SandboxError, TableState
 
 from benchflow_env_manifest.box import Box
 from benchflow_env_manifest.state_tables import RedisTable
@@ -74,6 +74,12 @@ class RedisState(StateBackend):
         del holder
         await self._ask("release")
 
+    def lasting(self, state: EnvState, at: float) -> EnvState:
+        """Return `state` without the keys whose time was over by `at`."""
+        tables = state.databases.get(self.name, {})
+        kept = {name: left for name, each in tables.items() if (left := _unexpired(each, at))}
+        return state.model_copy(update={"databases": {**state.databases, self.name: kept}})
+
     def agree(self, then: Tables, now: Tables) -> bool:
         """Whether all keys are the same but those that may have expired meanwhile."""
         return _lasting(then) == _lasting(now)
@@ -94,6 +100,15 @@ class RedisState(StateBackend):
                 hint="check `port` and `password` of this [[environment.state]]",
                 retryable=do in ("hold", "persist"),
             )
+
+
+def _unexpired(table: TableState, at: float) -> TableState | None:
+    """Return what is left of a table, `None` for nothing; a big one tells no expiries."""
+    if table.rows is None:
+        return table
+    rows = tuple(row for row in table.rows if row[3] is None or row[3] > at * 1000)
+    left = table.model_copy(update={"rows": rows, "row_count": len(rows), "digest": ""})
+    return left if rows else None
 
 
 def _lasting(tables: Tables) -> dict[str, object]:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
@@ -169,7 +170,7 @@ class StateStore:
                     await in_folder(partial(backend.check, still=still))
         if expected is None or await self._glances_at(expected):
             return
-        if await self._state() != expected:
+        if not self._same(expected, await self._state()):
             raise SnapshotError(
                 "the environment does not have the state of its checkpoint",
                 hint="a service changes its state when it starts, or the copy is damaged",
@@ -183,6 +184,12 @@ class StateStore:
                 return False
             states.append(state)
         return merged(states) == expected
+
+    def _same(self, then: EnvState, now: EnvState) -> bool:
+        at = time.time()
+        for backend in self._backends:
+            then, now = backend.lasting(then, at), backend.lasting(now, at)
+        return then == now
 
     async def forget(self, snap: StateSnapshot) -> None:
         """Remove a snapshot. Idempotent."""

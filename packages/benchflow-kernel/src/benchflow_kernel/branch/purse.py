@@ -35,6 +35,8 @@ class Purse:
         self._free_memory = free_memory or available_memory
         self._began = clock()
         self._forks = 0
+        self._too_much = 0
+        """Bytes of the last checkpoint that there was no room for."""
 
     def refusal(self, budget: BranchBudget, children: int, depth: int) -> str | None:
         """Return why there may be no fork of `children`, `depth` forks down; else `None`.
@@ -47,6 +49,14 @@ class Purse:
         if depth >= budget.max_depth:
             return f"max_depth {budget.max_depth} is reached"
         return self._spent()
+
+    def no_room(self, taken: int) -> str | None:
+        """Return why a fork may not hold the `taken` bytes of its checkpoint; else `None`."""
+        most, held = self._budget.disk_mb, self._shelf.disk_bytes
+        if most is None or held + taken <= most * _MB:
+            return None
+        self._too_much = taken
+        return f"checkpoints would hold {(held + taken) / _MB:.1f} MB of disk_mb {most}"
 
     def pay(self) -> None:
         """Note a fork."""
@@ -63,6 +73,9 @@ class Purse:
         held = self._shelf.disk_bytes
         if budget.disk_mb is not None and held >= budget.disk_mb * _MB:
             return f"checkpoints hold {held // _MB} of disk_mb {budget.disk_mb}"
+        # The next one is hardly smaller, and to find out costs a snapshot.
+        if self._too_much and (refusal := self.no_room(self._too_much)) is not None:
+            return refusal
         free = None if budget.memory_mb is None else self._free_memory()
         if free is not None and budget.memory_mb is not None and free < budget.memory_mb * _MB:
             return f"{free // _MB} MB are free, fewer than memory_mb {budget.memory_mb}"

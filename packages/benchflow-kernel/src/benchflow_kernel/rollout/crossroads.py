@@ -83,7 +83,9 @@ class Crossroads:
             return None  # here its parent was forked
         wants = policy is not None and forks_at_turn(policy, here.turn, states)
         if policy is not None and wants and self._allowed(here, policy, None):
-            return await self._fork(here, policy, None)
+            fork = await self._fork(here, policy, None)
+            if fork is not None:
+                return fork
         if self._forking.keeper.all or (policy is not None and needs_floor(policy, here.turn)):
             await self._floor(here)
         return None
@@ -143,10 +145,12 @@ class Crossroads:
             await self._advance(here, floor)
             await self._forking.keeper.keep(self._at(here, floor), "state", fork=False)
 
-    async def _fork(self, here: Here, policy: BranchPolicy, ask: Ask | None) -> Fork:
+    async def _fork(self, here: Here, policy: BranchPolicy, ask: Ask | None) -> Fork | None:
         rung = await self._forking.ladder.climb(
             self._world, here.turn, mid_turn=ask is not None, require=policy.require
         )
+        if rung.checkpoint is not None and not await self._affords(here, policy, rung.checkpoint):
+            return None
         position = await self._reach(here, rung, ask)
         await self._forking.keeper.keep(position, rung.fidelity, fork=True)
         self._forking.purse.pay()
@@ -216,6 +220,16 @@ class Crossroads:
         """Whether the budget has room; the tree is told once per line why it has none."""
         children = children_of(policy, ask)
         refusal = self._forking.purse.refusal(policy.budget, children, self._start.depth)
+        return self._told(here, policy, refusal)
+
+    async def _affords(self, here: Here, policy: BranchPolicy, taken: Checkpoint) -> bool:
+        """Whether a checkpoint may be held; one that may not is let go."""
+        refusal = self._forking.purse.no_room(taken.image.bytes)
+        if refusal is not None:
+            await self._forking.shelf.release(taken)
+        return self._told(here, policy, refusal)
+
+    def _told(self, here: Here, policy: BranchPolicy, refusal: str | None) -> bool:
         if refusal is not None and not self._refused:
             self._refused = True
             record = BranchRecord(

@@ -1,11 +1,13 @@
 # Raw names below a directory that is not ours: pathlib would add nothing here.
 # ruff: noqa: PTH102, PTH208
-"""Taking in the files of a live image from a directory that anybody may have written."""
+"""The files of a live image: how much they are, and taking them in from anywhere."""
 
 import os
 import stat
 
 _SUFFIX = ".img"
+_LATER = "places.img"
+"""What `numbers` finds in the images when they are there; as good as no bytes."""
 _CHUNK = 1 << 20
 
 
@@ -26,6 +28,23 @@ def take_in(source: str, target: str, limit: int) -> None:
                 limit -= _copy(below, name, f"{target}/{name}", limit)
     finally:
         os.close(below)
+
+
+def size_of(directory: str) -> int:
+    """Return the bytes of what the engine wrote down in `directory`, without its log."""
+    with os.scandir(directory) as entries:
+        images = [each for each in entries if each.name.endswith(_SUFFIX) and each.name != _LATER]
+        return sum(entry.stat(follow_symlinks=False).st_size for entry in images)
+
+
+def refuse_torn(directory: str, size: int) -> None:
+    """Raise `OSError` unless the images in `directory` are `size` bytes, as they were.
+
+    The engine itself waits for ever: a process that has read too few pages dies, and the
+    others stand at a barrier for it.
+    """
+    if (found := size_of(directory)) != size:
+        raise OSError(5, f"the image is torn: it has {found} of {size} bytes")
 
 
 def _copy(below: int, name: str, target: str, limit: int) -> int:

@@ -356,7 +356,8 @@ class Launcher:
         whole = digests[0]
         if image is not None:
             whole = image_digest(self._space.image(image), whole)
-        wire.send(reply, {"ok": True, "digests": digests, "digest": whole})
+        size = 0 if image is None else self._space.image_bytes(image)
+        wire.send(reply, {"ok": True, "digests": digests, "digest": whole, "bytes": size})
 
     def _remove(self, request: dict[str, Any], reply: socket.socket) -> None:
         self._space.remove_box(request["family"], request["box"])

@@ -10,7 +10,7 @@ import stat
 from dataclasses import dataclass
 from typing import Any
 
-from . import network, numbers, syscalls, wire
+from . import images, network, numbers, syscalls, wire
 from .engine import LOG, PLACE, Engine
 from .parent import die_with
 
@@ -73,6 +73,7 @@ class Waiting:
         Raises:
             OSError: The engine is dead, or what it needs is not there. It ends.
         """
+        images.refuse_torn(job.image, job.request["image_bytes"])
         port = job.request["relay_port"]
         listener = None if port is None else network.listen_in(self._network, port)
         try:

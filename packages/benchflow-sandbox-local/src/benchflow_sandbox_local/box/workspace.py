@@ -86,8 +86,7 @@ class Workspace:
 
     def image_bytes(self, name: str) -> int:
         """Return the size of a live image."""
-        with os.scandir(self.image(name)) as entries:
-            return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
+        return images.size_of(self.image(name))
 
     def remove_image(self, name: str) -> None:
         """Delete a live image. Idempotent."""

@@ -86,6 +86,7 @@ class Forker:
             "relay_port": state.port,
             "mounts": _mounts(state.mounts),
             "image": state.name,
+            "image_bytes": state.bytes,
             "pipes": wiring.inodes,
             "stopped": stopped,
         }

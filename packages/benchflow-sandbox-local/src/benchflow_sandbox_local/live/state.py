@@ -12,6 +12,7 @@ class LiveState:
     name: str
     """Where the launcher keeps them."""
     bytes: int
+    """Of all files there: with fewer or more it is not that image any more."""
     processes: tuple[Carried, ...]
     mounts: tuple[tuple[str, str], ...]
     """Host directory and place inside, of everything that is shown from outside."""

@@ -54,12 +54,12 @@ class SavedLive(Model):
         processes = tuple(SavedProcess.of(one) for one in state.processes)
         return cls(bytes=state.bytes, processes=processes, mounts=state.mounts, port=state.port)
 
-    def state(self, name: str) -> LiveState:
-        """Return the state, with its processes in the directory `name`."""
+    def state(self, name: str, size: int) -> LiveState:
+        """Return the state, with its processes in `size` bytes of the directory `name`."""
         carried = tuple(
             Carried(one.id, one.pid, one.pipes, one.out, one.err) for one in self.processes
         )
-        return LiveState(name, self.bytes, carried, self.mounts, self.port)
+        return LiveState(name, size, carried, self.mounts, self.port)
 
 
 class SavedSnapshot(Model):
