@@ -57,3 +57,8 @@ def test_another_system_is_told_that_this_is_for_linux(hook, monkeypatch):
 def test_the_source_compiles_without_a_warning(tmp_path, compile_program):
     strict = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror", "-Os"]
     compile_program(tmp_path / "bf-init", *strict)
+
+
+def test_the_pagers_source_compiles_without_a_warning(hook, tmp_path):
+    strict = ["-Wpedantic", "-Wshadow", "-Wconversion", "-Werror"]
+    hook.compile_to(tmp_path / "bf-pager", sorted(HOOK.parent.glob("csrc/pager/*.c")), *strict)

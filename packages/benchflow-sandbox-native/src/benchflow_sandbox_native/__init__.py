@@ -5,6 +5,7 @@ from benchflow_sandbox_native.binary import (
     guest_path,
     identity_library,
     init_path,
+    pager_path,
 )
 from benchflow_sandbox_native.client import InitClient
 from benchflow_sandbox_native.errors import STAGES, InitError, NativeMissingError
@@ -18,4 +19,5 @@ __all__ = [
     "guest_path",
     "identity_library",
     "init_path",
+    "pager_path",
 ]

@@ -27,6 +27,15 @@ def guest_path() -> Path:
     return _built("bf-guest")
 
 
+def pager_path() -> Path:
+    """Return the static bf-pager program, which fills a box's memory while it runs already.
+
+    Raises:
+        NativeMissingError: As of `init_path`.
+    """
+    return _built("bf-pager")
+
+
 def identity_library() -> Path:
     """Return bf-identity.so, which keeps the identity of files over a live fork.
 
