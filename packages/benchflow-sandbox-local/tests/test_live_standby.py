@@ -34,6 +34,10 @@ def engines(store):
     return found
 
 
+def kept_for_engines(provider, store):
+    return list(Path(f"/proc/{provider._launcher.pid}/root{store}/mnt/standby").iterdir())
+
+
 async def until_waiting(store, count):
     deadline = time.monotonic() + 60
     while len(found := engines(store)) != count:
@@ -95,6 +99,8 @@ def test_as_many_engines_wait_as_children_came_at_once(with_provider, store, mon
         while not 1 <= len(engines(store)) <= most:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.02)
+        # Of those that have done their work, nothing is left.
+        assert len(kept_for_engines(provider, store)) <= most
 
     with_provider(check)
 

@@ -54,7 +54,8 @@ def engine_library() -> Path:
 
     Loaded by `LD_PRELOAD` into the CRIU program, it reads the limits of other users'
     processes from /proc where the kernel refuses to tell them. What `bf_places` has found in an
-    image, it writes into a child's processes before they run.
+    image, it writes into a child's processes before they run. Where CRIU's configuration is a
+    socket, it waits there for what to do.
 
     Raises:
         NativeMissingError: As of `init_path`.
