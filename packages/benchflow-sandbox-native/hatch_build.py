@@ -32,7 +32,7 @@ LIBRARY = (
 # For the linker alone: zig would take the headers away, too.
 LIBRARY_LINK = ("-nostdlib", "-Wl,-z,now")
 # What bf-guest has in common with bf-init.
-GUEST = ("child.c", "process.c", "request.c")
+GUEST = ("child.c", "process.c", "request.c", "signals.c")
 ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 PROBE = '#include <stdlib.h>\nint main(void) { return getenv("PATH") == NULL; }\n'
 

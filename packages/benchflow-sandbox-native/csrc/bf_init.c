@@ -9,6 +9,7 @@
  * its standard output means "ready".
  */
 #include "bf_init.h"
+#include "signals.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,44 +25,12 @@
 #include <time.h>
 #include <unistd.h>
 
-static volatile sig_atomic_t terminated;
-
-static void on_child(int signal_number)
-{
-    (void)signal_number; /* its only use is to end the poll */
-}
-
-static void on_terminate(int signal_number)
-{
-    (void)signal_number;
-    terminated = 1;
-}
-
 static void die(const char *what) __attribute__((noreturn));
 
 static void die(const char *what)
 {
     fprintf(stderr, "bf-init: %s: %s\n", what, strerror(errno));
     exit(1);
-}
-
-/* Both signals stay blocked but during the poll, so that none is lost before it. */
-static void setup_signals(sigset_t *during_poll)
-{
-    struct sigaction action = {.sa_handler = SIG_DFL};
-    for (int number = 1; number < NSIG; number++)
-        sigaction(number, &action, NULL); /* an ignored signal would be inherited */
-    action.sa_handler = on_child;
-    action.sa_flags = SA_NOCLDSTOP;
-    sigaction(SIGCHLD, &action, NULL);
-    action.sa_handler = on_terminate;
-    sigaction(SIGTERM, &action, NULL);
-    sigset_t blocked;
-    sigemptyset(during_poll);
-    sigemptyset(&blocked);
-    sigaddset(&blocked, SIGCHLD);
-    sigaddset(&blocked, SIGTERM);
-    sigprocmask(SIG_SETMASK, &blocked, NULL);
 }
 
 static int listen_at(const char *path)

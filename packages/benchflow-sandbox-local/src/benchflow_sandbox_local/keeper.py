@@ -79,7 +79,7 @@ class Keeper:
         self.no_live: SandboxUnsupportedError | None = None
         """Why there are no live snapshots."""
         try:
-            self._forker = Forker(launcher, LiveEngine.find(rooted=rooted), live_seconds)
+            self._forker = self._find_forker(launcher, live_seconds, rooted=rooted)
         except SandboxUnsupportedError as error:
             self.no_live = error
         self._root = str(mount_point(directory))
@@ -137,6 +137,9 @@ class Keeper:
     def _new_sandbox(self, name: str, spec: SandboxSpec, group: Group, base: Base) -> LocalSandbox:
         environment = base.environment
         return LocalSandbox(name, spec, group, self, rooted=self._rooted, environment=environment)
+
+    def _find_forker(self, launcher: Launcher, seconds: float, *, rooted: bool) -> Forker | None:
+        return Forker(launcher, LiveEngine.find(rooted=rooted), seconds)
 
     def _init(self) -> str:
         return str(init_path())

@@ -10,6 +10,7 @@
  * each life that goes on from a checkpoint can ask for it anew.
  */
 #include "guest.h"
+#include "../signals.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -36,19 +37,6 @@ struct waiting {
 static struct spawning spawning[MAX_SPAWNS];
 static size_t spawning_count;
 static struct waiting waiting[MAX_WAITS];
-static volatile sig_atomic_t terminated;
-
-static void on_child(int signal_number)
-{
-    (void)signal_number; /* its only use is to end the poll */
-}
-
-static void on_terminate(int signal_number)
-{
-    (void)signal_number;
-    terminated = 1;
-}
-
 static void close_all(int stdio[STDIO_FDS])
 {
     for (int i = 0; i < STDIO_FDS; i++)
@@ -236,20 +224,6 @@ void dispatch_frame(const struct frame *frame, char *body)
     default:
         answer_failure(frame->id, ENOSYS, STAGE_REQUEST);
     }
-}
-
-static void setup_signals(sigset_t *during_poll)
-{
-    struct sigaction action = {.sa_handler = on_child, .sa_flags = SA_NOCLDSTOP};
-    sigaction(SIGCHLD, &action, NULL);
-    action.sa_handler = on_terminate;
-    sigaction(SIGTERM, &action, NULL);
-    sigset_t blocked;
-    sigemptyset(during_poll);
-    sigemptyset(&blocked);
-    sigaddset(&blocked, SIGCHLD);
-    sigaddset(&blocked, SIGTERM);
-    sigprocmask(SIG_SETMASK, &blocked, NULL);
 }
 
 static void finish_spawns(const struct pollfd *polled)

@@ -74,7 +74,6 @@ class GvisorKeeper(Keeper):
         )
         self._seconds = live_seconds
         self._engine = engine
-        self._forker = self.no_live = None
         self.notes.update(NOTES)
 
     async def live_version(self) -> str:
@@ -83,6 +82,9 @@ class GvisorKeeper(Keeper):
 
     def require_live(self) -> None:
         """Do nothing: every box here can be forked."""
+
+    def _find_forker(self, launcher: Launcher, seconds: float, *, rooted: bool) -> None:
+        """Do without CRIU: boxes of this kind are written down by their own kernel."""
 
     def _init(self) -> str:
         return str(guest_path())
