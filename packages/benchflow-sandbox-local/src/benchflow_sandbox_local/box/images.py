@@ -8,6 +8,7 @@ import stat
 _SUFFIX = ".img"
 _LATER = "places.img"
 """What `numbers` finds in the images when they are there; as good as no bytes."""
+_MOST_LATER = 1 << 20
 _CHUNK = 1 << 20
 
 
@@ -24,7 +25,9 @@ def take_in(source: str, target: str, limit: int) -> None:
     below = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         for name in sorted(os.listdir(below)):
-            if name.endswith(_SUFFIX):
+            if name == _LATER:
+                _copy(below, name, f"{target}/{name}", _MOST_LATER)
+            elif name.endswith(_SUFFIX):
                 limit -= _copy(below, name, f"{target}/{name}", limit)
     finally:
         os.close(below)
