@@ -97,7 +97,7 @@ def layers(store):
     """Return the directories of all sealed layers, as the launcher sees them."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):  # a fork of the launcher that has just ended
-            line = path.read_text()
+            line = path.read_text(errors="replace")  # others' may be anything
             if "box.launcher" in line and str(store) in line:
                 return list((path.parent / f"root{store}/mnt").glob("f-*/l??????"))
     raise AssertionError("no launcher")

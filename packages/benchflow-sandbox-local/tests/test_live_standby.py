@@ -25,8 +25,8 @@ def engines(store):
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            parent = path.joinpath("stat").read_text().rpartition(")")[2].split()[1]
-            launcher = Path(f"/proc/{parent}/cmdline").read_text()
+            parent = path.joinpath("stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+            launcher = Path(f"/proc/{parent}/cmdline").read_text(errors="replace")
             if str(store) in launcher and WAITS in path.joinpath("environ").read_bytes().split(
                 b"\0"
             ):
