@@ -67,7 +67,7 @@ def launchers(store):
     """Yield the directories in /proc of the launchers of this store, and of their forks."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
-            line = path.read_text()
+            line = path.read_text(errors="replace")  # others' may be anything
             if "box.launcher" in line and str(store) in line:
                 yield path.parent
 
@@ -331,6 +331,43 @@ def test_a_child_whose_restore_does_not_end_is_typed_and_leaves_nothing(
     broken(fault)
     with_provider(save)
     with_provider(check, live_seconds=1)
+
+
+def names_below(pid):
+    """Return the names of all processes below one."""
+    found = []
+    with suppress(OSError):
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            found += names_below(child)
+            found.append(Path(f"/proc/{child}/comm").read_text().strip())
+    return found
+
+
+async def until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("prefer_cgroup_v2", [False, True], ids=["v1", "v2"])
+def test_an_engine_whose_child_nobody_waits_for_leaves_no_process(
+    with_provider, broken, prefer_cgroup_v2
+):
+    broken(HANGING)
+
+    async def check(provider):
+        parent = await provider.create(SandboxSpec())
+        image = await parent.snapshot("live")
+        launcher = provider._launcher.pid
+        async with asyncio.TaskGroup() as group:
+            child = group.create_task(provider.create(SandboxSpec(), image=image))
+            await until(lambda: "sleep" in names_below(launcher))
+            child.cancel()
+        assert child.cancelled()
+        await until(lambda: "sleep" not in names_below(launcher))
+
+    with_provider(check, prefer_cgroup_v2=prefer_cgroup_v2)
 
 
 def test_a_child_that_has_died_before_the_engine_ends_is_typed_and_leaves_nothing(

@@ -9,6 +9,7 @@ import os
 import select
 import signal
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
@@ -74,6 +75,7 @@ class Engine:
         It calls its directory, the detached mount `tree`, `PLACE`, and sees nothing else of what
         is mounted below `room`.
         """
+        os.setpgid(0, 0)  # see `end_engine`
         syscalls.unshare(syscalls.CLONE_NEWNS)
         self._confine([*_copies(self._parts), (tree, PLACE)], without=room)
         os.dup2(orders, _ORDERS)
@@ -206,6 +208,13 @@ def _ends(pid: int, seconds: float) -> bool:
         return bool(select.select([fd], [], [], seconds)[0])
     finally:
         os.close(fd)
+
+
+def end_engine(pid: int) -> None:
+    """End a child that has waited, and its own helpers: not all are in the group of the box."""
+    os.kill(pid, signal.SIGKILL)
+    with suppress(ProcessLookupError):  # it has not come to have a group, nor helpers
+        os.killpg(pid, signal.SIGKILL)
 
 
 def made(directory: str) -> int:

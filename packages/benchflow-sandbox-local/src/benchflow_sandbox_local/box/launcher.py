@@ -14,7 +14,7 @@ from . import engine, gvisor, network, numbers, skeleton, syscalls, userns, wire
 from .boot import Plan, boot
 from .checkpoint import Checkpoint
 from .digest import image_digest
-from .engine import Engine
+from .engine import Engine, end_engine
 from .parent import die_with, inherit
 from .remains import end_children
 from .standby import Standby
@@ -195,9 +195,10 @@ class Launcher:
         live.drop_family = request.get("drop_family", False)
         live.layer = request.get("layer")
         live.waiting = reply.dup()
-        for pid in (live.engine, live.pid):
-            if pid:
-                os.kill(pid, signal.SIGKILL)
+        if live.engine:
+            end_engine(live.engine)
+        if live.pid:
+            os.kill(live.pid, signal.SIGKILL)
         if not live.engine and not live.pid:
             self._finish(request["box"], live)
 
@@ -247,11 +248,15 @@ class Launcher:
     def _reap(self) -> None:
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return
-            if pid == 0:
+            if ended is None:
                 return
+            pid = ended.si_pid
+            if ended.si_status and any(pid == live.engine for live in self._boxes.values()):
+                end_engine(pid)  # until it is collected, nobody else has its number
+            _, status = os.waitpid(pid, 0)
             self._standby.reaped(pid)
             self._ended.add(pid)
             for box, live in list(self._boxes.items()):
