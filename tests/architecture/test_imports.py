@@ -21,6 +21,13 @@ ALLOWED = {
     "benchflow_kernel": {"pydantic", "benchflow_contracts"},
     "benchflow_sandbox_native": set(),
     "benchflow_sandbox_core": {"benchflow_contracts", "benchflow_sandbox_native"},
+    "benchflow_sandbox_docker": {
+        "benchflow_contracts",
+        "benchflow_sandbox_core",
+        "benchflow_sandbox_native",
+        "docker",
+        "requests",
+    },
     "benchflow_sandbox_local": {
         "pydantic",
         "benchflow_contracts",

@@ -1,9 +1,12 @@
 /*
- * The init of a gVisor box.
+ * The init of a box that is spoken to over named pipes.
  *
  *   bf-guest PORT          be init; with a PORT above 0, listen there for the host
  *   bf-guest connect PORT  lead a connection to PORT to the standard streams
  *   bf-guest plain PATH    end with 3 when there is a pipe or a socket at or below PATH
+ *   bf-guest put UID GID   write the files and directories that stdin holds, for that owner
+ *   bf-guest show PATH     write a regular file to stdout
+ *   bf-guest shut          let nobody but root to the pipes
  *
  * Stream 0 is the control: frames in, answers out. Every other stream has up to three ends
  * that a process gets as its standard streams. A status stays until it is forgotten, so that
@@ -194,6 +197,24 @@ static void handle_lead(uint64_t id, const char *body, size_t length)
     doors_lead(id, pair[0], pair[1]);
 }
 
+/* A number that changes with the files that name users, so that the host knows when to look. */
+static void handle_accounts(uint64_t id)
+{
+    static const char *const files[] = {"/etc/passwd", "/etc/group"};
+    uint64_t hash = 14695981039346656037u; /* FNV-1a over what a change of a file changes */
+    for (size_t i = 0; i < 2; i++) {
+        struct stat info;
+        memset(&info, 0, sizeof info);
+        lstat(files[i], &info);
+        const uint64_t seen[] = {info.st_ino, (uint64_t)info.st_size,
+                                 (uint64_t)info.st_mtim.tv_sec, (uint64_t)info.st_mtim.tv_nsec,
+                                 (uint64_t)info.st_ctim.tv_sec, (uint64_t)info.st_ctim.tv_nsec};
+        for (size_t j = 0; j < sizeof seen; j++)
+            hash = (hash ^ ((const unsigned char *)seen)[j]) * 1099511628211u;
+    }
+    answer_value(id, (uint32_t)(hash ^ hash >> 32));
+}
+
 void dispatch_frame(const struct frame *frame, char *body)
 {
     switch (frame->operation) {
@@ -220,6 +241,9 @@ void dispatch_frame(const struct frame *frame, char *body)
         return;
     case GUEST_ABANDON:
         handle_abandon(frame->id, body, frame->length);
+        return;
+    case GUEST_ACCOUNTS:
+        handle_accounts(frame->id);
         return;
     default:
         answer_failure(frame->id, ENOSYS, STAGE_REQUEST);
@@ -292,8 +316,14 @@ int main(int argc, char **argv)
         pump_to(port_of(argv[2]));
     if (argc == 3 && strcmp(argv[1], "plain") == 0)
         return all_plain(argv[2]);
+    if (argc == 2 && strcmp(argv[1], "shut") == 0)
+        return chmod("/.bf", 0700) < 0;
+    if (argc == 3 && strcmp(argv[1], "show") == 0)
+        return show_file(argv[2]);
+    if (argc == 4 && strcmp(argv[1], "put") == 0)
+        return put_all((uid_t)strtoul(argv[2], NULL, 10), (gid_t)strtoul(argv[3], NULL, 10));
     if (argc != 2 || getpid() != 1) {
-        fprintf(stderr, "usage: bf-guest PORT, as PID 1; or bf-guest connect PORT | plain PATH\n");
+        fprintf(stderr, "usage: bf-guest PORT, as PID 1; or with connect, plain, put, show or shut\n");
         return 2;
     }
     setup_signals(&during_poll);

@@ -1,11 +1,12 @@
 /*
- * bf-guest: the init of a box whose kernel is gVisor's, where no descriptor of the host can be
- * carried by a checkpoint. All that leads outside is a named pipe below STREAMS.
+ * bf-guest: the init of a box to which no descriptor of the host can be handed: one on gVisor's
+ * kernel, or a container of an engine. All that leads outside is a named pipe below STREAMS.
  *
  *   guest.c    start-up and the event loop
  *   control.c  frames in and out
  *   doors.c    connections that wait to be led outside
  *   pump.c     one connection and its two pipes
+ *   put.c      files from the host
  */
 #ifndef BF_GUEST_H
 #define BF_GUEST_H
@@ -20,7 +21,7 @@ enum {
     MAX_DOORS = 64, /* connections that were accepted and not led on yet */
 };
 
-enum guest_operation { GUEST_FORGET = 6, GUEST_LEAD, GUEST_HANG_UP, GUEST_ABANDON };
+enum guest_operation { GUEST_FORGET = 6, GUEST_LEAD, GUEST_HANG_UP, GUEST_ABANDON, GUEST_ACCOUNTS };
 
 struct frame {
     uint64_t id;
@@ -46,6 +47,17 @@ void control_read(void); /* dispatches each frame that is whole */
 void answer_value(uint64_t id, uint32_t value);
 void answer_failure(uint64_t id, int error, enum stage stage);
 
+enum put_kind { PUT_END, PUT_DIRECTORY, PUT_FILE };
+
+/* Followed by the path, and by the bytes of a file. */
+struct put_entry {
+    uint32_t kind;
+    uint32_t mode;
+    uint32_t length; /* of the path */
+    uint32_t unused;
+    uint64_t size; /* of the file */
+};
+
 /* guest.c */
 void dispatch_frame(const struct frame *frame, char *body);
 
@@ -59,5 +71,9 @@ void doors_hang_up(void);
 /* pump.c: both never return */
 void pump(int connection, int in, int out) __attribute__((noreturn));
 void pump_to(uint16_t port) __attribute__((noreturn));
+
+/* put.c */
+int put_all(uid_t uid, gid_t gid);
+int show_file(const char *path);
 
 #endif

@@ -15,9 +15,11 @@ FORGET: Final = 6
 LEAD: Final = 7
 HANG_UP: Final = 8
 ABANDON: Final = 9
+ACCOUNTS: Final = 10
 ANSWER_SIZE: Final = 24
 
 _FRAME: Final = struct.Struct("=QII")
+_ENTRY: Final = struct.Struct("=IIIIQ")
 _ANSWER: Final = struct.Struct("=QIIII")
 
 
@@ -69,3 +71,18 @@ def encode_lead(door: int, stream: int) -> bytes:
 def encode_abandon(number: int) -> bytes:
     """Return the body of a request to end the spawn of an earlier frame."""
     return struct.pack("=Q", number)
+
+
+def encode_directory(path: bytes, mode: int) -> bytes:
+    """Return the entry of a directory for `bf-guest put`."""
+    return _ENTRY.pack(1, mode, len(path), 0, 0) + path
+
+
+def encode_file(path: bytes, mode: int, size: int) -> bytes:
+    """Return what comes before the bytes of a file for `bf-guest put`."""
+    return _ENTRY.pack(2, mode, len(path), 0, size) + path
+
+
+def encode_end() -> bytes:
+    """Return what ends the entries for `bf-guest put`."""
+    return _ENTRY.pack(0, 0, 0, 0, 0)

@@ -1,0 +1,115 @@
+"""The engine, over its API: no program is started for any call."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar, cast
+
+import requests
+from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError
+from benchflow_sandbox_core.shield import finish
+from docker import APIClient
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+
+T = TypeVar("T")
+
+_SECONDS = 120
+_THREADS = 8
+_TRIES = 10
+"""Of a removal. The engine tells of no end of what keeps it from one."""
+_API = "1.41"
+"""What Docker 20.10 speaks, and everything later."""
+
+
+class GoneError(SandboxError):
+    """The engine knows nothing of that name."""
+
+
+class Engine:
+    """Calls to one engine, each in a thread. A call that has begun is never cut in the middle."""
+
+    def __init__(self, api: APIClient) -> None:
+        self._api = api
+        self._threads = ThreadPoolExecutor(_THREADS, "docker")
+
+    @classmethod
+    async def connect(cls, socket: str) -> "Engine":
+        """Return the engine that listens at a Unix socket.
+
+        Raises:
+            SandboxUnsupportedError: Nothing there answers.
+        """
+
+        def make() -> APIClient:
+            return APIClient(f"unix://{socket}", version=_API, timeout=_SECONDS)
+
+        try:
+            # The SDK does not close a socket that nobody listens at.
+            _, writer = await asyncio.open_unix_connection(socket)
+            writer.close()
+            engine = cls(await asyncio.to_thread(make))
+        except (OSError, DockerException) as error:
+            raise SandboxUnsupportedError(
+                f"no Docker engine answers at {socket!r}: {error}",
+                hint="start dockerd, and let this user into the group of its socket",
+            ) from error
+        return engine
+
+    @property
+    def api(self) -> APIClient:
+        """The SDK's low-level client, for a thread of the caller's own."""
+        return self._api
+
+    def close(self) -> None:
+        """Let go of the engine. Idempotent."""
+        self._threads.shutdown(wait=False)
+        self._api.close()
+
+    async def do(self, method: str, *args: object, **options: object) -> Any:  # noqa: ANN401 - the engine's JSON
+        """Call a method of the SDK's low-level client.
+
+        Raises:
+            GoneError: There is no such container, image or path.
+            SandboxError: The engine refused or cannot be reached.
+        """
+        return await self.run(lambda api: getattr(api, method)(*args, **options), method)
+
+    async def run(self, work: Callable[[APIClient], T], what: str) -> T:
+        """Do several things with the client in one thread; raise as `do` does."""
+
+        async def wait() -> T:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work, self._api)
+
+        try:
+            return await finish(wait())
+        except (ImageNotFound, NotFound) as error:
+            raise GoneError(f"docker {what}: {error.explanation}") from error
+        except APIError as error:
+            retryable = error.is_server_error()
+            raise SandboxError(
+                f"docker {what}: {error.explanation}", retryable=retryable
+            ) from error
+        except (DockerException, requests.RequestException) as error:
+            raise SandboxError(
+                f"docker {what}: the engine cannot be reached: {error}",
+                hint="is dockerd running?",
+                retryable=True,
+            ) from error
+
+    async def remove(self, container: str) -> None:
+        """Kill a container and remove it with its volumes. Idempotent."""
+        for again in range(_TRIES):
+            try:
+                await self.do("remove_container", container, v=True, force=True)
+            except GoneError:
+                return
+            except SandboxError:
+                # One that just ended may still be let go of, or be removed already.
+                if again == _TRIES - 1:
+                    raise
+                await asyncio.sleep(again / 20)
+
+    async def labelled(self, kind: str, filters: Sequence[str]) -> list[Mapping[str, Any]]:
+        """List `containers` or `images` that have all of these labels."""
+        found = await self.do(kind, all=True, filters={"label": list(filters)})
+        return cast("list[Mapping[str, Any]]", found)

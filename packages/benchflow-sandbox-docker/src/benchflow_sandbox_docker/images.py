@@ -1,0 +1,128 @@
+"""The snapshots of one provider."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from benchflow_contracts.errors import SandboxError, SnapshotError
+from benchflow_contracts.sandbox import SandboxImage
+from benchflow_sandbox_core.owner import ProcessIdentity
+
+from .engine import Engine, GoneError
+from .labels import IMAGE, PROVIDER, Label
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What every process of a container made from an image gets of it."""
+
+    id: str
+    env: Mapping[str, str]
+    volumes: tuple[str, ...]
+    """Directories whose files no snapshot would hold."""
+
+
+class Images:
+    """Makes, finds and forgets images."""
+
+    def __init__(self, engine: Engine, owner: ProcessIdentity) -> None:
+        self._engine = engine
+        self._owner = owner
+        self._known: dict[str, SandboxImage] = {}
+        self._unwanted: list[str] = []
+        self._sweeping = asyncio.Lock()
+
+    async def facts(self, reference: str) -> Facts:
+        """Return what is known of an image, which is pulled when it is not there.
+
+        Raises:
+            SandboxError: There is no such image.
+        """
+        try:
+            found = await self._engine.do("inspect_image", reference)
+        except GoneError:
+            found = await self._pull(reference)
+        config = cast("Mapping[str, Any]", found["Config"] or {})
+        env = cast("list[str]", config.get("Env") or [])
+        pairs = [text.partition("=") for text in env]
+        volumes = cast("Mapping[str, Any]", config.get("Volumes") or {})
+        return Facts(found["Id"], {key: value for key, _, value in pairs}, tuple(volumes))
+
+    async def _pull(self, reference: str) -> Any:  # noqa: ANN401 - the engine's JSON
+        try:
+            if reference.startswith("sha256:"):
+                raise SandboxError("a digest alone names no registry")  # noqa: TRY301
+            await self._engine.do("pull", reference)
+            return await self._engine.do("inspect_image", reference)
+        except SandboxError as error:
+            raise SandboxError(
+                f"there is no image {reference!r} here, and it cannot be pulled: {error}",
+                hint="`docker images` names what is here",
+            ) from error
+
+    async def commit(self, container: str) -> SandboxImage:
+        """Make an image of a container that stands still.
+
+        Raises:
+            SnapshotError: The engine refused.
+        """
+        label = Label(f"s-{secrets.token_hex(6)}", self._owner, time.time(), {})
+        changes = [f"LABEL {key}={_quoted(value)}" for key, value in label.encode(IMAGE).items()]
+        try:
+            made = await self._engine.do("commit", container, changes=changes)
+            found = await self._engine.do("inspect_image", made["Id"])
+        except SandboxError as error:
+            raise SnapshotError(f"cannot snapshot: {error}", retryable=error.retryable) from error
+        name = found["Id"]
+        image = SandboxImage(
+            provider=PROVIDER, level="filesystem", ref=name, digest=name, bytes=found["Size"]
+        )
+        self._known[name] = image
+        return image
+
+    def check(self, image: SandboxImage) -> str:
+        """Return the engine's name of a snapshot; raise `SnapshotError` when it is not ours."""
+        if self._known.get(image.ref) != image:
+            raise SnapshotError(
+                f"no snapshot {image.ref!r} is known here", hint="it was discarded, or is another's"
+            )
+        return image.ref
+
+    async def discard(self, image: SandboxImage) -> None:
+        """Forget a snapshot; it is removed once nothing is made of it any more. Idempotent."""
+        if self._known.pop(image.ref, None) is not None:
+            self._unwanted.append(image.ref)
+            await self.sweep()
+
+    async def sweep(self) -> None:
+        """Remove what was discarded and is no longer needed."""
+        async with self._sweeping:
+            # The latest first: an image cannot go before those that were made from it.
+            for name in reversed(list(self._unwanted)):
+                if await remove_image(self._engine, name):
+                    self._unwanted.remove(name)
+
+    async def aclose(self) -> None:
+        """Discard everything. Idempotent."""
+        self._unwanted += self._known
+        self._known.clear()
+        await self.sweep()
+
+
+async def remove_image(engine: Engine, name: str) -> bool:
+    """Remove an image, never those that it was made from; say whether it is gone."""
+    try:
+        await engine.do("remove_image", name, noprune=True)
+    except GoneError:
+        return True
+    except SandboxError:
+        return False
+    return True
+
+
+def _quoted(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
+    return f'"{escaped}"'

@@ -1,0 +1,148 @@
+"""The provider's workshop: makes, seals and removes containers of one owner."""
+
+import asyncio
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
+from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
+from benchflow_sandbox_core.owner import ProcessIdentity
+from benchflow_sandbox_core.shield import finish
+
+from .engine import Engine
+from .home import make_ready
+from .images import Facts, Images
+from .labels import BOX, PREFIX, Label
+from .machine import DockerMachine
+from .plan import NETWORKS, Plan
+from .sandbox import DockerSandbox
+
+
+class Keeper:
+    """Owns every container and snapshot of one provider."""
+
+    def __init__(self, engine: Engine, directory: Path, image: str) -> None:
+        self.engine = engine
+        self._directory = directory
+        self._image = image
+        self._owner = ProcessIdentity.of(os.getpid())
+        self.images = Images(engine, self._owner)
+        self._sandboxes: dict[str, DockerSandbox] = {}
+        self._labels: dict[str, Label] = {}
+        self._facts: dict[str, Facts] = {}
+
+    async def create(
+        self, spec: SandboxSpec, image: SandboxImage | None, labels: Mapping[str, str]
+    ) -> DockerSandbox:
+        """Start a container; it is ready on return.
+
+        Raises:
+            SandboxError: It did not start; nothing is left behind.
+        """
+        if spec.network == "public" and not await self.has_bridge():
+            raise SandboxUnsupportedError(
+                "the engine has no network 'bridge' to the public",
+                hint="start dockerd without --bridge=none",
+            )
+        reference = self._reference(spec) if image is None else self.images.check(image)
+        facts = await self.images.facts(reference)
+        name = f"d-{secrets.token_hex(6)}"
+        self._labels[name] = Label(name, self._owner, time.time(), dict(labels))
+        sandbox = self._sandboxes[name] = DockerSandbox(name, spec, self)
+        try:
+            sandbox.adopt(await self._start(sandbox, facts), facts)
+            await sandbox.start_entrypoint()
+        except BaseException:
+            await sandbox.teardown()
+            raise
+        return sandbox
+
+    async def has_bridge(self) -> bool:
+        """Whether the engine leads containers to the public."""
+        found = await self.engine.do("networks", names=[NETWORKS["public"]])
+        return any(each["Name"] == NETWORKS["public"] for each in found)
+
+    def _reference(self, spec: SandboxSpec) -> str:
+        return self._image if spec.image in {None, "host"} else str(spec.image)
+
+    async def _start(self, sandbox: DockerSandbox, facts: Facts) -> DockerMachine:
+        pipes = self._directory / sandbox.id / secrets.token_hex(4)
+        pipes.mkdir(mode=0o700, parents=True)
+        label = self._labels[sandbox.id].encode(BOX)
+        plan = Plan(PREFIX + sandbox.id, facts.id, pipes, label)
+        self._facts[sandbox.id] = facts
+        await self.engine.do(
+            "create_container_from_config", plan.arguments(sandbox.spec), plan.name
+        )
+        machine = await DockerMachine.start(self.engine, plan.name, pipes)
+        try:
+            await make_ready(machine, sandbox.spec)
+        except BaseException:
+            machine.close()
+            raise
+        return machine
+
+    def check(self, image: SandboxImage) -> None:
+        """Raise `SnapshotError` when `image` cannot be restored."""
+        self.images.check(image)
+
+    async def seal(self, sandbox: DockerSandbox) -> SandboxImage:
+        """Make an image of a sandbox that stands still.
+
+        Raises:
+            SnapshotError: It failed, or a volume of the image would not be in it.
+        """
+        volumes = self._facts[sandbox.id].volumes
+        if volumes:
+            raise SnapshotError(
+                f"the image of {sandbox.id!r} keeps {', '.join(volumes)} in volumes, which no "
+                "snapshot of a container holds",
+                hint="use an image without VOLUME",
+            )
+        made: list[SandboxImage] = []
+
+        async def take() -> None:
+            made.append(await self.images.commit(sandbox.machine.container))
+
+        try:
+            await finish(take())
+        except asyncio.CancelledError:
+            for image in made:
+                await finish(self.images.discard(image))
+            raise
+        return made[0]
+
+    async def restart(self, sandbox: DockerSandbox, image: SandboxImage) -> None:
+        """Remove the container; let the sandbox adopt another, made from `image`."""
+        facts = await self.images.facts(self.images.check(image))
+        await self._remove_container(sandbox)
+        sandbox.adopt(await self._start(sandbox, facts), facts)
+
+    async def remove(self, sandbox: DockerSandbox) -> None:
+        """Remove the container and everything of it. Idempotent."""
+        if sandbox.id in self._sandboxes:
+            await self._remove_container(sandbox)
+            del self._sandboxes[sandbox.id], self._labels[sandbox.id]
+            self._facts.pop(sandbox.id, None)
+            await self.images.sweep()
+
+    async def _remove_container(self, sandbox: DockerSandbox) -> None:
+        try:
+            await self.engine.remove(PREFIX + sandbox.id)
+        finally:
+            shutil.rmtree(self._directory / sandbox.id, ignore_errors=True)
+
+    async def aclose(self) -> None:
+        """Tear everything down. Idempotent."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for sandbox in list(self._sandboxes.values()):
+                    group.create_task(sandbox.teardown())
+        except* SandboxError as errors:
+            raise errors.exceptions[0] from errors
+        finally:
+            await self.images.aclose()

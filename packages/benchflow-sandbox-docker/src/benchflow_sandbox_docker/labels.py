@@ -1,0 +1,71 @@
+"""The labels of what is ours in an engine that others use, too."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from benchflow_contracts.sandbox import SandboxRecord
+from benchflow_sandbox_core.owner import ProcessIdentity
+
+PROVIDER = "docker"
+KIND = "benchflow.kind"
+BOX, IMAGE = "box", "snapshot"
+PREFIX = "benchflow-"
+"""Of the names of our containers."""
+_ID, _OWNER, _CREATED, _GIVEN = (f"benchflow.{key}" for key in ("id", "owner", "created", "labels"))
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What one of our containers or images says of itself."""
+
+    id: str
+    owner: ProcessIdentity
+    created_at: float
+    labels: Mapping[str, str]
+
+    def encode(self, kind: str) -> dict[str, str]:
+        """Return it as labels of the engine; each label that was given is one of its own, too."""
+        given = {f"{_GIVEN}.{key}": value for key, value in self.labels.items()}
+        return {
+            KIND: kind,
+            _ID: self.id,
+            _OWNER: json.dumps(self.owner.to_json()),
+            _CREATED: repr(self.created_at),
+            _GIVEN: json.dumps(dict(self.labels)),
+            **given,
+        }
+
+    @classmethod
+    def decode(cls, labels: Mapping[str, str] | None) -> "Label | None":
+        """Read it back; `None` when it is not ours, or not whole."""
+        try:
+            found = labels or {}
+            owner = ProcessIdentity(**json.loads(found[_OWNER]))
+            given: Any = json.loads(found[_GIVEN])
+            return cls(found[_ID], owner, float(found[_CREATED]), given)
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def record(self) -> SandboxRecord:
+        """Return the public view."""
+        return SandboxRecord(
+            id=self.id,
+            provider=PROVIDER,
+            owner_alive=self.owner.alive,
+            created_at=self.created_at,
+            labels=self.labels,
+        )
+
+
+def box_of(container: Mapping[str, Any]) -> Label | None:
+    """Return the label of a listed container, when it is one that we made.
+
+    A container that somebody else starts from one of our snapshots inherits labels of ours,
+    but neither the kind nor the name.
+    """
+    label = Label.decode(container["Labels"])
+    if label is None or container["Labels"].get(KIND) != BOX:
+        return None
+    return label if container["Names"] == [f"/{PREFIX}{label.id}"] else None

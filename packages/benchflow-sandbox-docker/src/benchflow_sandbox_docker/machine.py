@@ -1,0 +1,101 @@
+"""One life of a container: its first process and the pipes that lead to it."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from benchflow_contracts.errors import SandboxError
+from benchflow_sandbox_core.guest.calls import GuestCalls
+from benchflow_sandbox_core.guest.fifos import CONTROL, FifoDirectory, FifoStreams
+from benchflow_sandbox_native import InitError
+
+from .accounts import AccountBook
+from .engine import Engine
+from .meter import MemoryMeter
+
+_START_SECONDS = 60.0
+Knocked = Callable[[int], None]
+
+
+def _nobody(_door: int) -> None:
+    """Leave a connection that waits for the model where it is."""
+
+
+class DockerMachine:
+    """What leads into a running container. The engine is asked for nothing but its start."""
+
+    def __init__(self, engine: Engine, container: str, pipes: Path) -> None:
+        self.engine = engine
+        self.container = container
+        self.knocked: Knocked = _nobody
+        """Told of each connection that waits for the model."""
+        for end in range(3):
+            os.mkfifo(pipes / f"{CONTROL}.{end}", 0o600)
+        self._fifos = FifoDirectory(os.open(pipes, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        self._calls = GuestCalls(self._fifos, self._knock)
+        self._closed = False
+        self.accounts = AccountBook(self)
+        self.meter = MemoryMeter(0)
+        self.shell = "/bin/sh"
+
+    @classmethod
+    async def start(cls, engine: Engine, container: str, pipes: Path) -> "DockerMachine":
+        """Start a container that was made; its first process answers on return.
+
+        Raises:
+            SandboxError: It did not start, or it cannot reach the pipes.
+        """
+        machine = cls(engine, container, pipes)
+        try:
+            await engine.do("start", container)
+            await machine._meet()
+        except BaseException:
+            machine.close()
+            raise
+        return machine
+
+    async def _meet(self) -> None:
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                await self._calls.ping()
+        except (InitError, TimeoutError) as error:
+            state = (await self.engine.do("inspect_container", self.container))["State"]
+            raise SandboxError(
+                f"the container {self.container!r} does not answer: {state['Status']} with "
+                f"exit code {state['ExitCode']} {state['Error']}",
+                hint="the engine must see this host's files: is it remote, or in a machine of "
+                "its own?",
+            ) from error
+        # From now on the end of the pipes is the death of the container.
+        self._calls.met()
+        state = (await self.engine.do("inspect_container", self.container))["State"]
+        self.meter = MemoryMeter(state["Pid"])
+
+    def _knock(self, door: int) -> None:
+        self.knocked(door)
+
+    @property
+    def init(self) -> GuestCalls:
+        """The calls to the first process; raise `SandboxError` once this is closed."""
+        if self._closed:
+            raise SandboxError(f"the container {self.container!r} is gone")
+        return self._calls
+
+    @property
+    def closed(self) -> bool:
+        """Whether this life is over."""
+        return self._closed
+
+    def streams(self) -> FifoStreams:
+        """Make the pipes of a new process."""
+        if self._closed:
+            raise SandboxError(f"the container {self.container!r} is gone")
+        return self._fifos.streams()
+
+    def close(self) -> None:
+        """Let go of the container, which ends it. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._calls.close()
+            self._fifos.close()

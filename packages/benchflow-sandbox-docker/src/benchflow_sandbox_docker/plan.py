@@ -1,0 +1,106 @@
+"""What the engine is told of a new container."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchflow_contracts.errors import SandboxUnsupportedError, UsageError
+from benchflow_contracts.sandbox import NetworkMode, SandboxSpec
+from benchflow_sandbox_core.relay.upstream import Upstream
+from benchflow_sandbox_native import guest_path
+
+INIT = "/.bf/init"
+_CAPABILITIES = (
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "NET_BIND_SERVICE",
+    "SETGID",
+    "SETPCAP",
+    "SETUID",
+)
+"""What package managers and services need of root, and what takes all of it from other users."""
+NETWORKS: dict[NetworkMode, str] = {"none": "none", "model-only": "none", "public": "bridge"}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One container, before it is made."""
+
+    name: str
+    image: str
+    pipes: Path
+    """The host's directory of the pipes that lead inside."""
+    labels: dict[str, str]
+
+    def arguments(self, spec: SandboxSpec) -> dict[str, Any]:
+        """Return the arguments of the engine's `create`.
+
+        The pipes are shown read-only: that keeps nobody from a pipe that is there, and root
+        inside from writing files to the host.
+        """
+        model = spec.model if spec.network == "model-only" else None
+        return {
+            "Image": self.image,
+            "Entrypoint": [INIT],
+            "Cmd": [str(0 if model is None else model.port)],
+            "User": "0:0",
+            "WorkingDir": "/",
+            "Labels": self.labels,
+            "Healthcheck": {"Test": ["NONE"]},
+            "StopTimeout": 0,
+            "Hostname": "sandbox",
+            "HostConfig": self._host(spec),
+        }
+
+    def _host(self, spec: SandboxSpec) -> dict[str, Any]:
+        limits = spec.limits
+        memory = None if limits.memory_mb is None else limits.memory_mb << 20
+        shown = [(str(guest_path()), INIT), (str(self.pipes), "/.bf/io")]
+        shown += [(mount.source, mount.target) for mount in spec.mounts]
+        return {
+            "NetworkMode": NETWORKS[spec.network],
+            "CapDrop": ["ALL"],
+            "CapAdd": list(_CAPABILITIES),
+            "SecurityOpt": ["no-new-privileges"],
+            # The first process is one of ours.
+            "PidsLimit": None if limits.pids is None else limits.pids + 1,
+            "Memory": memory,
+            "MemorySwap": memory,
+            "NanoCpus": None if limits.cpus is None else int(limits.cpus * 1e9),
+            "LogConfig": {"Type": "none"},
+            "RestartPolicy": {"Name": "no"},
+            "IpcMode": "private",
+            "Mounts": [
+                {"Type": "bind", "Source": source, "Target": target, "ReadOnly": True}
+                for source, target in shown
+            ],
+        }
+
+
+def check(spec: SandboxSpec) -> None:
+    """Refuse what no container of ours can be.
+
+    Raises:
+        UsageError: A path is not one inside, or the model's URL is none.
+        SandboxUnsupportedError: The network is not one that an engine gives.
+    """
+    for path in (spec.workdir, *(mount.target for mount in spec.mounts)):
+        if not path.startswith("/") or ".." in path.split("/") or "\0" in path:
+            raise UsageError(
+                f"{path!r} is not a path inside a sandbox",
+                hint="name an absolute path without '..'",
+            )
+    if spec.network not in NETWORKS:
+        raise SandboxUnsupportedError(
+            f"the docker sandbox has no network {spec.network!r}",
+            hint="use 'none', 'model-only' or 'public'",
+        )
+    if spec.model is not None and spec.network != "model-only":
+        raise SandboxUnsupportedError(
+            f"a model endpoint needs network 'model-only', not {spec.network!r}"
+        )
+    if spec.model is not None:
+        Upstream.of(spec.model)

@@ -1,0 +1,182 @@
+"""The provider `docker`: sandboxes in containers of an engine on this host."""
+
+import asyncio
+import os
+import secrets
+import shutil
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from benchflow_contracts.errors import (
+    SandboxError,
+    SandboxUnsupportedError,
+    SnapshotError,
+    UsageError,
+)
+from benchflow_contracts.sandbox import (
+    ReapPolicy,
+    SandboxCapabilities,
+    SandboxImage,
+    SandboxRecord,
+    SandboxSpec,
+)
+from benchflow_sandbox_core.owner import ProcessIdentity
+from benchflow_sandbox_core.shield import finish
+
+from .engine import Engine
+from .keeper import Keeper
+from .labels import PROVIDER
+from .plan import check
+from .probe import probe
+from .reap import boxes, claim, reap
+from .sandbox import DockerSandbox
+
+IMAGE = "BENCHFLOW_DOCKER_IMAGE"
+"""The environment variable that names the default image, when nothing else does."""
+_IMAGE = "python:3.12-slim"
+_SOCKET = "/var/run/docker.sock"
+
+
+class DockerProvider:
+    """Makes sandboxes of containers, over the engine's API alone.
+
+    Commands, the pipes of processes and the connections to ports inside do not pass through
+    the engine: they are named pipes in a directory that the container sees. So the engine must
+    be on this host; `$DOCKER_HOST` may name its Unix socket.
+
+    `image` is what a spec without one means; unset, $BENCHFLOW_DOCKER_IMAGE says it. `store` is
+    where the directories of pipes are; by default one per user.
+    """
+
+    def __init__(
+        self,
+        *,
+        allow_unisolated: bool = False,  # noqa: ARG002 - a container is always isolated
+        image: str | None = None,
+        store: Path | None = None,
+    ) -> None:
+        self._image = image or os.environ.get(IMAGE) or _IMAGE
+        self._directory = store or default_store()
+        self._engine: Engine | None = None
+        self._keeper: Keeper | None = None
+        self._place: Path | None = None
+        self._capabilities: SandboxCapabilities | None = None
+        self._starting = asyncio.Lock()
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        """The provider's name in the registry."""
+        return PROVIDER
+
+    async def create(
+        self,
+        spec: SandboxSpec,
+        *,
+        image: SandboxImage | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> DockerSandbox:
+        """Start a sandbox, from the spec or from a snapshot; it is ready on return."""
+        check(spec)
+        return await (await self._ready()).create(spec, image, labels or {})
+
+    async def capabilities(self) -> SandboxCapabilities:
+        """Probe by doing, once."""
+        if self._capabilities is None:
+            self._capabilities = await probe(await self._ready())
+        return self._capabilities
+
+    async def sandboxes(self) -> AsyncIterator[SandboxRecord]:
+        """Every sandbox of this provider in the engine, also of dead owners."""
+        async for _, label in boxes(await self._connected()):
+            yield label.record()
+
+    async def discard(self, image: SandboxImage) -> None:
+        """Forget a snapshot. Sandboxes made from it go on. Idempotent."""
+        if self._keeper is not None:
+            await self._keeper.images.discard(image)
+
+    async def save(self, image: SandboxImage, to: Path) -> None:
+        """Refuse: snapshots of this provider stay in the engine."""
+        raise SandboxUnsupportedError(
+            f"the docker sandbox saves no snapshots: {image.ref!r} is not written to {str(to)!r}",
+            hint="use the local sandbox to keep checkpoints",
+        )
+
+    async def load(self, saved: Path) -> SandboxImage:
+        """Refuse: nothing was ever saved by this provider."""
+        raise SnapshotError(f"{str(saved)!r} is no snapshot of the docker sandbox")
+
+    async def reap(self, policy: ReapPolicy) -> list[SandboxRecord]:
+        """Remove what dead owners left; return what was (or would be) removed."""
+        return await reap(await self._connected(), self._directory, policy)
+
+    async def aclose(self) -> None:
+        """Tear down every sandbox and snapshot of this instance. Idempotent."""
+        self._closed = True
+        await finish(self._aclose())
+
+    async def _aclose(self) -> None:
+        async with self._starting:
+            keeper, self._keeper = self._keeper, None
+            try:
+                if keeper is not None:
+                    await keeper.aclose()
+            finally:
+                if self._place is not None:
+                    shutil.rmtree(self._place, ignore_errors=True)
+                engine, self._engine = self._engine, None
+                if engine is not None:
+                    engine.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def _connected(self) -> Engine:
+        async with self._starting:
+            return await self._connect()
+
+    async def _connect(self) -> Engine:
+        if self._engine is None:
+            self._engine = await Engine.connect(socket_of_engine())
+        return self._engine
+
+    async def _ready(self) -> Keeper:
+        async with self._starting:
+            if self._closed:
+                raise SandboxError("the provider is closed", hint="make a new one")
+            if self._keeper is None:
+                engine = await self._connect()
+                owner = ProcessIdentity.of(os.getpid())
+                self._place = claim(self._directory, f"{os.getpid()}-{secrets.token_hex(4)}", owner)
+                self._keeper = Keeper(engine, self._place, self._image)
+            return self._keeper
+
+
+def socket_of_engine() -> str:
+    """Return the Unix socket of the engine; raise `UsageError` when it is none."""
+    named = os.environ.get("DOCKER_HOST") or f"unix://{_SOCKET}"
+    if not named.startswith("unix://"):
+        raise UsageError(
+            f"$DOCKER_HOST is {named!r}: the engine must be on this host",
+            hint="name a Unix socket, as in unix:///var/run/docker.sock",
+        )
+    return named.removeprefix("unix://")
+
+
+def default_store() -> Path:
+    """Return the directory of this user's pipes."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/benchflow/docker")
+    state = os.environ.get("XDG_STATE_HOME")
+    return Path(state or Path.home() / ".local" / "state") / "benchflow" / "docker"

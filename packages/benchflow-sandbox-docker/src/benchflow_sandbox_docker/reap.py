@@ -1,0 +1,75 @@
+"""Removing what a killed runner left behind, and nothing of anybody else."""
+
+import json
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+
+from benchflow_contracts.sandbox import ReapPolicy, SandboxRecord
+from benchflow_sandbox_core.owner import ProcessIdentity
+
+from .engine import Engine
+from .images import remove_image
+from .labels import BOX, IMAGE, KIND, Label, box_of
+
+_OWNER = "owner.json"
+
+
+async def boxes(engine: Engine) -> AsyncIterator[tuple[str, Label]]:
+    """Yield every container of ours, by the engine's own id."""
+    for container in await engine.labelled("containers", [f"{KIND}={BOX}"]):
+        label = box_of(container)
+        if label is not None:
+            yield container["Id"], label
+
+
+async def reap(engine: Engine, directory: Path, policy: ReapPolicy) -> list[SandboxRecord]:
+    """Remove the containers of dead owners that match `policy`; return their records.
+
+    One whose owner lives, or cannot be judged, is never touched. The snapshots and the pipes of
+    dead owners have no labels of a caller and go with any of them.
+    """
+    removed: list[SandboxRecord] = []
+    async for container, label in boxes(engine):
+        if label.owner.alive or not policy.dead_owners:
+            continue
+        if not policy.labels.items() <= label.labels.items():
+            continue
+        if not policy.dry_run:
+            await engine.remove(container)
+        removed.append(label.record())
+    if policy.dead_owners and not policy.dry_run:
+        await _sweep_images(engine)
+        sweep_places(directory)
+    return removed
+
+
+async def _sweep_images(engine: Engine) -> None:
+    found = await engine.labelled("images", [f"{KIND}={IMAGE}"])
+    # The latest first: an image cannot go before those that were made from it.
+    for image in sorted(found, key=lambda each: -each["Created"]):
+        label = Label.decode(image["Labels"])
+        # One with a tag is somebody's own, made from one of ours.
+        tags = set(image["RepoTags"] or ()) - {"<none>:<none>"}
+        if label is not None and not label.owner.alive and not tags:
+            await remove_image(engine, image["Id"])
+
+
+def claim(directory: Path, name: str, owner: ProcessIdentity) -> Path:
+    """Make the directory of one owner's pipes."""
+    place = directory / name
+    place.mkdir(mode=0o700, parents=True)
+    (place / _OWNER).write_text(json.dumps(owner.to_json()), encoding="utf-8")
+    return place
+
+
+def sweep_places(directory: Path) -> None:
+    """Remove the directories of dead owners."""
+    if not directory.is_dir():
+        return
+    for place in directory.iterdir():
+        with suppress(OSError, TypeError, ValueError):
+            text = (place / _OWNER).read_text(encoding="utf-8")
+            if not ProcessIdentity(**json.loads(text)).alive:
+                shutil.rmtree(place)

@@ -1,0 +1,273 @@
+"""One sandbox: the public object over the life of a container."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Protocol
+
+from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
+from benchflow_contracts.sandbox import (
+    Endpoint,
+    ExecResult,
+    Process,
+    SandboxImage,
+    SandboxSpec,
+    SnapshotLevel,
+)
+from benchflow_sandbox_core.accounts import Account
+from benchflow_sandbox_core.command import Command
+from benchflow_sandbox_core.forward import Connection, Forward
+from benchflow_sandbox_core.guest.doorman import Doorman
+from benchflow_sandbox_core.guest.wire import connect
+from benchflow_sandbox_core.process import BoxProcess
+from benchflow_sandbox_core.relay.server import Relay
+from benchflow_sandbox_core.relay.upstream import Upstream
+from benchflow_sandbox_core.shield import finish
+from benchflow_sandbox_core.thread import Stop, run
+
+from .engine import Engine
+from .holding import Holding
+from .images import Facts
+from .machine import DockerMachine
+from .plan import INIT
+from .transfer.archive import Archive
+from .transfer.download import Download
+from .transfer.upload import upload
+
+_CONNECTED = b"\x06"
+During = Callable[[], Awaitable[None]]
+
+
+class Keeper(Protocol):
+    """What a sandbox asks of the provider that made it."""
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of the container."""
+        ...
+
+    def check(self, image: SandboxImage) -> None:
+        """Raise `SnapshotError` when `image` cannot be restored."""
+        ...
+
+    async def seal(self, sandbox: "DockerSandbox") -> SandboxImage:
+        """Make an image of a sandbox that stands still."""
+        ...
+
+    async def restart(self, sandbox: "DockerSandbox", image: SandboxImage) -> None:
+        """Remove the container; let the sandbox adopt another, made from `image`."""
+        ...
+
+    async def remove(self, sandbox: "DockerSandbox") -> None:
+        """Remove the container and everything of it."""
+        ...
+
+
+class DockerSandbox:
+    """One container of the engine on this host."""
+
+    def __init__(self, name: str, spec: SandboxSpec, keeper: Keeper) -> None:
+        self._name = name
+        self._spec = spec
+        self._keeper = keeper
+        self._machine: DockerMachine | None = None
+        self._environment: Mapping[str, str] = {}
+        self._doorman: Doorman | None = None
+        self._relay: Relay | None = None
+        self._forwards: dict[int, tuple[Forward, Endpoint]] = {}
+        self._holding = Holding(keeper.engine)
+        self._changing = asyncio.Lock()
+
+    @property
+    def id(self) -> str:
+        """The sandbox's name, unique on this machine."""
+        return self._name
+
+    @property
+    def spec(self) -> SandboxSpec:
+        """What it was made from."""
+        return self._spec
+
+    @property
+    def machine(self) -> DockerMachine:
+        """The running container; raise `SandboxError` once it is torn down."""
+        if self._machine is None:
+            raise SandboxError(f"sandbox {self._name!r} is gone", hint="create a new one")
+        return self._machine
+
+    def adopt(self, machine: DockerMachine, facts: Facts) -> None:
+        """Take a started container as this sandbox's body and serve its relay."""
+        self._machine = machine
+        self._environment = facts.env
+        if self._spec.model is not None:
+            self._relay = Relay(Upstream.of(self._spec.model))
+            self._doorman = Doorman(machine, self._relay)
+
+    async def start_entrypoint(self) -> None:
+        """Start the spec's entrypoint as root, without any stream of the host."""
+        if self._spec.entrypoint is not None:
+            command = await self._command(self._spec.entrypoint, "root", "/", None)
+            await command.start(self.machine, (-1, -1, -1))
+
+    async def exec(
+        self,
+        cmd: str | Sequence[str],
+        *,
+        user: str | None = None,
+        timeout: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+    ) -> ExecResult:
+        """Run a command to its end. See `benchflow_contracts.sandbox.Sandbox.exec`."""
+        self._holding.refuse_own_task()
+        command = await self._command(cmd, user, cwd, env)
+        machine = self.machine
+        limit = self._spec.limits.output_bytes
+        return await command.run(machine, machine.meter, stdin, timeout, limit)
+
+    async def spawn(
+        self,
+        cmd: str | Sequence[str],
+        *,
+        user: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> BoxProcess:
+        """Start a command with live pipes in a process group of its own."""
+        self._holding.refuse_own_task()
+        command = await self._command(cmd, user, cwd, env)
+        machine = self.machine
+        streams = machine.streams()
+        try:
+            pid = await command.start(machine, streams.child)
+        except BaseException:
+            streams.close()
+            raise
+        streams.close_child()
+        return BoxProcess(machine, pid, streams, f"p{secrets.token_hex(4)}")
+
+    async def attach(self, process_id: str) -> Process:
+        """Refuse: nothing is carried into a container."""
+        raise SandboxUnsupportedError(
+            f"no process {process_id!r} can be carried: the docker sandbox has no live snapshots",
+            hint="use the local sandbox",
+        )
+
+    async def _command(
+        self,
+        cmd: str | Sequence[str],
+        user: str | None,
+        cwd: str | None,
+        env: Mapping[str, str] | None,
+    ) -> Command:
+        account = await self._account(user or self._spec.user)
+        added = {**self._environment, **self._spec.env, **(env or {})}
+        return Command.of(cmd, account, cwd or self._spec.workdir, added, self.machine.shell)
+
+    async def _account(self, name: str) -> Account:
+        return await self.machine.accounts.look_up(name)
+
+    async def upload(self, local: Path, remote: str, *, user: str = "root") -> None:
+        """Copy a regular file or a directory tree in, owned by `user`."""
+        self._holding.refuse_own_task()
+        account = await self._account(user)
+        await upload(self.machine, account.uid, account.gid, local, remote)
+
+    async def download(self, remote: str, local: Path, *, max_bytes: int = 1 << 30) -> None:
+        """Copy a regular file or a directory tree out to `local`, a new path."""
+        container = self.machine.container
+
+        def work(stop: Stop) -> None:
+            archive = Archive(self._keeper.engine.api, container)
+            Download(archive, max_bytes, stop).run(remote, local)
+
+        await run(work)
+
+    async def connect(self, port: int) -> Connection:
+        """Connect a stream to a port inside; raise `OSError` when nothing listens there."""
+        machine = self.machine
+        command = Command((INIT, "connect", str(port)), await self._account("0"), "/", {})
+        streams = machine.streams()
+        try:
+            await command.start(machine, streams.child)
+            streams.close_child()
+            reader, writer = await connect(streams)
+        finally:
+            streams.close()
+        if await reader.read(1) != _CONNECTED:
+            writer.close()
+            raise ConnectionRefusedError(f"nothing listens on port {port} of {self.id!r}")
+        return reader, writer
+
+    async def expose_port(self, port: int) -> Endpoint:
+        """Make a port inside reachable from the host's loopback. The same port twice is one."""
+        if not 0 < port < 65536:
+            raise SandboxError(f"{port!r} is not a port")
+        if port not in self._forwards:
+            forward = Forward(port, self.connect)
+            self._forwards[port] = (forward, await forward.start())
+        return self._forwards[port][1]
+
+    def freeze(self) -> AbstractAsyncContextManager[None]:
+        """Hold everything inside still. Re-entrant; thaws on exit."""
+        return self._freeze()
+
+    @asynccontextmanager
+    async def _freeze(self) -> AsyncGenerator[None]:
+        async with self._holding.hold(self.machine):
+            yield
+
+    async def snapshot(
+        self, level: SnapshotLevel = "filesystem", *, during: During | None = None
+    ) -> SandboxImage:
+        """Seal the current state, from one instant. The sandbox goes on unharmed."""
+        if level != "filesystem":
+            raise SandboxUnsupportedError(
+                f"the docker sandbox takes no {level!r} snapshots",
+                hint="use the local sandbox for them",
+            )
+        async with self._changing, self._holding.hold(self.machine):
+            if during is not None:
+                await during()
+            return await self._keeper.seal(self)
+
+    async def restore(self, image: SandboxImage) -> None:
+        """Go back to `image`. All processes end; `id`, spec and endpoints stay."""
+        async with self._changing:
+            old = self.machine
+            self._keeper.check(image)
+            if self._holding.held:
+                raise SnapshotError(f"sandbox {self._name!r} is frozen: thaw it before a restore")
+            for forward, _ in self._forwards.values():
+                await forward.hang_up()
+            await self._end_relay()
+            self._machine = None
+            old.close()
+            await self._keeper.restart(self, image)
+
+    async def teardown(self) -> None:
+        """End every process and remove everything. Idempotent."""
+        await finish(self._teardown())
+
+    async def _teardown(self) -> None:
+        async with self._changing:
+            self._holding.forget()
+            forwards, self._forwards = self._forwards, {}
+            for forward, _ in forwards.values():
+                await forward.aclose()
+            await self._end_relay()
+            machine, self._machine = self._machine, None
+            if machine is not None:
+                machine.close()
+            await self._keeper.remove(self)
+
+    async def _end_relay(self) -> None:
+        doorman, self._doorman = self._doorman, None
+        if doorman is not None:
+            await doorman.aclose()
+        relay, self._relay = self._relay, None
+        if relay is not None:
+            await relay.aclose()

@@ -1,0 +1,164 @@
+"""From a container to the host. Everything inside is hostile: names, kinds, sizes, depth."""
+
+import os
+import secrets
+import shutil
+import tarfile
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO, cast
+
+from benchflow_contracts.errors import TransferError
+from benchflow_sandbox_core.location import absolute
+from benchflow_sandbox_core.thread import Stop
+
+from .archive import Archive
+
+_CHUNK = 1 << 20
+_MAX_ENTRIES, _MAX_DEPTH = 100_000, 64
+_OVERHEAD = 4096
+"""Bytes of an archive for each entry, at most, beside the entry's own."""
+
+
+class Download:
+    """Copies one file or tree to a new local path, all of it or nothing.
+
+    The engine reads the files and nothing inside runs, so it works on one that stands still.
+    """
+
+    def __init__(self, archive: Archive, max_bytes: int, stop: Stop) -> None:
+        self._archive = archive
+        self._left = self._max_bytes = max_bytes
+        self._entries = 0
+        self._stop = stop
+
+    def run(self, remote: str, local: Path) -> None:
+        """Copy `remote` to `local`, which must not exist.
+
+        Raises:
+            TransferError: Refused, missing, or too big. `local` is not there then.
+        """
+        if os.path.lexists(local):
+            raise TransferError(f"{str(local)!r} exists; name a new path")
+        path = absolute(remote)
+        self._refuse_links_on_the_way(path)
+        temporary = local.with_name(f".{local.name}.{secrets.token_hex(6)}")
+        try:
+            local.parent.mkdir(parents=True, exist_ok=True)
+            self._unpack(path, temporary, remote)
+            temporary.rename(local)
+        except BaseException as error:
+            _discard(temporary)
+            if isinstance(error, OSError | tarfile.TarError):
+                raise TransferError(f"cannot download {remote!r}: {error}") from error
+            raise
+
+    def _refuse_links_on_the_way(self, path: str) -> None:
+        """Follow only links that root of the box owns: those came with the image."""
+        parents = [str(each) for each in reversed(PurePosixPath(path).parents)][1:]
+        for parent in parents:
+            if not self._archive.is_link(parent):
+                continue
+            with self._open(parent) as stream:
+                member = stream.next()
+            if member is None or member.uid != 0:
+                raise TransferError(f"{path!r} goes through a link at {parent!r}")
+
+    @contextmanager
+    def _open(self, path: str) -> Generator[tarfile.TarFile]:
+        with self._archive.tar(path) as pieces:
+            source = cast("IO[bytes]", _Pieces(pieces, self._check))
+            with tarfile.open(fileobj=source, mode="r|") as stream:
+                yield stream
+
+    def _check(self, taken: int) -> None:
+        self._stop.check()
+        if taken > self._max_bytes + (self._entries + 64) * _OVERHEAD + (1 << 20):
+            raise TransferError(f"the archive goes over the cap of {self._max_bytes} bytes")
+
+    def _unpack(self, path: str, target: Path, shown: str) -> None:
+        with self._open(path) as stream:
+            top: str | None = None
+            for member in stream:
+                stream.members = []  # type: ignore[attr-defined]  # a hostile one has many
+                self._entries += 1
+                parts = PurePosixPath(member.name).parts
+                if top is None:
+                    top = parts[0] if parts else "/"
+                self._refuse(member, parts, top, shown)
+                self._entry(stream, member, target.joinpath(*parts[1:]), target, shown)
+
+    def _refuse(
+        self, member: tarfile.TarInfo, parts: tuple[str, ...], top: str, shown: str
+    ) -> None:
+        where = f"{shown}/{'/'.join(parts[1:])}".rstrip("/")
+        if self._entries > _MAX_ENTRIES or len(parts) > _MAX_DEPTH:
+            limit = f"{_MAX_ENTRIES} entries or {_MAX_DEPTH} levels"
+            raise TransferError(f"{where[:200]!r}: the tree has more than {limit}")
+        if parts and (parts[0] != top or ".." in parts):
+            raise TransferError(f"{where[:200]!r} leads out of what was asked for")
+        if member.type not in {tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.LNKTYPE}:
+            raise TransferError(f"{where[:200]!r} is neither a regular file nor a directory")
+
+    def _entry(
+        self, stream: tarfile.TarFile, member: tarfile.TarInfo, to: Path, target: Path, shown: str
+    ) -> None:
+        if member.type == tarfile.DIRTYPE:
+            to.mkdir(mode=0o755)
+            return
+        if member.type == tarfile.LNKTYPE:
+            # A second name of a file that came before: the copies are two files.
+            first = target.joinpath(*PurePosixPath(member.linkname).parts[1:])
+            if ".." in PurePosixPath(member.linkname).parts or not first.is_file():
+                raise TransferError(f"{shown!r} holds a name of a file outside of it")
+            reader: IO[bytes] | None = first.open("rb")
+        else:
+            reader = stream.extractfile(member)
+        assert reader is not None
+        with reader:
+            self._file(reader, to, member.mode, shown)
+
+    def _file(self, reader: IO[bytes], to: Path, mode: int, shown: str) -> None:
+        writer = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            while chunk := reader.read(_CHUNK):
+                self._left -= len(chunk)
+                if self._left < 0:
+                    raise TransferError(f"{shown!r} goes over the cap of {self._max_bytes} bytes")
+                view = memoryview(chunk)
+                while view:
+                    view = view[os.write(writer, view) :]
+            os.fchmod(writer, 0o755 if mode & 0o111 else 0o644)
+        finally:
+            os.close(writer)
+
+
+class _Pieces:
+    """A file of what an iterator yields, for somebody who only reads."""
+
+    def __init__(self, pieces: Iterator[bytes], check: Callable[[int], None]) -> None:
+        self._pieces = pieces
+        self._check = check
+        self._held = bytearray()
+        self._taken = 0
+
+    def read(self, size: int) -> bytes:
+        """Return that many bytes, or fewer at the end."""
+        while len(self._held) < size:
+            piece = next(self._pieces, None)
+            if piece is None:
+                break
+            self._taken += len(piece)
+            self._check(self._taken)
+            self._held += piece
+        data = bytes(self._held[:size])
+        del self._held[:size]
+        return data
+
+
+def _discard(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

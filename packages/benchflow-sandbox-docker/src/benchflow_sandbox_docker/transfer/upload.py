@@ -1,0 +1,107 @@
+"""From the host into a container, through a program of ours inside."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchflow_contracts.errors import TransferError
+from benchflow_sandbox_core.entries import Entry, scan
+from benchflow_sandbox_core.location import absolute
+from benchflow_sandbox_native import guest as frames
+
+from benchflow_sandbox_docker.guest import Guest, run
+
+_CHUNK = 1 << 20
+_MAX_PATH = 4095
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What is put at one path."""
+
+    path: str
+    mode: int
+    content: bytes | Entry | None
+    """`None` for a directory."""
+
+    @classmethod
+    def directory(cls, path: str, mode: int = 0o755) -> "Item":
+        """Return a directory, which is left alone when it is there."""
+        return cls(path, mode, None)
+
+    @classmethod
+    def file(cls, path: str, start: bytes, end: str) -> "Item":
+        """Return a readable file with these bytes."""
+        return cls(path, 0o644, start + end.encode())
+
+
+async def upload(guest: Guest, uid: int, gid: int, local: Path, remote: str) -> None:
+    """Copy a regular file or a directory tree in.
+
+    Raises:
+        TransferError: Something was refused or broke.
+    """
+    target = absolute(remote)
+    entries = await asyncio.to_thread(lambda: list(scan(local)))
+    items = [_item(target, entry) for entry in entries]
+    await put(guest, uid, gid, items)
+
+
+def _item(target: str, entry: Entry) -> Item:
+    path = f"{target.rstrip('/')}/{entry.relative}" if entry.relative else target
+    return Item(path, entry.mode, None if entry.is_directory else entry)
+
+
+async def put(guest: Guest, uid: int, gid: int, items: Iterable[Item]) -> None:
+    """Write files and directories for one owner, in that order.
+
+    Raises:
+        TransferError: One was refused or broke; those before it are there.
+    """
+    failed: list[TransferError] = []
+
+    async def feed() -> AsyncIterator[bytes]:
+        try:
+            for item in items:
+                async for data in _encode(item):
+                    yield data
+            yield frames.encode_end()
+        except TransferError as error:
+            failed.append(error)  # the program inside sees the end of its input
+
+    said = await run(guest, "put", str(uid), str(gid), feed=feed())
+    if failed:
+        raise failed[0]
+    if said.code:
+        why = said.err.decode("utf-8", "replace")
+        raise TransferError(f"cannot upload: {why or f'the program ended with {said.code}'}")
+
+
+async def _encode(item: Item) -> AsyncIterator[bytes]:
+    path = item.path.encode("utf-8", "surrogateescape")
+    if len(path) > _MAX_PATH:
+        raise TransferError(f"{item.path[:200]!r} is too long a path")
+    if item.content is None:
+        yield frames.encode_directory(path, item.mode)
+    elif isinstance(item.content, bytes):
+        yield frames.encode_file(path, item.mode, len(item.content)) + item.content
+    else:
+        async for data in _encode_file(path, item.mode, item.content):
+            yield data
+
+
+async def _encode_file(path: bytes, mode: int, entry: Entry) -> AsyncIterator[bytes]:
+    try:
+        with entry.open() as file:
+            left = os.fstat(file.fileno()).st_size
+            yield frames.encode_file(path, mode, left)
+            while left:
+                data = await asyncio.to_thread(file.read, min(left, _CHUNK))
+                if not data:
+                    raise TransferError(f"{str(entry.path)!r} shrinks while it is read")
+                left -= len(data)
+                yield data
+    except OSError as error:
+        raise TransferError(f"cannot read {str(entry.path)!r}: {error.strerror}") from error

@@ -1,0 +1,43 @@
+import asyncio
+import os
+
+import pytest
+from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_sandbox_docker import DockerProvider
+
+
+@pytest.fixture
+def image():
+    """The base image. `.ci/docker` starts an engine and makes it."""
+    name = os.environ.get("BENCHFLOW_DOCKER_IMAGE")
+    if name is None:
+        why = "no engine and base image: export BENCHFLOW_DOCKER_IMAGE=$(.ci/docker)"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
+    return name
+
+
+@pytest.fixture
+def with_provider(image, tmp_path):
+    """Run an async test against a provider of its own, which is closed after."""
+
+    def run(test):
+        async def main():
+            async with DockerProvider(image=image, store=tmp_path / "store") as provider:
+                return await test(provider)
+
+        return asyncio.run(main())
+
+    return run
+
+
+@pytest.fixture
+def with_box(with_provider):
+    """Run an async test against one sandbox, made from the keywords of a spec."""
+
+    def run(test, **spec):
+        async def main(provider):
+            return await test(await provider.create(SandboxSpec(**spec)))
+
+        return with_provider(main)
+
+    return run

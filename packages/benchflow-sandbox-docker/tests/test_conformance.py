@@ -1,0 +1,15 @@
+import pytest
+from benchflow_contracts.testing import check_sandbox
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_provider_keeps_every_promise_of_the_contract(with_provider):
+    results = with_provider(check_sandbox)
+    assert {r.name: r.reason for r in results if r.status == "failed"} == {}
+    # What is not claimed, and nothing else, is skipped.
+    assert {r.reason for r in results if r.status == "skipped"} <= {
+        "capabilities: no live snapshots",
+        "capabilities: no disk limit",
+        "not claimed: the provider saves no snapshots",
+    }
