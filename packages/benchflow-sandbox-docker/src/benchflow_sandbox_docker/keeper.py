@@ -34,6 +34,8 @@ class Keeper:
         self._sandboxes: dict[str, DockerSandbox] = {}
         self._labels: dict[str, Label] = {}
         self._facts: dict[str, Facts] = {}
+        self._containers: dict[str, str] = {}
+        """The engine's own names."""
 
     async def create(
         self, spec: SandboxSpec, image: SandboxImage | None, labels: Mapping[str, str]
@@ -75,9 +77,9 @@ class Keeper:
         label = self._labels[sandbox.id].encode(BOX)
         plan = Plan(PREFIX + sandbox.id, facts.id, pipes, label)
         self._facts[sandbox.id] = facts
-        await self.engine.do(
-            "create_container_from_config", plan.arguments(sandbox.spec), plan.name
-        )
+        arguments = plan.arguments(sandbox.spec)
+        made = await self.engine.do("create_container_from_config", arguments, plan.name)
+        self._containers[sandbox.id] = made["Id"]
         machine = await DockerMachine.start(self.engine, plan.name, pipes)
         try:
             await make_ready(machine, sandbox.spec)
@@ -132,7 +134,10 @@ class Keeper:
 
     async def _remove_container(self, sandbox: DockerSandbox) -> None:
         try:
-            await self.engine.remove(PREFIX + sandbox.id)
+            # By its id: a removal that fails has taken the name already.
+            container = self._containers.get(sandbox.id, PREFIX + sandbox.id)
+            await self.engine.remove(container)
+            self._containers.pop(sandbox.id, None)
         finally:
             shutil.rmtree(self._directory / sandbox.id, ignore_errors=True)
 

@@ -68,4 +68,6 @@ def box_of(container: Mapping[str, Any]) -> Label | None:
     label = Label.decode(container["Labels"])
     if label is None or container["Labels"].get(KIND) != BOX:
         return None
-    return label if container["Names"] == [f"/{PREFIX}{label.id}"] else None
+    # A removal that failed has taken the name already.
+    nameless = not container["Names"] and container["State"] in {"dead", "removing"}
+    return label if nameless or container["Names"] == [f"/{PREFIX}{label.id}"] else None

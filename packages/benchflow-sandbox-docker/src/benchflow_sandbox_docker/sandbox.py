@@ -245,8 +245,10 @@ class DockerSandbox:
                 await forward.hang_up()
             await self._end_relay()
             self._machine = None
-            old.close()
-            await self._keeper.restart(self, image)
+            try:
+                await self._keeper.restart(self, image)
+            finally:
+                old.close()
 
     async def teardown(self) -> None:
         """End every process and remove everything. Idempotent."""
@@ -260,9 +262,13 @@ class DockerSandbox:
                 await forward.aclose()
             await self._end_relay()
             machine, self._machine = self._machine, None
-            if machine is not None:
-                machine.close()
-            await self._keeper.remove(self)
+            try:
+                # Before its pipes are closed: one that ends by itself meanwhile is written down
+                # by the engine, which then cannot remove it.
+                await self._keeper.remove(self)
+            finally:
+                if machine is not None:
+                    machine.close()
 
     async def _end_relay(self) -> None:
         doorman, self._doorman = self._doorman, None
