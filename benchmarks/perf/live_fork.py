@@ -9,6 +9,7 @@ import asyncio
 import os
 import tempfile
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from benchflow_contracts.sandbox import Process, SandboxImage, SandboxSpec
@@ -17,6 +18,8 @@ from memory import own_memory
 from report import emit
 
 HEAPS, FORKS, CHILDREN, PARALLEL, WAVES = (10, 100, 500), 8, 8, 4, 4
+LAZY_HEAPS = (100, 500)
+STAGES = ("child", "first_answer", "filled")
 SPEC = SandboxSpec()
 AGENT = """
 import http.server, os, sqlite3, sys, threading, time
@@ -122,15 +125,68 @@ async def heap(provider: LocalProvider, megabytes: int) -> None:
     await parent.teardown()
 
 
+async def prepared(
+    provider: LocalProvider, megabytes: int, stack: AsyncExitStack
+) -> tuple[LocalProvider, SandboxImage, str]:
+    """Return an image of a sandbox with a heap, and the agent in it."""
+    parent = await provider.create(SPEC)
+    stack.push_async_callback(parent.teardown)
+    agent = await parent.spawn(["python3", "-I", "-c", AGENT, str(megabytes)])
+    stack.push_async_callback(agent.aclose)
+    await agent.stdout.read()
+    image = await parent.snapshot("live")
+    stack.push_async_callback(provider.discard, image)
+    return provider, image, agent.id
+
+
+async def timed(provider: LocalProvider, image: SandboxImage, agent: str) -> list[float]:
+    """Make a child; return when it was there, had answered, and had all of its memory."""
+    started = time.perf_counter()
+    took: list[float] = []
+    sandbox = await provider.create(SPEC, image=image)
+    took.append(time.perf_counter() - started)
+    carried = await sandbox.attach(agent)
+    await ask(carried)
+    took.append(time.perf_counter() - started)
+    await sandbox.filled()
+    took.append(time.perf_counter() - started)
+    await carried.aclose()
+    await sandbox.teardown()
+    return [seconds * 1000 for seconds in took]
+
+
+async def lazily(whole: LocalProvider, lazy: LocalProvider, megabytes: int) -> None:
+    """Measure children that come before their memory and such that come with it, in turn."""
+    found: dict[str, list[list[float]]] = {"whole": [], "lazy": []}
+    async with AsyncExitStack() as stack:
+        worlds = {
+            "whole": await prepared(whole, megabytes, stack),
+            "lazy": await prepared(lazy, megabytes, stack),
+        }
+        for _ in range(CHILDREN + 1):
+            for kind, world in worlds.items():
+                found[kind].append(await timed(*world))
+    for kind, rows in found.items():
+        name = f"live_fork/{megabytes}mb/{kind}"
+        for what, values in zip(STAGES, zip(*rows[1:], strict=True), strict=True):
+            emit(f"{name}/{what}", list(values))
+
+
 async def main() -> None:
     """Measure every size."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", choices=("criu", "runsc"), default="criu")
     engine = parser.parse_args().engine
     with tempfile.TemporaryDirectory() as store:
-        async with LocalProvider(store=Path(store), engine=engine) as provider:
+        where = Path(store)
+        async with LocalProvider(store=where, engine=engine, lazy_megabytes=0) as provider:
             for megabytes in HEAPS:
                 await heap(provider, megabytes)
+            if engine == "criu":
+                async with LocalProvider(store=where / "lazy") as lazy:
+                    await lazy.capabilities()
+                    for megabytes in LAZY_HEAPS:
+                        await lazily(provider, lazy, megabytes)
 
 
 asyncio.run(main())

@@ -298,6 +298,7 @@ class Keeper:
         """Get ready to `fork` a box, so that it is frozen for less time."""
         forker, body, machine = self.forker(), self._bodies[sandbox.id], sandbox.machine
         assert isinstance(machine, Machine)
+        await machine.filled()
         shown = [(mount.source, mount.target) for mount in sandbox.spec.mounts]
         shown += [(path, path) for path in body.base.binds]
         layer = f"l{secrets.token_hex(3)}"
@@ -388,7 +389,7 @@ class Keeper:
     ) -> None:
         """Bring the parent back as one more child, in the life of its old handles."""
         with Wiring.of(state.processes) as wiring:
-            made = await self._revive(sandbox, state, wiring, held=held)
+            made = await self._revive(sandbox, state, wiring, held=held, lazy=False)
             machine.move(made)
             for process in sandbox.processes:
                 streams = wiring.made[process.id]
@@ -398,20 +399,20 @@ class Keeper:
 
     async def _bring_up(self, sandbox: LocalSandbox, state: LiveState) -> None:
         with Wiring.of(state.processes) as wiring:
-            machine = await self._revive(sandbox, state, wiring, held=False)
+            machine = await self._revive(sandbox, state, wiring, held=False, lazy=True)
             await sandbox.adopt(machine)
             for carried in state.processes:
                 streams = wiring.made.pop(carried.id)
                 sandbox.carry_in(BoxProcess(machine, carried.pid, streams, carried.id))
 
     async def _revive(
-        self, sandbox: LocalSandbox, state: LiveState, wiring: Wiring, *, held: bool
+        self, sandbox: LocalSandbox, state: LiveState, wiring: Wiring, *, held: bool, lazy: bool
     ) -> Machine:
         """Bring a box back, with a second try after a failure."""
         forker, body, group = self.forker(), self._bodies[sandbox.id], sandbox.group
         place = self._new_place(sandbox)
         try:
-            return await forker.revive(state, place, group, wiring, stopped=held)
+            return await forker.revive(state, place, group, wiring, stopped=held, lazy=lazy)
         except SnapshotError:
             await self._stop(body)
             group.remove()

@@ -18,6 +18,7 @@ from .box.paths import open_strict
 from .calls import InitCalls
 from .cgroup.group import Group
 from .launcher import Call, Launcher
+from .live.lazy import Filling
 from .readiness import readable
 from .rootfs.base import Base
 
@@ -47,6 +48,7 @@ class Machine:
         self._control = -1
         self._pid = 0
         self._calls = InitCalls(self._client)
+        self._filling: Filling | None = None
         self._parked = Gate()
 
     @classmethod
@@ -88,14 +90,21 @@ class Machine:
 
     @classmethod
     async def revive(
-        cls, launcher: Launcher, request: dict[str, Any], pipes: list[int]
+        cls,
+        launcher: Launcher,
+        request: dict[str, Any],
+        pipes: list[int],
+        filling: Filling | None = None,
     ) -> "Machine":
         """Bring a box back from a live image; its processes run on return.
 
         Raises:
             SandboxError: It did not come back. The launcher still has to `stop` it.
         """
-        async with launcher.call("restore", pipes, **request) as call:
+        given = pipes if filling is None else [*pipes, filling.tell]
+        async with launcher.call("restore", given, **request) as call:
+            if filling is not None:
+                filling.started()
             outside = (await call.answer()).fds
             try:
                 answer = await call.answer()
@@ -105,6 +114,7 @@ class Machine:
                 raise
         fds = [*answer.fds, *outside]
         machine = cls(request["box"], answer.message["notes"], fds)
+        machine._filling = filling
         try:
             await machine._meet(held=request["stopped"])
         except BaseException:
@@ -129,6 +139,20 @@ class Machine:
     def fds(self) -> tuple[int, int, int, int]:
         """What leads into the box."""
         return self.pidfd, self.root, self.netns, self._control
+
+    @property
+    def came_lazily(self) -> bool:
+        """Whether it ran before all of its memory was there."""
+        return self._filling is not None
+
+    async def filled(self) -> None:
+        """Return when all of its memory is there.
+
+        Raises:
+            SnapshotError: It never will be: the box is dead.
+        """
+        if self._filling is not None:
+            await self._filling.done()
 
     def park(self) -> None:
         """Let go of a box that has ended and comes back, and stay what others hold."""
@@ -171,6 +195,8 @@ class Machine:
     def close(self) -> None:
         """Let go of the box. Idempotent."""
         self._parked.open()
+        if self._filling is not None:
+            self._filling.close()
         fds = self.fds
         self.pidfd = self.root = self.netns = self._control = -1
         for fd in fds:

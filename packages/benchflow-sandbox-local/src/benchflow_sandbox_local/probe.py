@@ -17,6 +17,7 @@ from benchflow_contracts.sandbox import (
 )
 
 from .keeper import Keeper
+from .live.lazy_probe import probe_lazy
 from .live.probe import LostInForkError, probe_live
 from .live.verdict import Verdict, Verdicts
 from .sandbox import LocalSandbox
@@ -69,6 +70,7 @@ async def probe(keeper: Keeper) -> SandboxCapabilities:
             await sandbox.teardown()
         if await found.attempt("live", lambda: _live(keeper, endpoint)):
             found.levels.add("live")
+            await found.attempt("lazy", lambda: _lazy(keeper))
     return SandboxCapabilities(
         isolation=keeper.isolation,
         snapshot_levels=frozenset(found.levels),
@@ -177,22 +179,44 @@ async def _freeze(sandbox: LocalSandbox) -> None:
 
 
 async def _live(keeper: Keeper, endpoint: ModelEndpoint) -> None:
-    version = await keeper.live_version()
-    verdicts = Verdicts(version)
+    spec = SandboxSpec(network="model-only", model=endpoint)
+    lost = await _remembered(
+        await keeper.live_version(),
+        lambda: probe_live(keeper, spec, without=keeper.lost_in_fork),
+    )
+    if lost:
+        raise SandboxUnsupportedError(
+            lost, hint="use level 'filesystem', or another kernel or CRIU"
+        )
+
+
+async def _lazy(keeper: Keeper) -> None:
+    """Let large children run before their memory is there, where that loses nothing."""
+    if keeper.live_engine != "criu" or keeper.forker().laziness.megabytes is None:
+        return
+    laziness = keeper.forker().laziness
+    lost = await _remembered(
+        f"{await keeper.live_version()} lazily",
+        lambda: probe_lazy(keeper, laziness, SandboxSpec()),
+    )
+    if lost:
+        raise SandboxUnsupportedError(lost, hint="children come with all of their memory")
+    laziness.proven = True
+
+
+async def _remembered(what: str, find_out: Callable[[], Awaitable[None]]) -> str:
+    """Return what a fork loses here: as it was found before, or now."""
+    verdicts = Verdicts(what)
     verdict = verdicts.get()
     if verdict is None:
         try:
-            spec = SandboxSpec(network="model-only", model=endpoint)
-            await probe_live(keeper, spec, without=keeper.lost_in_fork)
+            await find_out()
         except LostInForkError as error:
             verdict = Verdict(lost=str(error))
         else:
             verdict = Verdict()
         verdicts.put(verdict)
-    if verdict.lost:
-        raise SandboxUnsupportedError(
-            verdict.lost, hint="use level 'filesystem', or another kernel or CRIU"
-        )
+    return verdict.lost
 
 
 async def _snapshot(keeper: Keeper, sandbox: LocalSandbox) -> None:

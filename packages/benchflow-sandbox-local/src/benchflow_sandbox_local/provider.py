@@ -28,6 +28,7 @@ from .gvisor.engine import GvisorEngine
 from .gvisor.keeper import GvisorKeeper
 from .keeper import Keeper
 from .launcher import Launcher, LauncherError, mount_point
+from .live.lazy import least
 from .probe import probe
 from .sandbox import LocalSandbox
 from .store.labels import PROVIDER, LabelStore
@@ -56,7 +57,9 @@ class LocalProvider:
     it, and without that they are in memory. `live_seconds` is the most that one dump or one
     restore may take: a box that is dumped for longer is lost. `engine` is what runs and forks
     the boxes: `criu` for processes of this kernel, `runsc` for those of gVisor's; unset,
-    $BENCHFLOW_LIVE_ENGINE says it, and without that it is `criu`.
+    $BENCHFLOW_LIVE_ENGINE says it, and without that it is `criu`. A child of a live image of
+    `lazy_megabytes` or more runs before all of its memory is there, once `capabilities()` has
+    found that to work; unset, $BENCHFLOW_LAZY_MEGABYTES says it, and 0 is never.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class LocalProvider:
         live_images: LiveImages | None = None,
         live_seconds: float = 120,
         engine: Engine | None = None,
+        lazy_megabytes: int | None = None,
     ) -> None:
         self._allow_unisolated = allow_unisolated
         self._directory = store or default_store()
@@ -77,6 +81,7 @@ class LocalProvider:
         self._live_images = live_images or _place_of_images()
         self._live_seconds = live_seconds
         self._engine = engine or _engine()
+        self._lazy_megabytes = least(lazy_megabytes)
         self._rooted = os.geteuid() == 0
         self._launcher: Launcher | None = None
         self._keeper: Keeper | PlainKeeper | None = None
@@ -182,7 +187,7 @@ class LocalProvider:
         if self._engine == "runsc":
             gvisor = GvisorEngine.find(rooted=self._rooted)
         made = Keeper if gvisor is None else partial(GvisorKeeper, gvisor)
-        return made(
+        keeper = made(
             self._launcher,
             self._directory,
             store,
@@ -191,6 +196,9 @@ class LocalProvider:
             live_budget=self._live_budget,
             live_seconds=self._live_seconds,
         )
+        if gvisor is None and keeper.no_live is None:
+            keeper.forker().laziness.megabytes = self._lazy_megabytes
+        return keeper
 
     async def _launch(self) -> Launcher:
         root = mount_point(self._directory)

@@ -34,6 +34,7 @@ from .box.paths import open_strict
 from .cgroup.group import Group
 from .holding import hold_stopped
 from .live.dump import Dump, HangUpError
+from .machine import Machine
 from .shell import shell_of
 from .store.layers import Forked
 from .transfer.digest import Digests, Known
@@ -335,6 +336,20 @@ class LocalSandbox:
             forward = Forward(port, self.connect)
             self._forwards[port] = (forward, await forward.start())
         return self._forwards[port][1]
+
+    @property
+    def came_lazily(self) -> bool:
+        """Whether this child of a live snapshot ran before all of its memory was there."""
+        return isinstance(self._machine, Machine) and self._machine.came_lazily
+
+    async def filled(self) -> None:
+        """Return when all of a lazy child's memory is there.
+
+        Raises:
+            SnapshotError: It never will be: the child is dead.
+        """
+        if isinstance(self._machine, Machine):
+            await self._machine.filled()
 
     def freeze(self) -> AbstractAsyncContextManager[None]:
         """Hold everything inside still. Re-entrant; thaws on exit."""

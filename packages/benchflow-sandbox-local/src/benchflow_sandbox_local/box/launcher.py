@@ -15,6 +15,7 @@ from .boot import Plan, boot
 from .checkpoint import Checkpoint
 from .digest import image_digest
 from .engine import Engine, end_engine
+from .pager import Pager
 from .parent import die_with, inherit
 from .remains import end_children
 from .standby import Standby
@@ -45,6 +46,8 @@ class _Live:
     """The process that brings it back, while that runs."""
     reviving: socket.socket | None = None
     """Where to tell that it is back."""
+    pager: Pager | None = None
+    """What gives it its memory, until it has all of it."""
 
 
 class Launcher:
@@ -72,8 +75,11 @@ class Launcher:
         try:
             self._serve_all()
         finally:
-            groups = (group for live in self._boxes.values() for group in live.groups)
-            end_children(tuple(groups))
+            lives = self._boxes.values()
+            pagers = frozenset(live.pager.group for live in lives if live.pager is not None)
+            for live in lives:
+                self._let_go(live)
+            end_children(tuple(group for live in lives for group in live.groups), pagers)
 
     def _serve_all(self) -> None:
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -211,10 +217,17 @@ class Launcher:
         except OSError:
             self._space.unmount_root(family, box)
             raise
-        self._boxes[box] = _Live(
+        live = self._boxes[box] = _Live(
             0, family, _groups(request), engine=waiting.pid, reviving=reply.dup()
         )
         image, work = self._space.image(request["image"]), self._space.work(box)
+        if request["pager"] is not None:
+            try:
+                # The engine calls it from its directory, whatever that is called by then.
+                live.pager = Pager.start(request["pager"], image, waiting.directory, fds.pop())
+            except OSError:
+                waiting.close()
+                raise
         waiting.begin(Job(request, merged, image, work, fds), reply)
 
     @property
@@ -229,12 +242,16 @@ class Launcher:
         assert reply is not None
         with reply:
             try:
+                unpaged = "" if live.pager is None else live.pager.failure
                 if status != 0:
-                    raise engine.EngineError(5, engine.complaint(work, status))
+                    raise engine.EngineError(5, unpaged or engine.complaint(work, status))
                 if (made := engine.made(work)) in self._ended:
                     # By now the number may be somebody else's.
                     raise engine.EngineError(3, "its first process has ended at once")
                 live.pid = made
+                if unpaged:
+                    os.kill(made, signal.SIGKILL)
+                    raise engine.EngineError(5, unpaged)
                 numbers.require_exchanged(work)
                 _lead_into(made, reply)
             except (OSError, ValueError) as error:
@@ -260,18 +277,41 @@ class Launcher:
             self._standby.reaped(pid)
             self._ended.add(pid)
             for box, live in list(self._boxes.items()):
-                if pid == live.engine:
-                    self._revived(box, live, status)
-                elif pid == live.pid:
-                    live.pid = 0
-                    if live.waiting is not None and not live.engine:
-                        self._finish(box, live)
+                self._reaped(box, live, pid, status)
             if not self._busy:
                 self._ended.clear()
+
+    def _reaped(self, box: str, live: _Live, pid: int, status: int) -> None:
+        if pid == live.engine:
+            self._revived(box, live, status)
+        elif live.pager is not None and pid == live.pager.pid:
+            self._paged(live, live.pager, status)
+        elif pid == live.pid:
+            live.pid = 0
+            self._let_go(live)
+            if live.waiting is not None and not live.engine:
+                self._finish(box, live)
+
+    def _paged(self, live: _Live, pager: Pager, status: int) -> None:
+        """Note that a pager has ended; a box that lacks memory must not run on."""
+        pager.ended(status)
+        if not pager.failure:
+            self._let_go(live)
+            return
+        if live.engine:
+            end_engine(live.engine)
+        if live.pid:
+            os.kill(live.pid, signal.SIGKILL)
+
+    def _let_go(self, live: _Live) -> None:
+        if live.pager is not None:
+            live.pager.let_go()
+            live.pager = None
 
     def _finish(self, box: str, live: _Live) -> None:
         """Remove what a dead box leaves, and tell the runner."""
         del self._boxes[box]
+        self._let_go(live)
         assert live.waiting is not None
         with live.waiting as reply:
             try:

@@ -60,14 +60,15 @@ def _removed(path: str) -> bool:
     return False
 
 
-def end_children(groups: tuple[str, ...]) -> None:
+def end_children(groups: tuple[str, ...], pagers: frozenset[int] = frozenset()) -> None:
     """End all children of this process, also such as it inherits meanwhile, and the groups.
 
+    Those in the process groups `pagers` end by themselves when their box is dead, not before.
     What does not die is left after a while: the kernel holds it, not we.
     """
     end = time.monotonic() + _SECONDS
     while (found := _children()) and time.monotonic() < end:
-        kill(found)
+        kill(pid for pid in found if os.getpgid(pid) not in pagers)
         thaw(groups)
         _collect(found, end)
     remove(groups)

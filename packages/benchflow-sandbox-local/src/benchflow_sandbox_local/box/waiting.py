@@ -142,6 +142,7 @@ class Waiting:
 
 def _options(request: dict[str, Any]) -> str:
     lines = ["leave-stopped"] if request["stopped"] else []
+    lines += ["lazy-pages"] if request["pager"] is not None else []
     shown = [f"bf{number}" for number in range(len(request["mounts"]))]
     lines += [f"external mnt[{name}]:{PLACE}/{name}" for name in shown]
     keys = ["extnet", *(f"pipe:[{inode}]" for inode in request["pipes"])]

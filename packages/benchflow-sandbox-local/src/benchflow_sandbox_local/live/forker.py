@@ -3,10 +3,11 @@
 import asyncio
 import os
 import signal
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from benchflow_contracts.errors import SandboxError, SnapshotError
+from benchflow_sandbox_native import pager_path
 
 from benchflow_sandbox_local.launcher import Launcher, LauncherError
 from benchflow_sandbox_local.machine import Machine, Place
@@ -14,6 +15,7 @@ from benchflow_sandbox_local.machine import Machine, Place
 from .carried import Wiring
 from .dump import Dump, start
 from .engine import LiveEngine
+from .lazy import Filling, Laziness
 from .state import LiveState
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ class Forker:
 
     def __init__(self, launcher: Launcher, engine: LiveEngine, seconds: float) -> None:
         self._launcher = launcher
+        self.laziness = Laziness()
         self._engine = engine
         self._seconds = seconds
 
@@ -68,13 +71,23 @@ class Forker:
         await self._launcher.ask("retire", box=box, layer=layer)
 
     async def revive(
-        self, state: LiveState, place: Place, group: "Group", wiring: Wiring, *, stopped: bool
+        self,
+        state: LiveState,
+        place: Place,
+        group: "Group",
+        wiring: Wiring,
+        *,
+        stopped: bool,
+        lazy: bool = False,
     ) -> Machine:
         """Bring a box back on a root of its own; with `stopped` it is frozen on return.
+
+        A `lazy` one that is large enough runs before all of its memory is there.
 
         Raises:
             SnapshotError: It did not come back. The launcher still has to `stop` it.
         """
+        filling = Filling() if lazy and self.laziness.covers(state) else None
         request: dict[str, Any] = {
             "engine": self._engine.told,
             "family": place.family,
@@ -89,17 +102,22 @@ class Forker:
             "image_bytes": state.bytes,
             "pipes": wiring.inodes,
             "stopped": stopped,
+            "pager": None if filling is None else str(pager_path()),
         }
-        try:
-            async with asyncio.timeout(self._seconds):
-                machine = await Machine.revive(self._launcher, request, wiring.fds)
-                if stopped:
-                    await _hold(group)
-        except TimeoutError as error:
-            why = f"the engine did not end in {self._seconds:.0f} s"
-            raise SnapshotError(f"the box does not come back: {why}") from error
-        except SandboxError as error:
-            raise SnapshotError(f"the box does not come back: {error}") from error
+        with ExitStack() as undo:
+            if filling is not None:
+                undo.callback(filling.close)
+            try:
+                async with asyncio.timeout(self._seconds):
+                    machine = await Machine.revive(self._launcher, request, wiring.fds, filling)
+                    if stopped:
+                        await _hold(group)
+            except TimeoutError as error:
+                why = f"the engine did not end in {self._seconds:.0f} s"
+                raise SnapshotError(f"the box does not come back: {why}") from error
+            except SandboxError as error:
+                raise SnapshotError(f"the box does not come back: {error}") from error
+            undo.pop_all()
         wiring.connected()
         return machine
 

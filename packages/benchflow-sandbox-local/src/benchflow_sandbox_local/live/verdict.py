@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from benchflow_contracts import Model
-from benchflow_sandbox_native import identity_library, init_path
+from benchflow_sandbox_native import identity_library, init_path, pager_path
 
 
 class Verdict(Model):
@@ -54,6 +54,6 @@ def _key(engine: str) -> str:
     facts = [kernel.release, kernel.version, kernel.machine, engine, str(os.geteuid())]
     digest = hashlib.sha256(json.dumps(facts).encode())
     sources = sorted(Path(__file__).parent.parent.rglob("*.py"))
-    for path in (*sources, init_path(), identity_library()):
+    for path in (*sources, init_path(), identity_library(), pager_path()):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:32]

@@ -1,0 +1,94 @@
+"""Boxes that run before all of their memory is there."""
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from benchflow_contracts.errors import SnapshotError, UsageError
+from benchflow_contracts.sandbox import SandboxImage
+
+from benchflow_sandbox_local.readiness import readable
+
+from .state import LiveState
+
+LEAST = "BENCHFLOW_LAZY_MEGABYTES"
+"""The environment variable that says from which size on, when nothing else does."""
+DEFAULT_MEGABYTES = 80
+"""Below it, a child that is read at once is there as soon."""
+
+
+@dataclass(slots=True)
+class Laziness:
+    """Which children come before their memory."""
+
+    megabytes: int | None = None
+    """The size of an image from which on they do; `None` for none."""
+    proven: bool = False
+    """Whether a child was forked like that here and had all that it held."""
+    _trials: set[str] = field(default_factory=set[str])
+
+    @contextmanager
+    def trial(self, image: SandboxImage) -> Generator[None]:
+        """Let the children of one image do in any case, to find out whether they can."""
+        name = image.ref.rpartition("/")[2]
+        self._trials.add(name)
+        try:
+            yield
+        finally:
+            self._trials.discard(name)
+
+    def covers(self, state: LiveState) -> bool:
+        """Whether a child of `state` does."""
+        if state.name in self._trials:
+            return True
+        enough = self.megabytes is not None and state.bytes >= self.megabytes << 20
+        return self.proven and enough
+
+
+class Filling:
+    """The memory that a box does not have yet, as the runner sees it."""
+
+    def __init__(self) -> None:
+        self._told, self.tell = os.pipe2(os.O_CLOEXEC)
+        """The pager writes to `tell`; it closes it when the box is dead."""
+        self._lost = False
+
+    async def done(self) -> None:
+        """Return when the box has all of its memory.
+
+        Raises:
+            SnapshotError: It never will: the box is dead.
+        """
+        if self._told >= 0:
+            await readable(self._told)
+            self._lost = not os.read(self._told, 1)
+            self.close()
+        if self._lost:
+            raise SnapshotError(
+                "the box was lost before all of its memory was there",
+                hint="make another child; lazy_megabytes=0 brings all of its memory at once",
+            )
+
+    def started(self) -> None:
+        """Leave the other end to the pager alone. Idempotent."""
+        if self.tell >= 0:
+            os.close(self.tell)
+            self.tell = -1
+
+    def close(self) -> None:
+        """Ask no more. Idempotent."""
+        self.started()
+        if self._told >= 0:
+            os.close(self._told)
+            self._told = -1
+
+
+def least(megabytes: int | None) -> int | None:
+    """Return the size that holds: the one named, or else the environment's; 0 is never."""
+    if megabytes is None:
+        named = os.environ.get(LEAST) or str(DEFAULT_MEGABYTES)
+        if not named.isdecimal():
+            raise UsageError(f"${LEAST} is {named!r}", hint="set it to a number; 0 is never")
+        megabytes = int(named)
+    return megabytes or None

@@ -1,0 +1,83 @@
+"""Finding out whether boxes can run before their memory is there: a toy compares all of its own."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Protocol
+
+from benchflow_contracts.errors import SandboxError, SandboxTimeoutError
+from benchflow_contracts.sandbox import Process, SandboxImage, SandboxSpec
+
+from benchflow_sandbox_local.sandbox import LocalSandbox
+
+from .lazy import Laziness
+from .probe import LostInForkError
+
+_TOY = Path(__file__).with_name("lazy_toy.py")
+_PATIENCE = 120.0
+_MEGABYTES = 32
+_DEPTH = 2
+
+
+class Maker(Protocol):
+    """What the probe needs of a keeper."""
+
+    async def create(
+        self, spec: SandboxSpec, image: SandboxImage | None, labels: Mapping[str, str]
+    ) -> LocalSandbox:
+        """Start a sandbox, from the spec or from a snapshot."""
+        ...
+
+    async def discard(self, image: SandboxImage) -> None:
+        """Forget a snapshot."""
+        ...
+
+
+async def probe_lazy(maker: Maker, laziness: Laziness, spec: SandboxSpec) -> None:
+    """Fork a toy lazily, and the child once more; return when nothing was lost.
+
+    Raises:
+        LostInForkError: A page was wrong, or children do not come before their memory.
+        SandboxError: It could not be found out.
+    """
+    try:
+        async with asyncio.timeout(_PATIENCE), AsyncExitStack() as stack:
+            await _run(maker, laziness, spec, stack)
+    except TimeoutError as error:
+        raise SandboxTimeoutError(f"the lazy probe took over {_PATIENCE:.0f} s") from error
+
+
+async def _run(maker: Maker, laziness: Laziness, spec: SandboxSpec, stack: AsyncExitStack) -> None:
+    sandbox = await maker.create(spec, None, {})
+    stack.push_async_callback(sandbox.teardown)
+    source = _TOY.read_text(encoding="utf-8")
+    toy: Process = await sandbox.spawn(["python3", "-I", "-c", source, str(_MEGABYTES)])
+    await _answer(toy)
+    for _ in range(_DEPTH):
+        image = await sandbox.snapshot("live")
+        stack.push_async_callback(maker.discard, image)
+        with laziness.trial(image):
+            sandbox = await maker.create(spec, image, {})
+        stack.push_async_callback(sandbox.teardown)
+        if not sandbox.came_lazily:
+            raise LostInForkError("boxes do not come back before their memory")
+        toy = await sandbox.attach(toy.id)
+        await toy.stdin.write(b"look\n")
+        if wrong := await _answer(toy):
+            raise LostInForkError(
+                f"a box that runs before its memory is there loses pages: {wrong}"
+            )
+
+
+async def _answer(toy: Process) -> object:
+    said = b""
+    while not said.endswith(b"\n"):
+        data = await toy.stdout.read()
+        if not data:
+            complaint = (await toy.stderr.read())[-500:].decode(errors="replace")
+            raise SandboxError(f"the lazy probe's program ended: {complaint}")
+        said += data
+    told: object = json.loads(said)
+    return told
