@@ -197,6 +197,7 @@ async def measure(name: str) -> None:
         mounts = (await agent.needs(role)).mounts
         spec = SandboxSpec(mounts=mounts, network="model-only", model=ModelEndpoint(upstream=url))
         async with LocalProvider() as provider:
+            await provider.capabilities()  # as a rollout does: large children come lazily then
             bench = Bench(agent, provider, spec, role)
             await bench.run()
     report(name, bench.samples)
