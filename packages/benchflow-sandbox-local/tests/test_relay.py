@@ -387,9 +387,8 @@ def test_a_service_that_does_not_read_cannot_hold_up_the_end(with_provider):
         writer.write(b"x" * 64_000_000)
         assert await process.stdout.read()
         await stuck(writer)
-        forward, _ = sandbox._forwards[8080]
         async with asyncio.timeout(20):
-            await forward.aclose()
+            await sandbox._forwards.aclose()
         writer.transport.abort()
         await sandbox.teardown()
 

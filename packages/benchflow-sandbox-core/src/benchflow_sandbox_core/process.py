@@ -1,12 +1,14 @@
 """A running process of a box, with live pipes."""
 
 import asyncio
+import secrets
 import signal
 
 from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox import ByteReader, ByteWriter
 from benchflow_sandbox_native import InitError
 
+from .command import Command
 from .life import Life
 from .pipes import Streams
 from .shield import finish
@@ -22,6 +24,18 @@ class BoxProcess:
         self._streams = streams
         self._code: int | None = None
         self._waiting = asyncio.Lock()
+
+    @classmethod
+    async def start(cls, machine: Life, command: Command) -> "BoxProcess":
+        """Start a command with live pipes; raise as `Command.start` does."""
+        streams = machine.streams()
+        try:
+            pid = await command.start(machine, streams.child)
+        except BaseException:
+            streams.close()
+            raise
+        streams.close_child()
+        return cls(machine, pid, streams, f"p{secrets.token_hex(4)}")
 
     @property
     def id(self) -> str:

@@ -1,7 +1,7 @@
 """Work that is not cut in the middle."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -21,3 +21,22 @@ async def finish(work: Coroutine[Any, Any, T]) -> T:
             task.exception()
         raise cancelled
     return task.result()
+
+
+async def finish_or(work: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable[None]]) -> T:
+    """Run `work` to its end; when the caller is cancelled meanwhile, undo what it made."""
+    made: list[T] = []
+
+    async def take() -> None:
+        made.append(await work)
+
+    async def drop() -> None:
+        for one in made:
+            await undo(one)
+
+    try:
+        await finish(take())
+    except asyncio.CancelledError:
+        await finish(drop())
+        raise
+    return made[0]

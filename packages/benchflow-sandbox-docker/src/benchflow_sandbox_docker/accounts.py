@@ -2,15 +2,16 @@
 
 from benchflow_contracts.errors import SandboxError
 from benchflow_sandbox_core.accounts import MAX_FILE, Account, Accounts
+from benchflow_sandbox_core.guest.port import PipedLife
 from benchflow_sandbox_native import InitError
 
-from .guest import Guest, run
+from .guest import run
 
 
 class AccountBook:
     """The users of one container, read again whenever its files have changed."""
 
-    def __init__(self, guest: Guest) -> None:
+    def __init__(self, guest: PipedLife) -> None:
         self._guest = guest
         self._seen: int | None = None
         self.passwd = b""

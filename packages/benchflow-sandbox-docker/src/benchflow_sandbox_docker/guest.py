@@ -5,29 +5,12 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 from benchflow_contracts.errors import SandboxError
-from benchflow_sandbox_core.guest.calls import GuestCalls
-from benchflow_sandbox_core.guest.fifos import FifoStreams
+from benchflow_sandbox_core.guest.port import INIT, PipedLife
 from benchflow_sandbox_core.pipes import PipeReader, PipeWriter
 from benchflow_sandbox_core.shield import finish
 from benchflow_sandbox_native import InitError
-
-from .plan import INIT
-
-
-class Guest(Protocol):
-    """What runs a program inside."""
-
-    @property
-    def init(self) -> GuestCalls:
-        """What starts processes; raise `SandboxError` once this life is over."""
-        ...
-
-    def streams(self) -> FifoStreams:
-        """Make the pipes of a new process."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +23,7 @@ class Said:
 
 
 async def run(
-    guest: Guest, *arguments: str, feed: AsyncIterator[bytes] | None = None, most: int = 4096
+    guest: PipedLife, *arguments: str, feed: AsyncIterator[bytes] | None = None, most: int = 4096
 ) -> Said:
     """Run one of them to its end, with `feed` as its input.
 
@@ -84,7 +67,7 @@ async def _read(pipe: PipeReader, most: int) -> bytes:
     return kept
 
 
-async def _end(guest: Guest, pid: int) -> None:
+async def _end(guest: PipedLife, pid: int) -> None:
     with suppress(InitError, SandboxError):
         await guest.init.kill(pid, signal.SIGKILL, group=True)
         await guest.init.wait(pid)

@@ -11,7 +11,7 @@ from pathlib import Path
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
 from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
 from benchflow_sandbox_core.owner import ProcessIdentity
-from benchflow_sandbox_core.shield import finish
+from benchflow_sandbox_core.shield import finish_or
 
 from .engine import Engine
 from .home import make_ready
@@ -105,18 +105,8 @@ class Keeper:
                 "snapshot of a container holds",
                 hint="use an image without VOLUME",
             )
-        made: list[SandboxImage] = []
-
-        async def take() -> None:
-            made.append(await self.images.commit(sandbox.machine.container))
-
-        try:
-            await finish(take())
-        except asyncio.CancelledError:
-            for image in made:
-                await finish(self.images.discard(image))
-            raise
-        return made[0]
+        container = sandbox.machine.container
+        return await finish_or(self.images.commit(container), self.images.discard)
 
     async def restart(self, sandbox: DockerSandbox, image: SandboxImage) -> None:
         """Remove the container; let the sandbox adopt another, made from `image`."""

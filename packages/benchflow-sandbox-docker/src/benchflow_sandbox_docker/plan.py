@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchflow_contracts.errors import SandboxUnsupportedError, UsageError
+from benchflow_contracts.errors import SandboxUnsupportedError
 from benchflow_contracts.sandbox import NetworkMode, SandboxSpec
-from benchflow_sandbox_core.relay.upstream import Upstream
+from benchflow_sandbox_core.guest.port import INIT
+from benchflow_sandbox_core.spec import check_spec
 from benchflow_sandbox_native import guest_path
 
-INIT = "/.bf/init"
 _CAPABILITIES = (
     "CHOWN",
     "DAC_OVERRIDE",
@@ -87,20 +87,9 @@ def check(spec: SandboxSpec) -> None:
         UsageError: A path is not one inside, or the model's URL is none.
         SandboxUnsupportedError: The network is not one that an engine gives.
     """
-    for path in (spec.workdir, *(mount.target for mount in spec.mounts)):
-        if not path.startswith("/") or ".." in path.split("/") or "\0" in path:
-            raise UsageError(
-                f"{path!r} is not a path inside a sandbox",
-                hint="name an absolute path without '..'",
-            )
+    check_spec(spec)
     if spec.network not in NETWORKS:
         raise SandboxUnsupportedError(
             f"the docker sandbox has no network {spec.network!r}",
             hint="use 'none', 'model-only' or 'public'",
         )
-    if spec.model is not None and spec.network != "model-only":
-        raise SandboxUnsupportedError(
-            f"a model endpoint needs network 'model-only', not {spec.network!r}"
-        )
-    if spec.model is not None:
-        Upstream.of(spec.model)

@@ -6,8 +6,6 @@ import secrets
 import shutil
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from benchflow_contracts.errors import (
     SandboxError,
@@ -22,8 +20,9 @@ from benchflow_contracts.sandbox import (
     SandboxRecord,
     SandboxSpec,
 )
+from benchflow_sandbox_core.closing import Closing
+from benchflow_sandbox_core.home import home
 from benchflow_sandbox_core.owner import ProcessIdentity
-from benchflow_sandbox_core.shield import finish
 
 from .engine import Engine
 from .keeper import Keeper
@@ -39,7 +38,7 @@ _IMAGE = "python:3.12-slim"
 _SOCKET = "/var/run/docker.sock"
 
 
-class DockerProvider:
+class DockerProvider(Closing):
     """Makes sandboxes of containers, over the engine's API alone.
 
     Commands, the pipes of processes and the connections to ports inside do not pass through
@@ -58,13 +57,12 @@ class DockerProvider:
         store: Path | None = None,
     ) -> None:
         self._image = image or os.environ.get(IMAGE) or _IMAGE
-        self._directory = store or default_store()
+        self._directory = store or home() / "docker"
         self._engine: Engine | None = None
         self._keeper: Keeper | None = None
         self._place: Path | None = None
         self._capabilities: SandboxCapabilities | None = None
         self._starting = asyncio.Lock()
-        self._closed = False
 
     @property
     def name(self) -> str:
@@ -113,11 +111,6 @@ class DockerProvider:
         """Remove what dead owners left; return what was (or would be) removed."""
         return await reap(await self._connected(), self._directory, policy)
 
-    async def aclose(self) -> None:
-        """Tear down every sandbox and snapshot of this instance. Idempotent."""
-        self._closed = True
-        await finish(self._aclose())
-
     async def _aclose(self) -> None:
         async with self._starting:
             keeper, self._keeper = self._keeper, None
@@ -130,17 +123,6 @@ class DockerProvider:
                 engine, self._engine = self._engine, None
                 if engine is not None:
                     engine.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     async def _connected(self) -> Engine:
         async with self._starting:
@@ -172,11 +154,3 @@ def socket_of_engine() -> str:
             hint="name a Unix socket, as in unix:///var/run/docker.sock",
         )
     return named.removeprefix("unix://")
-
-
-def default_store() -> Path:
-    """Return the directory of this user's pipes."""
-    if os.geteuid() == 0:
-        return Path("/var/lib/benchflow/docker")
-    state = os.environ.get("XDG_STATE_HOME")
-    return Path(state or Path.home() / ".local" / "state") / "benchflow" / "docker"

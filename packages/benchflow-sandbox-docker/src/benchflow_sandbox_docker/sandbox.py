@@ -1,7 +1,6 @@
 """One sandbox: the public object over the life of a container."""
 
 import asyncio
-import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -18,9 +17,10 @@ from benchflow_contracts.sandbox import (
 )
 from benchflow_sandbox_core.accounts import Account
 from benchflow_sandbox_core.command import Command
-from benchflow_sandbox_core.forward import Connection, Forward
+from benchflow_sandbox_core.forward import Connection
+from benchflow_sandbox_core.forwards import Forwards
 from benchflow_sandbox_core.guest.doorman import Doorman
-from benchflow_sandbox_core.guest.wire import connect
+from benchflow_sandbox_core.guest.port import connect_port
 from benchflow_sandbox_core.process import BoxProcess
 from benchflow_sandbox_core.relay.server import Relay
 from benchflow_sandbox_core.relay.upstream import Upstream
@@ -31,12 +31,10 @@ from .engine import Engine
 from .holding import Holding
 from .images import Facts
 from .machine import DockerMachine
-from .plan import INIT
 from .transfer.archive import Archive
 from .transfer.download import Download
 from .transfer.upload import upload
 
-_CONNECTED = b"\x06"
 During = Callable[[], Awaitable[None]]
 
 
@@ -76,7 +74,7 @@ class DockerSandbox:
         self._environment: Mapping[str, str] = {}
         self._doorman: Doorman | None = None
         self._relay: Relay | None = None
-        self._forwards: dict[int, tuple[Forward, Endpoint]] = {}
+        self._forwards = Forwards(self.connect)
         self._holding = Holding(keeper.engine)
         self._changing = asyncio.Lock()
 
@@ -139,15 +137,7 @@ class DockerSandbox:
         """Start a command with live pipes in a process group of its own."""
         self._holding.refuse_own_task()
         command = await self._command(cmd, user, cwd, env)
-        machine = self.machine
-        streams = machine.streams()
-        try:
-            pid = await command.start(machine, streams.child)
-        except BaseException:
-            streams.close()
-            raise
-        streams.close_child()
-        return BoxProcess(machine, pid, streams, f"p{secrets.token_hex(4)}")
+        return await BoxProcess.start(self.machine, command)
 
     async def attach(self, process_id: str) -> Process:
         """Refuse: nothing is carried into a container."""
@@ -188,28 +178,11 @@ class DockerSandbox:
 
     async def connect(self, port: int) -> Connection:
         """Connect a stream to a port inside; raise `OSError` when nothing listens there."""
-        machine = self.machine
-        command = Command((INIT, "connect", str(port)), await self._account("0"), "/", {})
-        streams = machine.streams()
-        try:
-            await command.start(machine, streams.child)
-            streams.close_child()
-            reader, writer = await connect(streams)
-        finally:
-            streams.close()
-        if await reader.read(1) != _CONNECTED:
-            writer.close()
-            raise ConnectionRefusedError(f"nothing listens on port {port} of {self.id!r}")
-        return reader, writer
+        return await connect_port(self.machine, port)
 
     async def expose_port(self, port: int) -> Endpoint:
         """Make a port inside reachable from the host's loopback. The same port twice is one."""
-        if not 0 < port < 65536:
-            raise SandboxError(f"{port!r} is not a port")
-        if port not in self._forwards:
-            forward = Forward(port, self.connect)
-            self._forwards[port] = (forward, await forward.start())
-        return self._forwards[port][1]
+        return await self._forwards.expose(port)
 
     def freeze(self) -> AbstractAsyncContextManager[None]:
         """Hold everything inside still. Re-entrant; thaws on exit."""
@@ -241,8 +214,7 @@ class DockerSandbox:
             self._keeper.check(image)
             if self._holding.held:
                 raise SnapshotError(f"sandbox {self._name!r} is frozen: thaw it before a restore")
-            for forward, _ in self._forwards.values():
-                await forward.hang_up()
+            await self._forwards.hang_up()
             await self._end_relay()
             self._machine = None
             try:
@@ -257,9 +229,7 @@ class DockerSandbox:
     async def _teardown(self) -> None:
         async with self._changing:
             self._holding.forget()
-            forwards, self._forwards = self._forwards, {}
-            for forward, _ in forwards.values():
-                await forward.aclose()
+            await self._forwards.aclose()
             await self._end_relay()
             machine, self._machine = self._machine, None
             try:

@@ -5,8 +5,7 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self, cast
+from typing import Literal, cast
 
 from benchflow_contracts.errors import (
     SandboxError,
@@ -20,8 +19,9 @@ from benchflow_contracts.sandbox import (
     SandboxRecord,
     SandboxSpec,
 )
-from benchflow_sandbox_core.relay.upstream import Upstream
-from benchflow_sandbox_core.shield import finish
+from benchflow_sandbox_core.closing import Closing
+from benchflow_sandbox_core.home import home
+from benchflow_sandbox_core.spec import check_spec
 
 from .cgroup import hierarchy
 from .gvisor.engine import GvisorEngine
@@ -43,7 +43,7 @@ ENGINE = "BENCHFLOW_LIVE_ENGINE"
 """The environment variable that names the engine of live snapshots."""
 
 
-class LocalProvider:
+class LocalProvider(Closing):
     """Makes isolated sandboxes with namespaces, an overlay root, seccomp and cgroups.
 
     Needs nothing but Linux: no daemon, no image registry. As root everything works;
@@ -75,7 +75,7 @@ class LocalProvider:
         lazy_megabytes: int | None = None,
     ) -> None:
         self._allow_unisolated = allow_unisolated
-        self._directory = store or default_store()
+        self._directory = store or home()
         self._prefer_v2 = prefer_cgroup_v2
         self._live_budget = live_budget_mb << 20
         self._live_images = live_images or _place_of_images()
@@ -87,7 +87,6 @@ class LocalProvider:
         self._keeper: Keeper | PlainKeeper | None = None
         self._capabilities: SandboxCapabilities | None = None
         self._starting = asyncio.Lock()
-        self._closed = False
 
     @property
     def name(self) -> str:
@@ -102,7 +101,7 @@ class LocalProvider:
         labels: Mapping[str, str] | None = None,
     ) -> LocalSandbox:
         """Start a sandbox, from the spec or from a snapshot; it is ready on return."""
-        _check(spec)
+        check_spec(spec)
         keeper = await self._ready()
         return await keeper.create(spec, image, labels or {})
 
@@ -141,11 +140,6 @@ class LocalProvider:
         """Remove what dead owners left; return what was (or would be) removed."""
         return await asyncio.to_thread(reap, self._directory, policy)
 
-    async def aclose(self) -> None:
-        """Tear down every sandbox and snapshot of this instance. Idempotent."""
-        self._closed = True
-        await finish(self._aclose())
-
     async def _aclose(self) -> None:
         try:
             if self._keeper is not None:
@@ -153,17 +147,6 @@ class LocalProvider:
         finally:
             if self._launcher is not None:
                 await self._launcher.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     async def _ready(self) -> Keeper | PlainKeeper:
         async with self._starting:
@@ -218,14 +201,6 @@ class LocalProvider:
             ) from error
 
 
-def default_store() -> Path:
-    """Return the directory that this user's boxes share."""
-    if os.geteuid() == 0:
-        return Path("/var/lib/benchflow")
-    state = os.environ.get("XDG_STATE_HOME")
-    return Path(state or Path.home() / ".local" / "state") / "benchflow"
-
-
 def _engine() -> Engine:
     named = os.environ.get(ENGINE) or "criu"
     if named not in {"criu", "runsc"}:
@@ -238,19 +213,3 @@ def _place_of_images() -> LiveImages:
     if named not in {"memory", "disk"}:
         raise UsageError(f"${PLACE} is {named!r}", hint="set it to 'memory' or 'disk'")
     return cast("LiveImages", named)
-
-
-def _check(spec: SandboxSpec) -> None:
-    paths = (spec.workdir, *(mount.target for mount in spec.mounts))
-    for path in paths:
-        if not path.startswith("/") or ".." in path.split("/") or "\0" in path:
-            raise UsageError(
-                f"{path!r} is not a path inside a sandbox",
-                hint="name an absolute path without '..'",
-            )
-    if spec.model is not None and spec.network != "model-only":
-        raise SandboxUnsupportedError(
-            f"a model endpoint needs network 'model-only', not {spec.network!r}"
-        )
-    if spec.model is not None:
-        Upstream.of(spec.model)

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import secrets
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -20,13 +19,14 @@ from benchflow_contracts.sandbox import (
 )
 from benchflow_sandbox_core.accounts import Account
 from benchflow_sandbox_core.command import Command
-from benchflow_sandbox_core.forward import Connection, Forward
+from benchflow_sandbox_core.forward import Connection
+from benchflow_sandbox_core.forwards import Forwards
 from benchflow_sandbox_core.freezing import Freezer
 from benchflow_sandbox_core.gate import Gate
 from benchflow_sandbox_core.process import BoxProcess
 from benchflow_sandbox_core.relay.server import Relay
 from benchflow_sandbox_core.relay.upstream import Upstream
-from benchflow_sandbox_core.shield import finish
+from benchflow_sandbox_core.shield import finish, finish_or
 from benchflow_sandbox_core.thread import run
 
 from .body import Body
@@ -117,7 +117,7 @@ class LocalSandbox:
         self._environment = environment
         self._machine: Body | None = None
         self._relay: Relay | None = None
-        self._forwards: dict[int, tuple[Forward, Endpoint]] = {}
+        self._forwards = Forwards(self.connect)
         self._freezer = Freezer(group, lambda: self.machine.init)
         self._changing = asyncio.Lock()
         self._work = Gate()
@@ -208,15 +208,7 @@ class LocalSandbox:
         self._freezer.refuse_own_task()
         command = self._command(cmd, user, cwd, env)
         async with self._work.passing():
-            machine = self.machine
-            streams = machine.streams()
-            try:
-                pid = await command.start(machine, streams.child)
-            except BaseException:
-                streams.close()
-                raise
-            streams.close_child()
-            process = BoxProcess(machine, pid, streams, f"p{secrets.token_hex(4)}")
+            process = await BoxProcess.start(self.machine, command)
             self._processes[process.id] = process
             return process
 
@@ -330,12 +322,7 @@ class LocalSandbox:
 
     async def expose_port(self, port: int) -> Endpoint:
         """Make a port inside reachable from the host's loopback. The same port twice is one."""
-        if not 0 < port < 65536:
-            raise SandboxError(f"{port!r} is not a port")
-        if port not in self._forwards:
-            forward = Forward(port, self.connect)
-            self._forwards[port] = (forward, await forward.start())
-        return self._forwards[port][1]
+        return await self._forwards.expose(port)
 
     @property
     def came_lazily(self) -> bool:
@@ -375,18 +362,7 @@ class LocalSandbox:
 
     async def _whole(self, work: Coroutine[Any, Any, SandboxImage]) -> SandboxImage:
         """Take an image to its end; discard one that nobody waits for any more."""
-        made: list[SandboxImage] = []
-
-        async def take() -> None:
-            made.append(await work)
-
-        try:
-            await finish(take())
-        except asyncio.CancelledError:
-            for image in made:
-                await finish(self._keeper.discard(image))
-            raise
-        return made[0]
+        return await finish_or(work, self._keeper.discard)
 
     async def _fork_after(self, during: During) -> SandboxImage:
         """Take a live snapshot of the instant that `during` reads.
@@ -452,8 +428,7 @@ class LocalSandbox:
 
     async def disconnect(self) -> None:
         """End what leads into a life that is over; the addresses stay."""
-        for forward, _ in self._forwards.values():
-            await forward.hang_up()
+        await self._forwards.hang_up()
         await self._end_relay()
 
     def hold_for_seal(self) -> AbstractAsyncContextManager[None]:
@@ -482,9 +457,7 @@ class LocalSandbox:
     async def _teardown(self) -> None:
         async with self._changing:
             self._freezer.release()
-            forwards, self._forwards = self._forwards, {}
-            for forward, _ in forwards.values():
-                await forward.aclose()
+            await self._forwards.aclose()
             await self._end_relay()
             machine, self._machine = self._machine, None
             if machine is not None:

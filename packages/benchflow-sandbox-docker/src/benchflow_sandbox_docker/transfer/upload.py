@@ -8,10 +8,11 @@ from pathlib import Path
 
 from benchflow_contracts.errors import TransferError
 from benchflow_sandbox_core.entries import Entry, scan
+from benchflow_sandbox_core.guest.port import PipedLife
 from benchflow_sandbox_core.location import absolute
 from benchflow_sandbox_native import guest as frames
 
-from benchflow_sandbox_docker.guest import Guest, run
+from benchflow_sandbox_docker.guest import run
 
 _CHUNK = 1 << 20
 _MAX_PATH = 4095
@@ -37,7 +38,7 @@ class Item:
         return cls(path, 0o644, start + end.encode())
 
 
-async def upload(guest: Guest, uid: int, gid: int, local: Path, remote: str) -> None:
+async def upload(guest: PipedLife, uid: int, gid: int, local: Path, remote: str) -> None:
     """Copy a regular file or a directory tree in.
 
     Raises:
@@ -54,7 +55,7 @@ def _item(target: str, entry: Entry) -> Item:
     return Item(path, entry.mode, None if entry.is_directory else entry)
 
 
-async def put(guest: Guest, uid: int, gid: int, items: Iterable[Item]) -> None:
+async def put(guest: PipedLife, uid: int, gid: int, items: Iterable[Item]) -> None:
     """Write files and directories for one owner, in that order.
 
     Raises:

@@ -8,12 +8,11 @@ from typing import Protocol
 
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, TransferError
 from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
-from benchflow_sandbox_core.command import Command
 from benchflow_sandbox_core.forward import Connection
 from benchflow_sandbox_core.freezing import Freezer
 from benchflow_sandbox_core.guest.doorman import Doorman
 from benchflow_sandbox_core.guest.patch import Patches
-from benchflow_sandbox_core.guest.wire import connect
+from benchflow_sandbox_core.guest.port import INIT, connect_port
 from benchflow_sandbox_core.location import absolute
 from benchflow_sandbox_core.relay.server import Relay
 from benchflow_sandbox_core.relay.upstream import Upstream
@@ -25,9 +24,7 @@ from benchflow_sandbox_local.sandbox import During, Keeper, LocalSandbox
 
 from .machine import GvisorMachine
 
-_INIT = "/.bf/init"
 _SPECIAL = 3
-_CONNECTED = b"\x06"
 
 
 class GvisorForker(Keeper, Protocol):
@@ -96,20 +93,7 @@ class GvisorSandbox(LocalSandbox):
 
     async def connect(self, port: int) -> Connection:
         """Connect a stream to a port inside; raise `OSError` when nothing listens there."""
-        machine = self.gvisor
-        argv = (_INIT, "connect", str(port))
-        command = Command(argv, self._account("root"), "/", {})
-        streams = machine.streams()
-        try:
-            await command.start(machine, streams.child)
-            streams.close_child()
-            reader, writer = await connect(streams)
-        finally:
-            streams.close()
-        if await reader.read(1) != _CONNECTED:
-            writer.close()
-            raise ConnectionRefusedError(f"nothing listens on port {port} of {self.id!r}")
-        return reader, writer
+        return await connect_port(self.gvisor, port)
 
     async def _dial(self, port: int) -> socket.socket:
         return await self._patches.start(await self.connect(port))
@@ -121,7 +105,7 @@ class GvisorSandbox(LocalSandbox):
         cannot be done while the box is held still: then it is left out.
         """
         if not self._freezer.held:
-            found = await self.exec((_INIT, "plain", absolute(remote)), user="root", cwd="/")
+            found = await self.exec((INIT, "plain", absolute(remote)), user="root", cwd="/")
             if found.exit_code == _SPECIAL:
                 raise TransferError(f"{remote!r} is or holds a pipe or a socket")
         await super().download(remote, local, max_bytes=max_bytes)
