@@ -134,9 +134,10 @@ def test_only_declared_artifacts_reach_the_grading_box(make_node, make_task, ver
 
 def test_what_the_agent_deleted_is_gone_in_the_grading_box_too(make_node, make_task, verifier):
     task = make_task(artifacts=["/workspace/old.txt"])
-    (task.files_dir / "workspace").mkdir(parents=True)
-    (task.files_dir / "workspace" / "old.txt").write_text("old")
-    (task.files_dir / "workspace" / "kept.txt").write_text("kept")
+    task_files = task.path / "environment" / "files"
+    (task_files / "workspace").mkdir(parents=True)
+    (task_files / "workspace" / "old.txt").write_text("old")
+    (task_files / "workspace" / "kept.txt").write_text("kept")
     seen = []
     verifier(lambda call: seen.extend(call.sandbox.files.below("/workspace")) or reward("1")(call))
     score(make_node(task=task))
@@ -290,8 +291,8 @@ def test_setup_is_applied_in_the_kernels_order(make_node, make_task, verifier, p
     order = []
     commands = [{"command": "make-world", "user": "root", "cwd": "/", "env": {"A": "1"}}]
     task = make_task(environment={"setup_commands": commands})
-    task.files_dir.mkdir(parents=True)
-    (task.files_dir / "seed.txt").write_text("seed")
+    (task.path / "environment/files").mkdir(parents=True)
+    (task.path / "environment/files/seed.txt").write_text("seed")
 
     def setup(call):
         seeded = call.sandbox.files.exists("/seed.txt")

@@ -12,7 +12,7 @@ def test_the_new_task_loads(tmp_path: Path) -> None:
     write_task(tmp_path / "My Task!")
     task = load_task(tmp_path / "My Task!")
     assert task.id == "my-task-"
-    assert (task.tests_dir / "test.sh").stat().st_mode & 0o111
+    assert (task.path / "tests/test.sh").stat().st_mode & 0o111
 
 
 def test_an_existing_directory_is_not_touched(tmp_path: Path) -> None:

@@ -28,5 +28,8 @@ class NodeState:
     environment: Environment | None = None
     env_state: EnvState | None = None
     """The final state, read by the kernel before scoring."""
+    goes_on: bool = False
+    """More of the rollout follows in this sandbox: it must be left running and as it is, but
+    for what `shared` grading does. Set between the steps of a task of several."""
     log_dir: Path | None = None
     """A host directory for the verifier's output and reward files; made by who writes it."""

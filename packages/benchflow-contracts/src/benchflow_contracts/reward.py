@@ -37,6 +37,8 @@ class VerifyResult(Model):
     granularity: Granularity = "terminal"
     grading: Grading = "host"
     error: str | None = None
+    error_type: str | None = None
+    """The name of the error's type, such as `RewardFileEmptyError`, when it has one."""
     meta: Mapping[str, Any] = {}
 
     @model_validator(mode="after")
@@ -46,9 +48,11 @@ class VerifyResult(Model):
         return self
 
     @classmethod
-    def unscored(cls, error: str, *, grading: Grading = "host") -> "VerifyResult":
+    def unscored(
+        cls, error: str, *, grading: Grading = "host", error_type: str | None = None
+    ) -> "VerifyResult":
         """Return a result that says why there is no reward."""
-        return cls(reward=None, error=error, grading=grading)
+        return cls(reward=None, error=error, error_type=error_type, grading=grading)
 
 
 class Reward(Protocol):

@@ -50,25 +50,51 @@ class ModelEndpoint(Model):
     """Left out of `repr`, so that no message that shows an endpoint shows a credential."""
 
 
+class ImageRecipe(Model):
+    """A directory with a Dockerfile, from which a provider makes an image.
+
+    The context is the task's: nothing in it is trusted, and links in it are not followed.
+    The same bytes make an image once on a machine.
+    """
+
+    context: Path
+    """An absolute host directory."""
+    dockerfile: str = "Dockerfile"
+    """Relative to `context`."""
+    timeout_sec: float = Field(default=600, gt=0)
+    """For one build; one that is found made already takes none of it."""
+
+
 class SandboxSpec(Model):
     """What a sandbox is made of."""
 
     image: str | None = None
     """A provider-specific reference. `None` or `host` is the provider's default."""
+    recipe: ImageRecipe | None = None
+    """The image is made from this instead. Needs `image=None` and `builds`."""
     image_search: tuple[str, ...] = ()
     """Host directories in which `image` is looked up by name before any registry."""
     workdir: str = "/workspace"
-    """Created when missing, owned by `user`; the default cwd of `exec` and `spawn`."""
+    """Created when missing, owned by `user`; the default cwd of `exec` and `spawn`.
+
+    `""` is the image's own working directory, which `Sandbox.spec` then names.
+    """
     user: str = "agent"
-    """The unprivileged default user of `exec` and `spawn`; made when missing."""
+    """The default user of `exec` and `spawn`: a name, made when missing; or a number.
+
+    `""` is the image's own user, root where it has none; `Sandbox.spec` then names it.
+    """
     env: Mapping[str, str] = {}
     """Set for every process, including the image's entrypoint."""
-    entrypoint: tuple[str, ...] | None = None
-    """Run once as root after start, when the image has services of its own."""
+    entrypoint: tuple[str, ...] | Literal["image"] | None = None
+    """Run once after start, when the image has services of its own: as root; or `image`, its
+    own entrypoint as its own user, with `sh -c "sleep infinity"` as the arguments."""
     mounts: tuple[Mount, ...] = ()
     network: NetworkMode = "none"
+    allowed_hosts: tuple[str, ...] = ()
+    """For `allowlist`: names, `*.example.org`, addresses and CIDR blocks, without ports."""
     model: ModelEndpoint | None = None
-    """Needs `network="model-only"`."""
+    """Needs another network than `none`."""
     ports: tuple[int, ...] = ()
     limits: ResourceLimits = ResourceLimits()
 
@@ -83,6 +109,8 @@ class SandboxCapabilities(Model):
     users: bool = False
     """Whether a process can run as another user than the default one."""
     freeze: bool = False
+    builds: bool = False
+    """Whether images can be made from a `recipe`."""
     live_engine: str | None = None
     """What takes `live` snapshots, such as `criu` or `runsc`; `None` without that level."""
     notes: Mapping[str, str] = {}
@@ -229,7 +257,7 @@ class Sandbox(Protocol):
 
     @property
     def spec(self) -> SandboxSpec:
-        """What it was created from."""
+        """What it was created from, with the image's own user and workdir filled in."""
         ...
 
     async def exec(

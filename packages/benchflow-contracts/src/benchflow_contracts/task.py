@@ -7,8 +7,12 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from ._model import Model
+from .agent import McpServer
 from .reward import Grading
-from .sandbox import ResourceLimits
+from .sandbox import ImageRecipe, NetworkMode, ResourceLimits
+
+_MANY_PIDS = 16384
+"""What an uncapped box may have: no task needs more, and a fork bomb ends there."""
 
 IMAGE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$"
 """What an image may be called by files that the operator did not write."""
@@ -22,6 +26,20 @@ class SetupCommand(Model):
     cwd: str | None = None
     env: Mapping[str, str] = {}
     user: str = "root"
+
+
+class Healthcheck(Model):
+    """A command that must succeed before any agent is connected, as in a Dockerfile."""
+
+    command: str
+    interval_sec: float = Field(default=5, gt=0)
+    timeout_sec: float = Field(default=30, gt=0)
+    start_period_sec: float = Field(default=0, ge=0)
+    """Failures within it do not count."""
+    start_interval_sec: float = Field(default=5, gt=0)
+    """Between the tries within the start period."""
+    retries: int = Field(default=3, ge=1)
+    """Failures in a row that make the box unhealthy."""
 
 
 class TaskAgent(Model):
@@ -39,12 +57,28 @@ class TaskEnvironment(Model):
     image: str | None = Field(default=None, pattern=IMAGE_NAME)
     """A name, never a path: a task must not choose a directory of the host."""
     workdir: str = "/workspace"
+    """`""` is the image's own."""
+    user: str = "agent"
+    """Who the agent is in the box. `""` is the image's own user."""
     env: Mapping[str, str] = {}
+    host_env: Mapping[str, str] = {}
+    """Values of `${NAME}` or `${NAME:-default}`, filled in from the operator's variables when
+    the box is made, where the operator allows NAME. What is filled in is never recorded."""
+    keep_entrypoint: bool = False
+    """The image's own entrypoint runs, as `SandboxSpec.entrypoint = "image"` says."""
+    network: NetworkMode = "none"
+    allowed_hosts: tuple[str, ...] = ()
+    """For `network = "allowlist"`."""
+    mcp_servers: tuple[McpServer, ...] = ()
+    """Tool servers in the box that the agent is told of."""
+    healthcheck: Healthcheck | None = None
     setup_commands: tuple[SetupCommand, ...] = ()
     memory_mb: int | None = Field(default=None, gt=0)
     cpus: float | None = Field(default=None, gt=0)
     storage_mb: int | None = Field(default=None, gt=0)
     pids: int | None = Field(default=None, gt=0)
+    uncapped: bool = False
+    """Amounts that are not given are the provider's defaults, not ours."""
 
     def limits(self) -> ResourceLimits:
         """Return the caps that the task sets over the provider's defaults."""
@@ -54,7 +88,9 @@ class TaskEnvironment(Model):
             "disk_mb": self.storage_mb,
             "pids": self.pids,
         }
-        return ResourceLimits.model_validate({k: v for k, v in given.items() if v is not None})
+        base = {"pids": _MANY_PIDS, "disk_mb": None} if self.uncapped else {}
+        known = {k: v for k, v in given.items() if v is not None}
+        return ResourceLimits.model_validate({**base, **known})
 
 
 class TaskVerifier(Model):
@@ -66,6 +102,18 @@ class TaskVerifier(Model):
     env: Mapping[str, str] = {}
     reward_range: tuple[float, float] = (0.0, 1.0)
     user: str = "root"
+    """`""` is the box's own default user."""
+    protocol: Literal["benchflow", "harbor"] = "benchflow"
+    """How test.sh is run and its reward is read. With `harbor` as Harbor 0.24 does it: by its
+    own first line in the working directory, the exit code ignored, any finite numbers by any
+    names in reward.json before reward.txt, `reward_range` ignored."""
+    environment: TaskEnvironment | None = None
+    """The grading box, when it is not made as the agent's. Only for hermetic grading."""
+    tests_in_image: bool = False
+    """The grading box's image brings `/tests`; none are uploaded."""
+    collect: tuple[SetupCommand, ...] = ()
+    """Run in the agent's box once the agent is dead, before anything is copied out of it.
+    One that fails is noted."""
     executes_artifacts: bool = False
     """The tests run code that the agent wrote; they do so in an unprivileged child."""
     rewards: tuple[Mapping[str, Any], ...] = ()
@@ -105,6 +153,14 @@ class TaskUser(Model):
     """For `simulated`: who the user is and what they know."""
 
 
+class TaskSolution(Model):
+    """`[solution]`: what only the reference solution gets."""
+
+    env: Mapping[str, str] = {}
+    host_env: Mapping[str, str] = {}
+    """As `[environment] host_env`."""
+
+
 class TaskConfig(Model):
     """`task.toml`. Unknown keys are errors."""
 
@@ -120,6 +176,69 @@ class TaskConfig(Model):
     environment: TaskEnvironment = TaskEnvironment()
     verifier: TaskVerifier = TaskVerifier()
     user: TaskUser = TaskUser()
+    solution: TaskSolution = TaskSolution()
+    step_reward: Literal["mean", "final"] = "mean"
+    """In a task of several steps: how their rewards become the rollout's. `mean` is by key,
+    where a step that lacks one counts as 0 there, and one without a verdict not at all."""
+
+
+class TaskParts(Model):
+    """Where the parts of a task lie on the host. What is `None` or empty is not there.
+
+    Never read from a task's own file: a task must not choose a path of the host.
+    """
+
+    files: Path | None = None
+    """What is copied to `/` of the box."""
+    workdir_files: Path | None = None
+    """What is copied to the working directory, as the box's user."""
+    skills: Path | None = None
+    """The skills that the task brings."""
+    tests: tuple[Path, ...] = ()
+    """What only a grader ever sees at `/tests`: directories that are merged, later ones over
+    earlier ones."""
+    test_script: str = "test.sh"
+    """Relative to `/tests`."""
+    solution: Path | None = None
+    """What only the oracle ever sees."""
+    recipe: ImageRecipe | None = None
+    """What the box's image is made from."""
+    grading_recipe: ImageRecipe | None = None
+    """What the image of `[verifier.environment]` is made from."""
+
+    @classmethod
+    def of(cls, root: Path) -> "TaskParts":
+        """Return the parts of a task of our own format."""
+
+        def found(*names: str) -> Path | None:
+            path = root.joinpath(*names)
+            return path if path.is_dir() else None
+
+        tests = found("tests")
+        return cls(
+            files=found("environment", "files"),
+            skills=found("environment", "skills"),
+            tests=() if tests is None else (tests,),
+            solution=found("solution"),
+        )
+
+
+class TaskStep(Model):
+    """One prompt of a task of several, and its grading."""
+
+    name: str
+    instruction: str
+    agent: TaskAgent = TaskAgent()
+    verifier: TaskVerifier = TaskVerifier()
+    artifacts: tuple[str, ...] = ()
+    """Beside the task's."""
+    setup_commands: tuple[SetupCommand, ...] = ()
+    """Run before the prompt, after `parts.workdir_files` are there."""
+    healthcheck: Healthcheck | None = None
+    """After the setup commands."""
+    min_reward: Mapping[str, float] = {}
+    """By name. No further step runs when one of these is missing or below."""
+    parts: TaskParts = TaskParts()
 
 
 class Task(Model):
@@ -132,28 +251,34 @@ class Task(Model):
     config: TaskConfig
     digest: str
     """sha256 over the names and contents of every file in the directory."""
+    format: str = "benchflow"
+    """Who reads the directory: our own loader, or the adapter of this name."""
+    own_parts: TaskParts | None = None
+    """Set by adapters of other formats."""
+    steps: tuple[TaskStep, ...] = ()
+    """Prompts that are graded one by one in one box; `instruction`, tests and solution of the
+    task are then unused. Empty in a task of one prompt."""
 
     @property
-    def files_dir(self) -> Path:
-        """What is copied to `/` of the box."""
-        return self.path / "environment" / "files"
-
-    @property
-    def skills_dir(self) -> Path:
-        """The skills that the task brings."""
-        return self.path / "environment" / "skills"
-
-    @property
-    def tests_dir(self) -> Path:
-        """What only a grading box ever sees."""
-        return self.path / "tests"
-
-    @property
-    def solution_dir(self) -> Path:
-        """What only the oracle ever sees."""
-        return self.path / "solution"
+    def parts(self) -> TaskParts:
+        """Where its files lie."""
+        return self.own_parts or TaskParts.of(self.path)
 
     @property
     def grading(self) -> Grading:
         """The isolation that the verifier asks for."""
         return self.config.verifier.isolation
+
+    def step(self, index: int) -> "Task":
+        """Return step `index` as a task of its own, for whoever grades it."""
+        step = self.steps[index]
+        config = self.config.model_copy(
+            update={
+                "agent": step.agent,
+                "verifier": step.verifier,
+                "artifacts": (*self.config.artifacts, *step.artifacts),
+            }
+        )
+        parts = step.parts.model_copy(update={"recipe": self.parts.recipe})
+        update = {"instruction": step.instruction, "config": config, "own_parts": parts}
+        return self.model_copy(update={**update, "steps": ()})

@@ -23,12 +23,18 @@ def merged_spec(task: Task, config: RolloutConfig, needs: Sequence[AgentNeeds]) 
     """
     environment = task.config.environment
     model = config.model or _model(needs)
+    outside = environment.network
+    recipe = task.parts.recipe
     return SandboxSpec(
-        image=environment.image,
+        image=environment.image if recipe is None else None,
+        recipe=recipe,
         workdir=environment.workdir,
+        user=environment.user,
         env={**_env(needs), **environment.env},
+        entrypoint="image" if environment.keep_entrypoint else None,
         mounts=_mounts(needs),
-        network="none" if model is None else "model-only",
+        network="model-only" if outside == "none" and model is not None else outside,
+        allowed_hosts=environment.allowed_hosts,
         model=model,
         limits=config.limits or environment.limits(),
     )
@@ -38,6 +44,7 @@ def grading_box(spec: SandboxSpec, agent_env: frozenset[str]) -> SandboxSpec:
     """Return the same machine without anything that was there for the agent."""
     return SandboxSpec(
         image=spec.image,
+        recipe=spec.recipe,
         image_search=spec.image_search,
         workdir=spec.workdir,
         user=spec.user,

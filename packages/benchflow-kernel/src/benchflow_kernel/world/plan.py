@@ -117,8 +117,7 @@ def _skills(task: Task, config: RolloutConfig) -> Path | None:
         return None
     if config.skills_dir is not None and not config.skills_dir.is_dir():
         raise UsageError(f"no skills directory {str(config.skills_dir)!r}")
-    found = config.skills_dir or task.skills_dir
-    return found if found.is_dir() else None
+    return config.skills_dir or task.parts.skills
 
 
 def _equipped(role: Role, task: Task, skills: Path | None) -> Role:

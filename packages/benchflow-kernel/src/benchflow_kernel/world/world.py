@@ -267,8 +267,11 @@ class World:
     async def _furnish(self) -> None:
         """Bring in the task's files and run its setup commands."""
         task = self._plan.task
-        if task.files_dir.is_dir():
-            await self._upload(task.files_dir, "/")
+        if task.parts.files is not None:
+            await self._upload(task.parts.files, "/")
+        if task.parts.workdir_files is not None:
+            spec = self.sandbox.spec
+            await self._upload(task.parts.workdir_files, spec.workdir, spec.user)
         await self._equip()
         for index, command in enumerate(task.config.environment.setup_commands):
             with boundary("sandbox"):
@@ -290,13 +293,14 @@ class World:
         """Bring in what the plan's agents are shown, over what may be there."""
         if self._plan.skills is not None:
             await self._upload(self._plan.skills, SKILLS_DIR)
-        if self._plan.solution and self._plan.task.solution_dir.is_dir():
-            await self._upload(self._plan.task.solution_dir, "/solution")
+        solution = self._plan.task.parts.solution
+        if self._plan.solution and solution is not None:
+            await self._upload(solution, "/solution")
 
-    async def _upload(self, local: Path, remote: str) -> None:
+    async def _upload(self, local: Path, remote: str, user: str = "root") -> None:
         seconds = self._plan.config.deadlines.start
         async with within(seconds, "sandbox", f"uploading {local.name!r}"):
-            await self.sandbox.upload(local, remote)
+            await self.sandbox.upload(local, remote, user=user)
 
     async def _provision(
         self, image: SandboxImage | None, live: LiveWorld | None, state: EnvState | None

@@ -62,8 +62,10 @@ async def furnish(box: Sandbox, live: LiveNode) -> None:
         RewardError: A setup command failed.
     """
     task, env = live.task, live.grading_spec.env
-    if task.files_dir.is_dir():
-        await box.upload(task.files_dir, "/")
+    if task.parts.files is not None:
+        await box.upload(task.parts.files, "/")
+    if task.parts.workdir_files is not None:
+        await box.upload(task.parts.workdir_files, box.spec.workdir, user=box.spec.user)
     for setup in task.config.environment.setup_commands:
         result = await box.exec(
             setup.command,
@@ -93,14 +95,16 @@ class Bench:
         """
         task = self.live.task
         verifier = task.config.verifier
-        if not (task.tests_dir / "test.sh").is_file():
-            raise RewardError(f"task {task.id!r} has no tests/test.sh")
+        tests, script = task.parts.tests, task.parts.test_script
+        if not any((directory / script).is_file() for directory in tests):
+            raise RewardError(f"task {task.id!r} has no tests/{script}")
         tools = [TOOLS] if verifier.executes_artifacts else []
         directories = [VERIFIER_LOGS, TESTS, EVIDENCE, *tools]
         await run_checked(self.box, ["/bin/sh", "-c", _PREPARE, "sh", verifier.user, *directories])
         evidence = scratch / "evidence"
         await asyncio.to_thread(self._write_evidence, evidence)
-        await self.box.upload(task.tests_dir, TESTS, user=verifier.user)
+        for directory in tests:
+            await self.box.upload(directory, TESTS, user=verifier.user)
         await self.box.upload(evidence, EVIDENCE, user=verifier.user)
         if tools:
             await self.box.upload(

@@ -26,7 +26,8 @@ async def grade_shared(live: LiveNode) -> VerifyResult:
     user = task.config.verifier.user
     bench = Bench(live.sandbox, live)
     await run_checked(live.sandbox, ["/bin/sh", "-c", _PREPARE, "sh", user])
-    await live.sandbox.upload(task.tests_dir, TESTS, user=user)
+    for directory in task.parts.tests:
+        await live.sandbox.upload(directory, TESTS, user=user)
     with tempfile.TemporaryDirectory(prefix="bf-grading-") as name:
         workdir = task.config.environment.workdir
         result = await bench.run(cwd=workdir, env=task.config.verifier.env)
