@@ -1,6 +1,6 @@
 """Who a process of a box runs as, by the box's own files, which are hostile."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchflow_contracts.errors import SandboxError
 
@@ -32,11 +32,28 @@ class Accounts:
         self._groups = _rows(group, 4)
 
     def look_up(self, name: str) -> Account:
-        """Find a user by name or number.
+        """Find a user by name or number, maybe with `:` and a group as in a Dockerfile.
 
         Raises:
-            SandboxError: There is no such user.
+            SandboxError: There is no such user or group.
         """
+        user, colon, group = name.partition(":")
+        account = self._user(user)
+        if not colon:
+            return account
+        gid = self._gid(group)
+        return replace(account, gid=gid, groups=(gid,))
+
+    def _gid(self, name: str) -> int:
+        key = 2 if name.isdecimal() else 0
+        for row in self._groups:
+            if row[key] == name:
+                return int(row[2])
+        if _is_id(name):
+            return int(name)
+        raise SandboxError(f"the sandbox has no group {name!r}", hint="name one of /etc/group")
+
+    def _user(self, name: str) -> Account:
         key = 2 if name.isdecimal() else 0
         for row in self._users:
             if row[key] == name:

@@ -10,18 +10,21 @@ def check_spec(spec: SandboxSpec) -> None:
     """Refuse a spec that means nothing.
 
     Raises:
-        UsageError: A path is not one inside, or the model's URL is none.
+        UsageError: A path is not one inside, the model's URL is none, or there are two images.
         SandboxUnsupportedError: A model endpoint is asked for in a network without one.
     """
-    for path in (spec.workdir, *(mount.target for mount in spec.mounts)):
+    if spec.recipe is not None and spec.image is not None:
+        raise UsageError(f"an image {spec.image!r} and a recipe of another", hint="give one")
+    workdirs = [spec.workdir] if spec.workdir else []
+    for path in (*workdirs, *(mount.target for mount in spec.mounts)):
         if not path.startswith("/") or ".." in path.split("/") or "\0" in path:
             raise UsageError(
                 f"{path!r} is not a path inside a sandbox",
                 hint="name an absolute path without '..'",
             )
-    if spec.model is not None and spec.network != "model-only":
+    if spec.model is not None and spec.network == "none":
         raise SandboxUnsupportedError(
-            f"a model endpoint needs network 'model-only', not {spec.network!r}"
+            "a model endpoint needs another network than 'none'", hint="use 'model-only'"
         )
     if spec.model is not None:
         Upstream.of(spec.model)

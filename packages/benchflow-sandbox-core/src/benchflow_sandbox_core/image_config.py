@@ -1,0 +1,72 @@
+"""What an image says of its own processes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self, cast
+
+from benchflow_contracts.errors import SandboxError
+from benchflow_contracts.sandbox import SandboxSpec
+
+IDLE = ("sh", "-c", "sleep infinity")
+"""The arguments of an image's own entrypoint, as Harbor gives them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageConfig:
+    """The part of an OCI image's `config` that a sandbox honours."""
+
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    user: str = ""
+    """A name or number, maybe with `:` and a group. Empty is root."""
+    workdir: str = ""
+    """Empty is `/`."""
+    entrypoint: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Self:
+        """Read an image's `config`, which its author wrote.
+
+        Source: the OCI image specification 1.1, `config.md`.
+
+        Raises:
+            SandboxError: A field is not of its type.
+        """
+        pairs = [text.partition("=") for text in _texts(config, "Env")]
+        workdir, user = config.get("WorkingDir") or "", config.get("User") or ""
+        if not isinstance(workdir, str) or not isinstance(user, str):
+            raise SandboxError("the image's WorkingDir or User is no text")
+        return cls(
+            env={key: value for key, _, value in pairs},
+            user=user,
+            workdir=workdir,
+            entrypoint=tuple(_texts(config, "Entrypoint")),
+        )
+
+    def encode(self) -> dict[str, Any]:
+        """Return what `of` reads."""
+        return {
+            "Env": [f"{key}={value}" for key, value in self.env.items()],
+            "User": self.user,
+            "WorkingDir": self.workdir,
+            "Entrypoint": list(self.entrypoint),
+        }
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What `entrypoint = "image"` runs; empty when the image has none."""
+        return (*self.entrypoint, *IDLE) if self.entrypoint else ()
+
+    def fill(self, spec: SandboxSpec) -> SandboxSpec:
+        """Return the spec with the image's own user and working directory where it asks so."""
+        own = {"user": self.user or "root", "workdir": self.workdir or "/"}
+        update = {name: value for name, value in own.items() if not getattr(spec, name)}
+        return spec.model_copy(update=update) if update else spec
+
+
+def _texts(config: Mapping[str, Any], key: str) -> list[str]:
+    found: object = config.get(key) or []
+    if isinstance(found, Sequence) and not isinstance(found, str):
+        texts = cast("Sequence[object]", found)
+        if all(isinstance(text, str) and "\0" not in text for text in texts):
+            return [str(text) for text in texts]
+    raise SandboxError(f"the image's {key} is no list of texts")
