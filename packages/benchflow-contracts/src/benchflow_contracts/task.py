@@ -270,7 +270,10 @@ class Task(Model):
         return self.config.verifier.isolation
 
     def step(self, index: int) -> "Task":
-        """Return step `index` as a task of its own, for whoever grades it."""
+        """Return step `index` as a task of its own, for whoever grades it.
+
+        The box, its files and its skills are the task's; tests and solution are the step's.
+        """
         step = self.steps[index]
         config = self.config.model_copy(
             update={
@@ -279,6 +282,8 @@ class Task(Model):
                 "artifacts": (*self.config.artifacts, *step.artifacts),
             }
         )
-        parts = step.parts.model_copy(update={"recipe": self.parts.recipe})
+        own = ("tests", "test_script", "solution", "grading_recipe")
+        graded = {name: getattr(step.parts, name) for name in own}
+        parts = self.parts.model_copy(update=graded)
         update = {"instruction": step.instruction, "config": config, "own_parts": parts}
         return self.model_copy(update={**update, "steps": ()})

@@ -19,7 +19,6 @@ from benchflow_contracts import (
     SandboxImage,
     SandboxSpec,
     SnapshotError,
-    TaskError,
     UserModel,
 )
 
@@ -28,9 +27,7 @@ from benchflow_kernel.faults import boundary, within
 from .live import LiveWorld
 from .plan import SKILLS_DIR, Plan
 from .sessions import CarriedSessions, Sessions
-
-_OUTPUT_TAIL = 400
-"""Characters of a failed setup command's output that its error shows."""
+from .setup_commands import run_setup
 
 _CALLS_REST_SEC = 60
 """How long a checkpoint waits for the model calls in flight."""
@@ -273,21 +270,8 @@ class World:
             spec = self.sandbox.spec
             await self._upload(task.parts.workdir_files, spec.workdir, spec.user)
         await self._equip()
-        for index, command in enumerate(task.config.environment.setup_commands):
-            with boundary("sandbox"):
-                result = await self.sandbox.exec(
-                    command.command,
-                    user=command.user,
-                    timeout=command.timeout_sec,
-                    cwd=command.cwd,
-                    env=command.env,
-                )
-            if not result.ok:
-                said = (result.stderr or result.stdout).strip()[-_OUTPUT_TAIL:]
-                raise TaskError(
-                    f"setup command exited with {result.exit_code}: {said}",
-                    where=f"task.toml:environment.setup_commands.{index}",
-                )
+        commands = task.config.environment.setup_commands
+        await run_setup(self.sandbox, commands, where="task.toml:environment.setup_commands")
 
     async def _equip(self) -> None:
         """Bring in what the plan's agents are shown, over what may be there."""
