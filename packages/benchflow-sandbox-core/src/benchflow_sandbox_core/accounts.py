@@ -34,6 +34,9 @@ class Accounts:
     def look_up(self, name: str) -> Account:
         """Find a user by name or number, maybe with `:` and a group as in a Dockerfile.
 
+        As in container engines, a number that no row knows has group 0. `root` is number 0
+        whatever the files say, for they may be gone or the agent's.
+
         Raises:
             SandboxError: There is no such user or group.
         """
@@ -56,11 +59,13 @@ class Accounts:
     def _user(self, name: str) -> Account:
         key = 2 if name.isdecimal() else 0
         for row in self._users:
-            if row[key] == name:
+            if row[key] == name and (name != "root" or int(row[2]) == 0):
                 uid, gid = int(row[2]), int(row[3])
                 return Account(row[0], uid, gid, self._groups_of(row[0], gid), row[5] or "/")
+        if name == "root":
+            return Account(name, 0, 0, (0,), "/root")
         if _is_id(name):
-            return Account(name, int(name), int(name), (int(name),), "/")
+            return Account(name, int(name), 0, (0,), "/")
         raise SandboxError(f"the sandbox has no user {name!r}", hint="name a user of /etc/passwd")
 
     def _groups_of(self, name: str, gid: int) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_core.accounts import Account
 from benchflow_sandbox_core.command import Command
+from benchflow_sandbox_core.image_config import ImageConfig
 from benchflow_sandbox_native import InitError
 
 from .guest import run
@@ -14,7 +15,7 @@ _FIRST, _LAST = 10001, 60000
 _BASH = "/bin/bash"
 
 
-async def make_ready(machine: DockerMachine, spec: SandboxSpec) -> None:
+async def make_ready(machine: DockerMachine, spec: SandboxSpec, config: ImageConfig) -> None:
     """Shut the pipes off, and make the user and the working directory when they are missing.
 
     Raises:
@@ -23,8 +24,13 @@ async def make_ready(machine: DockerMachine, spec: SandboxSpec) -> None:
     said = await run(machine, "shut")
     if said.code:
         raise SandboxError("the pipes of the sandbox cannot be shut off from its users")
-    account = await _ensure(machine, spec.user)
-    await put(machine, account.uid, account.gid, [Item.directory(spec.workdir)])
+    # What the image says it has is not made up for it.
+    filled = config.fill(spec)
+    name = filled.user
+    account = await (_ensure(machine, name) if spec.user else machine.accounts.look_up(name))
+    await put(machine, account.uid, account.gid, [Item.directory(filled.workdir)])
+    if spec.entrypoint == "image" and config.workdir:
+        await put(machine, 0, 0, [Item.directory(config.workdir)])
     if await _has_bash(machine):
         machine.shell = _BASH
 

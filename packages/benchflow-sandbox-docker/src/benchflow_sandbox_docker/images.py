@@ -3,26 +3,15 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from benchflow_contracts.errors import SandboxError, SnapshotError
 from benchflow_contracts.sandbox import SandboxImage
 from benchflow_sandbox_core.owner import ProcessIdentity
 
 from .engine import Engine, GoneError
+from .facts import Facts
 from .labels import IMAGE, PROVIDER, Label
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What every process of a container made from an image gets of it."""
-
-    id: str
-    env: Mapping[str, str]
-    volumes: tuple[str, ...]
-    """Directories whose files no snapshot would hold."""
 
 
 class Images:
@@ -45,11 +34,7 @@ class Images:
             found = await self._engine.do("inspect_image", reference)
         except GoneError:
             found = await self._pull(reference)
-        config = cast("Mapping[str, Any]", found["Config"] or {})
-        env = cast("list[str]", config.get("Env") or [])
-        pairs = [text.partition("=") for text in env]
-        volumes = cast("Mapping[str, Any]", config.get("Volumes") or {})
-        return Facts(found["Id"], {key: value for key, _, value in pairs}, tuple(volumes))
+        return Facts.of(found)
 
     async def _pull(self, reference: str) -> Any:  # noqa: ANN401 - the engine's JSON
         try:
@@ -63,16 +48,17 @@ class Images:
                 hint="`docker images` names what is here",
             ) from error
 
-    async def commit(self, container: str) -> SandboxImage:
-        """Make an image of a container that stands still.
+    async def commit(self, container: str, facts: Facts) -> SandboxImage:
+        """Make an image of a container that stands still; what `facts` says of it stays true.
 
         Raises:
             SnapshotError: The engine refused.
         """
         label = Label(f"s-{secrets.token_hex(6)}", self._owner, time.time(), {})
-        changes = [f"LABEL {key}={_quoted(value)}" for key, value in label.encode(IMAGE).items()]
+        # A container has our first process for its entrypoint, whoever its image's is.
+        conf = {**facts.config.encode(), "Labels": label.encode(IMAGE)}
         try:
-            made = await self._engine.do("commit", container, changes=changes)
+            made = await self._engine.do("commit", container, conf=conf)
             found = await self._engine.do("inspect_image", made["Id"])
         except SandboxError as error:
             raise SnapshotError(f"cannot snapshot: {error}", retryable=error.retryable) from error
@@ -121,8 +107,3 @@ async def remove_image(engine: Engine, name: str) -> bool:
     except SandboxError:
         return False
     return True
-
-
-def _quoted(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
-    return f'"{escaped}"'

@@ -14,8 +14,9 @@ from benchflow_sandbox_core.owner import ProcessIdentity
 from benchflow_sandbox_core.shield import finish_or
 
 from .engine import Engine
+from .facts import Facts
 from .home import make_ready
-from .images import Facts, Images
+from .images import Images
 from .labels import BOX, PREFIX, Label
 from .machine import DockerMachine
 from .plan import NETWORKS, Plan
@@ -82,7 +83,7 @@ class Keeper:
         self._containers[sandbox.id] = made["Id"]
         machine = await DockerMachine.start(self.engine, plan.name, pipes)
         try:
-            await make_ready(machine, sandbox.spec)
+            await make_ready(machine, sandbox.spec, facts.config)
         except BaseException:
             machine.close()
             raise
@@ -98,21 +99,23 @@ class Keeper:
         Raises:
             SnapshotError: It failed, or a volume of the image would not be in it.
         """
-        volumes = self._facts[sandbox.id].volumes
-        if volumes:
+        facts = self._facts[sandbox.id]
+        if facts.volumes:
             raise SnapshotError(
-                f"the image of {sandbox.id!r} keeps {', '.join(volumes)} in volumes, which no "
-                "snapshot of a container holds",
+                f"the image of {sandbox.id!r} keeps {', '.join(facts.volumes)} in volumes, which "
+                "no snapshot of a container holds",
                 hint="use an image without VOLUME",
             )
         container = sandbox.machine.container
-        return await finish_or(self.images.commit(container), self.images.discard)
+        return await finish_or(self.images.commit(container, facts), self.images.discard)
 
     async def restart(self, sandbox: DockerSandbox, image: SandboxImage) -> None:
         """Remove the container; let the sandbox adopt another, made from `image`."""
         facts = await self.images.facts(self.images.check(image))
         await self._remove_container(sandbox)
         sandbox.adopt(await self._start(sandbox, facts), facts)
+        if sandbox.spec.entrypoint == "image":
+            await sandbox.start_entrypoint()
 
     async def remove(self, sandbox: DockerSandbox) -> None:
         """Remove the container and everything of it. Idempotent."""

@@ -41,11 +41,10 @@ class Plan:
         The pipes are shown read-only: that keeps nobody from a pipe that is there, and root
         inside from writing files to the host.
         """
-        model = spec.model if spec.network == "model-only" else None
         return {
             "Image": self.image,
             "Entrypoint": [INIT],
-            "Cmd": [str(0 if model is None else model.port)],
+            "Cmd": [str(0 if spec.model is None else spec.model.port)],
             "User": "0:0",
             "WorkingDir": "/",
             "Labels": self.labels,

@@ -21,6 +21,7 @@ from benchflow_sandbox_core.forward import Connection
 from benchflow_sandbox_core.forwards import Forwards
 from benchflow_sandbox_core.guest.doorman import Doorman
 from benchflow_sandbox_core.guest.port import connect_port
+from benchflow_sandbox_core.image_config import ImageConfig
 from benchflow_sandbox_core.process import BoxProcess
 from benchflow_sandbox_core.relay.server import Relay
 from benchflow_sandbox_core.relay.upstream import Upstream
@@ -28,8 +29,9 @@ from benchflow_sandbox_core.shield import finish
 from benchflow_sandbox_core.thread import Stop, run
 
 from .engine import Engine
+from .entrypoint import Entrypoint
+from .facts import Facts
 from .holding import Holding
-from .images import Facts
 from .machine import DockerMachine
 from .transfer.archive import Archive
 from .transfer.download import Download
@@ -71,7 +73,8 @@ class DockerSandbox:
         self._spec = spec
         self._keeper = keeper
         self._machine: DockerMachine | None = None
-        self._environment: Mapping[str, str] = {}
+        self._config = ImageConfig()
+        self._entrypoint: Entrypoint | None = None
         self._doorman: Doorman | None = None
         self._relay: Relay | None = None
         self._forwards = Forwards(self.connect)
@@ -85,7 +88,7 @@ class DockerSandbox:
 
     @property
     def spec(self) -> SandboxSpec:
-        """What it was made from."""
+        """What it was made from, with what it leaves to the image filled in."""
         return self._spec
 
     @property
@@ -98,14 +101,25 @@ class DockerSandbox:
     def adopt(self, machine: DockerMachine, facts: Facts) -> None:
         """Take a started container as this sandbox's body and serve its relay."""
         self._machine = machine
-        self._environment = facts.env
+        self._config = facts.config
+        self._spec = facts.config.fill(self._spec)
         if self._spec.model is not None:
             self._relay = Relay(Upstream.of(self._spec.model))
             self._doorman = Doorman(machine, self._relay)
 
     async def start_entrypoint(self) -> None:
-        """Start the spec's entrypoint as root, without any stream of the host."""
-        if self._spec.entrypoint is not None:
+        """Start the spec's entrypoint: its own as root, or the image's as the image says.
+
+        Raises:
+            SandboxError: It cannot be started, or the image's ended at once.
+        """
+        if self._spec.entrypoint == "image":
+            config = self._config
+            if config.command:
+                user, workdir = config.user or "root", config.workdir or "/"
+                command = await self._command(config.command, user, workdir, None)
+                self._entrypoint = await Entrypoint.start(self.machine, command)
+        elif self._spec.entrypoint is not None:
             command = await self._command(self._spec.entrypoint, "root", "/", None)
             await command.start(self.machine, (-1, -1, -1))
 
@@ -154,7 +168,7 @@ class DockerSandbox:
         env: Mapping[str, str] | None,
     ) -> Command:
         account = await self._account(user or self._spec.user)
-        added = {**self._environment, **self._spec.env, **(env or {})}
+        added = {**self._config.env, **self._spec.env, **(env or {})}
         return Command.of(cmd, account, cwd or self._spec.workdir, added, self.machine.shell)
 
     async def _account(self, name: str) -> Account:
@@ -216,6 +230,7 @@ class DockerSandbox:
                 raise SnapshotError(f"sandbox {self._name!r} is frozen: thaw it before a restore")
             await self._forwards.hang_up()
             await self._end_relay()
+            self._end_entrypoint()
             self._machine = None
             try:
                 await self._keeper.restart(self, image)
@@ -231,6 +246,7 @@ class DockerSandbox:
             self._holding.forget()
             await self._forwards.aclose()
             await self._end_relay()
+            self._end_entrypoint()
             machine, self._machine = self._machine, None
             try:
                 # Before its pipes are closed: one that ends by itself meanwhile is written down
@@ -239,6 +255,11 @@ class DockerSandbox:
             finally:
                 if machine is not None:
                     machine.close()
+
+    def _end_entrypoint(self) -> None:
+        entrypoint, self._entrypoint = self._entrypoint, None
+        if entrypoint is not None:
+            entrypoint.close()
 
     async def _end_relay(self) -> None:
         doorman, self._doorman = self._doorman, None
