@@ -201,6 +201,11 @@ class FollowsLinksToTheHost(FakeSandbox):
             local.write_bytes((Path(entry.target) / name).read_bytes())
 
 
+class NeverLeavesOut(FakeSandbox):
+    async def download(self, remote, local, **rest):
+        await super().download(remote, local, **{**rest, "leave_out": False})
+
+
 class LeavesPartialDownloads(FakeSandbox):
     async def download(self, remote, local, **rest):
         try:
@@ -355,6 +360,7 @@ BROKEN_SANDBOXES = [
     (KillsLeadersOnly, "closing_a_process_kills_it"),
     (FollowsLinks, "download_refuses_links"),
     (FollowsLinksToTheHost, "a_linked_parent_does_not_lead_to_the_host"),
+    (NeverLeavesOut, "download_leaves_out_what_it_would_refuse"),
     (LeavesPartialDownloads, "download_stops_at_its_cap"),
     (LeavesPartialDownloads, "download_of_nothing_is_an_error"),
     (UploadsUntilALink, "upload_refuses_links"),

@@ -43,16 +43,20 @@ from .environment import (
     TableState,
 )
 from .errors import (
+    AddTestsDirError,
     AgentError,
     AgentProtocolError,
     AgentTimeoutError,
     BenchFlowError,
     Boundary,
+    DownloadVerifierDirError,
     EnvironmentError_,
     FidelityError,
     ManifestError,
     ReadinessError,
     RewardError,
+    RewardFileEmptyError,
+    RewardFileNotFoundError,
     RewardFormatError,
     SandboxError,
     SandboxFrozenError,
@@ -65,6 +69,8 @@ from .errors import (
     TransferError,
     UnknownProviderError,
     UsageError,
+    VerifierOutputParseError,
+    VerifierTimeoutError,
 )
 from .events import (
     Branched,
@@ -128,6 +134,7 @@ from .sandbox import (
 from .step import Observation, Step, StopReason, ToolCall, ToolStatus, Usage
 from .task import (
     IMAGE_NAME,
+    Artifact,
     Healthcheck,
     ScriptedAnswer,
     SetupCommand,
@@ -156,6 +163,7 @@ from .user import UserModel
 
 __all__ = [
     "IMAGE_NAME",
+    "AddTestsDirError",
     "Agent",
     "AgentCapabilities",
     "AgentError",
@@ -164,6 +172,7 @@ __all__ = [
     "AgentProtocolError",
     "AgentTimeoutError",
     "Answer",
+    "Artifact",
     "Ask",
     "AskChannel",
     "AskKind",
@@ -185,6 +194,7 @@ __all__ = [
     "Deadlines",
     "DialledSandbox",
     "DigestedSandbox",
+    "DownloadVerifierDirError",
     "Endpoint",
     "EnvDiff",
     "EnvHandle",
@@ -241,6 +251,8 @@ __all__ = [
     "RewardError",
     "RewardEvent",
     "RewardFactory",
+    "RewardFileEmptyError",
+    "RewardFileNotFoundError",
     "RewardFormatError",
     "Role",
     "RolloutConfig",
@@ -304,6 +316,8 @@ __all__ = [
     "UserModel",
     "Value",
     "ValueBranch",
+    "VerifierOutputParseError",
+    "VerifierTimeoutError",
     "VerifyResult",
     "diff_states",
     "event_adapter",

@@ -17,7 +17,13 @@ BenchFlowError
 ├── EnvironmentError_        the stateful world failed
 │   └── ReadinessError           the world did not become healthy in time
 ├── RewardError              scoring failed; there is no reward
+│   ├── VerifierTimeoutError     the tests ran out of time
+│   ├── AddTestsDirError         the tests could not be placed
+│   ├── DownloadVerifierDirError what the tests left could not be fetched
 │   └── RewardFormatError        a reward file breaks the grammar
+│       ├── RewardFileNotFoundError   there is none
+│       ├── RewardFileEmptyError      it has no bytes
+│       └── VerifierOutputParseError  it holds no finite numbers
 ├── SnapshotError            a checkpoint, restore or fork failed
 │   └── FidelityError            the demanded fidelity is not available
 └── StoreError               a record could not be written or read
@@ -171,6 +177,32 @@ class RewardError(BenchFlowError):
 
 class RewardFormatError(RewardError):
     """A reward file breaks the grammar of `reward.txt` or `reward.json`."""
+
+
+class RewardFileNotFoundError(RewardFormatError):
+    """The tests left no reward file. Named as in Harbor, like the five below."""
+
+
+class RewardFileEmptyError(RewardFormatError):
+    """The reward file has no bytes."""
+
+
+class VerifierOutputParseError(RewardFormatError):
+    """The reward file holds something else than finite numbers."""
+
+
+class VerifierTimeoutError(RewardError):
+    """The tests ran longer than the task allows."""
+
+    default_hint = "raise [verifier] timeout_sec in task.toml"
+
+
+class AddTestsDirError(RewardError):
+    """The tests could not be placed in the grading box."""
+
+
+class DownloadVerifierDirError(RewardError):
+    """What the tests left could not be fetched."""
 
 
 class SnapshotError(BenchFlowError):

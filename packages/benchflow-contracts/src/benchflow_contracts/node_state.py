@@ -33,3 +33,8 @@ class NodeState:
     for what `shared` grading does. Set between the steps of a task of several."""
     log_dir: Path | None = None
     """A host directory for the verifier's output and reward files; made by who writes it."""
+
+    @property
+    def artifacts_dir(self) -> Path | None:
+        """Beside `log_dir`: where the task's artifacts are kept; made by who writes it."""
+        return None if self.log_dir is None else self.log_dir.with_name("artifacts")

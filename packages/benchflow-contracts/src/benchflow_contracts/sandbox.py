@@ -317,11 +317,15 @@ class Sandbox(Protocol):
         """
         ...
 
-    async def download(self, remote: str, local: Path, *, max_bytes: int = 1 << 30) -> None:
+    async def download(
+        self, remote: str, local: Path, *, max_bytes: int = 1 << 30, leave_out: bool = False
+    ) -> None:
         """Copy a regular file or a directory tree out to `local`, a new path.
 
         Nothing inside is trusted or run: links are not followed and are refused,
         as are devices, sockets and pipes; entry count and total size are capped.
+        With `leave_out`, what is refused below a directory `remote` for what it is (not for
+        its size) is left out, and the rest is copied.
 
         Raises:
             TransferError: Refused, missing, or over `max_bytes`.

@@ -1,10 +1,10 @@
 """A Task: the problem, as it lies in a directory."""
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Literal
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from ._model import Model
 from .agent import McpServer
@@ -16,6 +16,35 @@ _MANY_PIDS = 16384
 
 IMAGE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$"
 """What an image may be called by files that the operator did not write."""
+
+
+class Artifact(Model):
+    """A file or directory that outlives the agent's box, and that a hermetic grader is given.
+
+    In `task.toml` a bare string is a `source`.
+    """
+
+    source: str
+    """Absolute; with `protocol = "harbor"` a relative one is below the working directory."""
+    destination: str = ""
+    """Where it is kept below `artifacts/` of the record; `""` mirrors `source`. A grader finds it
+    at `source` all the same."""
+    exclude: tuple[str, ...] = ()
+    """Patterns of what to leave out of a directory, as `tar --exclude` reads them."""
+
+    @model_validator(mode="after")
+    def _destination_stays_below(self) -> "Artifact":
+        path = PurePosixPath(self.destination)
+        if path.is_absolute() or ".." in path.parts or path == PurePosixPath("manifest.json"):
+            raise ValueError(f"destination {self.destination!r} is not a path below artifacts/")
+        return self
+
+
+def _artifact(value: object) -> object:
+    return {"source": value} if isinstance(value, str) else value
+
+
+Artifacts = tuple[Annotated[Artifact, BeforeValidator(_artifact)], ...]
 
 
 class SetupCommand(Model):
@@ -170,8 +199,8 @@ class TaskConfig(Model):
     authors: tuple[str, ...] = ()
     keywords: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = {}
-    artifacts: tuple[str, ...] = ()
-    """Absolute paths that a hermetic grader copies out of the agent's box."""
+    artifacts: Artifacts = ()
+    """What is copied out of the agent's box: into the record, and for a hermetic grader."""
     agent: TaskAgent = TaskAgent()
     environment: TaskEnvironment = TaskEnvironment()
     verifier: TaskVerifier = TaskVerifier()
@@ -230,7 +259,7 @@ class TaskStep(Model):
     instruction: str
     agent: TaskAgent = TaskAgent()
     verifier: TaskVerifier = TaskVerifier()
-    artifacts: tuple[str, ...] = ()
+    artifacts: Artifacts = ()
     """Beside the task's."""
     setup_commands: tuple[SetupCommand, ...] = ()
     """Run before the prompt, after `parts.workdir_files` are there."""

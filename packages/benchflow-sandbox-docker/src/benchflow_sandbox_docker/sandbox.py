@@ -180,13 +180,15 @@ class DockerSandbox:
         account = await self._account(user)
         await upload(self.machine, account.uid, account.gid, local, remote)
 
-    async def download(self, remote: str, local: Path, *, max_bytes: int = 1 << 30) -> None:
+    async def download(
+        self, remote: str, local: Path, *, max_bytes: int = 1 << 30, leave_out: bool = False
+    ) -> None:
         """Copy a regular file or a directory tree out to `local`, a new path."""
         container = self.machine.container
 
         def work(stop: Stop) -> None:
             archive = Archive(self._keeper.engine.api, container)
-            Download(archive, max_bytes, stop).run(remote, local)
+            Download(archive, max_bytes, stop, leave_out=leave_out).run(remote, local)
 
         await run(work)
 

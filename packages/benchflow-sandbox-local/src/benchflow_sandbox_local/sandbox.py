@@ -278,12 +278,18 @@ class LocalSandbox:
         account = self._account(user)
         return Owner(account.uid, account.gid)
 
-    async def download(self, remote: str, local: Path, *, max_bytes: int = 1 << 30) -> None:
+    async def download(
+        self, remote: str, local: Path, *, max_bytes: int = 1 << 30, leave_out: bool = False
+    ) -> None:
         """Copy a regular file or a directory tree out to `local`, a new path."""
         async with self._work.passing():
             root = os.dup(self.machine.root)
             try:
-                await run(lambda stop: Download(root, max_bytes, stop).run(remote, local))
+                await run(
+                    lambda stop: Download(root, max_bytes, stop, leave_out=leave_out).run(
+                        remote, local
+                    )
+                )
             finally:
                 os.close(root)
 

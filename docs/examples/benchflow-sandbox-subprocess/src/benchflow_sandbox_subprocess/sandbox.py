@@ -1,6 +1,7 @@
 """A private directory in which commands run as plain subprocesses."""
 
 import asyncio
+import functools
 import os
 import shutil
 import tempfile
@@ -108,12 +109,17 @@ class SubprocessSandbox:
         except OSError as error:
             raise TransferError(f"upload for {user!r} to {remote!r} broke: {error}") from error
 
-    async def download(self, remote: str, local: Path, *, max_bytes: int = 1 << 30) -> None:
+    async def download(
+        self, remote: str, local: Path, *, max_bytes: int = 1 << 30, leave_out: bool = False
+    ) -> None:
         """Copy a regular file or a directory tree out to `local`, a new path."""
         self._check(None)
         source = self._map(remote)
+        work = functools.partial(
+            transfer.download, source, local, max_bytes=max_bytes, leave_out=leave_out
+        )
         try:
-            await asyncio.to_thread(transfer.download, source, local, max_bytes=max_bytes)
+            await asyncio.to_thread(work)
         except OSError as error:
             raise TransferError(f"download of {remote!r} broke: {error}") from error
 

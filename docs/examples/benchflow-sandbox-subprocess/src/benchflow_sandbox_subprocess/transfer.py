@@ -34,11 +34,11 @@ def upload(local: Path, target: Path) -> None:
     _copy(entries, target)
 
 
-def download(source: Path, local: Path, *, max_bytes: int) -> None:
+def download(source: Path, local: Path, *, max_bytes: int, leave_out: bool) -> None:
     """Copy `source` to the new path `local`; on an error nothing is left there."""
     if os.path.lexists(local):
         raise TransferError(f"{str(local)!r} exists already")
-    entries = list(_entries(source))
+    entries = list(_entries(source, leave_out=leave_out))
     total = sum(path.lstat().st_size for path, _ in entries if not path.is_dir())
     if total > max_bytes:
         raise TransferError(f"{total} bytes are more than the cap of {max_bytes}")
@@ -53,7 +53,7 @@ def download(source: Path, local: Path, *, max_bytes: int) -> None:
             staged.unlink(missing_ok=True)
 
 
-def _entries(top: Path) -> Iterator[tuple[Path, str]]:
+def _entries(top: Path, *, leave_out: bool = False) -> Iterator[tuple[Path, str]]:
     """Yield each file and directory with its name below `top`, parents first."""
     stack = [top]
     while stack:
@@ -63,6 +63,8 @@ def _entries(top: Path) -> Iterator[tuple[Path, str]]:
         except OSError as error:
             raise TransferError(f"{str(path)!r} cannot be read: {error.strerror}") from error
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            if leave_out and path != top:
+                continue
             raise TransferError(f"{str(path)!r} is neither a regular file nor a directory")
         yield path, "" if path == top else path.relative_to(top).as_posix()
         if stat.S_ISDIR(mode):

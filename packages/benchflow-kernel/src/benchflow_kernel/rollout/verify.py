@@ -60,7 +60,8 @@ async def _score(reward: Reward, node: RolloutNode, deadline: float) -> VerifyRe
     except Exception as error:  # noqa: BLE001 - whatever it is: a cause, not a number
         if scope.expired():
             return VerifyResult.unscored(f"reward {reward.name!r} ran over the verify deadline")
-        return VerifyResult.unscored(f"{type(error).__name__}: {error}")
+        kind = type(error).__name__
+        return VerifyResult.unscored(f"{kind}: {error}", error_type=kind)
     if not isinstance(result, VerifyResult):
         return VerifyResult.unscored(f"reward {reward.name!r} returned {type(result).__name__}")
     return result

@@ -29,7 +29,7 @@ def declared_artifacts(task: Task) -> tuple[str, ...]:
         RewardError: One is not absolute, is part of the grading box's own
             machinery, or would replace a whole system directory.
     """
-    return tuple(_checked(path, task.id) for path in task.config.artifacts)
+    return tuple(_checked(item.source, task.id) for item in task.config.artifacts)
 
 
 def _checked(declared: str, task_id: str) -> str:

@@ -17,6 +17,7 @@ from .archive import Archive
 
 _CHUNK = 1 << 20
 _MAX_ENTRIES, _MAX_DEPTH = 100_000, 64
+_COPIED = frozenset({tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.LNKTYPE})
 _OVERHEAD = 4096
 """Bytes of an archive for each entry, at most, beside the entry's own."""
 
@@ -27,11 +28,14 @@ class Download:
     The engine reads the files and nothing inside runs, so it works on one that stands still.
     """
 
-    def __init__(self, archive: Archive, max_bytes: int, stop: Stop) -> None:
+    def __init__(
+        self, archive: Archive, max_bytes: int, stop: Stop, *, leave_out: bool = False
+    ) -> None:
         self._archive = archive
         self._left = self._max_bytes = max_bytes
         self._entries = 0
         self._stop = stop
+        self._leave_out = leave_out
 
     def run(self, remote: str, local: Path) -> None:
         """Copy `remote` to `local`, which must not exist.
@@ -86,19 +90,23 @@ class Download:
                 parts = PurePosixPath(member.name).parts
                 if top is None:
                     top = parts[0] if parts else "/"
-                self._refuse(member, parts, top, shown)
+                self._refuse(parts, top, shown)
+                if member.type not in _COPIED and self._leave_out and len(parts) > 1:
+                    continue
+                self._refuse_kind(member, parts, shown)
                 self._entry(stream, member, target.joinpath(*parts[1:]), target, shown)
 
-    def _refuse(
-        self, member: tarfile.TarInfo, parts: tuple[str, ...], top: str, shown: str
-    ) -> None:
+    def _refuse(self, parts: tuple[str, ...], top: str, shown: str) -> None:
         where = f"{shown}/{'/'.join(parts[1:])}".rstrip("/")
         if self._entries > _MAX_ENTRIES or len(parts) > _MAX_DEPTH:
             limit = f"{_MAX_ENTRIES} entries or {_MAX_DEPTH} levels"
             raise TransferError(f"{where[:200]!r}: the tree has more than {limit}")
         if parts and (parts[0] != top or ".." in parts):
             raise TransferError(f"{where[:200]!r} leads out of what was asked for")
-        if member.type not in {tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.LNKTYPE}:
+
+    def _refuse_kind(self, member: tarfile.TarInfo, parts: tuple[str, ...], shown: str) -> None:
+        if member.type not in _COPIED:
+            where = f"{shown}/{'/'.join(parts[1:])}".rstrip("/")
             raise TransferError(f"{where[:200]!r} is neither a regular file nor a directory")
 
     def _entry(

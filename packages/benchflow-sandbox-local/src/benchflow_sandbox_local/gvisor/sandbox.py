@@ -98,17 +98,19 @@ class GvisorSandbox(LocalSandbox):
     async def _dial(self, port: int) -> socket.socket:
         return await self._patches.start(await self.connect(port))
 
-    async def download(self, remote: str, local: Path, *, max_bytes: int = 1 << 30) -> None:
+    async def download(
+        self, remote: str, local: Path, *, max_bytes: int = 1 << 30, leave_out: bool = False
+    ) -> None:
         """Copy a regular file or a directory tree out to `local`, a new path.
 
         A pipe or a socket inside is none of the host's. It is looked for from within, which
         cannot be done while the box is held still: then it is left out.
         """
-        if not self._freezer.held:
+        if not (leave_out or self._freezer.held):
             found = await self.exec((INIT, "plain", absolute(remote)), user="root", cwd="/")
             if found.exit_code == _SPECIAL:
                 raise TransferError(f"{remote!r} is or holds a pipe or a socket")
-        await super().download(remote, local, max_bytes=max_bytes)
+        await super().download(remote, local, max_bytes=max_bytes, leave_out=leave_out)
 
     async def digests(self, paths: Sequence[str], *, max_bytes: int = 1 << 30) -> Mapping[str, str]:
         """Refuse: what this kernel has not written back yet cannot be seen from the host."""

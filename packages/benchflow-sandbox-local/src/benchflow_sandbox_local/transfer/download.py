@@ -28,12 +28,13 @@ _RULES = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_SYMLINKS | RESOLVE
 class Download:
     """Copies one file or tree to a new local path, all of it or nothing."""
 
-    def __init__(self, root: int, max_bytes: int, stop: Stop) -> None:
+    def __init__(self, root: int, max_bytes: int, stop: Stop, *, leave_out: bool = False) -> None:
         self._root = root
         self._left = max_bytes
         self._max_bytes = max_bytes
         self._entries = 0
         self._stop = stop
+        self._leave_out = leave_out
 
     def run(self, remote: str, local: Path) -> None:
         """Copy `remote` to `local`, which must not exist.
@@ -69,7 +70,7 @@ class Download:
                 self._directory(place, target, shown, depth)
             elif stat.S_ISREG(info.st_mode):
                 self._file(place, info, target, shown)
-            else:
+            elif depth == 0 or not self._leave_out:
                 raise TransferError(f"{shown!r} is neither a regular file nor a directory")
         finally:
             os.close(place)

@@ -173,6 +173,23 @@ async def download_refuses_pipes(subject: SandboxSubject) -> None:
 
 
 @promise()
+async def download_leaves_out_what_it_would_refuse(subject: SandboxSubject) -> None:
+    """With `leave_out`, links and pipes in a tree are missing and the rest is there."""
+    secret = subject.file(b"of the host")
+    async with subject.box() as box:
+        await subject.output(box, "mkdir -p out/sub; echo 1 > out/a; mkfifo out/pipe")
+        await box.exec(["ln", "-s", str(secret), "out/sub/link"])
+        local = subject.fresh()
+        await box.download(subject.inside("out"), local, leave_out=True)
+        found = sorted(path.relative_to(local).as_posix() for path in local.rglob("*"))
+        expect_equal(found, ["a", "sub"], "the tree")
+        local = subject.fresh()
+        call = box.download(subject.inside("out/sub/link"), local, leave_out=True)
+        await expect_error(TransferError, call, "downloading a link by its own name")
+        _left_nothing(local)
+
+
+@promise()
 async def download_stops_at_its_cap(subject: SandboxSubject) -> None:
     """Beyond `max_bytes`, of one file or in total, nothing is left on the host."""
     async with subject.box() as box:
@@ -219,6 +236,7 @@ TRANSFER_CHECKS: tuple[SandboxCheck, ...] = (
     download_of_nothing_is_an_error,
     download_refuses_links,
     download_refuses_pipes,
+    download_leaves_out_what_it_would_refuse,
     download_stops_at_its_cap,
     a_linked_parent_does_not_lead_to_the_host,
 )

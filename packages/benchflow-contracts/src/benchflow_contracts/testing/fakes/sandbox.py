@@ -170,11 +170,15 @@ class FakeSandbox:
         except OSError as error:
             raise TransferError(f"upload to {remote!r} broke: {error.strerror}") from error
 
-    async def download(self, remote: str, local: Path, *, max_bytes: int = 1 << 30) -> None:
+    async def download(
+        self, remote: str, local: Path, *, max_bytes: int = 1 << 30, leave_out: bool = False
+    ) -> None:
         """Copy a regular file or a directory tree out to `local`, a new path."""
         await self._begin("download")
         try:
-            transfer.download(self.files, _absolute(remote), local, max_bytes=max_bytes)
+            transfer.download(
+                self.files, _absolute(remote), local, max_bytes=max_bytes, leave_out=leave_out
+            )
         except OSError as error:
             raise TransferError(f"download of {remote!r} broke: {error.strerror}") from error
 

@@ -59,11 +59,13 @@ def _local_items(local: Path) -> list[_Item]:
     return items
 
 
-def download(files: FakeFileSystem, remote: str, local: Path, *, max_bytes: int) -> None:
+def download(
+    files: FakeFileSystem, remote: str, local: Path, *, max_bytes: int, leave_out: bool
+) -> None:
     """Copy `remote` to `local`; nothing is written when anything is refused."""
     if local.exists() or local.is_symlink():
         raise TransferError(f"{str(local)!r} exists already")
-    items = _remote_items(files, remote)
+    items = _remote_items(files, remote, leave_out=leave_out)
     total = sum(len(item.data or b"") for item in items)
     if total > max_bytes:
         raise TransferError(f"{remote!r} has {total} bytes, over the cap of {max_bytes}")
@@ -76,7 +78,7 @@ def download(files: FakeFileSystem, remote: str, local: Path, *, max_bytes: int)
             path.write_bytes(item.data)
 
 
-def _remote_items(files: FakeFileSystem, remote: str) -> list[_Item]:
+def _remote_items(files: FakeFileSystem, remote: str, *, leave_out: bool) -> list[_Item]:
     where = "/" + "/".join(part for part in remote.split("/") if part not in {"", "."})
     if files.resolve(remote) != where:
         raise TransferError(f"{remote!r} leads through a link or a `..`")
@@ -86,6 +88,8 @@ def _remote_items(files: FakeFileSystem, remote: str) -> list[_Item]:
         if entry is None:
             raise TransferError(f"{remote!r} does not exist in the sandbox")
         if entry.kind not in {"file", "dir"}:
+            if leave_out and path != where:
+                continue
             raise TransferError(f"{path!r} is a {entry.kind}")
         name = path[len(where) :].lstrip("/")
         items.append(_Item(name, entry.mode, None if entry.kind == "dir" else entry.data))
