@@ -1,0 +1,1 @@
+"""The directories that images are made from."""
