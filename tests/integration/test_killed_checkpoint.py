@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from benchflow.posthoc.shelf import collect
 from benchflow_contracts import SandboxRecord
-from benchflow_contracts.sandbox import ReapPolicy, SandboxSpec
+from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_contracts.sandbox_record import ReapPolicy
 from benchflow_kernel.rollout.kept import kept_checkpoints
 from benchflow_sandbox_local import LocalProvider
 

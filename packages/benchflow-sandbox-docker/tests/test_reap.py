@@ -5,7 +5,7 @@ import sys
 
 import docker
 import pytest
-from benchflow_contracts.sandbox import ReapPolicy
+from benchflow_contracts.sandbox_record import ReapPolicy
 from benchflow_sandbox_docker import DockerProvider
 
 RUNNER = """
@@ -74,6 +74,8 @@ def test_what_a_killed_runner_left_is_removed_and_nothing_else(killed, api, imag
     left = killed("running")
     # Without its runner the container has ended by itself.
     assert api.wait(f"benchflow-{left['id']}", timeout=30)["StatusCode"] == 1
+    carried = json.loads(api.inspect_image(left["image"])["Config"]["Labels"]["benchflow.labels"])
+    assert carried == {"job": "killed"}
     foreign = api.create_container(image, ["sleep", "1"])["Id"]
     # One that somebody starts from our snapshot, and names like ours, has our labels.
     lookalike = api.create_container(left["image"], name=f"benchflow-mine-{left['id']}")["Id"]

@@ -12,4 +12,5 @@ def test_the_provider_keeps_every_promise_of_the_contract(with_provider):
         "capabilities: no live snapshots",
         "every level is supported",
         "capabilities: there are live snapshots",
+        "not claimed: one of a living owner is not reaped",
     }

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from benchflow_contracts.errors import SandboxError, SandboxFrozenError, SnapshotError
-from benchflow_contracts.sandbox import ReapPolicy, SandboxSpec
+from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_contracts.sandbox_record import ReapPolicy
 from benchflow_sandbox_local import LocalProvider
 
 MANY_FILES = "seq 1 600 | xargs touch"

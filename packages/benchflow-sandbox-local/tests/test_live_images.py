@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from benchflow_contracts.errors import SnapshotError, UsageError
-from benchflow_contracts.sandbox import ReapPolicy, SandboxSpec
+from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_contracts.sandbox_record import ReapPolicy
 from benchflow_sandbox_local import LocalProvider
 from benchflow_sandbox_local.box.claim import claim, sweep
 

@@ -11,14 +11,8 @@ from benchflow_contracts.errors import (
     SandboxUnsupportedError,
     UsageError,
 )
-from benchflow_contracts.sandbox import (
-    Mount,
-    ReapPolicy,
-    ResourceLimits,
-    Sandbox,
-    SandboxProvider,
-    SandboxSpec,
-)
+from benchflow_contracts.sandbox import Mount, ResourceLimits, Sandbox, SandboxProvider, SandboxSpec
+from benchflow_contracts.sandbox_record import ReapPolicy
 from benchflow_sandbox_local import LocalProvider, LocalSandbox
 
 PREFIX = f"benchflow-test{os.getpid()}-"

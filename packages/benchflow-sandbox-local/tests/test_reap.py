@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from benchflow_contracts.sandbox import ReapPolicy, SandboxSpec
+from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_contracts.sandbox_record import ReapPolicy
 from benchflow_sandbox_core.owner import ProcessIdentity
 from benchflow_sandbox_local import LocalProvider
 

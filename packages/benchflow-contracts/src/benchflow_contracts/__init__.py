@@ -120,17 +120,16 @@ from .sandbox import (
     Mount,
     NetworkMode,
     Process,
-    ReapPolicy,
     ResourceKind,
     ResourceLimits,
     Sandbox,
     SandboxCapabilities,
     SandboxImage,
     SandboxProvider,
-    SandboxRecord,
     SandboxSpec,
     SnapshotLevel,
 )
+from .sandbox_record import DEADLINE, ReapPolicy, SandboxRecord
 from .step import Observation, Step, StopReason, ToolCall, ToolStatus, Usage
 from .task import (
     IMAGE_NAME,
@@ -162,6 +161,7 @@ from .tree import (
 from .user import UserModel
 
 __all__ = [
+    "DEADLINE",
     "IMAGE_NAME",
     "AddTestsDirError",
     "Agent",

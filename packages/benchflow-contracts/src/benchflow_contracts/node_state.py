@@ -1,6 +1,7 @@
 """The live world behind a node while it is scored."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from .environment import Environment, EnvState
@@ -31,6 +32,8 @@ class NodeState:
     goes_on: bool = False
     """More of the rollout follows in this sandbox: it must be left running and as it is, but
     for what `shared` grading does. Set between the steps of a task of several."""
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What a sandbox that is made for grading carries."""
     log_dir: Path | None = None
     """A host directory for the verifier's output and reward files; made by who writes it."""
 

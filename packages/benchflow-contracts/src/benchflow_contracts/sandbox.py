@@ -9,6 +9,7 @@ from typing import Literal, Protocol, runtime_checkable
 from pydantic import Field
 
 from ._model import Model
+from .sandbox_record import ReapPolicy, SandboxRecord
 
 SnapshotLevel = Literal["filesystem", "live"]
 """`filesystem` carries files; `live` carries files, processes and sockets."""
@@ -155,27 +156,6 @@ class Endpoint(Model):
     def url(self) -> str:
         """The endpoint as an HTTP base URL."""
         return f"http://{self.host}:{self.port}"
-
-
-class ReapPolicy(Model):
-    """Which left-over sandboxes `reap` removes. Foreign ones are never touched."""
-
-    dead_owners: bool = True
-    """Those whose owner process is gone."""
-    labels: Mapping[str, str] = {}
-    """Only those that carry all of these labels."""
-    dry_run: bool = False
-
-
-class SandboxRecord(Model):
-    """One sandbox known to the provider, alive or left over."""
-
-    id: str
-    provider: str
-    owner_alive: bool
-    created_at: float
-    """Seconds since the epoch."""
-    labels: Mapping[str, str] = {}
 
 
 class ByteReader(Protocol):
@@ -471,7 +451,12 @@ class SandboxProvider(Protocol):
         ...
 
     async def reap(self, policy: ReapPolicy) -> list[SandboxRecord]:
-        """Remove left-overs; return what was (or would be) removed."""
+        """Remove left-overs; return what was (or would be) removed.
+
+        Raises:
+            SandboxUnsupportedError: `policy.overdue` would remove one of a living owner, and
+                this provider cannot take it from there.
+        """
         ...
 
     async def aclose(self) -> None:

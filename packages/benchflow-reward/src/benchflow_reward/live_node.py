@@ -1,5 +1,6 @@
 """What a grader needs of the live world, checked once."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,8 @@ class LiveNode:
     grading_spec: SandboxSpec
     env_state: EnvState | None
     log_dir: Path | None
+    labels: Mapping[str, str]
+    """Of a sandbox that is made for grading."""
 
 
 def state_of(node: RolloutNode, reward: str) -> NodeState:
@@ -66,4 +69,5 @@ def live_node(node: RolloutNode, reward: str) -> LiveNode:
         grading_spec=state.grading_spec,
         env_state=state.env_state or node.env_state,
         log_dir=state.log_dir,
+        labels=state.labels,
     )

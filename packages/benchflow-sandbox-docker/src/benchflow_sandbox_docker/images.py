@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from benchflow_contracts.errors import SandboxError, SnapshotError
@@ -48,13 +49,15 @@ class Images:
                 hint="`docker images` names what is here",
             ) from error
 
-    async def commit(self, container: str, facts: Facts) -> SandboxImage:
-        """Make an image of a container that stands still; what `facts` says of it stays true.
+    async def commit(self, container: str, facts: Facts, labels: Mapping[str, str]) -> SandboxImage:
+        """Make an image of a container that stands still, with the labels of its sandbox.
+
+        What `facts` says of the container stays true.
 
         Raises:
             SnapshotError: The engine refused.
         """
-        label = Label(f"s-{secrets.token_hex(6)}", self._owner, time.time(), {})
+        label = Label(f"s-{secrets.token_hex(6)}", self._owner, time.time(), labels)
         # A container has our first process for its entrypoint, whoever its image's is.
         conf = {**facts.config.encode(), "Labels": label.encode(IMAGE)}
         try:

@@ -106,8 +106,9 @@ class Keeper:
                 "no snapshot of a container holds",
                 hint="use an image without VOLUME",
             )
-        container = sandbox.machine.container
-        return await finish_or(self.images.commit(container, facts), self.images.discard)
+        container, labels = sandbox.machine.container, self._labels[sandbox.id].labels
+        work = self.images.commit(container, facts, labels)
+        return await finish_or(work, self.images.discard)
 
     async def restart(self, sandbox: DockerSandbox, image: SandboxImage) -> None:
         """Remove the container; let the sandbox adopt another, made from `image`."""

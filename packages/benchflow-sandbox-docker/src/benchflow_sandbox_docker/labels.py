@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from benchflow_contracts.sandbox import SandboxRecord
+from benchflow_contracts.sandbox_record import SandboxRecord
 from benchflow_sandbox_core.owner import ProcessIdentity
 
 PROVIDER = "docker"

@@ -2,11 +2,12 @@
 
 import json
 import shutil
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
-from benchflow_contracts.sandbox import ReapPolicy, SandboxRecord
+from benchflow_contracts.sandbox_record import ReapPolicy, SandboxRecord
 from benchflow_sandbox_core.owner import ProcessIdentity
 
 from .engine import Engine
@@ -25,34 +26,36 @@ async def boxes(engine: Engine) -> AsyncIterator[tuple[str, Label]]:
 
 
 async def reap(engine: Engine, directory: Path, policy: ReapPolicy) -> list[SandboxRecord]:
-    """Remove the containers of dead owners that match `policy`; return their records.
+    """Remove the containers that `policy` wants removed; return their records.
 
-    One whose owner lives, or cannot be judged, is never touched. The snapshots and the pipes of
-    dead owners have no labels of a caller and go with any of them.
+    One whose owner lives, or cannot be judged, is only touched when it is overdue and the policy
+    says so. Snapshots of dead owners have the labels of the container that they were taken from.
+    The pipes of dead owners have none and go with any of them.
     """
     removed: list[SandboxRecord] = []
     async for container, label in boxes(engine):
-        if label.owner.alive or not policy.dead_owners:
-            continue
-        if not policy.labels.items() <= label.labels.items():
+        record = label.record()
+        if not record.wanted(policy, time.time()):
             continue
         if not policy.dry_run:
             await engine.remove(container)
-        removed.append(label.record())
+        removed.append(record)
     if policy.dead_owners and not policy.dry_run:
-        await _sweep_images(engine)
+        await _sweep_images(engine, policy)
         sweep_places(directory)
     return removed
 
 
-async def _sweep_images(engine: Engine) -> None:
+async def _sweep_images(engine: Engine, policy: ReapPolicy) -> None:
     found = await engine.labelled("images", [f"{KIND}={IMAGE}"])
     # The latest first: an image cannot go before those that were made from it.
     for image in sorted(found, key=lambda each: -each["Created"]):
         label = Label.decode(image["Labels"])
         # One with a tag is somebody's own, made from one of ours.
         tags = set(image["RepoTags"] or ()) - {"<none>:<none>"}
-        if label is not None and not label.owner.alive and not tags:
+        if label is None or label.owner.alive or tags:
+            continue
+        if policy.labels.items() <= label.labels.items():
             await remove_image(engine, image["Id"])
 
 

@@ -12,13 +12,8 @@ from benchflow_contracts.errors import (
     SandboxUnsupportedError,
     UsageError,
 )
-from benchflow_contracts.sandbox import (
-    ReapPolicy,
-    SandboxCapabilities,
-    SandboxImage,
-    SandboxRecord,
-    SandboxSpec,
-)
+from benchflow_contracts.sandbox import SandboxCapabilities, SandboxImage, SandboxSpec
+from benchflow_contracts.sandbox_record import ReapPolicy, SandboxRecord
 from benchflow_sandbox_core.closing import Closing
 from benchflow_sandbox_core.home import home
 from benchflow_sandbox_core.spec import check_spec

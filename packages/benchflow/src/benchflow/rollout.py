@@ -23,6 +23,8 @@ from .planes import assemble, check_agent, open_provider
 from .records import RolloutRecord, new_rollout_id, write_inputs, write_rollout
 from .task_formats import runnable_task
 
+SLOT = "benchflow.slot"
+"""The label of the planned rollout of a job that a sandbox belongs to."""
 Subscriber = Callable[[Event], None]
 
 
@@ -126,16 +128,17 @@ async def run_in(
     *,
     directory: Path | None = None,
     subscribers: Sequence[Subscriber] = (),
-    slot: str | None = None,
+    labels: Mapping[str, str] | None = None,
     continuation: "Continuation | None" = None,
     prepare: Callable[[Planes], Planes] | None = None,
 ) -> RunResult:
     """Run one rollout on a provider that the caller owns.
 
-    With `continuation` it goes on from a kept checkpoint. `prepare` may change the planes
-    right before they are used.
+    Its sandboxes carry `labels`; the record has the one of the slot. With `continuation` it
+    goes on from a kept checkpoint. `prepare` may change the planes right before they are used.
     """
     rollout_id = new_rollout_id(task.id) if directory is None else directory.name
+    given = labels or {}
     async with open_gateway(options, directory) as gateway:
         planes = assemble(options, task, provider, gateway)
         if prepare is not None:
@@ -145,13 +148,13 @@ async def run_in(
         start = run_rollout if continuation is None else continuation.run
         tree = await start(
             task,
-            options.rollout_config(labels=_labels(rollout_id, planes)),
+            options.rollout_config(labels={**given, **_labels(rollout_id, planes)}),
             planes,
             rollout_id=rollout_id,
             directory=directory,
             subscribers=subscribers,
         )
-    record = RolloutRecord.of(tree, task, options, slot=slot)
+    record = RolloutRecord.of(tree, task, options, slot=given.get(SLOT))
     if directory is not None:
         write_rollout(directory, tree, task, options, record)
     return RunResult(tree=tree, record=record, directory=directory)

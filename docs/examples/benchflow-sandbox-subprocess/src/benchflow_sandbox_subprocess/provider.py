@@ -103,13 +103,11 @@ class SubprocessProvider:
 
     async def reap(self, policy: ReapPolicy) -> list[SandboxRecord]:
         """Remove the directories of dead runners."""
-        wanted = policy.labels.items()
-        found = [
-            record
-            async for record in self.sandboxes()
-            if policy.dead_owners and not record.owner_alive and wanted <= record.labels.items()
-        ]
+        now = time.time()
+        found = [record async for record in self.sandboxes() if record.wanted(policy, now)]
         for record in found:
+            if record.owner_alive:
+                raise SandboxUnsupportedError(f"{record.id!r} is its runner's to remove")
             if not policy.dry_run:
                 await asyncio.to_thread(shutil.rmtree, self._base / record.id)
         return found

@@ -13,6 +13,7 @@ from benchflow_contracts import (
 )
 
 from benchflow_kernel.world import Plan, World
+from benchflow_kernel.world.labels import labels_of
 
 from .journal import Journal
 
@@ -49,6 +50,7 @@ def _node_state(plan: Plan, world: World, node: RolloutNode) -> NodeState:
         environment=world.environment,
         env_state=node.env_state,
         log_dir=world.verifier_dir,
+        labels=labels_of(plan, node.id),
     )
 
 

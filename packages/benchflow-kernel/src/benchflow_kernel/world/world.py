@@ -24,6 +24,7 @@ from benchflow_contracts import (
 
 from benchflow_kernel.faults import boundary, within
 
+from .labels import labels_of
 from .live import LiveWorld
 from .plan import SKILLS_DIR, Plan
 from .sessions import CarriedSessions, Sessions
@@ -242,13 +243,8 @@ class World:
     async def _start(self, image: SandboxImage | None, replay: Sequence[ModelCall]) -> None:
         plan = self._plan
         await self._connect_model(replay)
-        labels = {
-            "benchflow.rollout": plan.rollout_id,
-            "benchflow.task": plan.task.id,
-            "benchflow.node": self._node,
-        }
         self._sandbox = await plan.planes.provider.create(
-            self._spec, image=image, labels={**plan.config.labels, **labels}
+            self._spec, image=image, labels=labels_of(plan, self._node)
         )
 
     async def _connect_model(self, replay: Sequence[ModelCall]) -> None:

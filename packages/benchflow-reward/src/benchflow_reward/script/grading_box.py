@@ -44,7 +44,7 @@ async def grading_box(
     On exit, also by an error, it is gone with everything in it.
     """
     spec = without_steering(live.grading_spec)
-    labels = {"benchflow.purpose": "grading", "benchflow.node": live.node.id}
+    labels = {**live.labels, "benchflow.purpose": "grading", "benchflow.node": live.node.id}
     box = await live.provider.create(spec, image=image, labels=labels)
     try:
         yield box

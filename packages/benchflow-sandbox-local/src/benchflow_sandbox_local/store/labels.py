@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError
-from benchflow_contracts.sandbox import SandboxRecord
+from benchflow_contracts.sandbox_record import SandboxRecord
 from benchflow_sandbox_core.owner import ProcessIdentity
 from pydantic import BaseModel, ConfigDict, ValidationError
 

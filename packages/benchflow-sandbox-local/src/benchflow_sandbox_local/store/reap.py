@@ -4,10 +4,12 @@ import os
 import select
 import shutil
 import signal
+import time
 from contextlib import suppress
 from pathlib import Path
 
-from benchflow_contracts.sandbox import ReapPolicy, SandboxRecord
+from benchflow_contracts.errors import SandboxUnsupportedError
+from benchflow_contracts.sandbox_record import ReapPolicy, SandboxRecord
 from benchflow_sandbox_core.owner import ProcessIdentity
 
 from benchflow_sandbox_local.box.claim import sweep
@@ -34,14 +36,19 @@ def reap(directory: Path, policy: ReapPolicy) -> list[SandboxRecord]:
     store = LabelStore(directory / "boxes")
     removed: list[SandboxRecord] = []
     for label in store.all():
-        if label.owner.alive or not policy.dead_owners:
+        record = label.record()
+        if not record.wanted(policy, time.time()):
             continue
-        if not policy.labels.items() <= label.labels.items():
-            continue
+        if record.owner_alive:
+            raise SandboxUnsupportedError(
+                f"sandbox {record.id!r} is overdue, and no local sandbox can be taken from its"
+                f" living runner (process {label.owner.pid})",
+                hint="end that process; its sandboxes end with it",
+            )
         if not policy.dry_run:
             _remove(label, store)
             store.remove(label.id)
-        removed.append(label.record())
+        removed.append(record)
     if policy.dead_owners and not policy.dry_run:
         sweep(str(directory / IMAGES))
     return removed

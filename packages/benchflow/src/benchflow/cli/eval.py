@@ -25,6 +25,7 @@ async def create(
     job_name: str | None = None,
     n: Annotated[int, Parameter(name=["--repeats", "-n"])] = 1,
     concurrency: int = 4,
+    retries: int = 2,
     include: tuple[str, ...] = (),
     exclude: tuple[str, ...] = (),
     fail_under: float | None = None,
@@ -49,6 +50,7 @@ async def create(
         job_name: The directory below --jobs-dir; a time stamp by default.
         n: Rollouts per task.
         concurrency: Rollouts that run at once.
+        retries: More tries of a rollout whose sandbox failed in a way that passes.
         include: Only tasks whose id matches one of these globs.
         exclude: No task whose id matches one of these globs.
         fail_under: Exit 1 when the mean reward is below this.
@@ -63,6 +65,7 @@ async def create(
         job_name=job_name,
         repeats=n,
         concurrency=concurrency,
+        retries=retries,
         include=include,
         exclude=exclude,
     )
@@ -71,11 +74,15 @@ async def create(
     with LiveJob(quiet=quiet or json) as live:
         report = await run_job(plan, listener=live)
     _print_report(report, json=json)
-    for name in export:
+    _export(report, export)
+    return _exit_code(report, fail_under)
+
+
+def _export(report: JobReport, names: tuple[str, ...]) -> None:
+    for name in names:
         target = report.directory / "export" / name / report.job
         write_export(name, read_finished_job(report), target)
         note(f"{name}: {target}")
-    return _exit_code(report, fail_under)
 
 
 def list_jobs(*, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False) -> None:

@@ -2,7 +2,7 @@
 
 import time
 
-from benchflow_contracts import ReapPolicy
+from benchflow_contracts import ReapPolicy, SandboxRecord, UsageError
 from benchflow_contracts.testing import CheckResult, check_sandbox
 
 from benchflow.options import RunOptions
@@ -11,52 +11,79 @@ from benchflow.planes import open_provider
 from .flags import Json, Run
 from .output import note, print_json, print_table
 
+_SHOWN = ("job", "slot", "attempt", "rollout", "node")
+"""Labels with a column of their own."""
+
 
 async def list_sandboxes(
     *,
     options: Run = RunOptions(),
+    label: tuple[str, ...] = (),
     json: Json = False,
 ) -> None:
     """List the sandboxes of this machine, also those whose run is dead.
 
     Examples:
         bench sandbox list
+        bench sandbox list --sandbox docker --label benchflow.job=2026-11-21
 
     Args:
         options: --sandbox names the provider.
+        label: Only those with this label, as KEY=VALUE. May be given again.
     """
+    wanted = _labels(label).items()
     async with open_provider(options) as provider:
-        records = [record async for record in provider.sandboxes()]
-    if json:
-        print_json([record.model_dump(mode="json") for record in records])
-        return
+        found = [r async for r in provider.sandboxes() if wanted <= r.labels.items()]
     now = time.time()
-    rows = [
-        (r.id, "alive" if r.owner_alive else "dead", f"{now - r.created_at:.0f}s", dict(r.labels))
-        for r in records
-    ]
-    print_table(("sandbox", "owner", "age", "labels"), rows, empty="no sandboxes")
+    if json:
+        print_json([{**r.model_dump(mode="json"), "overdue": r.overdue(now)} for r in found])
+        return
+    columns = ("sandbox", "owner", "age", "deadline", *_SHOWN)
+    print_table(columns, [_row(record, now) for record in found], empty="no sandboxes")
+
+
+def _row(record: SandboxRecord, now: float) -> tuple[str, ...]:
+    left = None if record.deadline is None else record.deadline - now
+    due = "-" if left is None else f"in {left:.0f}s" if left >= 0 else f"overdue by {-left:.0f}s"
+    named = (record.labels.get(f"benchflow.{key}", "-") for key in _SHOWN)
+    owner = "alive" if record.owner_alive else "dead"
+    return (record.id, owner, f"{now - record.created_at:.0f}s", due, *named)
+
+
+def _labels(given: tuple[str, ...]) -> dict[str, str]:
+    for text in given:
+        if not text.partition("=")[0] or "=" not in text:
+            raise UsageError(f"--label {text!r} is no label", hint="write it as KEY=VALUE")
+    return dict(text.split("=", 1) for text in given)
 
 
 async def prune(
     *,
     options: Run = RunOptions(),
+    label: tuple[str, ...] = (),
+    overdue: bool = False,
     dry_run: bool = False,
     json: Json = False,
 ) -> None:
     """Remove the processes, mounts and files that dead runs left behind.
 
-    Sandboxes of a living run, and whatever is not ours, are never touched.
+    Whatever is not ours is never touched, and a sandbox of a living run only with --overdue,
+    when it is past its own deadline.
 
     Examples:
         bench sandbox prune --dry-run
+        bench sandbox prune --sandbox docker --label benchflow.job=2026-11-21
 
     Args:
         options: --sandbox names the provider.
+        label: Only those with this label, as KEY=VALUE. May be given again.
+        overdue: Also those of living runs that are past their deadline; their rollouts fail.
         dry_run: Only say what would be removed.
     """
     async with open_provider(options) as provider:
-        removed = await provider.reap(ReapPolicy(dry_run=dry_run))
+        policy = ReapPolicy(labels=_labels(label), overdue=overdue, dry_run=dry_run)
+        removed = await provider.reap(policy)
+        late = [r async for r in provider.sandboxes() if r.owner_alive and r.overdue(time.time())]
     if json:
         print_json([record.model_dump(mode="json") for record in removed])
         return
@@ -64,6 +91,10 @@ async def prune(
     note(f"{verb} {len(removed)} left-over sandboxes")
     for record in removed:
         note(f"  {record.id}")
+    if late and not overdue:
+        note(f"{len(late)} of living runs are past their deadline: --overdue removes them, too")
+        for record in late:
+            note(f"  {record.id}")
 
 
 async def check(

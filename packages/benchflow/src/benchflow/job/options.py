@@ -20,6 +20,9 @@ class JobOptions(Model):
     """One name, no path: the job's directory below `jobs_dir`."""
     repeats: int = Field(default=1, ge=1)
     concurrency: int = Field(default=4, ge=1)
+    retries: int = Field(default=2, ge=0, le=3)
+    """More tries of a rollout whose sandbox failed in a way that passes, such as an engine that
+    was restarted. The evidence of each try is kept; the last one counts."""
     include: tuple[str, ...] = ()
     """Globs over task ids; empty takes all."""
     exclude: tuple[str, ...] = ()

@@ -66,11 +66,16 @@ def summarise(
     )
 
 
+def all_records(directory: Path) -> Iterator[RolloutRecord]:
+    """Yield every record of a job, also of rollouts that were run again since."""
+    for path in sorted(directory.glob("*/result.json")):
+        yield _read(path)
+
+
 def latest_records(directory: Path) -> dict[str, RolloutRecord]:
     """Return the newest record of every slot; a half-written rollout has none."""
     latest: dict[str, RolloutRecord] = {}
-    for path in sorted(directory.glob("*/result.json")):
-        record = _read(path)
+    for record in all_records(directory):
         earlier = latest.get(record.slot or record.rollout_id)
         if earlier is None or earlier.finished_at < record.finished_at:
             latest[record.slot or record.rollout_id] = record

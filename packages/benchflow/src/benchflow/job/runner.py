@@ -1,7 +1,11 @@
 """Runs a job: every slot once, some at a time, resumable."""
 
 import asyncio
+import os
+import time
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -14,11 +18,14 @@ from benchflow_contracts import (
 
 from benchflow.planes import check_agent, open_provider
 from benchflow.records import RolloutRecord, new_job_name, new_rollout_id, write_text
-from benchflow.rollout import run_in
+from benchflow.rollout import SLOT, run_in
 
 from .options import JobOptions, Slot
 from .plan import JobPlan, settle_plan
-from .report import JobReport, latest_records, write_report
+from .report import JobReport, all_records, latest_records, write_report
+
+_PAUSES = (2.0, 10.0, 30.0)
+"""Seconds before a rollout is tried again: an engine that was restarted is back by then."""
 
 
 class JobListener(Protocol):
@@ -29,7 +36,7 @@ class JobListener(Protocol):
         ...
 
     def started(self, slot: Slot) -> Callable[[Event], None]:
-        """A rollout starts; return the receiver of its events."""
+        """A rollout starts, maybe once more; return the receiver of its events."""
         ...
 
     def finished(self, slot: Slot, record: RolloutRecord) -> None:
@@ -41,7 +48,8 @@ async def run_job(options: JobOptions, *, listener: JobListener | None = None) -
     """Run every planned rollout and write the job's summary.
 
     A job directory that exists is resumed: slots that were scored are kept, the
-    others run again beside the evidence of their failure. One bad rollout never
+    others run again beside the evidence of their failure, and so does at once one whose
+    sandbox failed in a way that passes, `options.retries` times. One bad rollout never
     ends the job. On cancellation the running rollouts are torn down,
     the summary of what is finished is written, and the cancellation goes on.
 
@@ -63,52 +71,76 @@ async def run_job(options: JobOptions, *, listener: JobListener | None = None) -
     try:
         async with open_provider(options.run) as provider:
             await provider.capabilities()
-            await _run_all(todo, options, provider, directory, listener)
+            epoch = f"{time.time_ns() // 1_000_000}-{os.getpid()}"
+            tried = Counter(record.slot or "" for record in all_records(directory))
+            await _Job(options, provider, directory, listener, tried, epoch).run(todo)
     finally:
         report = write_report(directory, [slot.id for slot in slots])
     return report
 
 
-async def _run_all(
-    todo: list[Slot],
-    options: JobOptions,
-    provider: SandboxProvider,
-    directory: Path,
-    listener: JobListener | None,
-) -> None:
-    gate = asyncio.Semaphore(options.concurrency)
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One run of a job: by one process, from a start to an end."""
 
-    async def run_slot(slot: Slot) -> None:
-        async with gate:
-            receive = listener.started(slot) if listener is not None else None
-            record = await _run_one(slot, options, provider, directory, receive)
-            if listener is not None:
-                listener.finished(slot, record)
+    options: JobOptions
+    provider: SandboxProvider
+    directory: Path
+    listener: JobListener | None
+    tried: Counter[str]
+    """How often each slot was run to a record."""
+    epoch: str
+    """Tells this run of the job from those before it, and is greater than theirs."""
 
-    async with asyncio.TaskGroup() as group:
-        for slot in todo:
-            group.create_task(run_slot(slot))
+    async def run(self, slots: list[Slot]) -> None:
+        """Run every slot to its last try, some at a time."""
+        gate = asyncio.Semaphore(self.options.concurrency)
 
+        async def run_slot(slot: Slot) -> None:
+            async with gate:
+                record = await self._run_slot(slot)
+                if self.listener is not None:
+                    self.listener.finished(slot, record)
 
-async def _run_one(
-    slot: Slot,
-    options: JobOptions,
-    provider: SandboxProvider,
-    directory: Path,
-    receive: Callable[[Event], None] | None,
-) -> RolloutRecord:
-    home = directory / new_rollout_id(slot.task.id)
-    try:
-        result = await run_in(
-            provider,
-            slot.task,
-            options.run,
-            directory=home,
-            subscribers=() if receive is None else (receive,),
-            slot=slot.id,
-        )
-    except BenchFlowError as error:
-        record = RolloutRecord.refused(home.name, slot.task, options.run, error, slot=slot.id)
-        write_text(home / "result.json", record.model_dump_json(indent=2) + "\n")
-        return record
-    return result.record
+        async with asyncio.TaskGroup() as group:
+            for slot in slots:
+                group.create_task(run_slot(slot))
+
+    async def _run_slot(self, slot: Slot) -> RolloutRecord:
+        pauses = iter(_PAUSES[: self.options.retries])
+        while True:
+            receive = self.listener.started(slot) if self.listener is not None else None
+            record = await self._try(slot, receive)
+            self.tried[slot.id] += 1
+            error = record.error
+            passing = error is not None and error.boundary == "sandbox" and error.retryable
+            pause = next(pauses, None) if passing and not record.final else None
+            if pause is None:
+                return record
+            await asyncio.sleep(pause)
+
+    async def _try(self, slot: Slot, receive: Callable[[Event], None] | None) -> RolloutRecord:
+        home = self.directory / new_rollout_id(slot.task.id)
+        try:
+            result = await run_in(
+                self.provider,
+                slot.task,
+                self.options.run,
+                directory=home,
+                subscribers=() if receive is None else (receive,),
+                labels=self._labels(slot),
+            )
+        except BenchFlowError as error:
+            options = self.options.run
+            record = RolloutRecord.refused(home.name, slot.task, options, error, slot=slot.id)
+            write_text(home / "result.json", record.model_dump_json(indent=2) + "\n")
+            return record
+        return result.record
+
+    def _labels(self, slot: Slot) -> dict[str, str]:
+        return {
+            "benchflow.job": self.directory.name,
+            SLOT: slot.id,
+            "benchflow.attempt": str(self.tried[slot.id] + 1),
+            "benchflow.epoch": self.epoch,
+        }

@@ -2,18 +2,13 @@
 
 import asyncio
 import socket
+import time
 from contextlib import suppress
 from uuid import uuid4
 
 from benchflow_contracts.errors import SandboxError, SandboxLimitError, SandboxUnsupportedError
-from benchflow_contracts.sandbox import (
-    ByteReader,
-    Endpoint,
-    NetworkMode,
-    ReapPolicy,
-    ResourceKind,
-    SandboxRecord,
-)
+from benchflow_contracts.sandbox import ByteReader, Endpoint, NetworkMode, ResourceKind
+from benchflow_contracts.sandbox_record import DEADLINE, ReapPolicy, SandboxRecord
 from benchflow_contracts.testing.check import (
     CheckSkippedError,
     expect,
@@ -125,9 +120,9 @@ async def teardown_ends_what_is_running(subject: SandboxSubject) -> None:
 
 @promise()
 async def reap_leaves_live_sandboxes_alone(subject: SandboxSubject) -> None:
-    """A sandbox whose owner lives is not reaped, whatever the labels."""
+    """A sandbox whose owner lives is not reaped, whatever the labels, even past its deadline."""
     key = uuid4().hex
-    async with subject.box(labels={"kit": key}) as box:
+    async with subject.box(labels={"kit": key, DEADLINE: "1"}) as box:
         for policy in (
             ReapPolicy(labels={"kit": key}),
             ReapPolicy(labels={"kit": key}, dry_run=True),
@@ -137,6 +132,25 @@ async def reap_leaves_live_sandboxes_alone(subject: SandboxSubject) -> None:
             expect(box.id not in {record.id for record in reaped}, "a live one was reaped")
         expect_equal(await subject.output(box, "echo on"), "on\n", "the next command")
         expect_equal(len(await _records(subject, key)), 1, "the number of records")
+
+
+@promise()
+async def overdue_sandboxes_are_reaped_when_asked_for(subject: SandboxSubject) -> None:
+    """With `overdue` one that is past its deadline goes, and none that is not."""
+    key = uuid4().hex
+    policy = ReapPolicy(labels={"kit": key}, overdue=True)
+    async with (
+        subject.box(labels={"kit": key, DEADLINE: "1"}) as late,
+        subject.box(labels={"kit": key, DEADLINE: str(time.time() + 3600)}) as early,
+    ):
+        try:
+            reaped = await subject.provider.reap(policy)
+        except SandboxUnsupportedError as error:
+            expect_equal(len(await _records(subject, key)), 2, "the number of records")
+            raise CheckSkippedError("not claimed: one of a living owner is not reaped") from error
+        expect_equal([record.id for record in reaped], [late.id], "the reaped sandboxes")
+        await expect_error(SandboxError, late.exec("true"), "exec in a reaped one")
+        expect_equal(await subject.output(early, "echo on"), "on\n", "the next command")
 
 
 @promise(_has_all_modes)
@@ -265,6 +279,7 @@ LIFE_CHECKS: tuple[SandboxCheck, ...] = (
     teardown_may_be_repeated,
     teardown_ends_what_is_running,
     reap_leaves_live_sandboxes_alone,
+    overdue_sandboxes_are_reaped_when_asked_for,
     an_unsupported_network_is_refused,
     no_network_means_no_route,
     an_exposed_port_reaches_the_server_inside,

@@ -2,17 +2,13 @@
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
-from benchflow_contracts.sandbox import (
-    ReapPolicy,
-    SandboxCapabilities,
-    SandboxImage,
-    SandboxRecord,
-    SandboxSpec,
-)
+from benchflow_contracts.sandbox import SandboxCapabilities, SandboxImage, SandboxSpec
+from benchflow_contracts.sandbox_record import ReapPolicy, SandboxRecord
 
 from .call import ExecHandler, FakeCommands, ProgramHandler
 from .faults import FakeFaults, Fault
@@ -162,15 +158,9 @@ class FakeSandboxProvider:
         return loaded
 
     async def reap(self, policy: ReapPolicy) -> list[SandboxRecord]:
-        """Remove the sandboxes that `abandon` made orphans."""
-        wanted = policy.labels.items()
-        found = [
-            sandbox
-            for sandbox in self.live
-            if policy.dead_owners
-            and sandbox.id in self._orphans
-            and wanted <= sandbox.labels.items()
-        ]
+        """Remove the sandboxes that `abandon` made orphans, and overdue ones when asked to."""
+        now = time.time()
+        found = [each for each in self.live if self._record(each).wanted(policy, now)]
         records = [self._record(sandbox) for sandbox in found]
         for sandbox in found:
             if not policy.dry_run:

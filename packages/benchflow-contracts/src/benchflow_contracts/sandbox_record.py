@@ -1,0 +1,49 @@
+"""What is known of a sandbox from outside, and which ones are removed."""
+
+from collections.abc import Mapping
+
+from ._model import Model
+
+DEADLINE = "benchflow.deadline"
+"""The label that says when a sandbox should be gone: seconds since the epoch."""
+
+
+class ReapPolicy(Model):
+    """Which left-over sandboxes `reap` removes. Foreign ones are never touched."""
+
+    dead_owners: bool = True
+    """Those whose owner process is gone."""
+    labels: Mapping[str, str] = {}
+    """Only those that carry all of these labels."""
+    overdue: bool = False
+    """Also those of living owners that are past their deadline. Their runs fail by that."""
+    dry_run: bool = False
+
+
+class SandboxRecord(Model):
+    """One sandbox known to the provider, alive or left over."""
+
+    id: str
+    provider: str
+    owner_alive: bool
+    created_at: float
+    """Seconds since the epoch."""
+    labels: Mapping[str, str] = {}
+
+    @property
+    def deadline(self) -> float | None:
+        """When it should be gone, by its label; `None` when no label says it."""
+        try:
+            return float(self.labels[DEADLINE])
+        except (KeyError, ValueError):
+            return None
+
+    def overdue(self, now: float) -> bool:
+        """Whether it should be gone by `now`, in seconds since the epoch."""
+        deadline = self.deadline
+        return deadline is not None and deadline < now
+
+    def wanted(self, policy: ReapPolicy, now: float) -> bool:
+        """Whether `policy` wants it removed. An owner that lives keeps what is not overdue."""
+        due = policy.dead_owners if not self.owner_alive else policy.overdue and self.overdue(now)
+        return due and policy.labels.items() <= self.labels.items()

@@ -1,0 +1,99 @@
+"""A rollout whose sandbox failed in a way that passes is run again, and counts once."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchflow.job import JobOptions, JobReport, runner
+from benchflow.job.report import all_records
+from benchflow.job.runner import run_job
+from benchflow.options import RunOptions
+from benchflow.scaffold import write_task
+from benchflow_contracts import SandboxError, SandboxUnsupportedError
+from benchflow_contracts.testing.fakes import FakeSandboxProvider
+
+
+class Restarting(FakeSandboxProvider):
+    """Fails to create a sandbox until `errors` are used up."""
+
+    def __init__(self, *errors: SandboxError) -> None:
+        super().__init__()
+        self.errors = list(errors)
+        self.labels: list[dict[str, str]] = []
+
+    async def create(self, *args: Any, **options: Any) -> Any:
+        self.labels.append(dict(options["labels"]))
+        if self.errors:
+            raise self.errors.pop(0)
+        return await super().create(*args, **options)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    write_task(tmp_path / "tasks" / "one")
+    monkeypatch.setattr(runner, "_PAUSES", (0.0, 0.0, 0.0))
+
+    def go(provider: FakeSandboxProvider, **changes: Any) -> JobReport:
+        @asynccontextmanager
+        async def opened(_: RunOptions) -> AsyncIterator[FakeSandboxProvider]:
+            yield provider
+
+        monkeypatch.setattr(runner, "open_provider", opened)
+        options = JobOptions(
+            tasks_dir=tmp_path / "tasks",
+            jobs_dir=tmp_path,
+            job_name="job",
+            run=RunOptions(agent="nop"),
+            **changes,
+        )
+        return asyncio.run(run_job(options))
+
+    return go
+
+
+GONE = SandboxError("the engine cannot be reached", retryable=True)
+
+
+def test_what_passes_is_tried_again_and_is_one_result(run: Any, tmp_path: Path) -> None:
+    provider = Restarting(GONE, GONE)
+    report = run(provider)
+    assert report.finished == len(report.records) == 1
+    assert report.records[0].error is None or report.records[0].error.boundary != "sandbox"
+    # The evidence of each try stays.
+    assert len(list(all_records(tmp_path / "job"))) == 3
+    assert (tmp_path / "job" / "results.jsonl").read_text().count("\n") == 1
+    assert sorted({each["benchflow.attempt"] for each in provider.labels}) == ["1", "2", "3"]
+    assert {each["benchflow.slot"] for each in provider.labels} == {"one#0"}
+    assert {each["benchflow.job"] for each in provider.labels} == {"job"}
+    assert len({each["benchflow.epoch"] for each in provider.labels}) == 1
+    assert len({each["benchflow.rollout"] for each in provider.labels}) == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "changes", "tries"),
+    [
+        (SandboxUnsupportedError("never"), {}, 1),
+        (GONE, {"retries": 0}, 1),
+        (GONE, {"retries": 1}, 2),
+    ],
+)
+def test_what_does_not_pass_is_unscored_with_its_cause(
+    run: Any, tmp_path: Path, error: SandboxError, changes: dict[str, int], tries: int
+) -> None:
+    report = run(Restarting(*[error] * 9), **changes)
+    assert (report.finished, report.scored, report.mean_reward) == (1, 0, None)
+    assert report.errors == {"sandbox": 1}
+    assert len(list(all_records(tmp_path / "job"))) == tries
+
+
+def test_a_resumed_job_counts_its_attempts_on_in_a_later_epoch(run: Any) -> None:
+    first, second = Restarting(GONE), Restarting()
+    run(first, retries=0)
+    run(second)
+    assert {each["benchflow.attempt"] for each in second.labels} == {"2"}
+    before, after = first.labels[0], second.labels[0]
+    assert before["benchflow.epoch"] < after["benchflow.epoch"]
+    assert float(after["benchflow.deadline"]) >= float(before["benchflow.deadline"])
