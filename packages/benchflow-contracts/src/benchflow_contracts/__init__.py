@@ -17,6 +17,7 @@ from .agent import (
     StepHandler,
 )
 from .ask import Answer, Ask, AskChannel, AskKind, AskOption, Question
+from .compared import ComparedSandbox
 from .config import (
     AskUserBranch,
     BestOfBranch,
@@ -190,6 +191,7 @@ __all__ = [
     "ByteWriter",
     "CallBudget",
     "Checkpointed",
+    "ComparedSandbox",
     "Credit",
     "Deadlines",
     "DialledSandbox",

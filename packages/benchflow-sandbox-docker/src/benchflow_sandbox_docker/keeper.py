@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from benchflow_contracts.env_diff import FileDiff
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
 from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
 from benchflow_sandbox_core.owner import ProcessIdentity
@@ -21,6 +22,7 @@ from .labels import BOX, PREFIX, Label
 from .machine import DockerMachine
 from .plan import NETWORKS, Plan
 from .sandbox import DockerSandbox
+from .written import Written
 
 
 class Keeper:
@@ -32,11 +34,14 @@ class Keeper:
         self._image = image
         self._owner = ProcessIdentity.of(os.getpid())
         self.images = Images(engine, self._owner)
+        self._written = Written(engine)
         self._sandboxes: dict[str, DockerSandbox] = {}
         self._labels: dict[str, Label] = {}
         self._facts: dict[str, Facts] = {}
         self._containers: dict[str, str] = {}
         """The engine's own names."""
+        self._sources: dict[str, str] = {}
+        """The snapshots that sandboxes were made from."""
 
     async def create(
         self, spec: SandboxSpec, image: SandboxImage | None, labels: Mapping[str, str]
@@ -56,6 +61,8 @@ class Keeper:
         name = f"d-{secrets.token_hex(6)}"
         self._labels[name] = Label(name, self._owner, time.time(), dict(labels))
         sandbox = self._sandboxes[name] = DockerSandbox(name, spec, self)
+        if image is not None:
+            self._came_from(sandbox, image)
         try:
             sandbox.adopt(await self._start(sandbox, facts), facts)
             await sandbox.start_entrypoint()
@@ -108,12 +115,34 @@ class Keeper:
             )
         container, labels = sandbox.machine.container, self._labels[sandbox.id].labels
         work = self.images.commit(container, facts, labels)
-        return await finish_or(work, self.images.discard)
+        image = await finish_or(work, self.images.discard)
+        self._written.carry(sandbox.id, image.ref)
+        return image
+
+    async def discard(self, image: SandboxImage) -> None:
+        """Forget a snapshot. Sandboxes made from it go on. Idempotent."""
+        self._written.forget(image.ref)
+        await self.images.discard(image)
+
+    async def mark(self, sandbox: DockerSandbox) -> None:
+        """Remember the files of a container that was made from its spec."""
+        image = self._sources.get(sandbox.id, "")
+        await self._written.mark(sandbox.id, sandbox.machine.container, image=image)
+
+    async def changes(self, sandbox: DockerSandbox) -> FileDiff:
+        """Return what was written since the mark, while the container stands still."""
+        return await self._written.changes(sandbox.id, sandbox.machine.container)
+
+    def _came_from(self, sandbox: DockerSandbox, image: SandboxImage) -> None:
+        self._sources[sandbox.id] = image.ref
+        self._written.forget(sandbox.id)
+        self._written.carry(image.ref, sandbox.id)
 
     async def restart(self, sandbox: DockerSandbox, image: SandboxImage) -> None:
         """Remove the container; let the sandbox adopt another, made from `image`."""
         facts = await self.images.facts(self.images.check(image))
         await self._remove_container(sandbox)
+        self._came_from(sandbox, image)
         sandbox.adopt(await self._start(sandbox, facts), facts)
         if sandbox.spec.entrypoint == "image":
             await sandbox.start_entrypoint()
@@ -124,6 +153,8 @@ class Keeper:
             await self._remove_container(sandbox)
             del self._sandboxes[sandbox.id], self._labels[sandbox.id]
             self._facts.pop(sandbox.id, None)
+            self._sources.pop(sandbox.id, None)
+            self._written.forget(sandbox.id)
             await self.images.sweep()
 
     async def _remove_container(self, sandbox: DockerSandbox) -> None:

@@ -89,7 +89,7 @@ class DockerProvider(Closing):
     async def discard(self, image: SandboxImage) -> None:
         """Forget a snapshot. Sandboxes made from it go on. Idempotent."""
         if self._keeper is not None:
-            await self._keeper.images.discard(image)
+            await self._keeper.discard(image)
 
     async def save(self, image: SandboxImage, to: Path) -> None:
         """Refuse: snapshots of this provider stay in the engine."""

@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
+from benchflow_contracts.env_diff import FileDiff
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
 from benchflow_contracts.sandbox import (
     Endpoint,
@@ -54,6 +55,14 @@ class Keeper(Protocol):
 
     async def seal(self, sandbox: "DockerSandbox") -> SandboxImage:
         """Make an image of a sandbox that stands still."""
+        ...
+
+    async def mark(self, sandbox: "DockerSandbox") -> None:
+        """Remember the files of a container that was made from its spec."""
+        ...
+
+    async def changes(self, sandbox: "DockerSandbox") -> FileDiff:
+        """Return what was written since the mark, while the container stands still."""
         ...
 
     async def restart(self, sandbox: "DockerSandbox", image: SandboxImage) -> None:
@@ -191,6 +200,15 @@ class DockerSandbox:
             Download(archive, max_bytes, stop, leave_out=leave_out).run(remote, local)
 
         await run(work)
+
+    async def mark(self) -> None:
+        """Take the files as they are now for what `changes` compares with."""
+        await self._keeper.mark(self)
+
+    async def changes(self) -> FileDiff:
+        """Return what is not as it was at the mark, from where the engine keeps the files."""
+        async with self._holding.hold(self.machine):
+            return await self._keeper.changes(self)
 
     async def connect(self, port: int) -> Connection:
         """Connect a stream to a port inside; raise `OSError` when nothing listens there."""

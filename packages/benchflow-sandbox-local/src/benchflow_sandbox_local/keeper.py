@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
+from benchflow_contracts.env_diff import FileDiff
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
 from benchflow_contracts.sandbox import Isolation, SandboxImage, SandboxSpec
 from benchflow_contracts.seal import Seal
@@ -23,6 +24,7 @@ from .box.skeleton import IDENTITY
 from .cgroup.group import Group, new_group
 from .cgroup.hierarchy import Hierarchies
 from .launcher import Launcher, LauncherError, mount_point
+from .lineage import Lineage
 from .live.carried import Wiring, unpark
 from .live.dump import Dump
 from .live.engine import LiveEngine
@@ -31,10 +33,11 @@ from .live.memory import resident
 from .live.state import LiveState
 from .live.stopped import refuse_stopped
 from .machine import Machine, Place, stop
+from .maker import During
 from .networks import refuse_network
 from .rootfs.base import Base
 from .rootfs.reference import RootSource, resolve
-from .sandbox import During, LocalSandbox
+from .sandbox import LocalSandbox
 from .saving import Saver
 from .store.budget import Budget
 from .store.labels import PROVIDER, Label, LabelStore
@@ -43,16 +46,6 @@ from .store.reap import GROUP_PREFIX
 from .transfer.digest import Known
 
 _DEFAULT_DISK_MB = 2048
-
-
-class _Body:
-    """What the keeper knows about one sandbox."""
-
-    def __init__(self, base: Base, family: Family, layers: tuple[Layer, ...]) -> None:
-        self.base = base
-        self.family = family
-        self.layers = layers
-        self.box = ""
 
 
 class Keeper:
@@ -92,7 +85,7 @@ class Keeper:
         self._launched = ProcessIdentity.of(launcher.pid)
         self._bases: dict[tuple[str, str], Base] = {}
         self._building = asyncio.Lock()
-        self._bodies: dict[str, _Body] = {}
+        self._bodies: dict[str, Lineage] = {}
         self.images = Images()
         self._budget = Budget(live_budget, lambda: self.images.live_bytes)
         self.notes: dict[str, str] = {}
@@ -113,7 +106,7 @@ class Keeper:
         self._store.write(self._label(name, labels, group))
         layers = () if sealed is None else sealed.layers
         family = layers[0].family if layers else Family(f"f-{name}")
-        self._bodies[name] = _Body(base, family, layers)
+        self._bodies[name] = Lineage(base, family, layers)
         hold(layers)
         sandbox = self._new_sandbox(name, spec, group, base)
         if layers:
@@ -189,10 +182,17 @@ class Keeper:
         body.family.boxes[body.box] = limit << 20
         return self._place(body)
 
-    def _place(self, body: _Body) -> Place:
-        layers = tuple(layer.path(self._root) for layer in body.layers)
-        lowers = (*layers, *body.base.lowers)
+    def _place(self, body: Lineage) -> Place:
+        lowers = (*body.uppers(self._root)[1:], *body.base.lowers)
         return Place(body.family.name, body.box, body.family.size, lowers)
+
+    async def mark(self, sandbox: LocalSandbox) -> None:
+        """Remember what the box has written until now."""
+        await self._bodies[sandbox.id].mark(self._launcher, self._root)
+
+    async def changes(self, sandbox: LocalSandbox) -> FileDiff:
+        """Return what the box, or one that it was forked from, wrote since."""
+        return await self._bodies[sandbox.id].changes(self._launcher, self._root)
 
     async def _start(self, sandbox: LocalSandbox) -> Body:
         body, place = self._bodies[sandbox.id], self._new_place(sandbox)
@@ -201,7 +201,7 @@ class Keeper:
         self.notes.update(machine.notes)
         return machine
 
-    async def _stop(self, body: _Body) -> None:
+    async def _stop(self, body: Lineage) -> None:
         if not body.box:
             return
         box, body.box = body.box, ""
@@ -373,7 +373,7 @@ class Keeper:
         self.images.add(Sealed(image, forked.base, (layer, *forked.below), state))
         return image
 
-    async def _keep_upper(self, forker: Forker, body: _Body, name: str) -> Layer:
+    async def _keep_upper(self, forker: Forker, body: Lineage, name: str) -> Layer:
         """Turn the upper of a dumped box into its top layer."""
         layer = Layer(name, body.family, body.family.boxes[body.box], "")
         await forker.retire(body.box, layer.name)
@@ -420,7 +420,7 @@ class Keeper:
         place = self._new_place(sandbox)
         return await forker.revive(state, place, group, wiring, stopped=held)
 
-    def _register(self, body: _Body, name: str, layer: Layer, *, merged: bool) -> SandboxImage:
+    def _register(self, body: Lineage, name: str, layer: Layer, *, merged: bool) -> SandboxImage:
         layers = (layer,) if merged else (layer, *body.layers)
         body.family.layers[layer.name] = layer
         image = SandboxImage(

@@ -3,12 +3,13 @@
 import asyncio
 import os
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from benchflow_contracts.env_diff import FileDiff
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
 from benchflow_contracts.sandbox import (
     Endpoint,
@@ -35,8 +36,8 @@ from .cgroup.group import Group
 from .holding import hold_stopped
 from .live.dump import Dump, HangUpError
 from .machine import Machine
+from .maker import During, Keeper
 from .shell import shell_of
-from .store.layers import Forked
 from .transfer.digest import Digests, Known
 from .transfer.download import Download
 from .transfer.upload import Owner, Upload
@@ -46,54 +47,6 @@ _HANG_UPS = 4
 
 _SETTLE_SECONDS = 10.0
 """How long a live snapshot waits for commands, transfers and model calls to end."""
-
-
-During = Callable[[], Awaitable[None]]
-"""What is done while nothing inside runs."""
-
-
-class Keeper(Protocol):
-    """What a sandbox asks of the provider that made it."""
-
-    async def socket_in(self, netns: int) -> socket.socket:
-        """Return a socket made in a network namespace."""
-        ...
-
-    def check(self, image: SandboxImage) -> None:
-        """Raise `SnapshotError` when `image` cannot be restored."""
-        ...
-
-    def require_live(self) -> None:
-        """Raise `SandboxUnsupportedError` when nothing here takes live snapshots."""
-        ...
-
-    def forking(self, sandbox: "LocalSandbox") -> AbstractAsyncContextManager[Dump]:
-        """Get ready to `fork` a sandbox that still runs."""
-        ...
-
-    async def fork(self, sandbox: "LocalSandbox", dump: Dump, *, held: bool) -> Forked:
-        """Write the frozen sandbox down; with `held` it stays frozen."""
-        ...
-
-    async def publish(self, forked: Forked) -> SandboxImage:
-        """Make an image of what `fork` returned."""
-        ...
-
-    async def discard(self, image: SandboxImage) -> None:
-        """Forget a snapshot; free what nothing needs any more."""
-        ...
-
-    async def seal(self, sandbox: "LocalSandbox", during: During | None) -> SandboxImage:
-        """Copy the sandbox's upper layer away while it is frozen."""
-        ...
-
-    async def restart(self, sandbox: "LocalSandbox", image: SandboxImage) -> Body:
-        """Kill the box and start it again from `image`."""
-        ...
-
-    async def remove(self, sandbox: "LocalSandbox") -> None:
-        """Kill the box and remove everything of it."""
-        ...
 
 
 class LocalSandbox:
@@ -302,6 +255,15 @@ class LocalSandbox:
                 return await run(lambda stop: work(stop).run(paths))
             finally:
                 os.close(root)
+
+    async def mark(self) -> None:
+        """Take the files as they are now for what `changes` compares with."""
+        await self._keeper.mark(self)
+
+    async def changes(self) -> FileDiff:
+        """Return what is not as it was at the mark, from what the host has of the files."""
+        async with self.hold_for_seal():
+            return await self._keeper.changes(self)
 
     async def socket_inside(self) -> socket.socket:
         """Return an unconnected TCP socket in the sandbox's network namespace."""

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from benchflow_contracts.sandbox import SandboxProvider, SandboxSpec
 
 from .check import CheckResult, run_checks
+from .checks.compared_checks import COMPARED_CHECKS
 from .checks.exec_checks import EXEC_CHECKS
 from .checks.freeze_checks import FREEZE_CHECKS
 from .checks.life_checks import LIFE_CHECKS
@@ -27,6 +28,7 @@ def sandbox_checks() -> list[SandboxCheck]:
         *TRANSFER_CHECKS,
         *FREEZE_CHECKS,
         *SNAPSHOT_CHECKS,
+        *COMPARED_CHECKS,
         *LIVE_CHECKS,
         *SAVED_CHECKS,
         *LIFE_CHECKS,

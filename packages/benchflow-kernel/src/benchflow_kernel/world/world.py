@@ -1,13 +1,14 @@
 """A World: one sandbox, its environment and the sessions in it."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from benchflow_contracts import (
     BenchFlowError,
+    ComparedSandbox,
     Environment,
     EnvState,
     ModelCall,
@@ -18,6 +19,7 @@ from benchflow_contracts import (
     Sandbox,
     SandboxImage,
     SandboxSpec,
+    SandboxUnsupportedError,
     SnapshotError,
     UserModel,
 )
@@ -137,6 +139,8 @@ class World:
         await self._provision(image, live, state)
         self._enter("readiness")
         await self._gate()
+        if image is None:
+            await self._mark()
 
     async def quiesce(self) -> None:
         """Wait until the model line has no call in flight.
@@ -276,6 +280,15 @@ class World:
         solution = self._plan.task.parts.solution
         if self._plan.solution and solution is not None:
             await self._upload(solution, "/solution")
+
+    async def _mark(self) -> None:
+        """Let the sandbox tell what the agents change from what the task brought."""
+        sandbox = self.sandbox
+        grading = self._plan.config.isolation or self._plan.task.grading
+        if grading == "twin" and isinstance(sandbox, ComparedSandbox):
+            with suppress(SandboxUnsupportedError):
+                async with within(self._plan.config.deadlines.start, "sandbox", "marking files"):
+                    await sandbox.mark()
 
     async def _upload(self, local: Path, remote: str, user: str = "root") -> None:
         seconds = self._plan.config.deadlines.start

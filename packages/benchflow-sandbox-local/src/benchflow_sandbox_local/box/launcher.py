@@ -135,6 +135,8 @@ class Launcher:
             self._stop(request, reply)
         elif operation == "socket":
             self._socket(fds[0], reply)
+        elif operation == "open":
+            _open_all(request["directories"], self._space.opaque, reply)
         elif operation == "drop_family":
             self._space.drop_family(request["family"])
             wire.send(reply, {"ok": True})
@@ -425,6 +427,17 @@ def _lead_into(pid: int, reply: socket.socket) -> None:
     try:
         fds.append(os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY))
         wire.send(reply, {"ok": True, "notes": {}}, tuple(fds))
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def _open_all(directories: list[str], opaque: str, reply: socket.socket) -> None:
+    """Hand over directories that only this mount namespace sees."""
+    fds: list[int] = []
+    try:
+        fds += (os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in directories)
+        wire.send(reply, {"ok": True, "opaque": opaque}, tuple(fds))
     finally:
         for fd in fds:
             os.close(fd)

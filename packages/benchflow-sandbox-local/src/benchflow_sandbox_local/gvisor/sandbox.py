@@ -20,7 +20,8 @@ from benchflow_sandbox_core.relay.upstream import Upstream
 from benchflow_sandbox_local.body import Body
 from benchflow_sandbox_local.cgroup.group import Group
 from benchflow_sandbox_local.launcher import LauncherError
-from benchflow_sandbox_local.sandbox import During, Keeper, LocalSandbox
+from benchflow_sandbox_local.maker import During, Keeper
+from benchflow_sandbox_local.sandbox import LocalSandbox
 
 from .machine import GvisorMachine
 

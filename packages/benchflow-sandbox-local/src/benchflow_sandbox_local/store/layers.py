@@ -1,5 +1,6 @@
 """Sealed layers, and who still needs each of them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ class Family:
     boxes: dict[str, int] = field(default_factory=dict[str, int])
     """Disk allowance in bytes of each box that lives or is being sealed."""
     layers: "dict[str, Layer]" = field(default_factory=dict[str, "Layer"])
+    mark: Mapping[str, str] | None = None
+    """Prints of what the root box had written when it was marked."""
 
     @property
     def size(self) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+from benchflow_contracts.env_diff import FileDiff
 from benchflow_contracts.errors import SandboxUnsupportedError
 from benchflow_contracts.sandbox import SandboxCapabilities, SandboxImage, SandboxSpec
 from benchflow_sandbox_core.owner import ProcessIdentity
@@ -16,7 +17,8 @@ from benchflow_sandbox_core.shield import finish
 
 from benchflow_sandbox_local.body import Body
 from benchflow_sandbox_local.live.dump import Dump
-from benchflow_sandbox_local.sandbox import During, LocalSandbox
+from benchflow_sandbox_local.maker import During
+from benchflow_sandbox_local.sandbox import LocalSandbox
 from benchflow_sandbox_local.store.labels import Label, LabelStore
 from benchflow_sandbox_local.store.layers import Forked
 
@@ -134,6 +136,14 @@ class PlainKeeper:
     async def discard(self, image: SandboxImage) -> None:
         """Do nothing: there are no snapshots."""
 
+    async def mark(self, sandbox: LocalSandbox) -> None:
+        """Refuse: what plain processes write is nowhere apart."""
+        raise _not_apart(sandbox)
+
+    async def changes(self, sandbox: LocalSandbox) -> FileDiff:
+        """Refuse: what plain processes write is nowhere apart."""
+        raise _not_apart(sandbox)
+
     async def remove(self, sandbox: LocalSandbox) -> None:
         """Remove the directory of a sandbox whose processes are dead. Idempotent."""
         if self.sandboxes.pop(sandbox.id, None) is not None:
@@ -154,6 +164,13 @@ def _make(directory: Path, workdir: str) -> str:
 def _no_snapshots() -> SandboxUnsupportedError:
     return SandboxUnsupportedError(
         "a plain sandbox takes no snapshot", hint="run where namespaces are allowed"
+    )
+
+
+def _not_apart(sandbox: LocalSandbox) -> SandboxUnsupportedError:
+    return SandboxUnsupportedError(
+        f"the changes of the plain sandbox {sandbox.id!r} are not known",
+        hint="run where namespaces are allowed",
     )
 
 

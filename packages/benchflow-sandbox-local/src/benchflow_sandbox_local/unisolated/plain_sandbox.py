@@ -11,7 +11,8 @@ from benchflow_sandbox_core.pipes import Streams
 
 from benchflow_sandbox_local.accounts import AccountBook
 from benchflow_sandbox_local.cgroup.group import NoGroup
-from benchflow_sandbox_local.sandbox import Keeper, LocalSandbox
+from benchflow_sandbox_local.maker import Keeper
+from benchflow_sandbox_local.sandbox import LocalSandbox
 
 from .plain_init import PlainInit
 

@@ -9,6 +9,8 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Literal
 
+from benchflow_contracts.env_diff import FileDiff
+
 EntryKind = Literal["file", "dir", "link", "fifo"]
 _LINK_DEPTH = 40
 
@@ -36,6 +38,7 @@ class FakeFileSystem:
 
     def __init__(self) -> None:
         self._entries: dict[str, FakeEntry] = {"/": FakeEntry("dir", "root", 0o755)}
+        self._marked: dict[str, FakeEntry] | None = None
 
     def resolve(self, path: str, *, follow: bool = True) -> str:
         """Return `path` without links and dots; the last link stays unless `follow`."""
@@ -194,7 +197,23 @@ class FakeFileSystem:
         """Return an independent copy."""
         twin = FakeFileSystem()
         twin._entries = {path: copy(entry) for path, entry in self._entries.items()}
+        twin._marked = self._marked
         return twin
+
+    def mark(self) -> None:
+        """Keep what is there now for `changes`; every copy keeps it too."""
+        self._marked = {path: copy(entry) for path, entry in self._entries.items()}
+
+    def changes(self) -> FileDiff | None:
+        """Return what is not as it was at the mark; `None` when there was none."""
+        if self._marked is None:
+            return None
+        now, then = self._entries, self._marked
+        return FileDiff(
+            added=tuple(sorted(now.keys() - then.keys())),
+            removed=tuple(sorted(then.keys() - now.keys())),
+            changed=tuple(sorted(p for p in now.keys() & then.keys() if now[p] != then[p])),
+        )
 
     @property
     def size(self) -> int:

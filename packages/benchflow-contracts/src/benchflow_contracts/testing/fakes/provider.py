@@ -119,7 +119,9 @@ class FakeSandboxProvider:
         machine = self._machine(spec) if image is None else self.images.open(image)
         if machine is None:
             raise SandboxError(f"snapshot {image.ref if image else None!r} is not known")
-        sandbox = self._sandbox_type(self, spec, machine, labels or {})
+        sandbox = self._sandbox_type(
+            self, spec, machine, labels or {}, from_image=image is not None
+        )
         machine.resume()
         self._live[sandbox.id] = sandbox
         self.created.append(sandbox)

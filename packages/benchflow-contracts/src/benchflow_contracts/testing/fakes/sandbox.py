@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from benchflow_contracts.env_diff import FileDiff
 from benchflow_contracts.errors import (
     SandboxError,
     SandboxTimeoutError,
@@ -55,6 +56,8 @@ class FakeSandbox:
         spec: SandboxSpec,
         machine: FakeMachine,
         labels: Mapping[str, str],
+        *,
+        from_image: bool,
     ) -> None:
         self.provider = provider
         self.machine = machine
@@ -69,6 +72,7 @@ class FakeSandbox:
         self._spec = spec
         self._id = f"fake-{uuid4().hex[:12]}"
         self._carried = dict(machine.processes)
+        self._from_image = from_image
 
     @property
     def files(self) -> FakeFileSystem:
@@ -181,6 +185,21 @@ class FakeSandbox:
             )
         except OSError as error:
             raise TransferError(f"download of {remote!r} broke: {error.strerror}") from error
+
+    async def mark(self) -> None:
+        """Take the files as they are now for what `changes` compares with."""
+        await self._begin("mark")
+        if self._from_image:
+            raise SandboxUnsupportedError(f"sandbox {self.id!r} was made from a snapshot")
+        self.files.mark()
+
+    async def changes(self) -> FileDiff:
+        """Return what is not as it was at the mark."""
+        await self._begin("changes")
+        found = self.files.changes()
+        if found is None:
+            raise SandboxUnsupportedError(f"sandbox {self.id!r} was never marked")
+        return found
 
     async def expose_port(self, port: int) -> Endpoint:
         """Return the endpoint that the test put into `endpoints`."""

@@ -1,0 +1,39 @@
+"""What a host knows of the files that changed in a sandbox."""
+
+from typing import Protocol, runtime_checkable
+
+from .env_diff import FileDiff
+
+
+@runtime_checkable
+class ComparedSandbox(Protocol):
+    """What a sandbox can do whose files the host can compare with what they were.
+
+    All of it is told by the host: nothing inside is run or believed, so it holds against
+    a root inside.
+    """
+
+    async def mark(self) -> None:
+        """Take the files as they are now for what `changes` compares with.
+
+        Snapshots carry it: a sandbox made from one compares with the mark of the first.
+
+        Raises:
+            SandboxUnsupportedError: Too much has been written already to be kept in mind, or
+                this sandbox was made from a snapshot.
+            SandboxError: It failed; no mark holds.
+        """
+        ...
+
+    async def changes(self) -> FileDiff:
+        """Return the absolute paths that are not as they were at the mark.
+
+        Complete for what a snapshot holds: mounts are left out. A directory is named when
+        it was made, removed, replaced or itself changed, not for what is in it. A file that
+        was written with what it held, or only touched, may be named `changed`.
+
+        Raises:
+            SandboxUnsupportedError: No mark was made, or this sandbox lost it.
+            SandboxError: It failed.
+        """
+        ...

@@ -1,0 +1,85 @@
+"""Checks of `ComparedSandbox`: what the host knows of the files that changed."""
+
+from benchflow_contracts.compared import ComparedSandbox
+from benchflow_contracts.env_diff import FileDiff
+from benchflow_contracts.errors import SandboxUnsupportedError
+from benchflow_contracts.sandbox import Sandbox
+from benchflow_contracts.testing.check import (
+    CheckSkippedError,
+    expect_equal,
+    expect_error,
+    promise,
+)
+from benchflow_contracts.testing.sandbox_subject import (
+    SandboxCheck,
+    SandboxSubject,
+    lacks_snapshots,
+)
+
+
+@promise()
+async def what_came_before_the_mark_is_no_change(subject: SandboxSubject) -> None:
+    """Files made, changed and removed before it are not named, whatever follows elsewhere."""
+    async with subject.box() as box:
+        compared = await _marked(subject, box, "mkdir d; echo 1 > d/f; echo 1 > g; rm g")
+        expect_equal(await compared.changes(), FileDiff(), "what changed since the mark")
+
+
+@promise()
+async def what_came_after_the_mark_is_named(subject: SandboxSubject) -> None:
+    """Each path once: made, written over or removed; what was made and removed is not there."""
+    async with subject.box() as box:
+        compared = await _marked(subject, box, "mkdir d; echo 1 > f; echo 1 > d/gone; echo 1 > h")
+        await subject.output(box, "echo 2 > f; rm d/gone; echo 1 > d/new; echo 1 > no; rm no")
+        expect_equal(await compared.changes(), _diff(subject), "what changed since the mark")
+        expect_equal(await compared.changes(), _diff(subject), "what a second look says")
+
+
+@promise(lacks_snapshots)
+async def a_child_compares_with_the_first_ones_mark(subject: SandboxSubject) -> None:
+    """What its parent changed is named too, unless the child undid it; it takes no mark."""
+    async with subject.box() as box:
+        await _marked(subject, box, "mkdir d; echo 1 > f; echo 1 > d/gone")
+        await subject.output(box, "echo 2 > f; echo 1 > d/later")
+        async with subject.sealed(box) as image, subject.box(image=image) as child:
+            await subject.output(child, "rm d/gone d/later; echo 1 > d/new")
+            compared = _compared(child)
+            expect_equal(await compared.changes(), _diff(subject), "what the child's line changed")
+            await expect_error(SandboxUnsupportedError, compared.mark(), "a mark of a child")
+
+
+@promise()
+async def a_sandbox_without_a_mark_says_so(subject: SandboxSubject) -> None:
+    """Nothing is compared with a guess."""
+    async with subject.box() as box:
+        call = _compared(box).changes()
+        await expect_error(SandboxUnsupportedError, call, "comparing without a mark")
+
+
+def _diff(subject: SandboxSubject) -> FileDiff:
+    inside = subject.inside
+    return FileDiff(added=(inside("d/new"),), removed=(inside("d/gone"),), changed=(inside("f"),))
+
+
+def _compared(box: Sandbox) -> ComparedSandbox:
+    if not isinstance(box, ComparedSandbox):
+        raise CheckSkippedError("the sandbox does not compare its files")
+    return box
+
+
+async def _marked(subject: SandboxSubject, box: Sandbox, first: str) -> ComparedSandbox:
+    compared = _compared(box)
+    await subject.output(box, first)
+    try:
+        await compared.mark()
+    except SandboxUnsupportedError as error:
+        raise CheckSkippedError(f"this sandbox cannot be marked: {error}") from error
+    return compared
+
+
+COMPARED_CHECKS: tuple[SandboxCheck, ...] = (
+    what_came_before_the_mark_is_no_change,
+    what_came_after_the_mark_is_named,
+    a_child_compares_with_the_first_ones_mark,
+    a_sandbox_without_a_mark_says_so,
+)

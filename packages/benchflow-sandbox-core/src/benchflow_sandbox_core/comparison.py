@@ -1,0 +1,207 @@
+# Raw names below roots that are not ours: pathlib would add nothing here.
+# ruff: noqa: PTH116, PTH123
+"""What a box changed of the files below it: its upper directories held against their base."""
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from benchflow_contracts.env_diff import FileDiff
+
+MAX_DEPTH = 200
+
+_CHUNK = 1 << 18
+_OWN = ".bf"
+"""At the top: ours, and in no snapshot."""
+
+
+@dataclass(slots=True)
+class _Node:
+    """What the upper directories, all in all, have at one path."""
+
+    info: os.stat_result | None
+    """`None` for what is removed."""
+    layer: int = -1
+    """The directory that it is below, at its own path."""
+    hides: bool = False
+    """A directory that shows nothing of one below it."""
+    below: "dict[str, _Node]" = field(default_factory=dict[str, "_Node"])
+
+    @property
+    def is_dir(self) -> bool:
+        """Whether a directory is there."""
+        return self.info is not None and stat.S_ISDIR(self.info.st_mode)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the base has at one path."""
+
+    info: os.stat_result | None = None
+    parent: int = -1
+    """The directory that it is in; valid for the moment."""
+    directories: list[int] = field(default_factory=list[int])
+    """Those that a directory there shows, top first."""
+
+
+_Seen = tuple[str, _Node, bool, bool]
+"""A path, what is there, whether the base has it, and whether it is the same there."""
+
+
+@dataclass(slots=True)
+class Comparison:
+    """One box: descriptors of its upper directories, top first, and of those of its base.
+
+    What the upper ones hold is hostile. Nothing in them is followed out of them.
+    """
+
+    uppers: Sequence[int]
+    base: Sequence[int]
+    opaque: str
+    """The extended attribute that marks an opaque directory."""
+
+    def prints(self) -> dict[str, str]:
+        """Return a print of each path that is not as in the base; empty for a removed one."""
+        return {path: _print(node, path) for path, node, _, same in self._seen() if not same}
+
+    def since(self, mark: Mapping[str, str]) -> FileDiff:
+        """Return what changed since the prints of `mark` were taken."""
+        told: dict[str, list[str]] = {"added": [], "removed": [], "changed": []}
+        left = dict(mark)
+        for path, node, in_base, as_in_base in self._seen():
+            before, same = left.pop(path, None), as_in_base
+            if before is not None:
+                same = _print(node, path) == before
+            if not same:
+                was = in_base if before is None else bool(before)
+                told[_change(was=was, is_there=node.info is not None)].append(path)
+        # Nothing of them is there any more, and nothing of the base below them.
+        told["removed"] += [path for path, before in left.items() if before]
+        return FileDiff(**{kind: tuple(sorted(map(_shown, paths))) for kind, paths in told.items()})
+
+    def _seen(self) -> Iterator[_Seen]:
+        """Yield each path that the upper directories have, parents first."""
+        root = _Node(os.stat("/"))
+        for upper in reversed(self.uppers):
+            self._take(root, upper, upper, 0)
+        yield from self._against(root, "", self.base)
+
+    def _take(self, node: _Node, directory: int, layer: int, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            raise OSError(36, f"a path is deeper than {MAX_DEPTH} directories")
+        for name in os.listdir(directory):
+            if not depth and name == _OWN:
+                continue
+            try:
+                info = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            except FileNotFoundError:
+                continue  # removed this moment: the box may run
+            if not stat.S_ISDIR(info.st_mode):
+                node.below[name] = _Node(None if _is_whiteout(info) else info, layer)
+            else:
+                self._enter(node, directory, name, layer, info, depth)
+
+    def _enter(
+        self, node: _Node, directory: int, name: str, layer: int, info: os.stat_result, depth: int
+    ) -> None:
+        below = _open_dir(name, directory)
+        try:
+            child, hides = node.below.get(name), self.opaque in os.listxattr(below)
+            if child is None or hides or not child.is_dir:
+                child = node.below[name] = _Node(info, hides=hides or child is not None)
+            child.info = info
+            self._take(child, below, layer, depth + 1)
+        finally:
+            os.close(below)
+
+    def _against(self, node: _Node, path: str, bases: Sequence[int]) -> Iterator[_Seen]:
+        for name, child in node.below.items():
+            found, here = self._find(bases, name), f"{path}/{name}"
+            try:
+                yield here, child, found.info is not None, _same(child, here, found, name)
+                shown = [] if child.hides else found.directories
+                yield from self._against(child, here, shown)
+            finally:
+                _close(found.directories)
+
+    def _find(self, bases: Sequence[int], name: str) -> _Found:
+        found = _Found()
+        for directory in bases:
+            try:
+                info = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if _is_whiteout(info) or (found.directories and not stat.S_ISDIR(info.st_mode)):
+                break
+            if found.info is None:
+                found.info, found.parent = info, directory
+            if not stat.S_ISDIR(info.st_mode):
+                break
+            below = _open_dir(name, directory)
+            found.directories.append(below)
+            if self.opaque in os.listxattr(below):
+                break
+        return found
+
+
+def _change(*, was: bool, is_there: bool) -> str:
+    if not was:
+        return "added"
+    return "changed" if is_there else "removed"
+
+
+def _same(node: _Node, path: str, found: _Found, name: str) -> bool:
+    ours, theirs = node.info, found.info
+    if ours is None:
+        return theirs is None
+    if theirs is None or node.hides or _shape(ours) != _shape(theirs):
+        return False
+    if stat.S_ISLNK(ours.st_mode):
+        return os.readlink(path[1:], dir_fd=node.layer) == os.readlink(name, dir_fd=found.parent)
+    if not stat.S_ISREG(ours.st_mode):
+        return ours.st_rdev == theirs.st_rdev
+    if ours.st_size != theirs.st_size:
+        return False
+    return _digest(name, found.parent) == _digest(path[1:], node.layer)
+
+
+def _shape(info: os.stat_result) -> tuple[int, int, int]:
+    return info.st_mode, info.st_uid, info.st_gid
+
+
+def _print(node: _Node, path: str) -> str:
+    info, what = node.info, ""
+    if info is None:
+        return ""
+    if stat.S_ISLNK(info.st_mode):
+        what = os.readlink(path[1:], dir_fd=node.layer)
+    elif stat.S_ISREG(info.st_mode):
+        what = _digest(path[1:], node.layer)
+    return f"{info.st_mode:o} {info.st_uid} {info.st_gid} {info.st_rdev} {node.hides} {what}"
+
+
+def _digest(name: str, directory: int) -> str:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(os.open(name, flags, dir_fd=directory), "rb", buffering=0) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _is_whiteout(info: os.stat_result) -> bool:
+    return stat.S_ISCHR(info.st_mode) and info.st_rdev == 0
+
+
+def _open_dir(path: str, parent: int | None = None) -> int:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(path, flags, dir_fd=parent)
+
+
+def _close(fds: list[int]) -> None:
+    while fds:
+        os.close(fds.pop())
+
+
+def _shown(path: str) -> str:
+    """Return a path as text: bytes of it that are none are escaped."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")

@@ -1,0 +1,71 @@
+"""What makes local sandboxes, as they see it."""
+
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Protocol
+
+from benchflow_contracts.env_diff import FileDiff
+from benchflow_contracts.sandbox import SandboxImage
+
+from .body import Body
+from .live.dump import Dump
+from .store.layers import Forked
+
+if TYPE_CHECKING:
+    from .sandbox import LocalSandbox
+
+During = Callable[[], Awaitable[None]]
+"""What is done while nothing inside runs."""
+
+
+class Keeper(Protocol):
+    """What a sandbox asks of the provider that made it."""
+
+    async def socket_in(self, netns: int) -> socket.socket:
+        """Return a socket made in a network namespace."""
+        ...
+
+    def check(self, image: SandboxImage) -> None:
+        """Raise `SnapshotError` when `image` cannot be restored."""
+        ...
+
+    def require_live(self) -> None:
+        """Raise `SandboxUnsupportedError` when nothing here takes live snapshots."""
+        ...
+
+    def forking(self, sandbox: "LocalSandbox") -> AbstractAsyncContextManager[Dump]:
+        """Get ready to `fork` a sandbox that still runs."""
+        ...
+
+    async def fork(self, sandbox: "LocalSandbox", dump: Dump, *, held: bool) -> Forked:
+        """Write the frozen sandbox down; with `held` it stays frozen."""
+        ...
+
+    async def publish(self, forked: Forked) -> SandboxImage:
+        """Make an image of what `fork` returned."""
+        ...
+
+    async def discard(self, image: SandboxImage) -> None:
+        """Forget a snapshot; free what nothing needs any more."""
+        ...
+
+    async def seal(self, sandbox: "LocalSandbox", during: During | None) -> SandboxImage:
+        """Copy the sandbox's upper layer away while it is frozen."""
+        ...
+
+    async def restart(self, sandbox: "LocalSandbox", image: SandboxImage) -> Body:
+        """Kill the box and start it again from `image`."""
+        ...
+
+    async def mark(self, sandbox: "LocalSandbox") -> None:
+        """Remember what the sandbox has written until now."""
+        ...
+
+    async def changes(self, sandbox: "LocalSandbox") -> FileDiff:
+        """Return what the sandbox wrote since the mark, while it stands still."""
+        ...
+
+    async def remove(self, sandbox: "LocalSandbox") -> None:
+        """Kill the box and remove everything of it."""
+        ...
