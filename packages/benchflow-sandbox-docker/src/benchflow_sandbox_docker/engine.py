@@ -6,14 +6,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
 import requests
-from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError
+from benchflow_contracts.errors import (
+    SandboxError,
+    SandboxLimitError,
+    SandboxTimeoutError,
+    SandboxUnsupportedError,
+)
 from benchflow_sandbox_core.shield import finish
 from docker import APIClient
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
 T = TypeVar("T")
 
-_SECONDS = 120
+_FULL = "no space left on device"
 _THREADS = 8
 _TRIES = 10
 """Of a removal. The engine tells of no end of what keeps it from one."""
@@ -33,15 +38,15 @@ class Engine:
         self._threads = ThreadPoolExecutor(_THREADS, "docker")
 
     @classmethod
-    async def connect(cls, socket: str) -> "Engine":
-        """Return the engine that listens at a Unix socket.
+    async def connect(cls, socket: str, seconds: int) -> "Engine":
+        """Return the engine that listens at a Unix socket; a call may take so many seconds.
 
         Raises:
             SandboxUnsupportedError: Nothing there answers.
         """
 
         def make() -> APIClient:
-            return APIClient(f"unix://{socket}", version=_API, timeout=_SECONDS)
+            return APIClient(f"unix://{socket}", version=_API, timeout=seconds)
 
         try:
             # The SDK does not close a socket that nobody listens at.
@@ -85,9 +90,20 @@ class Engine:
         except (ImageNotFound, NotFound) as error:
             raise GoneError(f"docker {what}: {error.explanation}") from error
         except APIError as error:
+            if _FULL in str(error.explanation):
+                raise SandboxLimitError(
+                    f"docker {what}: {error.explanation}",
+                    hint="free space where the engine keeps its containers",
+                ) from error
             retryable = error.is_server_error()
             raise SandboxError(
                 f"docker {what}: {error.explanation}", retryable=retryable
+            ) from error
+        except requests.ReadTimeout as error:
+            raise SandboxTimeoutError(
+                f"docker {what}: the engine did not answer in {self._api.timeout} s",
+                hint="is dockerd busy, or stuck?",
+                retryable=True,
             ) from error
         except (DockerException, requests.RequestException) as error:
             raise SandboxError(

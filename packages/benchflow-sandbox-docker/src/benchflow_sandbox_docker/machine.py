@@ -2,19 +2,22 @@
 
 import asyncio
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from benchflow_contracts.errors import SandboxError
+from benchflow_contracts.errors import SandboxError, SandboxLimitError
 from benchflow_sandbox_core.guest.calls import GuestCalls
 from benchflow_sandbox_core.guest.fifos import CONTROL, FifoDirectory, FifoStreams
 from benchflow_sandbox_native import InitError
 
 from .accounts import AccountBook
-from .engine import Engine
+from .engine import Engine, GoneError
 from .meter import MemoryMeter
 
 _START_SECONDS = 60.0
+_END_SECONDS = 30
+_KILLED = {128 + signal.SIGKILL, 128 + signal.SIGTERM}
 Knocked = Callable[[int], None]
 
 
@@ -86,6 +89,32 @@ class DockerMachine:
     def closed(self) -> bool:
         """Whether this life is over."""
         return self._closed
+
+    @property
+    def lost(self) -> bool:
+        """Whether it ended, and not by `close`."""
+        return not self._closed and self._calls.ended
+
+    async def cause(self) -> SandboxError:
+        """Return why it is lost.
+
+        `retryable` when it was ended from outside: nobody inside can signal the first process.
+        """
+        try:
+            await self.engine.do("wait", self.container, timeout=_END_SECONDS)
+            state = (await self.engine.do("inspect_container", self.container))["State"]
+        except GoneError:
+            return SandboxError("somebody removed the container", retryable=True)
+        except SandboxError as error:
+            return error
+        if state["OOMKilled"]:
+            return SandboxLimitError("the container ended: its memory limit was hit")
+        code = state["ExitCode"]
+        return SandboxError(
+            f"the container ended with exit code {code}",
+            hint="was the engine restarted, or the container killed?",
+            retryable=code in _KILLED,
+        )
 
     def streams(self) -> FifoStreams:
         """Make the pipes of a new process."""

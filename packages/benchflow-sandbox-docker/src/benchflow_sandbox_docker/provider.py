@@ -41,7 +41,8 @@ class DockerProvider(Closing):
     be on this host; `$DOCKER_HOST` may name its Unix socket.
 
     `image` is what a spec without one means; unset, $BENCHFLOW_DOCKER_IMAGE says it. `store` is
-    where the directories of pipes are; by default one per user.
+    where the directories of pipes are; by default one per user. A call to the engine that takes
+    more than `call_seconds` has failed.
     """
 
     def __init__(
@@ -50,9 +51,11 @@ class DockerProvider(Closing):
         allow_unisolated: bool = False,  # noqa: ARG002 - a container is always isolated
         image: str | None = None,
         store: Path | None = None,
+        call_seconds: int = 120,
     ) -> None:
         self._image = image or os.environ.get(IMAGE) or _IMAGE
         self._directory = store or home() / "docker"
+        self._call_seconds = call_seconds
         self._engine: Engine | None = None
         self._keeper: Keeper | None = None
         self._place: Path | None = None
@@ -125,7 +128,7 @@ class DockerProvider(Closing):
 
     async def _connect(self) -> Engine:
         if self._engine is None:
-            self._engine = await Engine.connect(socket_of_engine())
+            self._engine = await Engine.connect(socket_of_engine(), self._call_seconds)
         return self._engine
 
     async def _ready(self) -> Keeper:

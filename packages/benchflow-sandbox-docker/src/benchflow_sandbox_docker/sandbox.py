@@ -144,10 +144,10 @@ class DockerSandbox:
     ) -> ExecResult:
         """Run a command to its end. See `benchflow_contracts.sandbox.Sandbox.exec`."""
         self._holding.refuse_own_task()
-        command = await self._command(cmd, user, cwd, env)
-        machine = self.machine
         limit = self._spec.limits.output_bytes
-        return await command.run(machine, machine.meter, stdin, timeout, limit)
+        async with self._alive() as machine:
+            command = await self._command(cmd, user, cwd, env)
+            return await command.run(machine, machine.meter, stdin, timeout, limit)
 
     async def spawn(
         self,
@@ -159,8 +159,9 @@ class DockerSandbox:
     ) -> BoxProcess:
         """Start a command with live pipes in a process group of its own."""
         self._holding.refuse_own_task()
-        command = await self._command(cmd, user, cwd, env)
-        return await BoxProcess.start(self.machine, command)
+        async with self._alive() as machine:
+            command = await self._command(cmd, user, cwd, env)
+            return await BoxProcess.start(machine, command)
 
     async def attach(self, process_id: str) -> Process:
         """Refuse: nothing is carried into a container."""
@@ -168,6 +169,17 @@ class DockerSandbox:
             f"no process {process_id!r} can be carried: the docker sandbox has no live snapshots",
             hint="use the local sandbox",
         )
+
+    @asynccontextmanager
+    async def _alive(self) -> AsyncGenerator[DockerMachine]:
+        """Let a failure of the block say what ended the container, when that is why."""
+        machine = self.machine
+        try:
+            yield machine
+        except SandboxError as error:
+            if machine is not self._machine or not machine.lost:
+                raise
+            raise await machine.cause() from error
 
     async def _command(
         self,
@@ -186,8 +198,9 @@ class DockerSandbox:
     async def upload(self, local: Path, remote: str, *, user: str = "root") -> None:
         """Copy a regular file or a directory tree in, owned by `user`."""
         self._holding.refuse_own_task()
-        account = await self._account(user)
-        await upload(self.machine, account.uid, account.gid, local, remote)
+        async with self._alive() as machine:
+            account = await self._account(user)
+            await upload(machine, account.uid, account.gid, local, remote)
 
     async def download(
         self, remote: str, local: Path, *, max_bytes: int = 1 << 30, leave_out: bool = False

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from benchflow_contracts import (
+    AgentError,
     AgentProtocolError,
     AgentTimeoutError,
     Answer,
@@ -223,6 +224,10 @@ class Line:
                     stop = await turn()
         except AgentTimeoutError as error:
             late = error
+        except AgentError:
+            if self._end is None:
+                await self._world.expect_sandbox()
+                raise
         except (TimeoutError, BenchFlowError):
             if self._end is None:
                 raise

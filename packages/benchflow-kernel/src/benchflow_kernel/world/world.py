@@ -17,6 +17,7 @@ from benchflow_contracts import (
     ProvisionContext,
     ReadinessError,
     Sandbox,
+    SandboxError,
     SandboxImage,
     SandboxSpec,
     SandboxUnsupportedError,
@@ -31,6 +32,9 @@ from .live import LiveWorld
 from .plan import SKILLS_DIR, Plan
 from .sessions import CarriedSessions, Sessions
 from .setup_commands import run_setup
+
+_LOOK_SEC = 10
+"""How long the sandbox of an agent that failed may take to show that it runs."""
 
 _CALLS_REST_SEC = 60
 """How long a checkpoint waits for the model calls in flight."""
@@ -164,6 +168,17 @@ class World:
             if self._environment is not None:
                 services = await self._environment.carry()
             return LiveWorld(services=services, sessions=await self.sessions.carry())
+
+    async def expect_sandbox(self) -> None:
+        """Raise `SandboxError` when it is the sandbox that has failed, and by no act of the inside.
+
+        An agent whose machine was taken away is not to blame for its end.
+        """
+        try:
+            await self.sandbox.exec(["true"], timeout=_LOOK_SEC)
+        except SandboxError as error:
+            if error.retryable:
+                raise
 
     async def evict(self, process_ids: Sequence[str]) -> None:
         """End processes that a live image carried in and nobody goes on with."""

@@ -46,6 +46,11 @@ class GuestCalls:
         os.set_blocking(self._reading, False)
         asyncio.get_running_loop().add_reader(self._reading, self._read)
 
+    @property
+    def ended(self) -> bool:
+        """Whether nothing answers any more."""
+        return self._reading < 0
+
     def met(self) -> None:
         """Go on once the guest has its ends open: from now on their end is its death."""
         self._pipes.close_child()
