@@ -180,6 +180,27 @@ network_mode = "public"
         "steps/build it/instruction.md": "Build.\n",
         "steps/build it/tests/test.sh": TEST,
     },
+    "two-steps": {
+        "task.toml": """
+[[steps]]
+name = "plan"
+min_reward = 0.5
+[[steps]]
+name = "build"
+min_reward = { style = 0.25 }
+artifacts = ["log.txt"]
+[steps.verifier]
+user = "grader"
+""",
+        "environment/Dockerfile": DOCKERFILE,
+        "tests/test.sh": TEST,
+        "solution/solve.sh": "true\n",
+        "steps/plan/instruction.md": "Plan.\n",
+        "steps/plan/workdir/setup.sh": "true\n",
+        "steps/plan/solution/solve.sh": "true\n",
+        "steps/build/instruction.md": "Build.\n",
+        "steps/build/tests/test.sh": TEST,
+    },
     "network": task("""
 [environment]
 network_mode = "allowlist"

@@ -8,7 +8,9 @@ from harbor_corpus import BAD, GOOD, TERMINAL_BENCH, write
 
 
 @pytest.mark.parametrize("check", adapter_checks(), ids=str)
-@pytest.mark.parametrize("good", [GOOD["steps"], TERMINAL_BENCH], ids=["harbor", "terminal-bench"])
+@pytest.mark.parametrize(
+    "good", [GOOD["two-steps"], TERMINAL_BENCH], ids=["harbor", "terminal-bench"]
+)
 def test_the_adapter_keeps_what_every_adapter_promises(
     check: AdapterCheck, good: dict[str, str], tmp_path: Path
 ) -> None:

@@ -69,11 +69,39 @@ def test_what_a_task_writes_sends_the_terminal_no_command(
     assert "\x1b" not in said.err + said.out
 
 
-@pytest.mark.parametrize("command", [["run", "{}/good"], ["eval", "create", "--tasks-dir", "{}"]])
-def test_running_them_says_that_they_are_only_read(
-    tasks: Path, capfd: pytest.CaptureFixture[str], command: list[str]
+def test_a_job_runs_what_it_can_and_names_what_it_cannot(
+    tasks: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run([word.format(tasks) for word in command]) == 3
+    monkeypatch.chdir(tasks.parent)
+    (tasks / "good" / "task.toml").write_text('[environment]\ndocker_image = "no/such:image"\n')
+    job = ["eval", "create", "--tasks-dir", str(tasks), "--agent", "nop", "--job-name", "j"]
+    assert run([*job, "--json"]) == 1
+    report = json.loads(capfd.readouterr().out)
+    assert [record["task_id"] for record in report["records"]] == ["good"]
+    refused = {task["name"]: task["refusals"][0]["reason"] for task in report["refused"]}
+    assert refused.keys() == {"bad", "gpu"}
+    assert "needs 1 GPU" in refused["gpu"]
+    assert run(["eval", "show", "j"]) == 0
+    assert "not run: gpu: needs 1 GPU" in capfd.readouterr().err
+
+
+def test_refused_tasks_are_left_out_like_others(
+    tasks: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tasks.parent)
+    job = ["eval", "create", "--tasks-dir", str(tasks), "--agent", "nop", "--json"]
+    assert run([*job, "--include", "gpu"]) == 1
+    report = json.loads(capfd.readouterr().out)
+    assert (report["planned"], len(report["refused"])) == (0, 1)
+    assert run([*job, "--exclude", "*"]) == 2
+    assert "no task to run" in capfd.readouterr().err
+
+
+def test_one_task_is_run_by_its_directory_and_several_are_not(
+    tasks: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["run", str(tasks / "gpu")]) == 3
     said = capfd.readouterr().err
-    assert "'harbor', which is read and cannot be run yet" in said
-    assert "hint: `bench tasks check" in said
+    assert "task.toml:environment.gpus" in said
+    assert run(["run", str(tasks)]) == 2
+    assert "holds 3 tasks" in capfd.readouterr().err

@@ -6,7 +6,9 @@ from .config import HarborConfig
 from .datasets import Registry, read_directory, read_registry, read_repository
 from .digest import task_digest
 from .load import load_harbor_task
+from .lowering import lower
 from .machine import Machine, refusals
+from .obstacles import obstacles
 from .task import HarborStep, HarborTask, TerminalBench, VerifierPlan
 
 __all__ = [
@@ -21,6 +23,8 @@ __all__ = [
     "TerminalBench",
     "VerifierPlan",
     "load_harbor_task",
+    "lower",
+    "obstacles",
     "read_directory",
     "read_registry",
     "read_repository",

@@ -4,13 +4,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urldefrag
 
-from benchflow_contracts import ListedTask, TaskError, UsageError
+from benchflow_contracts import ListedTask, Task, TaskError, UsageError
 
 from .datasets import read_directory, read_registry, read_repository
 from .datasets.cache import cache_directory
 from .datasets.directory import is_task
 from .datasets.repository import parse_repository
+from .load import load_harbor_task
+from .lowering import lower
 from .machine import Machine
+from .migrate import migrate
+from .obstacles import obstacles
 from .toml_text import read_toml
 
 
@@ -51,6 +55,20 @@ class HarborAdapter:
         if parse_repository(source) is not None:
             return read_repository(source, self._machine, cache)
         return read_directory(Path(source), self._machine)
+
+    def load_task(self, path: Path) -> Task:
+        """Return the Task that the Harbor or Terminal-Bench task in `path` means.
+
+        Raises:
+            TaskError: It is malformed; or it is refused here, with every reason.
+        """
+        task = load_harbor_task(path)
+        if found := tuple(obstacles(task, self._machine)):
+            lines = [each.reason for each in found]
+            raise TaskError("; ".join(lines), where=found[0].where, hint=found[0].hint)
+        if task.terminal_bench is not None:
+            task = migrate(task, self._cache or cache_directory())
+        return lower(task)
 
 
 def _is_registry(source: str) -> bool:

@@ -26,6 +26,8 @@ SCRIPT = "/solution/script.toml"
 SOLVE = "/solution/solve.sh"
 # `sh` where the image has no bash; the script's own interpreter line is not used.
 _RUN = f'if command -v bash >/dev/null; then exec bash "{SOLVE}"; else exec sh "{SOLVE}"; fi'
+_RUN_AS_IT_IS = f"exec {SOLVE}"
+"""By its own interpreter line, as Harbor runs it; a shell takes a script without one."""
 _CALL = "solve"
 
 
@@ -40,11 +42,15 @@ class SolveSession(PlainSession):
         """Run the solution as the agent's user."""
         if self._before or self.steps:
             return step
-        call = ToolCall(id=_CALL, title=SOLVE, kind="execute", name="bash", raw_input={"cmd": _RUN})
+        as_harbor = self._role.solution_protocol == "harbor"
+        if as_harbor:
+            await self._sandbox.exec(["chmod", "+x", SOLVE], user="root", timeout=30)
+        run = _RUN_AS_IT_IS if as_harbor else _RUN
+        call = ToolCall(id=_CALL, title=SOLVE, kind="execute", name="bash", raw_input={"cmd": run})
         step = step.model_copy(update={"tool_calls": (call,)})
         try:
             result = await self._sandbox.exec(
-                ["sh", "-c", _RUN], timeout=self._role.timeout_sec, env=self._role.env
+                ["sh", "-c", run], timeout=self._role.timeout_sec, env=self._role.env
             )
         except SandboxTimeoutError as error:
             self.finish(step)
@@ -58,7 +64,7 @@ class SolveSession(PlainSession):
             raw_output={"exit_code": result.exit_code},
         )
         step = step.model_copy(update={"observations": (seen,)})
-        if not result.ok:
+        if not result.ok and not as_harbor:
             self.finish(step)
             tail = (result.stderr or result.stdout).strip()[-500:]
             raise AgentError(

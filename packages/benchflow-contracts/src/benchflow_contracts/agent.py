@@ -42,7 +42,9 @@ class Role(Model):
     """Where they lie inside the sandbox."""
     mcp_servers: tuple[McpServer, ...] = ()
     timeout_sec: float = Field(default=3600, gt=0)
-    """For one prompt turn."""
+    """For one prompt turn. When it is not given, the task's limit holds, also a longer one."""
+    solution_protocol: Literal["benchflow", "harbor"] = "benchflow"
+    """`[solution] protocol`, for agents that need the solution."""
     idle_timeout_sec: float = Field(default=600, gt=0)
     """Without any update from the agent."""
 

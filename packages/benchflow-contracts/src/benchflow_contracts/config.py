@@ -151,6 +151,8 @@ class RolloutConfig(Model):
     """Overrides the verifier's."""
     capture_state: bool = True
     """Whether the environment's state is read at every leaf, for graders and diffs."""
+    forward_env: tuple[str, ...] = ()
+    """The operator's variables that tasks may have, in `host_env`; any other stays here."""
     labels: Mapping[str, str] = {}
 
     @classmethod

@@ -25,7 +25,7 @@ class NodeState:
     provider: SandboxProvider | None = None
     sandbox: Sandbox | None = None
     grading_spec: SandboxSpec | None = None
-    """What a fresh grading box is made of: the task's image, no model, no network."""
+    """What a fresh grading box is made of: the task's image, no model, the verifier's network."""
     environment: Environment | None = None
     env_state: EnvState | None = None
     """The final state, read by the kernel before scoring."""

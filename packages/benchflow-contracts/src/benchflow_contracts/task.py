@@ -48,7 +48,10 @@ Artifacts = tuple[Annotated[Artifact, BeforeValidator(_artifact)], ...]
 
 
 class SetupCommand(Model):
-    """A command run as `user` in the sandbox before the environment starts."""
+    """A command run as `user` in the sandbox before the environment starts.
+
+    The user `""` is the box's own default user.
+    """
 
     command: str
     timeout_sec: float = Field(default=600, gt=0)
@@ -100,6 +103,10 @@ class TaskEnvironment(Model):
     """For `network = "allowlist"`."""
     mcp_servers: tuple[McpServer, ...] = ()
     """Tool servers in the box that the agent is told of."""
+    skills_dir: str | None = None
+    """Skills in the image, by the absolute path in the box, that the agent is told of."""
+    image_timeout_sec: float | None = Field(default=None, gt=0)
+    """What making or fetching the image may take, beside the start of the box."""
     healthcheck: Healthcheck | None = None
     setup_commands: tuple[SetupCommand, ...] = ()
     memory_mb: int | None = Field(default=None, gt=0)
@@ -129,6 +136,12 @@ class TaskVerifier(Model):
     isolation: Literal["hermetic", "twin", "shared"] = "hermetic"
     timeout_sec: float = Field(default=600, gt=0)
     env: Mapping[str, str] = {}
+    host_env: Mapping[str, str] = {}
+    """As `[environment] host_env`."""
+    network: NetworkMode = "none"
+    """What a grading box of its own reaches; with `shared` grading it is the agent's."""
+    allowed_hosts: tuple[str, ...] = ()
+    """For `network = "allowlist"`."""
     reward_range: tuple[float, float] = (0.0, 1.0)
     user: str = "root"
     """`""` is the box's own default user."""
@@ -188,6 +201,8 @@ class TaskSolution(Model):
     env: Mapping[str, str] = {}
     host_env: Mapping[str, str] = {}
     """As `[environment] host_env`."""
+    protocol: Literal["benchflow", "harbor"] = "benchflow"
+    """With `harbor`, solve.sh is run by its own first line and its exit code is only recorded."""
 
 
 class TaskConfig(Model):

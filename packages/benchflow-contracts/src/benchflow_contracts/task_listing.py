@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ._model import Model
+from .task import Task
 
 
 class TaskRefusal(Model):
@@ -53,5 +54,15 @@ class TaskAdapter(Protocol):
         Raises:
             TaskError: The source itself is malformed or cannot be fetched.
             UsageError: `dataset` names nothing, or is needed to choose.
+        """
+        ...
+
+    def load_task(self, path: Path) -> Task:
+        """Return the task in the directory `path`, ready to be run.
+
+        Its digest is that of the listing. Nothing is fetched, and nothing of it runs.
+
+        Raises:
+            TaskError: It is malformed, or cannot be run here as its author meant it.
         """
         ...

@@ -56,6 +56,9 @@ class RunOptions(Model):
     """Skills to show instead of the task's."""
     isolation: Literal["hermetic", "twin", "shared"] | None = None
     """Overrides the box that the task is graded in."""
+    forward_env: tuple[str, ...] = ()
+    """A variable of yours that tasks may have where they ask for `${NAME}`; no other leaves
+    this process. May be given again. Its value is never recorded."""
     user: Literal["scripted", "simulated", "auto", "human"] | None = None
     """Overrides the task's User Model."""
     user_model: str | None = None
@@ -129,5 +132,6 @@ class RunOptions(Model):
             skills_dir=self.skills_dir,
             model=self.endpoint(),
             isolation=self.isolation,
+            forward_env=self.forward_env,
             labels=labels or {},
         )

@@ -90,7 +90,12 @@ def check_agent(options: RunOptions) -> None:
 
 
 def find_manifest(task: Task) -> Path | None:
-    """Return the manifest of a task: its own, or that of the benchmark around it."""
+    """Return the manifest of a task: its own, or that of the benchmark around it.
+
+    Only a task of our own format has one: what lies around others is not ours to read.
+    """
+    if task.format != "benchflow":
+        return None
     places = (task.path / "environment", task.path.parent, task.path.parent.parent)
     return next((p for d in places if (p := d / "environment.toml").is_file()), None)
 

@@ -99,7 +99,7 @@ async def run(
     """
     chosen = _options(options or RunOptions(), overrides)
     check_agent(chosen)
-    loaded = task if isinstance(task, Task) else runnable_task(Path(task))
+    loaded = task if isinstance(task, Task) else runnable_task(task)
     async with open_provider(chosen) as provider:
         return await run_in(
             provider,

@@ -1,12 +1,30 @@
 """Tasks of our own format and of others: who reads which."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from benchflow_contracts import Task, TaskAdapter, TaskAdapterFactory, TaskError
+from benchflow_contracts import (
+    ListedTask,
+    Task,
+    TaskAdapter,
+    TaskAdapterFactory,
+    TaskError,
+    TaskRefusal,
+    UsageError,
+)
 from benchflow_kernel import Registry, find_tasks, load_task
 
 _GROUP = "benchflow.adapters"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTasks:
+    """The tasks of a source: those that can be run here, and those that cannot."""
+
+    tasks: Sequence[Task]
+    refused: Sequence[ListedTask] = ()
 
 
 def adapter_for(source: str) -> tuple[str, TaskAdapter] | None:
@@ -19,35 +37,85 @@ def adapter_for(source: str) -> tuple[str, TaskAdapter] | None:
     return None
 
 
-def runnable_tasks(path: Path) -> list[Task]:
-    """Return what `find_tasks` does.
+def runnable_tasks(source: str, *, dataset: str | None = None) -> FoundTasks:
+    """Return the tasks of a directory, git URL or registry.json, of whichever format.
+
+    A task of another format that cannot be run is among the refused ones; of our own
+    format, one that is malformed is an error.
 
     Raises:
-        TaskError: As there; tasks of another format are told from broken ones.
+        TaskError: The source, or a task of our own format, is malformed.
+        UsageError: `dataset` names nothing, is needed to choose, or is not for this source.
     """
-    try:
-        return find_tasks(path)
-    except TaskError as error:
-        raise _of_another_format(path) or error from error
-
-
-def runnable_task(path: Path) -> Task:
-    """Return what `load_task` does.
-
-    Raises:
-        TaskError: As there; a task of another format is told from a broken one.
-    """
-    try:
-        return load_task(path)
-    except TaskError as error:
-        raise _of_another_format(path) or error from error
-
-
-def _of_another_format(path: Path) -> TaskError | None:
-    found = adapter_for(str(path))
+    own: TaskError | None = None
+    if dataset is None:
+        # Ours first: adapters take their time to load.
+        try:
+            return FoundTasks(find_tasks(Path(source)))
+        except TaskError as error:
+            own = error
+    found = adapter_for(source)
     if found is None:
-        return None
-    return TaskError(
-        f"{str(path)!r} is of the format {found[0]!r}, which is read and cannot be run yet",
-        hint=f"`bench tasks check {path}` says what it holds",
-    )
+        raise own or UsageError("--dataset is for a registry.json", hint="leave it out")
+    return _loaded(found[1], found[1].list_tasks(source, dataset=dataset))
+
+
+def runnable_task(source: str | Path) -> Task:
+    """Return the one task of a directory, git URL or registry.json, of whichever format.
+
+    Raises:
+        TaskError: It is malformed, or cannot be run here.
+        UsageError: The source holds several.
+    """
+    try:
+        return load_task(Path(source))
+    except TaskError:
+        found = adapter_for(str(source))
+        if found is None:
+            raise
+    listed = found[1].list_tasks(str(source))
+    if len(listed) != 1:
+        names = ", ".join(task.name for task in listed[:5])
+        raise UsageError(
+            f"{str(source)!r} holds {len(listed)} tasks: {names}{' …' if len(listed) > 5 else ''}",
+            hint="name one of their directories, or run all with `bench eval create`",
+        )
+    if not listed[0].ok:
+        raise _error(listed[0].refusals)
+    return _load(found[1], listed[0])
+
+
+def _loaded(adapter: TaskAdapter, listed: Sequence[ListedTask]) -> FoundTasks:
+    tasks: dict[str, Task] = {}
+    refused: list[ListedTask] = []
+    for each in listed:
+        if not each.ok:
+            refused.append(each)
+            continue
+        try:
+            task = _load(adapter, each)
+        except TaskError as error:
+            refused.append(_refused(each, str(error.args[0]), error.hint, error.where))
+            continue
+        if task.id in tasks:
+            reason = f"another task here is named {task.id!r} too"
+            refused.append(_refused(each, reason, "rename one of the two"))
+        else:
+            tasks[task.id] = task
+    return FoundTasks(list(tasks.values()), refused)
+
+
+def _load(adapter: TaskAdapter, listed: ListedTask) -> Task:
+    if listed.path is None:
+        raise TaskError(f"task {listed.name!r} has no directory here")
+    return adapter.load_task(listed.path)
+
+
+def _refused(listed: ListedTask, reason: str, hint: str, where: str | None = None) -> ListedTask:
+    wrong = TaskRefusal(reason=reason, hint=hint, where=where)
+    return listed.model_copy(update={"refusals": (*listed.refusals, wrong)})
+
+
+def _error(refusals: Sequence[TaskRefusal]) -> TaskError:
+    reasons = "; ".join(each.reason for each in refusals)
+    return TaskError(reasons, where=refusals[0].where, hint=refusals[0].hint)

@@ -6,7 +6,8 @@ from benchflow_contracts import ListedTask, TaskError, TaskRefusal
 
 from benchflow_adapters_harbor.config.artifact import MAIN
 from benchflow_adapters_harbor.load import load_harbor_task
-from benchflow_adapters_harbor.machine import Machine, refusals
+from benchflow_adapters_harbor.machine import Machine
+from benchflow_adapters_harbor.obstacles import obstacles
 from benchflow_adapters_harbor.task import HarborTask
 
 
@@ -26,7 +27,7 @@ def list_task(name: str, path: Path, machine: Machine) -> ListedTask:
         digest=task.digest,
         facts=_facts(task),
         notes=task.notes,
-        refusals=tuple(refusals(task, machine)),
+        refusals=tuple(obstacles(task, machine)),
     )
 
 

@@ -88,12 +88,39 @@ async def the_same_task_has_the_same_digest(subject: AdapterSubject) -> None:
 
 
 @promise()
+async def what_is_listed_as_good_is_loaded(subject: AdapterSubject) -> None:
+    """A good task becomes a Task of the same directory and digest, marked with its format."""
+    with subject.tasks(good=["a"]) as path:
+        (listed,) = subject.adapter.list_tasks(str(path))
+        task = subject.adapter.load_task(path / "a")
+        expect_equal(task.digest, listed.digest, "the digest of the loaded task")
+        expect_equal(task.format, listed.format, "its format")
+        expect_equal(task.path, (path / "a").resolve(), "its directory")
+        prompts = [task.instruction, *(step.instruction for step in task.steps)]
+        expect(any(prompts), "it asks for nothing")
+
+
+@promise()
+async def what_is_refused_is_not_loaded(subject: AdapterSubject) -> None:
+    """A broken task, and a folder without one, raise `TaskError` with a remedy."""
+    with subject.tasks(broken=["b"]) as path:
+        for folder in (path / "b", path / "none"):
+            try:
+                task = subject.adapter.load_task(folder)
+            except TaskError as error:
+                expect(bool(error.hint), "the refusal has no remedy")
+                continue
+            raise CheckFailedError(f"{folder.name!r} was loaded as {task.id!r}")
+
+
+@promise()
 async def listing_changes_nothing(subject: AdapterSubject) -> None:
     """The tasks' directory is read only."""
     with subject.tasks(good=["a"], broken=["b"]) as path:
         before = _picture(path)
         subject.adapter.claims(str(path))
         subject.adapter.list_tasks(str(path))
+        subject.adapter.load_task(path / "a")
         expect_equal(_picture(path), before, "the directory after the listing")
 
 
@@ -123,6 +150,8 @@ _CHECKS: tuple[AdapterCheck, ...] = (
     good_tasks_are_listed,
     one_bad_task_ends_no_listing,
     the_same_task_has_the_same_digest,
+    what_is_listed_as_good_is_loaded,
+    what_is_refused_is_not_loaded,
     listing_changes_nothing,
     a_source_without_tasks_is_an_error,
 )

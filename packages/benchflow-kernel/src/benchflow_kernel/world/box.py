@@ -9,6 +9,7 @@ from benchflow_contracts import (
     RolloutConfig,
     SandboxSpec,
     Task,
+    TaskVerifier,
     UsageError,
 )
 
@@ -40,8 +41,13 @@ def merged_spec(task: Task, config: RolloutConfig, needs: Sequence[AgentNeeds]) 
     )
 
 
-def grading_box(spec: SandboxSpec, agent_env: frozenset[str]) -> SandboxSpec:
-    """Return the same machine without anything that was there for the agent."""
+def grading_box(
+    spec: SandboxSpec, agent_env: frozenset[str], verifier: TaskVerifier
+) -> SandboxSpec:
+    """Return the same machine without anything that was there for the agent.
+
+    Nothing of the image's own runs in it, and it reaches what the verifier may reach.
+    """
     return SandboxSpec(
         image=spec.image,
         recipe=spec.recipe,
@@ -49,6 +55,8 @@ def grading_box(spec: SandboxSpec, agent_env: frozenset[str]) -> SandboxSpec:
         workdir=spec.workdir,
         user=spec.user,
         env={name: value for name, value in spec.env.items() if name not in agent_env},
+        network=verifier.network,
+        allowed_hosts=verifier.allowed_hosts,
         limits=spec.limits,
     )
 

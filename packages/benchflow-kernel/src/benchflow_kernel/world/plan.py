@@ -18,7 +18,9 @@ from benchflow_contracts import (
 from benchflow_kernel.faults import boundary
 from benchflow_kernel.scenes import LoweredTurn, lower_scenes
 
+from .allotted import allotted
 from .box import grading_box, merged_spec
+from .host_env import with_host_env
 from .planes import Planes
 
 SKILLS_DIR = "/skills"
@@ -49,7 +51,7 @@ class Plan:
 
     def grading_spec(self, spec: SandboxSpec) -> SandboxSpec:
         """Return what a fresh grading box for a world made of `spec` is made of."""
-        return grading_box(spec, self.agent_env)
+        return grading_box(spec, self.agent_env, self.task.config.verifier)
 
 
 async def make_plan(task: Task, config: RolloutConfig, planes: Planes, rollout_id: str) -> Plan:
@@ -58,14 +60,19 @@ async def make_plan(task: Task, config: RolloutConfig, planes: Planes, rollout_i
     Raises:
         UsageError: An undeclared role, an unknown agent, two rewards of one name, or
             roles whose needs contradict each other.
+        TaskError: The task wants a variable of the operator's that it may not have.
         AgentError: An agent cannot be made available on this machine.
     """
+    task = with_host_env(task, config.forward_env)
+    config = config.model_copy(update={"deadlines": allotted(task, config.deadlines)})
     skills = _skills(task, config)
     turns = tuple(
         replace(turn, role=_equipped(turn.role, task, skills)) for turn in lower_scenes(config)
     )
     _check_rewards([reward.name for reward in planes.rewards])
-    needs = [await _needs(planes, turn.role) for turn in _first_of_each_role(turns)]
+    asked = [(turn.role, await _needs(planes, turn.role)) for turn in _first_of_each_role(turns)]
+    needs = [need for _, need in asked]
+    turns = tuple(_told_the_solution(turn, task, asked) for turn in turns)
     return Plan(
         rollout_id=rollout_id,
         task=task,
@@ -120,12 +127,30 @@ def _skills(task: Task, config: RolloutConfig) -> Path | None:
     return config.skills_dir or task.parts.skills
 
 
+def _told_the_solution(
+    turn: LoweredTurn, task: Task, asked: Sequence[tuple[Role, AgentNeeds]]
+) -> LoweredTurn:
+    """Give a role that plays the solution its variables, over those of the role."""
+    if not any(role == turn.role and need.solution for role, need in asked):
+        return turn
+    solution = task.config.solution
+    env = {**turn.role.env, **solution.env}
+    update = {"env": env, "solution_protocol": solution.protocol}
+    return replace(turn, role=turn.role.model_copy(update=update))
+
+
 def _equipped(role: Role, task: Task, skills: Path | None) -> Role:
-    """Return the role with the task's time limit and, when they are shown, its skills."""
+    """Return the role with the task's time limit and tools, and the skills that it is shown."""
+    environment = task.config.environment
     update: dict[str, object] = {}
     limit = task.config.agent.timeout_sec
-    if limit is not None and limit < role.timeout_sec:
+    given = "timeout_sec" in role.model_fields_set
+    if limit is not None and (not given or limit < role.timeout_sec):
         update["timeout_sec"] = limit
+    if environment.mcp_servers:
+        update["mcp_servers"] = (*role.mcp_servers, *environment.mcp_servers)
+    if skills is None and role.skills_dir is None and environment.skills_dir is not None:
+        update["skills_dir"] = environment.skills_dir
     if skills is not None and role.skills_dir is None:
         update["skills_dir"] = SKILLS_DIR
         if not role.skills:

@@ -27,6 +27,7 @@ from benchflow_contracts import (
 
 from benchflow_kernel.faults import boundary, within
 
+from .healthcheck import wait_healthy
 from .labels import labels_of
 from .live import LiveWorld
 from .plan import SKILLS_DIR, Plan
@@ -143,6 +144,7 @@ class World:
         await self._provision(image, live, state)
         self._enter("readiness")
         await self._gate()
+        await self._healthy()
         if image is None:
             await self._mark()
 
@@ -326,6 +328,12 @@ class World:
         seconds = self._plan.config.deadlines.provision
         async with within(seconds, "environment", "provisioning the environment"):
             await self._environment.provision(context)
+
+    async def _healthy(self) -> None:
+        check = self._plan.task.config.environment.healthcheck
+        if check is not None:
+            with boundary("sandbox"):
+                await wait_healthy(self.sandbox, check, where="task.toml:environment.healthcheck")
 
     async def _gate(self) -> None:
         if self._environment is None:

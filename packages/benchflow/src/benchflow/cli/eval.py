@@ -19,7 +19,8 @@ from .rollouts import find_job
 
 async def create(
     *,
-    tasks_dir: Path,
+    tasks_dir: str,
+    dataset: str | None = None,
     options: Run = RunOptions(),
     jobs_dir: JobsDir = DEFAULT_JOBS,
     job_name: str | None = None,
@@ -35,31 +36,32 @@ async def create(
 ) -> int:
     """Run every task of a directory, each `--repeats` times, as a job.
 
-    A job that was interrupted goes on when its --job-name is given again: what was
-    scored is kept.
+    A job goes on when its --job-name is given again: what was scored is kept. Exit code 1:
+    a rollout was not scored, or a task cannot be run here (it ends nothing).
 
     Examples:
-        bench eval create --tasks-dir benchmarks/clawsbench/tasks --agent oracle
+        bench eval create --tasks-dir benchmarks/clawsbench/tasks --fail-under 1.0 --json
         bench eval create --tasks-dir TASKS --agent mistral-vibe --base-url URL --model M -n 4
-        bench eval create --tasks-dir TASKS --agent oracle --fail-under 1.0 --json
-        bench eval create --tasks-dir TASKS --agent oracle --export harbor
+        bench eval create --tasks-dir HARBOR-TASKS --sandbox docker --export harbor
 
     Args:
-        tasks_dir: A task directory, or a directory of them.
+        tasks_dir: A task directory or a directory of them, also of Harbor or Terminal-Bench;
+            of these two also a git URL or a registry.json.
+        dataset: The dataset of a registry, as NAME or NAME@VERSION.
         options: What each rollout is run with.
         job_name: The directory below --jobs-dir; a time stamp by default.
         n: Rollouts per task.
         concurrency: Rollouts that run at once.
         retries: More tries of a rollout whose sandbox failed in a way that passes.
         include: Only tasks whose id matches one of these globs.
-        exclude: No task whose id matches one of these globs.
+        exclude: None of these.
         fail_under: Exit 1 when the mean reward is below this.
-        export: Write the finished job below its directory, as `export/NAME/JOB`, in this
-            format; see `bench eval export`. May be given again.
+        export: Also write the job in this format, below it as `export/NAME/JOB`; repeatable.
         quiet: Print no progress.
     """
     plan = JobOptions(
         tasks_dir=tasks_dir,
+        dataset=dataset,
         run=options,
         jobs_dir=jobs_dir,
         job_name=job_name,
@@ -73,12 +75,12 @@ async def create(
         load_exporter(name)
     with LiveJob(quiet=quiet or json) as live:
         report = await run_job(plan, listener=live)
-    _print_report(report, json=json)
-    _export(report, export)
+    _show_and_export(report, export, json=json)
     return _exit_code(report, fail_under)
 
 
-def _export(report: JobReport, names: tuple[str, ...]) -> None:
+def _show_and_export(report: JobReport, names: tuple[str, ...], *, json: bool) -> None:
+    _print_report(report, json=json)
     for name in names:
         target = report.directory / "export" / name / report.job
         write_export(name, read_finished_job(report), target)
@@ -151,6 +153,8 @@ def _print_report(report: JobReport, *, json: bool) -> None:
     ]
     columns = ("rollout", "reward", "steps", "leaves", "grading", "outcome")
     print_table(columns, rows, empty="no rollouts")
+    for task in report.refused:
+        note(f"not run: {task.name}: {'; '.join(refusal.reason for refusal in task.refusals)}")
     spread = "" if report.stderr is None else f" ± {fmt.reward(report.stderr)}"
     note(
         f"{report.scored} of {report.planned} scored, "

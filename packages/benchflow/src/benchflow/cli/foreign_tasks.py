@@ -30,7 +30,6 @@ def show_checked(tasks: Sequence[ListedTask], *, json: bool) -> int:
         )
         for task in tasks:
             _explain(task)
-        note("only read: tasks of this format cannot be run yet")
     return 0 if all(task.ok for task in tasks) else 1
 
 

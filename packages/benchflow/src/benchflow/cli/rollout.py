@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from benchflow_contracts import EnvState, Event, RolloutTree, StoreError, UsageError, diff_states
-from benchflow_kernel import Registry, fold, load_task, read_events, tree_to_json
+from benchflow_kernel import Registry, fold, read_events, tree_to_json
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
@@ -15,6 +15,7 @@ from benchflow.options import RunOptions
 from benchflow.posthoc import leaf_of
 from benchflow.records.model_calls import read_model_calls
 from benchflow.records.trainer import leaf_record
+from benchflow.task_formats import runnable_task
 from benchflow.trajectories import (
     TraceSource,
     episode,
@@ -127,7 +128,7 @@ def export(
     loaded = fold(events)
     config = _config(directory)
     options = RunOptions.model_validate(config["options"])
-    task = load_task(Path(config["task_path"]))
+    task = runnable_task(config["task_path"])
     calls: Literal["verifiers", "openai"] = "openai" if format == "sft" else "verifiers"
     records = (
         leaf_record(loaded, leaf, task, options, events, tool_calls=calls) for leaf in loaded.leaves
@@ -152,7 +153,7 @@ def _export_traces(directory: Path, output: Path, form: str, *, json: bool) -> N
     options = RunOptions.model_validate(config["options"])
     source = TraceSource(
         tree=_load(directory),
-        task=load_task(Path(config["task_path"])),
+        task=runnable_task(config["task_path"]),
         agent=options.agent_name,
         model=options.model,
         calls=read_model_calls(directory),

@@ -1,7 +1,5 @@
 """`bench run`: one rollout."""
 
-from pathlib import Path
-
 from benchflow.options import RunOptions
 from benchflow.rollout import RunResult
 from benchflow.rollout import run as run_rollout
@@ -14,7 +12,7 @@ from .treeview import print_tree
 
 
 async def run(
-    task: Path,
+    task: str,
     *,
     options: Run = RunOptions(),
     jobs_dir: JobsDir = DEFAULT_JOBS,
@@ -26,10 +24,12 @@ async def run(
         bench run benchmarks/clawsbench/tasks/archive-newsletters --agent oracle
         bench run TASK --agent mistral-vibe --model m --base-url http://127.0.0.1:8000/v1
         bench run TASK --agent oracle --branch ask-user --json
+        bench run HARBOR-TASK --sandbox docker --agent oracle
         bench run TASK --agent policy --branch best-of --branch-n 3 --branch-at 1
 
     Args:
-        task: A task directory.
+        task: A task directory, ours or of Harbor or Terminal-Bench; or the URL of a git
+            repository that holds one.
         options: What the rollout is run with.
     """
     subscribers = () if json else (narrator(),)

@@ -3,7 +3,7 @@
 from fnmatch import fnmatch
 from pathlib import Path
 
-from benchflow_contracts import Model, Task, UsageError
+from benchflow_contracts import ListedTask, Model, Task, UsageError
 from pydantic import Field
 
 from benchflow.options import RunOptions
@@ -13,7 +13,10 @@ from benchflow.task_formats import runnable_tasks
 class JobOptions(Model):
     """A plan: tasks x repeats, with one set of run options."""
 
-    tasks_dir: Path
+    tasks_dir: str | Path
+    """A task, a directory of tasks, the URL of a git repository or a registry.json."""
+    dataset: str | None = None
+    """Of a registry.json: `NAME` or `NAME@VERSION`."""
     run: RunOptions = RunOptions()
     jobs_dir: Path = Path("jobs")
     job_name: str | None = Field(default=None, pattern=r"^\w[\w.@-]*$")
@@ -29,23 +32,26 @@ class JobOptions(Model):
     fail_under: float | None = None
     """The mean reward below which the job counts as failed."""
 
-    def plan(self) -> "list[Slot]":
-        """Return the planned rollouts in schedule order.
+    def plan(self) -> "Planned":
+        """Return the rollouts in schedule order, and the tasks that cannot be run here.
 
         Raises:
-            TaskError: A task directory is malformed.
-            UsageError: Nothing is left to run.
+            TaskError: The source is malformed, or a task of our own format.
+            UsageError: Nothing was found to run or to refuse.
         """
-        tasks = [task for task in runnable_tasks(self.tasks_dir) if self._wanted(task)]
-        if not tasks:
+        found = runnable_tasks(str(self.tasks_dir), dataset=self.dataset)
+        tasks = [task for task in found.tasks if self._wanted(task.id)]
+        refused = tuple(task for task in found.refused if self._wanted(task.name))
+        if not tasks and not refused:
             raise UsageError(
                 f"no task to run below {str(self.tasks_dir)!r}",
                 hint="check --tasks-dir, --include and --exclude",
             )
-        return [Slot(task=t, repeat=r) for r in range(self.repeats) for t in tasks]
+        slots = [Slot(task=t, repeat=r) for r in range(self.repeats) for t in tasks]
+        return Planned(slots=tuple(slots), refused=refused)
 
-    def _wanted(self, task: Task) -> bool:
-        names = (task.id, task.id.rsplit("/", 1)[-1])
+    def _wanted(self, name: str) -> bool:
+        names = (name, name.rsplit("/", 1)[-1])
         included = not self.include or any(fnmatch(n, p) for n in names for p in self.include)
         return included and not any(fnmatch(n, p) for n in names for p in self.exclude)
 
@@ -60,3 +66,11 @@ class Slot(Model):
     def id(self) -> str:
         """Unique in the job, and the same when the job is resumed."""
         return f"{self.task.id}#{self.repeat}"
+
+
+class Planned(Model):
+    """What a job is about to do, and what it will not do."""
+
+    slots: tuple[Slot, ...]
+    refused: tuple[ListedTask, ...] = ()
+    """Tasks of the source that cannot be run here, each with its reasons."""

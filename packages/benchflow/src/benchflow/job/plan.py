@@ -1,6 +1,6 @@
 """`job.json`: what a job was planned to be, so that it is resumed as the same job."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from benchflow.records import write_text
 
-from .options import JobOptions, Slot
+from .options import JobOptions, Planned
 
 
 class JobPlan(Model):
@@ -20,10 +20,10 @@ class JobPlan(Model):
     options: Mapping[str, Any]
 
     @classmethod
-    def of(cls, slots: Sequence[Slot], options: JobOptions) -> "JobPlan":
+    def of(cls, planned: Planned, options: JobOptions) -> "JobPlan":
         """Return the plan of a job that is about to run."""
         return cls(
-            slots={slot.id: slot.task.digest for slot in slots},
+            slots={slot.id: slot.task.digest for slot in planned.slots},
             options=options.run.model_dump(mode="json"),
         )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal
 
-from benchflow_contracts import Model, StoreError
+from benchflow_contracts import ListedTask, Model, StoreError
 from pydantic import ValidationError
 
 from benchflow.records import RolloutRecord, write_text
@@ -33,16 +33,22 @@ class JobReport(Model):
     """Of that mean; `null` below two scored rollouts."""
     errors: dict[str, int]
     """Failed rollouts by boundary."""
+    refused: tuple[ListedTask, ...] = ()
+    """Tasks that were asked for and cannot be run here. They are in no other number."""
     records: tuple[RolloutRecord, ...]
 
     @property
     def complete(self) -> bool:
-        """Whether every planned rollout ran and was scored."""
-        return self.scored == self.planned
+        """Whether every task was run, and every planned rollout scored."""
+        return self.scored == self.planned and not self.refused
 
 
 def summarise(
-    directory: Path, records: Sequence[RolloutRecord], *, planned: int | None = None
+    directory: Path,
+    records: Sequence[RolloutRecord],
+    *,
+    planned: int | None = None,
+    refused: Sequence[ListedTask] = (),
 ) -> JobReport:
     """Sum up the rollouts of a job."""
     rewards = [record.reward for record in records if record.reward is not None]
@@ -62,6 +68,7 @@ def summarise(
         mean_reward=fmean(rewards) if rewards else None,
         stderr=stdev(rewards) / math.sqrt(len(rewards)) if several else None,
         errors=errors,
+        refused=tuple(refused),
         records=tuple(records),
     )
 
@@ -90,19 +97,25 @@ def read_job(directory: Path) -> JobReport:
     """
     path = directory / "summary.json"
     try:
-        planned = int(json.loads(path.read_text(encoding="utf-8"))["planned"])
+        told = json.loads(path.read_text(encoding="utf-8"))
+        planned = int(told["planned"])
+        refused = [ListedTask.model_validate(each) for each in told.get("refused", ())]
     except FileNotFoundError as error:
         raise StoreError(f"{str(directory)!r} is no job directory: no summary.json") from error
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"damaged summary: {error}", where=str(path)) from error
-    return summarise(directory, list(latest_records(directory).values()), planned=planned)
+    return summarise(
+        directory, list(latest_records(directory).values()), planned=planned, refused=refused
+    )
 
 
-def write_report(directory: Path, slots: Sequence[str]) -> JobReport:
+def write_report(
+    directory: Path, slots: Sequence[str], refused: Sequence[ListedTask] = ()
+) -> JobReport:
     """Write `summary.json`, `results.jsonl` and `verifiers.jsonl` in schedule order."""
     latest = latest_records(directory)
     records = [latest[slot] for slot in slots if slot in latest]
-    report = summarise(directory, records, planned=len(slots))
+    report = summarise(directory, records, planned=len(slots), refused=refused)
     write_text(directory / "results.jsonl", "".join(r.model_dump_json() + "\n" for r in records))
     rows = with_inter_advantage(
         lambda: (row for each in records for row in _trainer_rows(directory / each.rollout_id))

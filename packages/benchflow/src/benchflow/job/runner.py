@@ -50,20 +50,22 @@ async def run_job(options: JobOptions, *, listener: JobListener | None = None) -
     A job directory that exists is resumed: slots that were scored are kept, the
     others run again beside the evidence of their failure, and so does at once one whose
     sandbox failed in a way that passes, `options.retries` times. One bad rollout never
-    ends the job. On cancellation the running rollouts are torn down,
+    ends the job, and neither does a task that cannot be run here: the report names it with
+    its reasons. On cancellation the running rollouts are torn down,
     the summary of what is finished is written, and the cancellation goes on.
 
     Raises:
         BenchFlowError: Nothing could be started: a bad task, option or provider.
     """
-    slots = options.plan()
+    planned = options.plan()
+    slots = list(planned.slots)
     check_agent(options.run)
     directory = options.jobs_dir / (options.job_name or new_job_name())
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"cannot make job directory {str(directory)!r}: {error}") from error
-    settle_plan(directory, JobPlan.of(slots, options))
+    settle_plan(directory, JobPlan.of(planned, options))
     done = {key for key, record in latest_records(directory).items() if record.final}
     todo = [slot for slot in slots if slot.id not in done]
     if listener is not None:
@@ -75,7 +77,7 @@ async def run_job(options: JobOptions, *, listener: JobListener | None = None) -
             tried = Counter(record.slot or "" for record in all_records(directory))
             await _Job(options, provider, directory, listener, tried, epoch).run(todo)
     finally:
-        report = write_report(directory, [slot.id for slot in slots])
+        report = write_report(directory, [slot.id for slot in slots], planned.refused)
     return report
 
 

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from benchflow_contracts import ModelCall, RolloutNode, RolloutTree, StoreError, Task, UsageError
-from benchflow_kernel import fold, load_task, read_events
+from benchflow_kernel import fold, read_events
 from pydantic import ValidationError
 
 from benchflow.options import RunOptions
 from benchflow.records.model_calls import read_model_calls
 from benchflow.records.sealed_config import is_ours
+from benchflow.task_formats import runnable_task
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class PastRollout:
                 f"{str(directory)!r} was not run by this user here, or was changed since",
                 hint=f"what {str(path)!r} says would be run: read it, then give --trust",
             )
-        task = load_task(where)
+        task = runnable_task(where)
         if task.digest != digest:
             raise UsageError(
                 f"task {task.id!r} is not the one that was run: it was changed since",

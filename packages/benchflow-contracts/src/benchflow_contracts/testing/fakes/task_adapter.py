@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchflow_contracts.errors import TaskError, UsageError
+from benchflow_contracts.task import Task, TaskConfig
 from benchflow_contracts.task_listing import ListedTask, TaskRefusal
 
 _FILE = "fake.task"
@@ -25,6 +26,22 @@ class FakeTaskAdapter:
         if not files:
             raise TaskError(f"no task in {source!r}", hint=f"a task has a {_FILE}")
         return [self._read(file) for file in files]
+
+    def load_task(self, path: Path) -> Task:
+        """Return the task of one folder."""
+        if not (path / _FILE).is_file():
+            raise TaskError(f"no {_FILE} in {str(path)!r}")
+        listed = self._read(path / _FILE)
+        if not listed.ok:
+            raise TaskError("the file is empty", where=str(path / _FILE), hint="write into it")
+        return Task(
+            id=path.name,
+            path=path.resolve(),
+            instruction=(path / _FILE).read_text(encoding="utf-8"),
+            config=TaskConfig(name=path.name),
+            digest=listed.digest or "",
+            format=listed.format,
+        )
 
     def _read(self, file: Path) -> ListedTask:
         data = file.read_bytes()

@@ -1,0 +1,98 @@
+"""The box: `[environment]`, and that of a verifier of its own."""
+
+from pathlib import Path
+from typing import Final, Literal
+
+from benchflow_contracts import (
+    Healthcheck,
+    ImageRecipe,
+    McpServer,
+    SetupCommand,
+    TaskEnvironment,
+)
+
+from benchflow_adapters_harbor.config import (
+    HarborEnvironment,
+    NetworkPolicy,
+)
+from benchflow_adapters_harbor.config import (
+    Healthcheck as HarborHealthcheck,
+)
+from benchflow_adapters_harbor.config.environment import HarborMcpServer
+
+from .variables import variables
+
+Network = Literal["none", "allowlist", "public"]
+
+NETWORKS: Final[dict[str, Network]] = {
+    "no-network": "none",
+    "allowlist": "allowlist",
+    "public": "public",
+}
+_LOGS = "/logs/agent /logs/verifier /logs/artifacts"
+_MAKE_LOGS = SetupCommand(command=f"mkdir -p {_LOGS} && chmod 777 {_LOGS}", timeout_sec=60, cwd="/")
+"""What Harbor mounts into each container."""
+_SHORTEST_SEC = 0.01
+
+
+def box(
+    environment: HarborEnvironment, network: NetworkPolicy, *, user: str | int | None
+) -> TaskEnvironment:
+    """Return the box that `environment` describes, for `user`, reaching `network`.
+
+    An amount of 0 is none that is given. A healthcheck is asked at least once.
+    """
+    check = environment.healthcheck
+    return TaskEnvironment(
+        image=environment.docker_image or None,
+        workdir=environment.workdir or "",
+        user=user_name(user),
+        **variables(environment.env),
+        keep_entrypoint=True,
+        network=NETWORKS[network.network_mode],
+        allowed_hosts=network.allowed_hosts,
+        mcp_servers=tuple(map(_server, environment.mcp_servers)),
+        skills_dir=environment.skills_dir or None,
+        image_timeout_sec=environment.build_timeout_sec,
+        healthcheck=None if check is None else healthcheck(check),
+        setup_commands=(_MAKE_LOGS,),
+        memory_mb=environment.memory_mb or None,
+        cpus=environment.cpus or None,
+        storage_mb=environment.storage_mb or None,
+        uncapped=True,
+    )
+
+
+def recipe(environment: HarborEnvironment, context: Path) -> ImageRecipe | None:
+    """Return what the image is made from; `None` where `environment` names one."""
+    if environment.docker_image:
+        return None
+    return ImageRecipe(context=context, timeout_sec=environment.build_timeout_sec)
+
+
+def user_name(user: str | int | None) -> str:
+    """Return a user in our words, where the image's own is empty."""
+    return "" if user is None else str(user)
+
+
+def healthcheck(check: HarborHealthcheck) -> Healthcheck:
+    """Return a healthcheck in our words; it is tried at least once, and not without a pause."""
+    return Healthcheck(
+        command=check.command,
+        interval_sec=max(check.interval_sec, _SHORTEST_SEC),
+        timeout_sec=max(check.timeout_sec, _SHORTEST_SEC),
+        start_period_sec=check.start_period_sec,
+        start_interval_sec=max(check.start_interval_sec, _SHORTEST_SEC),
+        retries=max(check.retries, 1),
+    )
+
+
+def _server(server: HarborMcpServer) -> McpServer:
+    remote = "http" if server.transport == "streamable-http" else server.transport
+    return McpServer(
+        name=server.name,
+        transport=remote,
+        command=server.command,
+        args=server.args,
+        url=server.url,
+    )

@@ -1,0 +1,146 @@
+"""One pure function: what a Harbor task means, in the words of our contracts."""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from benchflow_contracts import (
+    Artifact,
+    SetupCommand,
+    Task,
+    TaskAgent,
+    TaskConfig,
+    TaskError,
+    TaskParts,
+    TaskSolution,
+    TaskStep,
+)
+from pydantic import ValidationError
+
+from benchflow_adapters_harbor.task import HarborStep, HarborTask
+
+from .box import box, healthcheck, recipe
+from .grading import grading_recipe, verifier
+from .variables import Variables, variables
+
+_UNLIMITED_SEC: Final = 30 * 24 * 3600.0
+"""An agent's time where the task sets no limit."""
+_ORACLE_ENV: Final = {"DEBIAN_FRONTEND": "noninteractive"}
+_SETUP = "setup.sh"
+
+
+def lower(task: HarborTask) -> Task:
+    """Return `task` as a Task. Nothing is read but its Dockerfile, and nothing is run.
+
+    What a Task cannot say is told by `unsaid`; here it would be lost.
+
+    Raises:
+        TaskError: A value is beyond what our own tasks may have.
+    """
+    try:
+        return _lowered(task)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise TaskError(
+            f"{key} cannot be used: {first['msg']}",
+            where=str(task.path),
+            hint="correct the value that the message names",
+        ) from error
+
+
+def _lowered(task: HarborTask) -> Task:
+    config, first = task.config, task.steps[0]
+    several = first.name is not None
+    package = config.task
+    name = _task_name(task.name)
+    return Task(
+        id=name,
+        path=task.path,
+        instruction=first.instruction,
+        digest=task.digest,
+        format=task.format,
+        own_parts=_parts(task, first),
+        steps=tuple(_step(task, step) for step in task.steps) if several else (),
+        config=TaskConfig(
+            name=name,
+            description=package.description if package else "",
+            authors=tuple(author.name for author in package.authors) if package else (),
+            keywords=package.keywords if package else (),
+            metadata=config.metadata,
+            artifacts=_shared_artifacts(task),
+            agent=_agent(first),
+            environment=box(config.environment, first.network, user=first.user),
+            verifier=verifier(task, first),
+            solution=TaskSolution(protocol="harbor", **_solution_variables(config.solution.env)),
+            step_reward=config.multi_step_reward_strategy or "mean",
+        ),
+    )
+
+
+def _task_name(name: str) -> str:
+    """Return the name as our tasks may have one; a Harbor name may have any letter case."""
+    plain = re.sub(r"[^a-z0-9._/-]+", "-", name.lower())
+    parts = [part.lstrip("._-") for part in plain.split("/")]
+    return "/".join(part or "task" for part in parts)
+
+
+def _parts(task: HarborTask, step: HarborStep) -> TaskParts:
+    environment = task.config.environment
+    return TaskParts(
+        workdir_files=task.context if task.upload_context else None,
+        tests=step.verifier.tests,
+        solution=None if step.solution is None else step.solution.parent,
+        recipe=recipe(environment, task.context),
+        grading_recipe=grading_recipe(step),
+    )
+
+
+def _step(task: HarborTask, step: HarborStep) -> TaskStep:
+    setup: tuple[SetupCommand, ...] = ()
+    if step.workdir is not None and (step.workdir / _SETUP).is_file():
+        setup = (SetupCommand(command=f"bash {_SETUP}", user=""),)
+    check = step.healthcheck
+    parts = _parts(task, step)
+    return TaskStep(
+        name=step.name or "",
+        instruction=step.instruction,
+        agent=_agent(step),
+        verifier=verifier(task, step),
+        setup_commands=setup,
+        healthcheck=None if check is None else healthcheck(check),
+        min_reward=_min_reward(step),
+        artifacts=tuple(p for p in _artifacts(step) if p not in _shared_artifacts(task)),
+        parts=parts.model_copy(update={"workdir_files": step.workdir}),
+    )
+
+
+def _agent(step: HarborStep) -> TaskAgent:
+    limit = _UNLIMITED_SEC if step.timeout_sec is None else step.timeout_sec
+    return TaskAgent(timeout_sec=limit)
+
+
+def _artifacts(step: HarborStep) -> tuple[Artifact, ...]:
+    return tuple(
+        Artifact(source=each.source, destination=each.destination or "", exclude=each.exclude)
+        for each in step.artifacts
+    )
+
+
+def _shared_artifacts(task: HarborTask) -> tuple[Artifact, ...]:
+    """Return what every step hands over: the task's own artifacts."""
+    others = [_artifacts(step) for step in task.steps[1:]]
+    return tuple(p for p in _artifacts(task.steps[0]) if all(p in other for other in others))
+
+
+def _min_reward(step: HarborStep) -> Mapping[str, float]:
+    least = step.min_reward
+    if least is None:
+        return {}
+    return least if isinstance(least, Mapping) else {"reward": float(least)}
+
+
+def _solution_variables(env: Mapping[str, str]) -> Variables:
+    found = variables(env)
+    defaults = {k: v for k, v in _ORACLE_ENV.items() if k not in env}
+    return Variables(env={**defaults, **found["env"]}, host_env=found["host_env"])

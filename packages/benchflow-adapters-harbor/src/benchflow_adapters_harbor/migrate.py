@@ -1,0 +1,111 @@
+"""An old Terminal-Bench task laid out as a Harbor task, as `harbor task migrate` does it."""
+
+import shutil
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Final
+
+from benchflow_contracts import TaskError
+
+from .client_service import build_context, dockerfile_lines
+from .files import check_inside, check_tree
+from .task import HarborTask
+
+_MOVED: Final = {"docker-compose.yaml", "task.yaml", "solution.sh", "run-tests.sh", "tests"}
+_SCORE: Final = """
+_EXIT_CODE=$?
+if [ $_EXIT_CODE -eq 0 ]; then
+    echo 1 > /logs/verifier/reward.txt
+else
+    echo 0 > /logs/verifier/reward.txt
+fi
+exit $_EXIT_CODE
+"""
+"""Harbor 0.24's own words: the exit code of run-tests.sh is the reward."""
+
+
+def migrate(task: HarborTask, cache: Path) -> HarborTask:
+    """Return `task` with its parts where Harbor has them, in a copy below `cache`.
+
+    The copy is kept by the task's digest. Nothing outside of the task is read.
+
+    Raises:
+        TaskError: There is no Dockerfile, or a link leaves the task.
+    """
+    home = cache / "terminal-bench" / task.digest.removeprefix("sha256:")
+    if not home.is_dir():
+        home.parent.mkdir(parents=True, exist_ok=True)
+        stage = Path(mkdtemp(prefix="stage-", dir=home.parent))
+        try:
+            _write(task, stage)
+            _settle(stage, home)
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
+    step = task.steps[0]
+    verifier = step.verifier.model_copy(
+        update={"tests": (home / "tests",), "script": home / "tests" / "test.sh"}
+    )
+    solution = home / "solution" / "solve.sh" if step.solution else None
+    moved = step.model_copy(update={"verifier": verifier, "solution": solution})
+    context = home / "environment"
+    return task.model_copy(update={"context": context, "compose": None, "steps": (moved,)})
+
+
+def _settle(stage: Path, home: Path) -> None:
+    try:
+        stage.rename(home)
+    except OSError:
+        # Somebody else was first, with the same content.
+        if not home.is_dir():
+            raise
+
+
+def _write(task: HarborTask, home: Path) -> None:
+    root = task.path
+    check_tree(root, root)
+    tests, environment = home / "tests", home / "environment"
+    if (root / "tests").is_dir():
+        shutil.copytree(root / "tests", tests)
+    tests.mkdir(exist_ok=True)
+    script = (root / "run-tests.sh").read_text(encoding="utf-8").rstrip("\n") + "\n"
+    _write_script(tests / "test.sh", (script + _SCORE).replace("$TEST_DIR", "/tests"))
+    if (root / "solution.sh").is_file():
+        (home / "solution").mkdir()
+        text = (root / "solution.sh").read_text(encoding="utf-8")
+        _write_script(home / "solution" / "solve.sh", text)
+    _write_context(task, environment)
+
+
+def _write_script(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755)
+
+
+def _write_context(task: HarborTask, environment: Path) -> None:
+    """Copy what the image is built from, and nothing that the agent must not find there."""
+    root, context = task.path, build_context(task)
+    source = check_inside(root, root / context)
+    environment.mkdir()
+    for item in sorted(root.iterdir()):
+        if item.name not in _MOVED and item.name != context.partition("/")[0]:
+            _copy(item, environment / item.name)
+    for item in sorted(source.iterdir()) if context else ():
+        _copy(item, environment / item.name)
+    file = environment / "Dockerfile"
+    if not file.is_file():
+        where, hint = str(source / "Dockerfile"), "add one, or run the task with Terminal-Bench"
+        raise TaskError("there is no Dockerfile to build", where=where, hint=hint)
+    text = file.read_text(encoding="utf-8")
+    for name in ("tests", "solution.sh"):
+        named = any(f"{verb} {dot}{name}" in text for verb in ("COPY", "ADD") for dot in ("", "./"))
+        if named and (root / name).exists() and not (environment / name).exists():
+            _copy(root / name, environment / name)
+    lines = "\n".join(dockerfile_lines(task))
+    file.write_text(f"{text.rstrip()}\n\n# From docker-compose.yaml\n{lines}\n", encoding="utf-8")
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target, dirs_exist_ok=True)
+    else:
+        shutil.copy(source, target)

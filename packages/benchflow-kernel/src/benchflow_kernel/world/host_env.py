@@ -1,0 +1,88 @@
+"""`${NAME}` of the host: what a task may have of the operator's variables."""
+
+import os
+import re
+from collections.abc import Collection
+from typing import TypeVar
+
+from benchflow_contracts import (
+    Task,
+    TaskEnvironment,
+    TaskError,
+    TaskSolution,
+    TaskStep,
+    TaskVerifier,
+)
+
+_NAMED = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
+
+_Table = TypeVar("_Table", TaskEnvironment, TaskVerifier, TaskSolution)
+
+
+def with_host_env(task: Task, allowed: Collection[str]) -> Task:
+    """Return `task` with its `host_env` filled in from this process's variables.
+
+    Only names in `allowed` are looked up; for others there is their default. The result
+    holds what must not be recorded.
+
+    Raises:
+        TaskError: A variable without a default is not allowed, or not set.
+    """
+    config = task.config
+    update = {
+        "environment": _filled(config.environment, "environment", allowed),
+        "verifier": _verifier(config.verifier, "verifier", allowed),
+        "solution": _filled(config.solution, "solution", allowed),
+    }
+    return task.model_copy(
+        update={
+            "config": config.model_copy(update=update),
+            "steps": tuple(_step(step, f"steps.{i}", allowed) for i, step in enumerate(task.steps)),
+        }
+    )
+
+
+def _step(step: TaskStep, where: str, allowed: Collection[str]) -> TaskStep:
+    verifier = _verifier(step.verifier, f"{where}.verifier", allowed)
+    return step.model_copy(update={"verifier": verifier})
+
+
+def _verifier(verifier: TaskVerifier, where: str, allowed: Collection[str]) -> TaskVerifier:
+    filled = _filled(verifier, where, allowed)
+    if filled.environment is None:
+        return filled
+    box = _filled(filled.environment, f"{where}.environment", allowed)
+    return filled.model_copy(update={"environment": box})
+
+
+def _filled(table: _Table, where: str, allowed: Collection[str]) -> _Table:
+    if not table.host_env:
+        return table
+    found = {
+        name: _value(text, f"task.toml:{where}.env.{name}", allowed)
+        for name, text in table.host_env.items()
+    }
+    return table.model_copy(update={"env": {**table.env, **found}, "host_env": {}})
+
+
+def _value(text: str, where: str, allowed: Collection[str]) -> str:
+    match = _NAMED.fullmatch(text)
+    if match is None:
+        raise TaskError(
+            f"{text!r} names no variable", where=where, hint="write ${NAME} or ${NAME:-default}"
+        )
+    name, default = match.groups()
+    value = os.environ.get(name) if name in allowed else None
+    if value is not None:
+        return value
+    if default is not None:
+        return str(default)
+    if name in allowed:
+        raise TaskError(
+            f"wants the variable {name!r}, which is not set", where=where, hint=f"export {name}=…"
+        )
+    raise TaskError(
+        f"wants the variable {name!r} of the operator",
+        where=where,
+        hint=f"--forward-env {name}, if this task may have it",
+    )
