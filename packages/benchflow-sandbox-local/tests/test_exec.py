@@ -4,7 +4,8 @@ import resource
 
 import pytest
 from benchflow_contracts.errors import SandboxError, SandboxTimeoutError
-from benchflow_contracts.sandbox import ResourceLimits, SandboxSpec
+from benchflow_contracts.limits import ResourceLimits
+from benchflow_contracts.sandbox import SandboxSpec
 
 
 def test_output_exit_code_and_streams_are_told_apart(with_box):

@@ -6,7 +6,8 @@ from contextlib import suppress
 
 import pytest
 from benchflow_contracts.errors import SandboxError, SandboxLimitError
-from benchflow_contracts.sandbox import ResourceLimits, SandboxSpec
+from benchflow_contracts.limits import ResourceLimits
+from benchflow_contracts.sandbox import SandboxSpec
 
 FILL = """
 import os, time

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from benchflow_contracts.errors import SandboxError, SnapshotError, UsageError
-from benchflow_contracts.sandbox import ResourceLimits, SandboxSpec
+from benchflow_contracts.limits import ResourceLimits
+from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_local import LocalProvider
 from benchflow_sandbox_local.live import forker, lazy_toy
 from benchflow_sandbox_local.live.lazy import Laziness, least

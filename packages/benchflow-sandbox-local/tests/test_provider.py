@@ -11,7 +11,8 @@ from benchflow_contracts.errors import (
     SandboxUnsupportedError,
     UsageError,
 )
-from benchflow_contracts.sandbox import Mount, ResourceLimits, Sandbox, SandboxProvider, SandboxSpec
+from benchflow_contracts.limits import ResourceLimits
+from benchflow_contracts.sandbox import Mount, Sandbox, SandboxProvider, SandboxSpec
 from benchflow_contracts.sandbox_record import ReapPolicy
 from benchflow_sandbox_local import LocalProvider, LocalSandbox
 

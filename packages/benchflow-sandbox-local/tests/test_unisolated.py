@@ -5,7 +5,8 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from benchflow_contracts.sandbox import Mount, ResourceLimits, SandboxSpec
+from benchflow_contracts.limits import ResourceLimits
+from benchflow_contracts.sandbox import Mount, SandboxSpec
 
 # Inside a box no namespace can be made: exactly the machine that this is about.
 INNER = """

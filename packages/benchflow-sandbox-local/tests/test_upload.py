@@ -3,7 +3,7 @@ import socket
 
 import pytest
 from benchflow_contracts.errors import TransferError
-from benchflow_contracts.sandbox import ResourceLimits
+from benchflow_contracts.limits import ResourceLimits
 
 
 def make_tree(root):

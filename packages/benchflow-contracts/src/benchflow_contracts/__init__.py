@@ -99,6 +99,8 @@ from .factories import (
     TaskAdapterFactory,
 )
 from .gateway import CallBudget, ModelApi, ModelCall, ModelGateway, ModelLine
+from .image import ImageRecipe
+from .limits import ResourceKind, ResourceLimits
 from .node_state import NodeState
 from .reward import (
     Grading,
@@ -115,14 +117,11 @@ from .sandbox import (
     DigestedSandbox,
     Endpoint,
     ExecResult,
-    ImageRecipe,
     Isolation,
     ModelEndpoint,
     Mount,
     NetworkMode,
     Process,
-    ResourceKind,
-    ResourceLimits,
     Sandbox,
     SandboxCapabilities,
     SandboxImage,
@@ -131,6 +130,12 @@ from .sandbox import (
     SnapshotLevel,
 )
 from .sandbox_record import DEADLINE, ReapPolicy, SandboxRecord
+from .service import (
+    ServiceCondition,
+    ServicedSandbox,
+    ServiceHealth,
+    ServiceSpec,
+)
 from .step import Observation, Step, StopReason, ToolCall, ToolStatus, Usage
 from .task import (
     IMAGE_NAME,
@@ -277,6 +282,10 @@ __all__ = [
     "SandboxUnsupportedError",
     "Scene",
     "ScriptedAnswer",
+    "ServiceCondition",
+    "ServiceHealth",
+    "ServiceSpec",
+    "ServicedSandbox",
     "Session",
     "SessionCarry",
     "SessionSnapshot",

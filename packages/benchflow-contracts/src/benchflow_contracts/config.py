@@ -8,7 +8,8 @@ from pydantic import Field
 
 from ._model import Model
 from .agent import Role
-from .sandbox import ModelEndpoint, ResourceLimits
+from .limits import ResourceLimits
+from .sandbox import ModelEndpoint
 from .tree import Fidelity
 
 SkillMode = Literal["no-skill", "with-skill"]

@@ -9,14 +9,16 @@ from typing import Literal, Protocol, runtime_checkable
 from pydantic import Field
 
 from ._model import Model
+from .image import ImageRecipe
+from .limits import ResourceKind, ResourceLimits
 from .sandbox_record import ReapPolicy, SandboxRecord
+from .service import ServiceCondition, ServiceSpec
 
 SnapshotLevel = Literal["filesystem", "live"]
 """`filesystem` carries files; `live` carries files, processes and sockets."""
 
 Isolation = Literal["none", "namespaces", "container", "vm"]
 NetworkMode = Literal["none", "model-only", "allowlist", "public"]
-ResourceKind = Literal["memory", "pids", "cpu", "disk", "output"]
 
 
 class Mount(Model):
@@ -24,17 +26,6 @@ class Mount(Model):
 
     source: str
     target: str
-
-
-class ResourceLimits(Model):
-    """Caps on one sandbox. `None` means that the provider's default holds."""
-
-    memory_mb: int | None = Field(default=None, gt=0)
-    pids: int | None = Field(default=512, gt=0)
-    cpus: float | None = Field(default=None, gt=0)
-    disk_mb: int | None = Field(default=2048, gt=0)
-    output_bytes: int = Field(default=10 * 1024 * 1024, gt=0)
-    """Bytes kept of each of stdout and stderr per `exec`; the rest is counted."""
 
 
 class ModelEndpoint(Model):
@@ -49,21 +40,6 @@ class ModelEndpoint(Model):
     port: int = Field(default=8721, gt=0, lt=65536)
     headers: Mapping[str, str] = Field(default={}, repr=False)
     """Left out of `repr`, so that no message that shows an endpoint shows a credential."""
-
-
-class ImageRecipe(Model):
-    """A directory with a Dockerfile, from which a provider makes an image.
-
-    The context is the task's: nothing in it is trusted, and links in it are not followed.
-    The same bytes make an image once on a machine.
-    """
-
-    context: Path
-    """An absolute host directory."""
-    dockerfile: str = "Dockerfile"
-    """Relative to `context`."""
-    timeout_sec: float = Field(default=600, gt=0)
-    """For one build; one that is found made already takes none of it."""
 
 
 class SandboxSpec(Model):
@@ -98,6 +74,14 @@ class SandboxSpec(Model):
     """Needs another network than `none`."""
     ports: tuple[int, ...] = ()
     limits: ResourceLimits = ResourceLimits()
+    services: tuple[ServiceSpec, ...] = ()
+    """Containers beside it, which reach it as `main`. They are started with it and end with it;
+    a freeze does not hold them, no snapshot has them, and `restore` leaves them as they are.
+    Needs the capability `services`."""
+    needs: Mapping[str, ServiceCondition] = {}
+    """What must be so of services before the sandbox itself starts."""
+    volumes: Mapping[str, str] = {}
+    """Volumes that it shares with services, by absolute path inside."""
 
 
 class SandboxCapabilities(Model):
@@ -112,6 +96,8 @@ class SandboxCapabilities(Model):
     freeze: bool = False
     builds: bool = False
     """Whether images can be made from a `recipe`."""
+    services: bool = False
+    """Whether a sandbox can have services."""
     live_engine: str | None = None
     """What takes `live` snapshots, such as `criu` or `runsc`; `None` without that level."""
     notes: Mapping[str, str] = {}

@@ -8,8 +8,11 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from ._model import Model
 from .agent import McpServer
+from .image import ImageRecipe
+from .limits import ResourceLimits
 from .reward import Grading
-from .sandbox import ImageRecipe, NetworkMode, ResourceLimits
+from .sandbox import NetworkMode
+from .service import ServiceCondition, ServiceSpec
 
 _MANY_PIDS = 16384
 """What an uncapped box may have: no task needs more, and a fork bomb ends there."""
@@ -249,6 +252,12 @@ class TaskParts(Model):
     """What the box's image is made from."""
     grading_recipe: ImageRecipe | None = None
     """What the image of `[verifier.environment]` is made from."""
+    services: tuple[ServiceSpec, ...] = ()
+    """Containers beside the box."""
+    needs: Mapping[str, ServiceCondition] = {}
+    """What must be so of services before the box itself starts."""
+    volumes: Mapping[str, str] = {}
+    """Volumes that the box shares with services, by absolute path inside."""
 
     @classmethod
     def of(cls, root: Path) -> "TaskParts":

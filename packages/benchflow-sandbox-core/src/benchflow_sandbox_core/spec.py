@@ -6,13 +6,19 @@ from benchflow_contracts.sandbox import SandboxSpec
 from .relay.upstream import Upstream
 
 
-def check_spec(spec: SandboxSpec) -> None:
+def check_spec(spec: SandboxSpec, *, services: bool = False) -> None:
     """Refuse a spec that means nothing.
 
     Raises:
         UsageError: A path is not one inside, the model's URL is none, or there are two images.
-        SandboxUnsupportedError: A model endpoint is asked for in a network without one.
+        SandboxUnsupportedError: A model endpoint is asked for in a network without one, or
+            services where there can be none.
     """
+    if (spec.services or spec.volumes) and not services:
+        names = ", ".join(service.name for service in spec.services)
+        raise SandboxUnsupportedError(
+            f"no services can be beside this sandbox: {names}", hint="use the docker sandbox"
+        )
     if spec.recipe is not None and spec.image is not None:
         raise UsageError(f"an image {spec.image!r} and a recipe of another", hint="give one")
     workdirs = [spec.workdir] if spec.workdir else []

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchflow_contracts.env_diff import FileDiff
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
+from benchflow_contracts.image import ImageRecipe
 from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
 from benchflow_sandbox_core.owner import ProcessIdentity
 from benchflow_sandbox_core.shield import finish_or
@@ -22,6 +23,7 @@ from .labels import BOX, PREFIX, Label
 from .machine import DockerMachine
 from .plan import NETWORKS, Plan
 from .sandbox import DockerSandbox
+from .services import Stack
 from .written import Written
 
 
@@ -42,6 +44,7 @@ class Keeper:
         """The engine's own names."""
         self._sources: dict[str, str] = {}
         """The snapshots that sandboxes were made from."""
+        self._stacks: dict[str, Stack] = {}
 
     async def create(
         self, spec: SandboxSpec, image: SandboxImage | None, labels: Mapping[str, str]
@@ -56,20 +59,47 @@ class Keeper:
                 "the engine has no network 'bridge' to the public",
                 hint="start dockerd without --bridge=none",
             )
+        if spec.services and image is not None:
+            raise SandboxUnsupportedError(
+                "what services hold is in no snapshot: no other sandbox can go on from one",
+                hint="restore the sandbox itself, or fork a task without services",
+            )
         reference = self._reference(spec) if image is None else self.images.check(image)
         facts = await self.images.facts(reference)
         name = f"d-{secrets.token_hex(6)}"
-        self._labels[name] = Label(name, self._owner, time.time(), dict(labels))
+        label = Label(name, self._owner, time.time(), dict(labels))
+        stack = self._stack(label, spec)
+        self._labels[name] = label
         sandbox = self._sandboxes[name] = DockerSandbox(name, spec, self)
         if image is not None:
             self._came_from(sandbox, image)
         try:
+            if stack is not None:
+                await stack.begin()
             sandbox.adopt(await self._start(sandbox, facts), facts)
             await sandbox.start_entrypoint()
+            if stack is not None:
+                await stack.complete()
         except BaseException:
             await sandbox.teardown()
             raise
         return sandbox
+
+    def _stack(self, label: Label, spec: SandboxSpec) -> Stack | None:
+        if not spec.services and not spec.volumes:
+            return None
+        stack = self._stacks[label.id] = Stack(self.engine, label, spec, self._image_of)
+        return stack
+
+    async def _image_of(self, image: str | None, recipe: ImageRecipe | None) -> str:
+        reference = self._reference(SandboxSpec(image=image, recipe=recipe))
+        return (await self.images.facts(reference)).id
+
+    def stack(self, sandbox: DockerSandbox) -> Stack:
+        """Return the services of a sandbox; raise `SandboxError` when it has none."""
+        if sandbox.id not in self._stacks:
+            raise SandboxError(f"sandbox {sandbox.id!r} has no services")
+        return self._stacks[sandbox.id]
 
     async def has_bridge(self) -> bool:
         """Whether the engine leads containers to the public."""
@@ -86,6 +116,8 @@ class Keeper:
         plan = Plan(PREFIX + sandbox.id, facts.id, pipes, label)
         self._facts[sandbox.id] = facts
         arguments = plan.arguments(sandbox.spec)
+        if sandbox.id in self._stacks:
+            arguments = self._stacks[sandbox.id].join(arguments)
         made = await self.engine.do("create_container_from_config", arguments, plan.name)
         self._containers[sandbox.id] = made["Id"]
         machine = await DockerMachine.start(self.engine, plan.name, pipes)
@@ -151,6 +183,9 @@ class Keeper:
         """Remove the container and everything of it. Idempotent."""
         if sandbox.id in self._sandboxes:
             await self._remove_container(sandbox)
+            if sandbox.id in self._stacks:
+                await self._stacks[sandbox.id].remove()
+                del self._stacks[sandbox.id]
             del self._sandboxes[sandbox.id], self._labels[sandbox.id]
             self._facts.pop(sandbox.id, None)
             self._sources.pop(sandbox.id, None)

@@ -10,7 +10,7 @@ from benchflow_sandbox_core.guest.port import INIT
 from benchflow_sandbox_core.spec import check_spec
 from benchflow_sandbox_native import guest_path
 
-_CAPABILITIES = (
+CAPABILITIES = (
     "CHOWN",
     "DAC_OVERRIDE",
     "FOWNER",
@@ -62,7 +62,7 @@ class Plan:
         return {
             "NetworkMode": NETWORKS[spec.network],
             "CapDrop": ["ALL"],
-            "CapAdd": list(_CAPABILITIES),
+            "CapAdd": list(CAPABILITIES),
             "SecurityOpt": ["no-new-privileges"],
             # The first process is one of ours.
             "PidsLimit": None if limits.pids is None else limits.pids + 1,
@@ -86,7 +86,7 @@ def check(spec: SandboxSpec) -> None:
         UsageError: A path is not one inside, or the model's URL is none.
         SandboxUnsupportedError: The network is not one that an engine gives.
     """
-    check_spec(spec)
+    check_spec(spec, services=True)
     if spec.network not in NETWORKS:
         raise SandboxUnsupportedError(
             f"the docker sandbox has no network {spec.network!r}",

@@ -1,13 +1,8 @@
 """What containers can do on this machine, found out by doing it."""
 
 from benchflow_contracts.errors import SandboxError
-from benchflow_contracts.sandbox import (
-    NetworkMode,
-    ResourceKind,
-    SandboxCapabilities,
-    SandboxSpec,
-    SnapshotLevel,
-)
+from benchflow_contracts.limits import ResourceKind
+from benchflow_contracts.sandbox import NetworkMode, SandboxCapabilities, SandboxSpec, SnapshotLevel
 
 from .keeper import Keeper
 
@@ -19,6 +14,8 @@ _NOTES = {
     "save": "snapshots stay in the engine",
 }
 
+_WITH_NETWORK = SandboxSpec(volumes={"/probe": "probe"})
+
 
 async def probe(keeper: Keeper) -> SandboxCapabilities:
     """Make a container and try what can be tried.
@@ -29,6 +26,7 @@ async def probe(keeper: Keeper) -> SandboxCapabilities:
     notes = dict(_NOTES)
     modes: set[NetworkMode] = {"none", "model-only"}
     levels: set[SnapshotLevel] = set()
+    services = await _has_services(keeper, notes)
     sandbox = await keeper.create(SandboxSpec(), None, {})
     try:
         users = (await sandbox.exec(["id", "-u"], user="root")).stdout == "0\n"
@@ -53,8 +51,19 @@ async def probe(keeper: Keeper) -> SandboxCapabilities:
         resource_limits=await _limits(keeper, notes),
         users=users,
         freeze=freeze,
+        services=services,
         notes=notes,
     )
+
+
+async def _has_services(keeper: Keeper, notes: dict[str, str]) -> bool:
+    """Make a sandbox on a network of its own, as one with services has."""
+    try:
+        await (await keeper.create(_WITH_NETWORK, None, {})).teardown()
+    except SandboxError as error:
+        notes["services"] = str(error)
+        return False
+    return True
 
 
 async def _limits(keeper: Keeper, notes: dict[str, str]) -> frozenset[ResourceKind]:

@@ -13,6 +13,7 @@ from benchflow_sandbox_core.owner import ProcessIdentity
 from .engine import Engine
 from .images import remove_image
 from .labels import BOX, IMAGE, KIND, Label, box_of
+from .services import sweep_services
 
 _OWNER = "owner.json"
 
@@ -41,6 +42,7 @@ async def reap(engine: Engine, directory: Path, policy: ReapPolicy) -> list[Sand
             await engine.remove(container)
         removed.append(record)
     if policy.dead_owners and not policy.dry_run:
+        await sweep_services(engine)
         await _sweep_images(engine, policy)
         sweep_places(directory)
     return removed

@@ -34,6 +34,7 @@ from .entrypoint import Entrypoint
 from .facts import Facts
 from .holding import Holding
 from .machine import DockerMachine
+from .services import Stack
 from .transfer.archive import Archive
 from .transfer.download import Download
 from .transfer.upload import upload
@@ -71,6 +72,10 @@ class Keeper(Protocol):
 
     async def remove(self, sandbox: "DockerSandbox") -> None:
         """Remove the container and everything of it."""
+        ...
+
+    def stack(self, sandbox: "DockerSandbox") -> Stack:
+        """Return the sandbox's services; raise `SandboxError` when it has none."""
         ...
 
 
@@ -222,6 +227,31 @@ class DockerSandbox:
         """Return what is not as it was at the mark, from where the engine keeps the files."""
         async with self._holding.hold(self.machine):
             return await self._keeper.changes(self)
+
+    async def service_exec(
+        self,
+        service: str,
+        cmd: str | Sequence[str],
+        *,
+        user: str | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Run a command in a service, and return its exit code."""
+        argv = ["sh", "-c", cmd] if isinstance(cmd, str) else list(cmd)
+        return await self._keeper.stack(self).run(service, argv, user or "", timeout)
+
+    async def service_download(
+        self, service: str, remote: str, local: Path, *, max_bytes: int = 1 << 30
+    ) -> None:
+        """Copy a file or a directory tree out of a service."""
+        container = self._keeper.stack(self).container(service)
+
+        def work(stop: Stop) -> None:
+            Download(Archive(self._keeper.engine.api, container), max_bytes, stop).run(
+                remote, local
+            )
+
+        await run(work)
 
     async def connect(self, port: int) -> Connection:
         """Connect a stream to a port inside; raise `OSError` when nothing listens there."""

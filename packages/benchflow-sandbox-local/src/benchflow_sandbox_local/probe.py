@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from benchflow_contracts.errors import BenchFlowError, SandboxLimitError, SandboxUnsupportedError
+from benchflow_contracts.limits import ResourceKind, ResourceLimits
 from benchflow_contracts.sandbox import (
     ModelEndpoint,
     NetworkMode,
-    ResourceKind,
-    ResourceLimits,
     SandboxCapabilities,
     SandboxSpec,
     SnapshotLevel,

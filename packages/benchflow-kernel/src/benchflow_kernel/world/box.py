@@ -25,10 +25,10 @@ def merged_spec(task: Task, config: RolloutConfig, needs: Sequence[AgentNeeds]) 
     environment = task.config.environment
     model = config.model or _model(needs)
     outside = environment.network
-    recipe = task.parts.recipe
+    parts = task.parts
     return SandboxSpec(
-        image=environment.image if recipe is None else None,
-        recipe=recipe,
+        image=environment.image if parts.recipe is None else None,
+        recipe=parts.recipe,
         workdir=environment.workdir,
         user=environment.user,
         env={**_env(needs), **environment.env},
@@ -38,6 +38,9 @@ def merged_spec(task: Task, config: RolloutConfig, needs: Sequence[AgentNeeds]) 
         allowed_hosts=environment.allowed_hosts,
         model=model,
         limits=config.limits or environment.limits(),
+        services=parts.services,
+        needs=parts.needs,
+        volumes=parts.volumes,
     )
 
 

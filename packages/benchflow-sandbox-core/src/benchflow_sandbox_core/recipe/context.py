@@ -9,7 +9,7 @@ from io import BufferedReader
 from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError
-from benchflow_contracts.sandbox import ImageRecipe
+from benchflow_contracts.image import ImageRecipe
 
 from .ignore import Ignore
 

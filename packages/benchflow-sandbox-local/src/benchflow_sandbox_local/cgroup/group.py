@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from benchflow_contracts.errors import SandboxError
-from benchflow_contracts.sandbox import ResourceKind, ResourceLimits
+from benchflow_contracts.limits import ResourceKind, ResourceLimits
 
 from benchflow_sandbox_local.box.remains import members, remove
 

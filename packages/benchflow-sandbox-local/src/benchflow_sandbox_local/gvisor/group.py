@@ -1,6 +1,6 @@
 """The control group of a gVisor box: its processes are not the host's."""
 
-from benchflow_contracts.sandbox import ResourceKind, ResourceLimits
+from benchflow_contracts.limits import ResourceKind, ResourceLimits
 
 from benchflow_sandbox_local.cgroup.group import Group, HitKind
 

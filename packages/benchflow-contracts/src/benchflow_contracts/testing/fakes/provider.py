@@ -114,6 +114,8 @@ class FakeSandboxProvider:
         await self.faults.strike("create")
         if spec.network not in self._capabilities.network_modes:
             raise SandboxUnsupportedError(f"network {spec.network!r} is not supported")
+        if spec.services:
+            raise SandboxUnsupportedError("a fake has no services")
         if image is not None and image.level == "live":
             await self.faults.strike("create:live")
         machine = self._machine(spec) if image is None else self.images.open(image)

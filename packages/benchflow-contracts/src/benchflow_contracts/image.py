@@ -1,0 +1,22 @@
+"""What an image is made from."""
+
+from pathlib import Path
+
+from pydantic import Field
+
+from ._model import Model
+
+
+class ImageRecipe(Model):
+    """A directory with a Dockerfile, from which a provider makes an image.
+
+    The context is the task's: nothing in it is trusted, and links in it are not followed.
+    The same bytes make an image once on a machine.
+    """
+
+    context: Path
+    """An absolute host directory."""
+    dockerfile: str = "Dockerfile"
+    """Relative to `context`."""
+    timeout_sec: float = Field(default=600, gt=0)
+    """For one build; one that is found made already takes none of it."""

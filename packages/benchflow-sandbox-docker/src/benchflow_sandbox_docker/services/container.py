@@ -1,0 +1,79 @@
+"""What the engine is told of a service's container."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchflow_contracts.service import ServiceHealth, ServiceSpec
+
+from benchflow_sandbox_docker.plan import CAPABILITIES
+
+_SERVERS = ("NET_RAW", "SETFCAP", "SYS_CHROOT")
+"""What servers need of root beyond what a sandbox has, and Docker gives by default."""
+_LOG = {"max-size": "1m", "max-file": "1"}
+_NANO = 1_000_000_000
+
+
+def arguments(
+    spec: ServiceSpec,
+    image: str,
+    labels: Mapping[str, str],
+    volumes: Mapping[str, str],
+    network: str,
+    names: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the arguments of the engine's `create`; `volumes` maps names to the engine's."""
+    config: dict[str, Any] = {
+        "Image": image,
+        "Env": [f"{name}={value}" for name, value in spec.env.items()],
+        "Labels": dict(labels),
+        "StopTimeout": 0,
+        "Hostname": spec.name,
+        "User": spec.user,
+        "WorkingDir": spec.workdir,
+        "HostConfig": {**_host(spec, volumes), **names, "NetworkMode": network},
+    }
+    if spec.entrypoint is not None:
+        config["Entrypoint"] = list(spec.entrypoint)
+    if spec.command is not None:
+        config["Cmd"] = list(spec.command)
+    if spec.health is not None:
+        config["Healthcheck"] = _health(spec.health)
+    return config
+
+
+def _host(spec: ServiceSpec, volumes: Mapping[str, str]) -> dict[str, Any]:
+    limits = spec.limits
+    memory = None if limits.memory_mb is None else limits.memory_mb << 20
+    mounts: list[dict[str, Any]] = [
+        {"Type": "volume", "Source": volumes[name], "Target": target}
+        for target, name in spec.volumes.items()
+    ]
+    mounts += [
+        {"Type": "bind", "Source": str(source), "Target": target, "ReadOnly": True}
+        for target, source in spec.files.items()
+    ]
+    return {
+        "CapDrop": ["ALL"],
+        "CapAdd": [*CAPABILITIES, *_SERVERS],
+        "SecurityOpt": ["no-new-privileges"],
+        "PidsLimit": limits.pids,
+        "Memory": memory,
+        "MemorySwap": memory,
+        "NanoCpus": None if limits.cpus is None else int(limits.cpus * _NANO),
+        "LogConfig": {"Type": "json-file", "Config": _LOG},
+        "RestartPolicy": {"Name": "no"},
+        "Init": True,
+        "IpcMode": "private",
+        "Mounts": mounts,
+        "Tmpfs": dict.fromkeys(spec.tmpfs, ""),
+    }
+
+
+def _health(health: ServiceHealth) -> dict[str, Any]:
+    return {
+        "Test": list(health.test),
+        "Interval": int(health.interval_sec * _NANO),
+        "Timeout": int(health.timeout_sec * _NANO),
+        "StartPeriod": int(health.start_period_sec * _NANO),
+        "Retries": health.retries,
+    }

@@ -1,0 +1,174 @@
+"""The services of one sandbox, from their start to their end."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from benchflow_contracts.errors import SandboxError, SandboxTimeoutError
+from benchflow_contracts.image import ImageRecipe
+from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_contracts.service import MAIN, ServiceCondition, ServiceSpec
+
+from benchflow_sandbox_docker.engine import Engine
+from benchflow_sandbox_docker.labels import PREFIX, Label
+
+from .container import arguments
+from .network import SERVICE, VOLUME, PrivateNetwork
+from .order import needs_of, start_order
+from .state import ServiceState
+from .sweep import remove_volume
+
+ImageOf = Callable[[str | None, ImageRecipe | None], Awaitable[str]]
+"""Returns the engine's name of an image, which is pulled or made when it is not there."""
+
+_LOG_LINES = 20
+_LOG_CHARS = 800
+_PAUSE, _LONGEST_PAUSE = 0.02, 0.25
+"""Seconds between two looks at a container's state: nobody tells of it."""
+
+
+class Stack:
+    """A network, volumes and containers, all of one sandbox."""
+
+    def __init__(self, engine: Engine, label: Label, spec: SandboxSpec, image_of: ImageOf) -> None:
+        self._engine = engine
+        self._label = label
+        self._image_of = image_of
+        self._specs = {service.name: service for service in spec.services}
+        self._needs = needs_of(spec)
+        self._order = start_order(self._needs)
+        self._containers: dict[str, str] = {}
+        shared = {name for service in spec.services for name in service.volumes.values()}
+        names = sorted(shared | set(spec.volumes.values()))
+        prefix = f"{PREFIX}{label.id}"
+        self._volumes = {name: f"{prefix}-v{index}" for index, name in enumerate(names)}
+        self._targets = spec.volumes
+        self.network = PrivateNetwork(engine, label, public=spec.network == "public")
+
+    async def begin(self) -> None:
+        """Start what does not wait for the sandbox, and wait for what the sandbox needs.
+
+        Raises:
+            UsageError: The services make no sense together.
+            SandboxError: One did not start, or never came to be what another waits for.
+        """
+        await self.network.make()
+        for volume in self._volumes.values():
+            await self._engine.do("create_volume", volume, labels=self._label.encode(VOLUME))
+        for name in self._order[: self._order.index(MAIN)]:
+            await self._start(self._specs[name])
+        await self._wait_for(MAIN)
+
+    async def complete(self) -> None:
+        """Start the rest, and wait until every service runs well or has ended well."""
+        for name in self._order[self._order.index(MAIN) + 1 :]:
+            await self._start(self._specs[name])
+        for name in self._specs:
+            ends = any(wants.get(name) == "completed" for wants in self._needs.values())
+            await self._settled(name, "completed" if ends else await self._good(name))
+
+    def join(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Return the engine's arguments of the sandbox's own container, on this network."""
+        host = config["HostConfig"]
+        mounts = [
+            {"Type": "volume", "Source": self._volumes[name], "Target": target}
+            for target, name in self._targets.items()
+        ]
+        joined = {
+            **host,
+            **self.network.names(),
+            "NetworkMode": self.network.name,
+            "Mounts": [*host["Mounts"], *mounts],
+        }
+        networking = self.network.endpoint([MAIN])
+        return {**config, "HostConfig": joined, "NetworkingConfig": networking}
+
+    def container(self, service: str) -> str:
+        """Return the engine's name of a service's container; raise when there is none."""
+        try:
+            return self._containers[service]
+        except KeyError:
+            known = ", ".join(sorted(self._containers)) or "none"
+            raise SandboxError(f"no service {service!r} runs here; there are: {known}") from None
+
+    async def run(self, service: str, argv: list[str], user: str, timeout: float | None) -> int:
+        """Run a command in a service and return its exit code.
+
+        Raises:
+            SandboxTimeoutError: The time ran out; the engine cannot end the command.
+        """
+        container = self.container(service)
+        made = await self._engine.do("exec_create", container, argv, user=user)
+        try:
+            async with asyncio.timeout(timeout):
+                await self._engine.do("exec_start", made["Id"], detach=True)
+                return await self._exit_code(made["Id"])
+        except TimeoutError:
+            raise SandboxTimeoutError(
+                f"the command in service {service!r} ran over {timeout:g} s"
+            ) from None
+
+    async def _exit_code(self, exec_id: str) -> int:
+        pause = _PAUSE
+        while True:
+            found = await self._engine.do("exec_inspect", exec_id)
+            if not found["Running"] and found["ExitCode"] is not None:
+                return int(found["ExitCode"])
+            await asyncio.sleep(pause)
+            pause = min(_LONGEST_PAUSE, pause * 2)
+
+    async def remove(self) -> None:
+        """Remove everything. The sandbox's own container is gone already. Idempotent."""
+        containers, self._containers = self._containers, {}
+        async with asyncio.TaskGroup() as group:
+            for container in containers.values():
+                group.create_task(self._engine.remove(container))
+        await self.network.remove()
+        for volume in self._volumes.values():
+            await remove_volume(self._engine, volume)
+
+    async def _start(self, service: ServiceSpec) -> None:
+        await self._wait_for(service.name)
+        image = await self._image_of(service.image, service.recipe)
+        labels = self._label.encode(SERVICE)
+        network = self.network
+        config = arguments(service, image, labels, self._volumes, network.name, network.names())
+        config["NetworkingConfig"] = network.endpoint([service.name, *service.aliases])
+        name = f"{PREFIX}{self._label.id}-{service.name}"
+        made = await self._engine.do("create_container_from_config", config, name)
+        self._containers[service.name] = made["Id"]
+        try:
+            await self._engine.do("start", made["Id"])
+        except SandboxError as error:
+            raise SandboxError(f"service {service.name!r} does not start: {error}") from error
+
+    async def _wait_for(self, name: str) -> None:
+        for other, condition in self._needs[name].items():
+            if other != MAIN:
+                await self._settled(other, condition)
+
+    async def _good(self, name: str) -> ServiceCondition:
+        return "started" if (await self._state(name)).health is None else "healthy"
+
+    async def _settled(self, name: str, condition: ServiceCondition) -> None:
+        """Wait until a service is as asked; the caller's deadline bounds it."""
+        pause = _PAUSE
+        while not (state := await self._state(name)).fulfils(condition):
+            if state.never_fulfils(condition):
+                raise SandboxError(
+                    f"service {name!r} {state}, and it should be {condition}"
+                    f"{await self._last_words(name)}"
+                )
+            await asyncio.sleep(pause)
+            pause = min(_LONGEST_PAUSE, pause * 2)
+
+    async def _state(self, name: str) -> ServiceState:
+        return ServiceState.of(await self._engine.do("inspect_container", self.container(name)))
+
+    async def _last_words(self, name: str) -> str:
+        text = b""
+        with suppress(SandboxError):
+            text = await self._engine.do("logs", self.container(name), tail=_LOG_LINES)
+        said = text.decode("utf-8", "replace").strip()[-_LOG_CHARS:]
+        return f": {said}" if said else ""

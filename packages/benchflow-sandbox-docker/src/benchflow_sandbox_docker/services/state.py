@@ -1,0 +1,47 @@
+"""How a service fares, as the engine tells it."""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+from benchflow_contracts.service import ServiceCondition
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceState:
+    """One look at a service's container."""
+
+    status: str
+    exit_code: int
+    health: str | None
+    """`None` without a healthcheck."""
+
+    @classmethod
+    def of(cls, container: Any) -> "ServiceState":  # noqa: ANN401 - the engine's JSON
+        """Read what the engine's `inspect` says."""
+        state = container["State"]
+        known = cast("dict[str, str]", state.get("Health") or {})
+        health = known.get("Status", "none")
+        exit_code = int(state["ExitCode"])
+        return cls(str(state["Status"]), exit_code, None if health == "none" else health)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it no longer runs."""
+        return self.status in {"exited", "dead"}
+
+    def fulfils(self, condition: ServiceCondition) -> bool:
+        """Whether it is as a dependent asks."""
+        if condition == "healthy":
+            return self.health == "healthy"
+        well_ended = self.ended and self.exit_code == 0
+        return well_ended or (condition == "started" and self.status == "running")
+
+    def never_fulfils(self, condition: ServiceCondition) -> bool:
+        """Whether it can no longer come to be so."""
+        return self.ended or (condition == "healthy" and self.health in {None, "unhealthy"})
+
+    def __str__(self) -> str:
+        """Return what is told of it after its name."""
+        if self.ended:
+            return f"ended with exit code {self.exit_code}"
+        return f"is {self.health or self.status}"

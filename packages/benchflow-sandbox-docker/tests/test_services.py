@@ -1,0 +1,293 @@
+import asyncio
+import json
+import os
+import subprocess
+import sys
+
+import docker
+import pytest
+from benchflow_contracts import (
+    ResourceLimits,
+    SandboxError,
+    SandboxTimeoutError,
+    SandboxUnsupportedError,
+    ServiceHealth,
+    ServiceSpec,
+    UsageError,
+)
+from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_contracts.sandbox_record import ReapPolicy
+from benchflow_sandbox_docker import DockerProvider
+
+HTTP = ("python3", "-m", "http.server", "8000", "--directory", "/srv")
+GET = "python3 -c \"import urllib.request as r; print(r.urlopen('{}', timeout=9).read().decode())\""
+SICK = ServiceHealth(test=("CMD", "false"), interval_sec=0.1, retries=2)
+HEALTHY = ServiceHealth(test=("CMD-SHELL", "test -e /srv/ready"), interval_sec=0.2, retries=50)
+
+RUNNER = """
+import asyncio, sys
+from pathlib import Path
+from benchflow_contracts import SandboxSpec, ServiceSpec
+from benchflow_sandbox_docker import DockerProvider
+
+async def main():
+    image = sys.argv[1]
+    provider = DockerProvider(image=image, store=Path(sys.argv[2]))
+    db = ServiceSpec(name="db", image=image, command=("sleep", "1000"), volumes={"/data": "d"})
+    print((await provider.create(SandboxSpec(services=(db,)))).id, flush=True)
+    await asyncio.sleep(1000)
+
+asyncio.run(main())
+"""
+FAILS = ("sh", "-c", "echo no disk >&2; exit 7")
+KNOCK_AT_GATEWAY = """
+import errno, socket
+from pathlib import Path
+route = [line.split() for line in Path("/proc/net/route").read_text().splitlines()[1:]]
+raw = next((bytes.fromhex(r[2])[::-1] for r in route if r[1] == "00000000"), bytes(4))
+with socket.socket() as knock:
+    print(errno.errorcode[knock.connect_ex((socket.inet_ntoa(raw), 9))])
+"""
+
+
+@pytest.fixture
+def api(image):
+    client = docker.APIClient(version="1.41")
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def web(image):
+    def make(name="web", **more):
+        given = {"image": image, "command": HTTP, "workdir": "/srv", **more}
+        return ServiceSpec(name=name, **given)
+
+    return make
+
+
+def ours(api, sandbox_id):
+    """Everything in the engine that has the sandbox's id in its name."""
+    containers = [name for each in api.containers(all=True) for name in each["Names"]]
+    networks = [each["Name"] for each in api.networks()]
+    volumes = [each["Name"] for each in api.volumes()["Volumes"] or ()]
+    return [name for name in (*containers, *networks, *volumes) if sandbox_id in name]
+
+
+def of_this_process(api):
+    everything = (*api.containers(all=True), *api.networks(), *(api.volumes()["Volumes"] or ()))
+    labels = [each["Labels"] or {} for each in everything]
+    owners = [json.loads(each.get("benchflow.owner", "{}")) for each in labels]
+    return [owner for owner in owners if owner.get("pid") == os.getpid()]
+
+
+def test_a_sandbox_and_its_services_reach_each_other_by_name_and_nobody_else(with_box, web):
+    async def test(box):
+        page = await box.exec(GET.format("http://web:8000/"))
+        alias = await box.exec(GET.format("http://pages:8000/"))
+        local = await box.spawn(["python3", "-m", "http.server", "7000", "--directory", "/"])
+        back = 1
+        async with asyncio.timeout(30):
+            while back:
+                back = await box.service_exec("web", GET.format("http://main:7000/"))
+        await local.aclose()
+        outside = [
+            await box.exec(f"timeout 5 {GET.format(url)}")
+            for url in ("http://192.0.2.7/", "http://example.org/")
+        ]
+        return page, alias, outside, await box.exec(["python3", "-c", KNOCK_AT_GATEWAY])
+
+    page, alias, outside, knocked = with_box(test, services=[web(aliases=["pages"])])
+    assert page.ok
+    assert "Directory listing" in page.stdout
+    assert alias.stdout == page.stdout
+    assert not any(result.ok for result in outside)
+    # A host that were there would refuse.
+    assert knocked.stdout in {"EHOSTUNREACH\n", "ETIMEDOUT\n"}
+
+
+def test_services_start_in_the_order_of_their_needs(with_box, web):
+    seed = web("seed", command=("sh", "-c", "echo seeded > /data/page"), volumes={"/data": "d"})
+    server = web(
+        command=("sh", "-c", "sleep 0.5; touch ready; exec python3 -m http.server 8000"),
+        health=HEALTHY,
+        needs={"seed": "completed"},
+        volumes={"/srv": "d"},
+    )
+    late = web("late", needs={"main": "started", "web": "healthy"})
+
+    async def test(box):
+        first = await box.exec(GET.format("http://web:8000/page"))
+        shared = await box.exec("cat /shared/page")
+        return first, shared, await box.service_exec("late", "true")
+
+    spec = {"services": [late, server, seed], "needs": {"web": "healthy"}}
+    first, shared, code = with_box(test, **spec, volumes={"/shared": "d"})
+    assert first.stdout == "seeded\n\n"
+    assert shared.stdout == "seeded\n"
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("broken", "condition", "said"),
+    [
+        ({"command": FAILS}, "completed", "ended with exit code 7"),
+        ({"command": ["no-such-program"]}, "completed", "ended with exit code 127"),
+        ({"health": SICK}, "healthy", "is unhealthy"),
+        ({}, "healthy", "is running, and it should be healthy"),
+    ],
+)
+def test_a_service_that_fails_is_named_and_nothing_is_left(
+    with_provider, web, api, broken, condition, said
+):
+    async def test(provider):
+        with pytest.raises(SandboxError, match="'web'") as caught:
+            await provider.create(SandboxSpec(services=[web(**broken)], needs={"web": condition}))
+        return str(caught.value)
+
+    text = with_provider(test)
+    assert said in text
+    if said.endswith("7"):
+        assert "no disk" in text or "no-such-program" in text
+    assert of_this_process(api) == []
+
+
+def test_everything_of_a_sandbox_with_services_is_gone_after_its_teardown(with_provider, web, api):
+    async def test(provider):
+        box = await provider.create(
+            SandboxSpec(services=[web(volumes={"/data": "d"})], volumes={"/shared": "d"})
+        )
+        there = ours(api, box.id)
+        await box.teardown()
+        return there, ours(api, box.id)
+
+    there, after = with_provider(test)
+    assert len(there) == 4
+    assert after == []
+
+
+def test_the_services_of_a_killed_runner_are_removed_and_nothing_of_others(image, api, tmp_path):
+    command = [sys.executable, "-c", RUNNER, image, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as runner:
+        left = runner.stdout.readline().strip()
+        runner.kill()
+    there = ours(api, left)
+    labels = api.inspect_network(f"benchflow-{left}")["Labels"]
+    foreign = api.create_network(f"mine-{left}", labels=labels)["Id"]
+    volume = api.create_volume(f"mine-{left}", labels=labels)["Name"]
+    try:
+
+        async def reap():
+            async with DockerProvider(image=image, store=tmp_path) as provider:
+                return [record.id for record in await provider.reap(ReapPolicy())]
+
+        assert left in asyncio.run(reap())
+        assert ours(api, left) == [f"mine-{left}"] * 2
+    finally:
+        api.remove_network(foreign)
+        api.remove_volume(volume)
+    assert len(there) == 4
+
+
+def test_a_restore_ends_what_runs_in_the_sandbox_and_leaves_its_services_alone(with_box, web):
+    async def test(box):
+        assert await box.service_exec("web", "echo kept > /srv/state") == 0
+        image = await box.snapshot()
+        await box.exec("echo late > late; (sleep 86397 &) >/dev/null 2>&1")
+        await box.restore(image)
+        state = await box.exec(GET.format("http://web:8000/state"))
+        return state.stdout, (await box.exec("ls; pgrep -f 8639[7]")).stdout
+
+    assert with_box(test, services=[web()]) == ("kept\n\n", "")
+
+
+def test_a_fork_of_a_sandbox_with_services_is_refused(with_provider, web):
+    async def test(provider):
+        spec = SandboxSpec(services=[web()])
+        box = await provider.create(spec)
+        with pytest.raises(SandboxUnsupportedError, match="services"):
+            await provider.create(spec, image=await box.snapshot())
+
+    with_provider(test)
+
+
+def test_commands_in_services_tell_their_exit_code_and_end_in_time(with_box, web, tmp_path):
+    async def test(box):
+        codes = [await box.service_exec("web", text) for text in ("exit 3", "true")]
+        who = await box.service_exec("web", ["test", "65534"], user="65534")
+        with pytest.raises(SandboxTimeoutError, match="'web'"):
+            await box.service_exec("web", "sleep 20", timeout=0.2)
+        with pytest.raises(SandboxError, match="there are: web"):
+            await box.service_exec("db", "true")
+        await box.service_exec("web", "mkdir /srv/out; echo 1 > /srv/out/a; ln -s / /srv/link")
+        await box.service_download("web", "/srv/out", tmp_path / "out")
+        return codes, who
+
+    assert with_box(test, services=[web()]) == ([3, 0], 0)
+    assert (tmp_path / "out" / "a").read_text() == "1\n"
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"needs": {"db": "started"}}, "'main' waits for 'db'"),
+        ({"services": ["web", "web"]}, "two services"),
+        ({"services": [("web", {"main": "completed"})]}, "the end of the sandbox"),
+        ({"services": [("a", {"b": "started"}), ("b", {"a": "started"})]}, "wait for each other"),
+        (
+            {"services": [("a", {"main": "started"})], "needs": {"a": "started"}},
+            "wait for each other",
+        ),
+    ],
+)
+def test_services_that_make_no_sense_together_are_refused(with_provider, web, spec, said):
+    pairs = [(each, {}) if isinstance(each, str) else each for each in spec.get("services", ["a"])]
+    services = [web(name, needs=needs) for name, needs in pairs]
+
+    async def test(provider):
+        with pytest.raises(UsageError, match=said):
+            await provider.create(SandboxSpec(**{**spec, "services": services}))
+
+    with_provider(test)
+
+
+def test_a_service_has_the_limits_the_files_and_the_user_that_it_was_given(with_box, web, tmp_path):
+    (tmp_path / "conf").write_text("value")
+    service = web(
+        user="65534",
+        env={"NAME": "v"},
+        files={"/etc/conf": tmp_path / "conf"},
+        tmpfs=["/scratch"],
+        limits=ResourceLimits(memory_mb=64, pids=50, cpus=0.5),
+    )
+    checks = [
+        'test "$(id -u)" = 65534',
+        'test "$NAME" = v',
+        'test "$(cat /etc/conf)" = value',
+        "! echo x > /etc/conf",
+        "grep -q '/scratch tmpfs' /proc/mounts",
+        "grep -q 'NoNewPrivs:.1' /proc/self/status",
+    ]
+
+    async def test(box):
+        return [await box.service_exec("web", check) for check in checks]
+
+    assert with_box(test, services=[service]) == [0] * len(checks)
+
+
+def test_another_provider_refuses_services(web):
+    from benchflow_contracts.testing.fakes import FakeSandboxProvider  # noqa: PLC0415
+
+    async def test():
+        with pytest.raises(SandboxUnsupportedError, match="services"):
+            await FakeSandboxProvider().create(SandboxSpec(services=[web()]))
+
+    asyncio.run(test())
+
+
+def test_the_provider_says_that_it_has_services(image):
+    async def test():
+        async with DockerProvider(image=image) as provider:
+            return await provider.capabilities()
+
+    assert asyncio.run(test()).services
