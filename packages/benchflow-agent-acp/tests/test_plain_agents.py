@@ -69,3 +69,18 @@ def test_a_task_without_a_solution_is_an_agent_error(in_sandbox):
             await oracle().connect(sandbox, Role())
 
     in_sandbox(body)
+
+
+def test_a_solution_of_harbors_is_run_by_its_own_first_line(in_sandbox, tmp_path):
+    solution(
+        tmp_path, "#!/usr/bin/env python3\nimport os\nprint(os.environ['K'])\nraise SystemExit(3)\n"
+    )
+
+    async def body(sandbox):
+        session = await oracle().connect(sandbox, Role(env={"K": "v"}, solution_protocol="harbor"))
+        assert await session.prompt("go") == "end_turn"
+        return session.steps
+
+    (step,) = in_sandbox(body)
+    assert step.observations[0].content == "v\n"
+    assert step.observations[0].raw_output == {"exit_code": 3}
