@@ -1,9 +1,9 @@
-"""Run by Harbor's Python: print what Harbor itself gives for the tasks below a directory.
+"""Run by Harbor's Python: let Harbor itself run the tasks AGENT/TASK below a directory.
 
-    run_with_harbor.py TASKS TRIALS AGENTS.json
+    run_with_harbor.py TASKS TRIALS
 
-AGENTS.json names an agent for each task: one of Harbor's, or `script`, which runs its
-instruction as a shell script. The outcomes are read from each trial's `result.json`.
+AGENT is one of Harbor's, or `script`, which runs its instruction as a shell script. Prints
+the path of each task's `result.json`.
 """
 
 import asyncio
@@ -40,18 +40,9 @@ class Script(BaseAgent):
             raise NonZeroAgentExitCodeError(f"exit code {done.return_code}: {done.stdout}")
 
 
-def outcome(result):
-    """Return what a trial or a step ended with."""
-    verdict, error = result["verifier_result"], result["exception_info"]
-    return {
-        "rewards": verdict and verdict["rewards"],
-        "exception": error and error["exception_type"],
-        "message": error and error["exception_message"],
-    }
-
-
-async def run(task, trials, agent):
-    chosen = {"import_path": f"{__name__}:Script"} if agent == "script" else {"name": agent}
+async def run(task, trials):
+    name = task.parent.name
+    chosen = {"import_path": f"{__name__}:Script"} if name == "script" else {"name": name}
     config = TrialConfig(
         task=TaskConfig(path=task), trials_dir=trials, agent=AgentConfig.model_validate(chosen)
     )
@@ -60,30 +51,23 @@ async def run(task, trials, agent):
     return trials / config.trial_name / "result.json"
 
 
-async def run_all(tasks, trials, agents):
-    """Return the path of each task's result."""
+async def run_all(tasks, trials):
     turn = asyncio.Semaphore(AT_ONCE)
     found = {}
 
-    async def run_one(name, agent):
+    async def run_one(task):
         async with turn:
-            found[name] = await run(tasks / name, trials, agent)
+            found[task.name] = str(await run(task, trials))
 
     async with asyncio.TaskGroup() as group:
-        for name, agent in agents.items():
-            group.create_task(run_one(name, agent))
+        for task in tasks:
+            group.create_task(run_one(task))
     return found
-
-
-def told_by(path):
-    result = json.loads(path.read_text())
-    return outcome(result) | {"steps": [outcome(step) for step in result["step_results"] or []]}
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     # Harbor tells what it does on standard output.
     sys.stdout, told = sys.stderr, sys.stdout
-    tasks, trials, agents = map(Path, sys.argv[1:])
-    results = asyncio.run(run_all(tasks, trials, json.loads(agents.read_text())))
-    json.dump({name: told_by(path) for name, path in results.items()}, told)
+    tasks, trials = map(Path, sys.argv[1:])
+    json.dump(asyncio.run(run_all(sorted(tasks.glob("*/*")), trials)), told)

@@ -1,5 +1,6 @@
 """Agent, verifier, users, variables: what each phase of a task of one step sees."""
 
+from harbor_corpus import ATIF
 from running_case import IMAGE, Case, files, passes
 
 ONE = {"reward": 1.0}
@@ -92,6 +93,18 @@ PHASES = {
             ),
             "solution/data": "1\n",
             "solution/solve.sh": '#!/bin/sh\necho "$DEBIAN_FRONTEND,$KEY,$PWD" > told\nexit 5\n',
+        },
+        ONE,
+        agent="oracle",
+    ),
+    "prior-context-is-refused-by-an-agent-that-cannot-load-it": Case(
+        {**files("touch begun\n", BY_AGENT), "trajectory.json": ATIF}, None, "ValueError"
+    ),
+    "prior-context-is-not-for-the-oracle": Case(
+        {
+            **files(test=BY_AGENT),
+            "trajectory.json": ATIF,
+            "solution/solve.sh": "#!/bin/sh\ntouch begun\n",
         },
         ONE,
         agent="oracle",

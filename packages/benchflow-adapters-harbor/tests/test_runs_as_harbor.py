@@ -30,20 +30,21 @@ def asked(variable: str, script: str) -> str:
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with a folder of tasks for each agent."""
     root = tmp_path_factory.mktemp("tasks")
     image = asked("BENCHFLOW_DOCKER_IMAGE", ".ci/docker")
     for name, case in CASES.items():
-        write(root / name, {path: text.replace(BASE, image) for path, text in case.files.items()})
+        files = {path: text.replace(BASE, image) for path, text in case.files.items()}
+        write(root / case.agent / name, files)
     return root
 
 
 @pytest.fixture(scope="module")
-def theirs(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Return what Harbor gives for every task: it is run once, for all of them."""
+def theirs(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return the `result.json` of every task: Harbor is run once, for all of them."""
     python = asked("BENCHFLOW_HARBOR", ".ci/harbor")
     client = asked("BENCHFLOW_COMPOSE", ".ci/compose")
     home = tmp_path_factory.mktemp("harbor")
-    (home / "agents.json").write_text(json.dumps({name: c.agent for name, c in CASES.items()}))
     env = {
         **os.environ,
         "HARBOR_TELEMETRY": "off",
@@ -54,23 +55,35 @@ def theirs(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
     }
     script = Path(__file__).with_name("run_with_harbor.py")
     done = subprocess.run(
-        [python, script, tasks, home / "trials", home / "agents.json"],
+        [python, script, tasks, home / "trials"],
         capture_output=True,
         text=True,
         env=env,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return {name: Path(path) for name, path in json.loads(done.stdout).items()}
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_harbor_gives_what_the_table_says(theirs: dict[str, Any], name: str) -> None:
-    case, found = CASES[name], theirs[name]
-    assert outcome(found) == (case.rewards, case.exception), found
-    assert tuple(outcome(step) for step in found["steps"]) == case.steps, found
+def test_harbor_gives_what_the_table_says(theirs: dict[str, Path], name: str) -> None:
+    case, told = CASES[name], outcomes(theirs[name])
+    assert told == [(approx(case.rewards), case.exception), *steps_of(name)], told
 
 
-def outcome(found: dict[str, Any]) -> tuple[Any, str | None]:
-    rewards = found["rewards"]
-    return (None if rewards is None else pytest.approx(rewards)), found["exception"]
+def steps_of(name: str) -> list[tuple[Any, str | None]]:
+    return [(approx(rewards), exception) for rewards, exception in CASES[name].steps]
+
+
+def approx(rewards: Any) -> Any:
+    return None if rewards is None else pytest.approx(rewards)
+
+
+def outcomes(path: Path) -> list[tuple[Any, str | None]]:
+    """Return rewards and exception type of a trial, and of each of its steps."""
+    result = json.loads(path.read_text())
+    found: list[tuple[Any, str | None]] = []
+    for each in [result, *(result["step_results"] or [])]:
+        verdict, error = each["verifier_result"], each["exception_info"]
+        found.append((verdict and verdict["rewards"], error and error["exception_type"]))
+    return found
