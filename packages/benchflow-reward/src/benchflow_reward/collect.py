@@ -25,13 +25,20 @@ class Collected:
 
 
 async def collect(
-    sandbox: Sandbox, paths: Sequence[str], into: Path, *, max_bytes: int = MAX_BYTES
+    sandbox: Sandbox,
+    paths: Sequence[str],
+    into: Path,
+    *,
+    max_bytes: int = MAX_BYTES,
+    leave_out: bool = False,
 ) -> list[Collected]:
     """Copy `paths` to `into/0`, `into/1`, ... from one instant of the box.
 
     A path that is not there is `absent`; one that holds a link, a device, a pipe
-    or more than `max_bytes` is `refused` as a whole. Both are the agent's doing
-    and no fault: nothing in the box can raise an error from here.
+    or more than `max_bytes` is `refused` as a whole. Both are the agent's doing and no fault:
+    nothing in the box can raise an error from here. With `leave_out`, a tree is copied without
+    what is no file or directory, nothing is run in the box, and what cannot be copied is
+    `absent`.
 
     Raises:
         RewardError: The transfer itself broke, or the box is gone.
@@ -42,7 +49,7 @@ async def collect(
         for index, path in enumerate(paths):
             local = into / str(index)
             try:
-                await sandbox.download(path, local, max_bytes=max_bytes)
+                await sandbox.download(path, local, max_bytes=max_bytes, leave_out=leave_out)
             except TransferError as error:
                 if error.retryable:
                     raise RewardError(f"cannot fetch {path!r}: {error}", retryable=True) from error
@@ -50,7 +57,7 @@ async def collect(
                 taken.append(Collected(path, "absent"))
             else:
                 taken.append(Collected(path, "copied", local))
-    for index, cause in failed:
+    for index, cause in [] if leave_out else failed:
         if await _exists(sandbox, paths[index]):
             taken[index] = Collected(paths[index], "refused", reason=str(cause))
     return taken

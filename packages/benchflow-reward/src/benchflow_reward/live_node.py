@@ -29,6 +29,8 @@ class LiveNode:
     log_dir: Path | None
     labels: Mapping[str, str]
     """Of a sandbox that is made for grading."""
+    artifacts_dir: Path | None
+    goes_on: bool
 
 
 def state_of(node: RolloutNode, reward: str) -> NodeState:
@@ -70,4 +72,6 @@ def live_node(node: RolloutNode, reward: str) -> LiveNode:
         env_state=state.env_state or node.env_state,
         log_dir=state.log_dir,
         labels=state.labels,
+        artifacts_dir=state.artifacts_dir,
+        goes_on=state.goes_on,
     )

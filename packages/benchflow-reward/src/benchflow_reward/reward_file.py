@@ -1,10 +1,7 @@
-"""The one parser of what a verifier leaves in `/logs/verifier`."""
+"""The parser of what a verifier of ours leaves in `/logs/verifier`."""
 
-import errno
 import math
-import os
 import re
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +9,7 @@ from pathlib import Path
 from benchflow_contracts import RewardFormatError
 from pydantic import JsonValue
 
+from .reward_bytes import opened, read_capped
 from .strict_json import StrictJsonError, parse_strict_json
 
 MAX_TXT_BYTES = 64
@@ -55,15 +53,9 @@ def parse_reward(directory: Path, *, reward_range: tuple[float, float]) -> Parse
     Raises:
         RewardFormatError: Anything else. No other error leaves this function.
     """
-    try:
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        raise RewardFormatError(f"there is no reward directory: {error.strerror}") from error
-    try:
-        txt = _read(fd, "reward.txt", MAX_TXT_BYTES)
-        document = _read(fd, "reward.json", MAX_JSON_BYTES)
-    finally:
-        os.close(fd)
+    with opened(directory) as fd:
+        txt = read_capped(fd, "reward.txt", MAX_TXT_BYTES, hint=_HINT)
+        document = read_capped(fd, "reward.json", MAX_JSON_BYTES, hint=_HINT)
     if txt is not None and document is not None:
         raise RewardFormatError("both reward.txt and reward.json exist", hint=_HINT)
     if document is not None:
@@ -79,38 +71,6 @@ def parse_reward(directory: Path, *, reward_range: tuple[float, float]) -> Parse
             hint="declare [verifier] reward_range in task.toml",
         )
     return parsed
-
-
-def _read(directory: int, name: str, limit: int) -> bytes | None:
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-    try:
-        fd = os.open(name, flags, dir_fd=directory)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        what = "a link" if error.errno == errno.ELOOP else error.strerror
-        raise RewardFormatError(f"{name} cannot be opened: {what}", hint=_HINT) from error
-    try:
-        info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode):
-            raise RewardFormatError(f"{name} is not a regular file", hint=_HINT)
-        data = _read_all(fd, limit + 1)
-    except OSError as error:
-        raise RewardFormatError(f"{name} cannot be read: {error.strerror}") from error
-    finally:
-        os.close(fd)
-    if len(data) > limit:
-        raise RewardFormatError(f"{name} is longer than {limit} bytes", hint=_HINT)
-    return data
-
-
-def _read_all(fd: int, limit: int) -> bytes:
-    chunks: list[bytes] = []
-    left = limit
-    while left > 0 and (chunk := os.read(fd, left)):
-        chunks.append(chunk)
-        left -= len(chunk)
-    return b"".join(chunks)
 
 
 def _from_txt(data: bytes) -> float:

@@ -6,44 +6,72 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from benchflow_contracts import RewardError, Task
+from benchflow_contracts import Artifact, RewardError, Task
 
-from .layout import EVIDENCE, PINNED_PATH, TESTS, TOOLS
+from .layout import ARTIFACTS, EVIDENCE, PINNED_PATH, TESTS, TOOLS, VERIFIER_LOGS
 
-_OURS = (TESTS, TOOLS, EVIDENCE, "/logs", "/proc", "/sys", "/dev")
+_OURS = (TESTS, TOOLS, EVIDENCE, "/proc", "/sys", "/dev")
+_HINT = "declare the files that the task asks for, by absolute path"
 _SYSTEM = (*PINNED_PATH.split(":"), "/etc", "/lib", "/lib64", "/usr/lib", "/usr/local/lib")
 
-_START_UP = frozenset(
+START_UP = frozenset(
     {
         *("conftest.py", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg"),
         *("sitecustomize.py", "usercustomize.py", "pyvenv.cfg"),
     }
 )
-_START_UP_DIRS = frozenset({"__pycache__", "sitecustomize", "usercustomize"})
+START_UP_DIRS = frozenset({"__pycache__", "sitecustomize", "usercustomize"})
 
 
-def declared_artifacts(task: Task) -> tuple[str, ...]:
-    """Return the declared paths, checked and normalised.
+def declared_artifacts(task: Task, workdir: str) -> tuple[Artifact, ...]:
+    """Return what the task declares, by absolute and normalised paths.
+
+    With Harbor's protocol `/logs/artifacts` is always among them, and relative paths are
+    below `workdir`.
 
     Raises:
-        RewardError: One is not absolute, is part of the grading box's own
-            machinery, or would replace a whole system directory.
+        RewardError: A path is not absolute.
     """
-    return tuple(_checked(item.source, task.id) for item in task.config.artifacts)
+    declared = task.config.artifacts
+    if task.config.verifier.protocol == "harbor":
+        declared = tuple(_below(workdir, artifact) for artifact in declared)
+        if all(PurePosixPath(item.source) != PurePosixPath(ARTIFACTS) for item in declared):
+            declared = (Artifact(source=ARTIFACTS), *declared)
+    return tuple(_absolute(artifact, task.id) for artifact in declared)
 
 
-def _checked(declared: str, task_id: str) -> str:
-    path = PurePosixPath(declared)
-    hint = "declare the files that the task asks for, by absolute path"
+def _below(workdir: str, artifact: Artifact) -> Artifact:
+    return artifact.model_copy(update={"source": str(PurePosixPath(workdir, artifact.source))})
+
+
+def _absolute(artifact: Artifact, task_id: str) -> Artifact:
+    declared, path = artifact.source, PurePosixPath(artifact.source)
     if not declared.startswith("/") or declared.startswith("//") or ".." in path.parts:
-        raise RewardError(f"task {task_id!r}: artifact {declared!r} is not absolute", hint=hint)
-    if any(path == PurePosixPath(ours) or PurePosixPath(ours) in path.parents for ours in _OURS):
+        raise RewardError(f"task {task_id!r}: artifact {declared!r} is not absolute", hint=_HINT)
+    return artifact.model_copy(update={"source": str(path)})
+
+
+def check_placeable(artifacts: Iterable[Artifact], task: Task) -> None:
+    """Refuse what must not be brought into a grading box.
+
+    Raises:
+        RewardError: A path is part of the grading box's own machinery, or would replace a
+            whole system directory.
+    """
+    harbor = task.config.verifier.protocol == "harbor"
+    logs = VERIFIER_LOGS if harbor else "/logs"
+    for artifact in artifacts:
+        _check_placeable(artifact.source, (*_OURS, logs), task.id)
+
+
+def _check_placeable(declared: str, closed: tuple[str, ...], task_id: str) -> None:
+    path, hint = PurePosixPath(declared), _HINT
+    if any(path == PurePosixPath(ours) or PurePosixPath(ours) in path.parents for ours in closed):
         raise RewardError(f"task {task_id!r}: artifact {declared!r} is the grader's", hint=hint)
     if any(
-        path == PurePosixPath(d) or path in PurePosixPath(d).parents for d in (*_OURS, *_SYSTEM)
+        path == PurePosixPath(d) or path in PurePosixPath(d).parents for d in (*closed, *_SYSTEM)
     ):
         raise RewardError(f"task {task_id!r}: artifact {declared!r} is a system path", hint=hint)
-    return str(path)
 
 
 def strip_start_up_files(local: Path, remote: str, declared: Iterable[str]) -> list[str]:
@@ -76,8 +104,8 @@ def strip_start_up_files(local: Path, remote: str, declared: Iterable[str]) -> l
 
 def _steers(inside: PurePosixPath, name: str, *, is_dir: bool) -> bool:
     if is_dir:
-        return name in _START_UP_DIRS or (name == "hooks" and inside.name == ".git")
-    return name in _START_UP or name.endswith(".pth")
+        return name in START_UP_DIRS or (name == "hooks" and inside.name == ".git")
+    return name in START_UP or name.endswith(".pth")
 
 
 def _make_readable(path: Path) -> None:

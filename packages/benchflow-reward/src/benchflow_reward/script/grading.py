@@ -1,60 +1,34 @@
-"""From a finished test run to a verdict."""
+"""From a furnished box to a verdict, by the task's protocol."""
 
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchflow_contracts import ExecResult, Grading, RewardError, VerifyResult
+from benchflow_contracts import Grading, Sandbox, VerifyResult
 
 from benchflow_reward.live_node import LiveNode
-from benchflow_reward.reward_file import parse_reward
 
-from .grading_box import Bench
+from .bench import Bench, OurBench, ScriptRun
+from .harbor_bench import HarborBench
 from .test_log import keep_reward_files
-from .verifier_env import pinned_env
 
 
-async def run_pinned(bench: Bench, scratch: Path, *, cwd: str) -> tuple[ExecResult, Path]:
-    """Run test.sh with the pinned environment; take its logs while nothing runs."""
-    env = pinned_env(bench.live.task.config.verifier)
-    result = await bench.run(cwd=cwd, env=env)
-    async with bench.box.freeze():
-        return result, await bench.take_logs(scratch)
+def bench_of(box: Sandbox, live: LiveNode, grading: Grading) -> Bench:
+    """Return the bench of the task's protocol."""
+    harbor = live.task.config.verifier.protocol == "harbor"
+    return HarborBench(box, live, grading) if harbor else OurBench(box, live, grading)
 
 
 async def verdict(
-    live: LiveNode,
-    result: ExecResult,
-    logs: Path,
-    *,
-    grading: Grading,
-    meta: Mapping[str, Any],
+    bench: Bench, run: ScriptRun, log_dir: Path | None, meta: Mapping[str, Any]
 ) -> VerifyResult:
-    """Parse the reward on the host.
+    """Keep the reward files and parse the reward, on the host.
 
     Raises:
-        RewardFormatError: The reward files break the grammar.
-        RewardError: Hermetic tests ended with a non-zero exit code.
+        RewardError: There is no valid reward.
     """
-    await asyncio.to_thread(keep_reward_files, logs, live.log_dir)
-    if grading == "hermetic" and not result.ok:
-        # Foreign test scripts end with pytest's exit code and so may fail; ours
-        # end with 0 when they came to a verdict. Anything else is a crash.
-        raise RewardError(
-            f"test.sh ended with exit code {result.exit_code}; no reward is read",
-            hint="read verifier/test-stdout.txt; test.sh exits 0 after it wrote its verdict",
-        )
-    within = live.task.config.verifier.reward_range
-    parsed = await asyncio.to_thread(parse_reward, logs, reward_range=within)
-    return VerifyResult(
-        reward=parsed.reward,
-        items=parsed.items,
-        grading=grading,
-        meta={
-            **meta,
-            "exit_code": result.exit_code,
-            "duration_sec": result.duration_sec,
-            "metadata": dict(parsed.metadata),
-        },
-    )
+    await asyncio.to_thread(keep_reward_files, run.logs, log_dir)
+    read = await asyncio.to_thread(bench.read, run)
+    how = {"exit_code": run.result.exit_code, "duration_sec": run.result.duration_sec}
+    return read.model_copy(update={"meta": {**meta, **how, **read.meta}})

@@ -6,60 +6,59 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchflow_contracts import Sandbox, VerifyResult
+from benchflow_contracts import Artifact, VerifyResult
 
-from benchflow_reward.collect import Collected, collect
+from benchflow_reward.collect import Collected
 from benchflow_reward.live_node import LiveNode
 
-from .artifacts import declared_artifacts, strip_start_up_files
-from .grading import run_pinned, verdict
-from .grading_box import Bench, furnish, grading_box, run_checked
-
-_CLEAR = 'set -eu; for p in "$@"; do rm -rf -- "$p"; done'
+from .artifacts import check_placeable, declared_artifacts, strip_start_up_files
+from .grading import bench_of, verdict
+from .grading_box import furnish, grading_box
+from .grading_spec import grading_spec
+from .hooks import run_collect_hooks
+from .kept import take_artifacts
+from .placing import place_artifacts
 
 
 async def grade_hermetic(live: LiveNode) -> VerifyResult:
     """Copy declared artifacts out, end the agent's box, grade in a fresh one.
 
-    An artifact that cannot be copied safely (a link, a device, a pipe, too big) is
-    a failed submission: the verdict is the low end of the range, with the cause in
-    `meta`, and no test runs. So an agent cannot escape a 0 by planting one.
+    Nothing is ended when the rollout goes on in the agent's box.
+
+    In our own protocol, an artifact that cannot be copied safely (a link, a device, a pipe,
+    too big) is a failed submission: the verdict is the low end of the range, with the cause
+    in `meta`, and no test runs. So an agent cannot escape a 0 by planting one. In Harbor's,
+    links and their like are left out, what cannot be copied is missing, and the tests run.
     """
-    paths = declared_artifacts(live.task)
+    artifacts = declared_artifacts(live.task, live.sandbox.spec.workdir)
+    check_placeable(artifacts, live.task)
     with tempfile.TemporaryDirectory(prefix="bf-grading-") as name:
         scratch = Path(name)
-        staged = scratch / "artifacts"
-        staged.mkdir()
-        artifacts = await collect(live.sandbox, paths, staged)
-        await live.sandbox.teardown()
-        meta = await asyncio.to_thread(_screen, artifacts, paths)
-        if refused := [item for item in artifacts if item.outcome == "refused"]:
+        hooks = await run_collect_hooks(live)
+        harbor = live.task.config.verifier.protocol == "harbor"
+        taken = await take_artifacts(live, artifacts, scratch / "artifacts", leave_out=harbor)
+        if not live.goes_on:
+            await live.sandbox.teardown()
+        meta = {**hooks, **await asyncio.to_thread(_screen, taken, artifacts)}
+        refused = [item for item in taken if item.outcome == "refused"]
+        if refused:
             return _failed_submission(live, refused, meta)
-        async with grading_box(live) as box:
-            await furnish(box, live)
-            await _place(box, artifacts)
-            bench = Bench(box, live)
+        async with grading_box(live, grading_spec(live, "hermetic")) as box:
+            await furnish(box, live, "hermetic")
+            await place_artifacts(box, live, taken)
+            bench = bench_of(box, live, "hermetic")
             await bench.place_tests(scratch)
-            result, logs = await run_pinned(bench, scratch, cwd="/")
-        return await verdict(live, result, logs, grading="hermetic", meta=meta)
+            run = await bench.run(scratch)
+        return await verdict(bench, run, live.log_dir, meta)
 
 
-def _screen(artifacts: Sequence[Collected], declared: Sequence[str]) -> dict[str, Any]:
+def _screen(taken: Sequence[Collected], declared: Sequence[Artifact]) -> dict[str, Any]:
+    paths = [artifact.source for artifact in declared]
     stripped: list[str] = []
-    for item in artifacts:
+    for item in taken:
         if item.local is not None:
-            stripped += strip_start_up_files(item.local, item.path, declared)
-    return {"artifacts": {item.path: item.outcome for item in artifacts}, "stripped": stripped}
-
-
-async def _place(box: Sandbox, artifacts: Sequence[Collected]) -> None:
-    if not artifacts:
-        return
-    # The box shows what the agent left, so what it deleted is gone here too.
-    await run_checked(box, ["/bin/sh", "-c", _CLEAR, "sh", *(item.path for item in artifacts)])
-    for item in artifacts:
-        if item.local is not None:
-            await box.upload(item.local, item.path)
+            stripped += strip_start_up_files(item.local, item.path, paths)
+    return {"artifacts": {item.path: item.outcome for item in taken}, "stripped": stripped}
 
 
 def _failed_submission(

@@ -6,6 +6,8 @@ TESTS = "/tests"
 TOOLS = "/tests-tools"
 EVIDENCE = "/evidence"
 VERIFIER_LOGS = "/logs/verifier"
+ARTIFACTS = "/logs/artifacts"
+"""What Harbor's agents put there is always an artifact."""
 
 PINNED_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

@@ -7,12 +7,10 @@ from benchflow_contracts import VerifyResult
 
 from benchflow_reward.live_node import LiveNode
 
-from .grading import verdict
-from .grading_box import Bench, run_checked
-from .layout import TESTS
-
-_PREPARE = """mkdir -p /logs/verifier /tests && chown "$1" /logs/verifier &&
-rm -rf /logs/verifier/reward.txt /logs/verifier/reward.json"""
+from .grading import bench_of, verdict
+from .grading_spec import grading_environment
+from .hooks import run_collect_hooks
+from .kept import keep_from
 
 
 async def grade_shared(live: LiveNode) -> VerifyResult:
@@ -22,14 +20,12 @@ async def grade_shared(live: LiveNode) -> VerifyResult:
     is still there while the tests run, and while the reward is read. Only the
     task's `[verifier] env` is set. The exit code of test.sh is recorded only.
     """
-    task = live.task
-    user = task.config.verifier.user
-    bench = Bench(live.sandbox, live)
-    await run_checked(live.sandbox, ["/bin/sh", "-c", _PREPARE, "sh", user])
-    for directory in task.parts.tests:
-        await live.sandbox.upload(directory, TESTS, user=user)
+    grading_environment(live.task, "shared")
     with tempfile.TemporaryDirectory(prefix="bf-grading-") as name:
-        workdir = task.config.environment.workdir
-        result = await bench.run(cwd=workdir, env=task.config.verifier.env)
-        logs = await bench.take_logs(Path(name))
-        return await verdict(live, result, logs, grading="shared", meta={})
+        scratch = Path(name)
+        meta = await run_collect_hooks(live)
+        await keep_from(live, scratch / "artifacts")
+        bench = bench_of(live.sandbox, live, "shared")
+        await bench.place_tests(scratch)
+        run = await bench.run(scratch)
+        return await verdict(bench, run, live.log_dir, meta)

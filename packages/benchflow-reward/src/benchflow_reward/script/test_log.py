@@ -31,6 +31,19 @@ def _tail(text: str, dropped: int) -> str:
     return notes + text[cut:] + end
 
 
+def keep_stdout(logs: Path, log_dir: Path | None) -> None:
+    """Copy the end of the `test-stdout.txt` that a test run left below `logs`."""
+    source = logs / "test-stdout.txt"
+    if log_dir is None or not source.is_file():
+        return
+    log_dir.mkdir(parents=True, exist_ok=True)
+    with source.open("rb") as stream:
+        cut = max(0, stream.seek(0, os.SEEK_END) - MAX_STDOUT_CHARS)
+        stream.seek(cut)
+        note = f"[{cut} bytes cut here]\n".encode() if cut else b""
+        (log_dir / source.name).write_bytes(note + stream.read(MAX_STDOUT_CHARS))
+
+
 def keep_reward_files(logs: Path, log_dir: Path | None) -> None:
     """Copy the raw reward files as they are. Links and huge files are left out."""
     if log_dir is None:

@@ -9,33 +9,36 @@ from benchflow_contracts import SandboxImage, VerifyResult
 
 from benchflow_reward.live_node import LiveNode
 
-from .grading import run_pinned, verdict
-from .grading_box import Bench, furnish, grading_box
+from .grading import bench_of, verdict
+from .grading_box import furnish, grading_box
+from .grading_spec import grading_spec
+from .hooks import run_collect_hooks
 from .integrity import integrity_report
+from .kept import keep_from
 
 
 async def grade_twin(live: LiveNode) -> VerifyResult:
     """Seal the final state, end the agent's box, grade in a box made of the seal.
 
     No process of the agent's box runs there, services included; `/tests` and
-    `/logs/verifier` are made anew and the environment variables are pinned. Files
-    are the agent's, so `meta["integrity"]` says what differs from a pristine box.
-    The exit code of test.sh is recorded only.
+    `/logs/verifier` are made anew and no variable is the agent's. Files are, so
+    `meta["integrity"]` says what differs from a pristine box. The exit code of test.sh is
+    recorded only. Nothing is ended when the rollout goes on in the agent's box.
     """
-    workdir = live.task.config.environment.workdir
-    async with _sealed(live) as image, grading_box(live, image) as box:
-        async with grading_box(live) as pristine:
-            await furnish(pristine, live)
-            dirs = [workdir, "/home", "/root", "/tmp", "/var/tmp"]  # noqa: S108 - inside the box
-            integrity = await integrity_report(box, pristine, dirs)
-        with tempfile.TemporaryDirectory(prefix="bf-grading-") as name:
-            scratch = Path(name)
-            bench = Bench(box, live)
+    spec = grading_spec(live, "twin")
+    with tempfile.TemporaryDirectory(prefix="bf-grading-") as name:
+        scratch = Path(name)
+        hooks = await run_collect_hooks(live)
+        await keep_from(live, scratch / "artifacts")
+        async with _sealed(live) as image, grading_box(live, spec, image) as box:
+            async with grading_box(live, spec) as pristine:
+                await furnish(pristine, live, "twin")
+                dirs = [box.spec.workdir, "/home", "/root", "/tmp", "/var/tmp"]  # noqa: S108 - inside the box
+                integrity = await integrity_report(box, pristine, dirs)
+            bench = bench_of(box, live, "twin")
             await bench.place_tests(scratch)
-            result, logs = await run_pinned(bench, scratch, cwd=workdir)
-            await box.teardown()
-            meta = {"integrity": integrity}
-            return await verdict(live, result, logs, grading="twin", meta=meta)
+            run = await bench.run(scratch)
+        return await verdict(bench, run, live.log_dir, {**hooks, "integrity": integrity})
 
 
 @asynccontextmanager
@@ -43,7 +46,8 @@ async def _sealed(live: LiveNode) -> AsyncGenerator[SandboxImage, None]:
     async with live.sandbox.freeze():
         image = await live.sandbox.snapshot("filesystem")
     try:
-        await live.sandbox.teardown()
+        if not live.goes_on:
+            await live.sandbox.teardown()
         yield image
     finally:
         await live.provider.discard(image)

@@ -1,0 +1,100 @@
+"""The parser of what a verifier leaves in `/logs/verifier` in Harbor's protocol (0.24)."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchflow_contracts import (
+    RewardFileEmptyError,
+    RewardFileNotFoundError,
+    RewardFormatError,
+    VerifierOutputParseError,
+)
+
+from .reward_bytes import opened, read_capped
+from .strict_json import StrictJsonError, parse_strict_json
+
+MAX_BYTES = 64 * 1024
+MAX_DEPTH = 16
+MAX_KEYS = 256
+MAX_KEY_CHARS = 128
+
+_HINT = "test.sh writes reward.json, an object of finite numbers, or reward.txt, one number"
+
+
+def parse_harbor_rewards(directory: Path) -> dict[str, float]:
+    """Read the rewards below `directory`, whose contents nobody trusts.
+
+    `reward.json` goes before `reward.txt`, which is then not looked at. It is an object of
+    any finite numbers by any names, `true` and `false` among them; an empty one is none at
+    all. `reward.txt` is what `float()` reads, and finite: the key `reward`. Beyond Harbor,
+    either has at most 64 KiB, and the object at most 256 keys of 128 characters, each once,
+    with numbers of at most 64 digits.
+
+    Raises:
+        RewardFileNotFoundError: There is neither.
+        RewardFileEmptyError: It has no bytes.
+        VerifierOutputParseError: Anything else. No other error leaves this function.
+    """
+    try:
+        with opened(directory) as fd:
+            document = read_capped(fd, "reward.json", MAX_BYTES, hint=_HINT)
+            text = None
+            if document is None:
+                text = read_capped(fd, "reward.txt", MAX_BYTES, hint=_HINT)
+    except RewardFormatError as error:
+        raise VerifierOutputParseError(str(error), hint=error.hint) from error
+    if document is not None:
+        return _from_json(_full(document, "reward.json"))
+    if text is not None:
+        return {"reward": _from_text(_full(text, "reward.txt"))}
+    raise RewardFileNotFoundError("neither reward.json nor reward.txt exists", hint=_HINT)
+
+
+def return_of(rewards: Mapping[str, float]) -> float | None:
+    """Return the one number: the key `reward`, else the mean of all; `None` where there is none."""
+    if "reward" in rewards or not rewards:
+        return rewards.get("reward")
+    return math.fsum(value / len(rewards) for value in rewards.values())
+
+
+def _full(data: bytes, name: str) -> bytes:
+    if not data:
+        raise RewardFileEmptyError(f"{name} is empty", hint=_HINT)
+    return data
+
+
+def _from_text(data: bytes) -> float:
+    try:
+        value = float(data.decode("utf-8"))
+    except ValueError as error:
+        raise _broken(f"reward.txt is not a number: {data[:64]!r}") from error
+    return _finite("reward.txt", value)
+
+
+def _from_json(data: bytes) -> dict[str, float]:
+    try:
+        document = parse_strict_json(data, max_depth=MAX_DEPTH)
+    except StrictJsonError as error:
+        raise _broken(f"reward.json: {error}") from error
+    if not isinstance(document, dict):
+        raise _broken("reward.json is not an object")
+    if len(document) > MAX_KEYS or any(len(key) > MAX_KEY_CHARS for key in document):
+        raise _broken(f"reward.json has over {MAX_KEYS} keys, or one of over {MAX_KEY_CHARS}")
+    return {key: _number(key, value) for key, value in document.items()}
+
+
+def _number(key: str, value: object) -> float:
+    if not isinstance(value, int | float):
+        raise _broken(f"reward.json: {key!r} is not a number")
+    return _finite(f"reward.json: {key!r}", float(value))  # at most 64 digits, so no overflow
+
+
+def _finite(what: str, value: float) -> float:
+    if not math.isfinite(value):
+        raise _broken(f"{what} is not finite")
+    return value + 0.0  # turns -0.0 into 0.0
+
+
+def _broken(message: str) -> VerifierOutputParseError:
+    return VerifierOutputParseError(message, hint=_HINT)

@@ -1,0 +1,66 @@
+"""What a grading box is made of."""
+
+from benchflow_contracts import Grading, RewardError, SandboxSpec, Task, TaskEnvironment
+
+from benchflow_reward.live_node import LiveNode
+
+from .verifier_env import without_steering
+
+
+def grading_environment(task: Task, grading: Grading) -> TaskEnvironment | None:
+    """Return the `[verifier.environment]` that holds here, or `None` for the agent's.
+
+    Raises:
+        RewardError: The tests are in that environment's image, and this is no hermetic grading.
+    """
+    verifier = task.config.verifier
+    if grading == "hermetic":
+        return verifier.environment
+    if verifier.tests_in_image:
+        raise RewardError(
+            f"the tests of {task.id!r} are in the image of its own grading box, which {grading} "
+            "grading does not use",
+            hint="grade it with --isolation hermetic",
+        )
+    return None
+
+
+def grading_spec(live: LiveNode, grading: Grading) -> SandboxSpec:
+    """Return the spec of a fresh grading box, without a model.
+
+    In our protocol nothing in `[environment] env` steers a shell or an interpreter, and there
+    is no network but what a `[verifier.environment]` asks for. In Harbor's, variables and
+    network are the task's, and in a fresh box the image's entrypoint runs when it does so for
+    the agent. User and working directory of a twin are those that the agent's box has.
+    """
+    own = grading_environment(live.task, grading)
+    spec = live.grading_spec if own is None else _of(own, live)
+    environment = own or live.task.config.environment
+    if live.task.config.verifier.protocol == "benchflow":
+        return without_steering(spec)
+    update: dict[str, object] = {
+        "network": environment.network,
+        "allowed_hosts": environment.allowed_hosts,
+    }
+    if grading == "twin":
+        update |= {"user": live.sandbox.spec.user, "workdir": live.sandbox.spec.workdir}
+    elif environment.keep_entrypoint:
+        update["entrypoint"] = "image"
+    return spec.model_copy(update=update)
+
+
+def _of(own: TaskEnvironment, live: LiveNode) -> SandboxSpec:
+    parts = live.task.parts
+    # Without an image of its own it is the agent's image, in the grader's circumstances.
+    recipe = parts.grading_recipe or (parts.recipe if own.image is None else None)
+    return SandboxSpec(
+        image=own.image if recipe is None else None,
+        recipe=recipe,
+        image_search=live.grading_spec.image_search,
+        workdir=own.workdir,
+        user=own.user,
+        env=own.env,
+        network=own.network,
+        allowed_hosts=own.allowed_hosts,
+        limits=own.limits(),
+    )

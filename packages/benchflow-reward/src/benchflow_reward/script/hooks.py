@@ -1,0 +1,35 @@
+"""Collect hooks: the task's commands in the agent's box, before anything is taken out of it."""
+
+from typing import Any
+
+from benchflow_contracts import SandboxError, SetupCommand
+
+from benchflow_reward.live_node import LiveNode
+
+from .harbor_bench import IN_BASH
+
+_SHOWN = 500
+
+
+async def run_collect_hooks(live: LiveNode) -> dict[str, Any]:
+    """Run `[[verifier.collect]]` in order, and return how each ended, for the verdict's `meta`.
+
+    One that fails, cannot be started or does not end is noted and stops nothing.
+    """
+    hooks = live.task.config.verifier.collect
+    return {"collect": [await _run(live, hook) for hook in hooks]} if hooks else {}
+
+
+async def _run(live: LiveNode, hook: SetupCommand) -> dict[str, Any]:
+    try:
+        done = await live.sandbox.exec(
+            ["/bin/sh", "-c", IN_BASH, "sh", hook.command],
+            user=hook.user or None,
+            timeout=hook.timeout_sec,
+            cwd=hook.cwd,
+            env=hook.env,
+        )
+    except SandboxError as error:
+        return {"command": hook.command, "exit_code": None, "error": str(error)[:_SHOWN]}
+    said = "" if done.ok else done.stderr[-_SHOWN:]
+    return {"command": hook.command, "exit_code": done.exit_code, "error": said}

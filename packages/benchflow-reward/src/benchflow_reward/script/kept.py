@@ -1,0 +1,120 @@
+"""The task's artifacts in the record of a rollout, as Harbor lays them out."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from benchflow_contracts import Artifact
+
+from benchflow_reward.collect import Collected, collect
+from benchflow_reward.live_node import LiveNode
+
+from .artifacts import declared_artifacts
+
+
+async def take_artifacts(
+    live: LiveNode, artifacts: Sequence[Artifact], into: Path, *, leave_out: bool
+) -> list[Collected]:
+    """Copy `artifacts` out of the agent's box to `into`, and keep them in the record.
+
+    `leave_out` is that of `collect`.
+
+    Raises:
+        RewardError: The transfer itself broke, or the box is gone.
+    """
+    await asyncio.to_thread(into.mkdir)
+    paths = [artifact.source for artifact in artifacts]
+    taken = await collect(live.sandbox, paths, into, leave_out=leave_out)
+    await asyncio.to_thread(_keep, artifacts, taken, live.artifacts_dir)
+    return taken
+
+
+async def keep_from(live: LiveNode, into: Path) -> None:
+    """Keep the artifacts in the record, when there is one; nobody is graded by them."""
+    artifacts = declared_artifacts(live.task, live.sandbox.spec.workdir)
+    if artifacts and live.artifacts_dir is not None:
+        await take_artifacts(live, artifacts, into, leave_out=True)
+
+
+def _keep(
+    artifacts: Sequence[Artifact], taken: Sequence[Collected], directory: Path | None
+) -> None:
+    for artifact, item in zip(artifacts, taken, strict=True):
+        if item.local is not None:
+            leave_out_excluded(artifact, item.local)
+    keep_artifacts(artifacts, taken, directory)
+
+
+def leave_out_excluded(artifact: Artifact, local: Path) -> None:
+    """Remove from a copied directory what `exclude` names.
+
+    As with `tar --exclude`, a pattern is held against each path below the directory and each
+    end of it that begins after a `/`; its `*` matches any `/`; a directory goes with all in it.
+    """
+    if not artifact.exclude or not local.is_dir():
+        return
+    for path in sorted(local.rglob("*")):
+        inside = path.relative_to(local).parts
+        ends = ["/".join(inside[start:]) for start in range(len(inside))]
+        if any(fnmatchcase(end, pattern) for end in ends for pattern in artifact.exclude):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def keep_artifacts(
+    artifacts: Sequence[Artifact], collected: Sequence[Collected], directory: Path | None
+) -> None:
+    """Copy what was collected to `directory`, with a `manifest.json` that says how each fared.
+
+    `ok`, `empty` (a directory without any file), `failed` (absent or refused), or `skipped`:
+    its place overlaps with that of an earlier one.
+    """
+    if directory is None or not artifacts:
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    entries = list(_kept(artifacts, collected, directory))
+    (directory / "manifest.json").write_text(json.dumps(entries, indent=2) + "\n", "ascii")
+
+
+def _kept(
+    artifacts: Sequence[Artifact], collected: Sequence[Collected], directory: Path
+) -> Iterator[dict[str, Any]]:
+    taken: list[PurePosixPath] = [PurePosixPath("manifest.json")]
+    for artifact, item in zip(artifacts, collected, strict=True):
+        place = PurePosixPath(artifact.destination or artifact.source.lstrip("/"))
+        overlaps = any(place == p or p in place.parents or place in p.parents for p in taken)
+        is_dir = item.local is not None and item.local.is_dir()
+        status = "skipped" if overlaps else _status(item)
+        if not overlaps:
+            taken.append(place)
+        if not overlaps and item.local is not None:
+            _copy(item.local, directory / place)
+        yield {
+            "source": artifact.source,
+            "destination": str(PurePosixPath("artifacts", place)),
+            "type": "directory" if is_dir else "file",
+            "status": status,
+            "service": None,
+            "exclude": list(artifact.exclude) if is_dir else [],
+        }
+
+
+def _status(item: Collected) -> str:
+    if item.local is None:
+        return "failed"
+    empty = item.local.is_dir() and not any(path.is_file() for path in item.local.rglob("*"))
+    return "empty" if empty else "ok"
+
+
+def _copy(local: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if local.is_dir():
+        shutil.copytree(local, target, dirs_exist_ok=True)
+    else:
+        shutil.copyfile(local, target, follow_symlinks=False)
