@@ -28,25 +28,20 @@ def grading_environment(task: Task, grading: Grading) -> TaskEnvironment | None:
 def grading_spec(live: LiveNode, grading: Grading) -> SandboxSpec:
     """Return the spec of a fresh grading box, without a model.
 
-    In our protocol nothing in `[environment] env` steers a shell or an interpreter, and there
-    is no network but what a `[verifier.environment]` asks for. In Harbor's, variables and
-    network are the task's, and in a fresh box the image's entrypoint runs when it does so for
-    the agent. User and working directory of a twin are those that the agent's box has.
+    In our protocol nothing in `[environment] env` steers a shell or an interpreter. In
+    Harbor's, variables are as the task says, and a fresh box runs its image's entrypoint when
+    the task keeps it. User and working directory of a twin are those of the agent's box.
     """
     own = grading_environment(live.task, grading)
     spec = live.grading_spec if own is None else _of(own, live)
     environment = own or live.task.config.environment
     if live.task.config.verifier.protocol == "benchflow":
         return without_steering(spec)
-    update: dict[str, object] = {
-        "network": environment.network,
-        "allowed_hosts": environment.allowed_hosts,
-    }
     if grading == "twin":
-        update |= {"user": live.sandbox.spec.user, "workdir": live.sandbox.spec.workdir}
-    elif environment.keep_entrypoint:
-        update["entrypoint"] = "image"
-    return spec.model_copy(update=update)
+        update = {"user": live.sandbox.spec.user, "workdir": live.sandbox.spec.workdir}
+        return spec.model_copy(update=update)
+    entrypoint = "image" if environment.keep_entrypoint else None
+    return spec.model_copy(update={"entrypoint": entrypoint})
 
 
 def _of(own: TaskEnvironment, live: LiveNode) -> SandboxSpec:
