@@ -14,6 +14,7 @@ from benchflow_contracts import (
     Scene,
     Task,
     TaskConfig,
+    TaskStep,
 )
 from benchflow_contracts.testing.fakes import (
     FAKE_WITHOUT_LIVE,
@@ -44,6 +45,7 @@ class Rig:
         self.users: list[FakeUserModel] = []
         self.user_options: dict[str, Any] = {}
         self.task_config: dict[str, Any] = {"name": "demo"}
+        self.steps: tuple[TaskStep, ...] = ()
         self.config: dict[str, Any] = {"scenes": (Scene(roles=(Role(agent="fake"),)),)}
         self.events: list[Event] = []
         self.with_environment = True
@@ -56,6 +58,7 @@ class Rig:
             instruction="do it",
             config=TaskConfig.model_validate(self.task_config),
             digest="sha256:0",
+            steps=self.steps,
         )
 
     def live(self) -> None:

@@ -226,7 +226,8 @@ class TaskConfig(Model):
     solution: TaskSolution = TaskSolution()
     step_reward: Literal["mean", "final"] = "mean"
     """In a task of several steps: how their rewards become the rollout's. `mean` is by key,
-    where a step that lacks one counts as 0 there, and one without a verdict not at all."""
+    where a step that lacks one counts as 0 there. A step that was never reached does not
+    count; one that was, and has no verdict, leaves the rollout without a reward."""
 
 
 class TaskParts(Model):
@@ -279,7 +280,8 @@ class TaskParts(Model):
 class TaskStep(Model):
     """One prompt of a task of several, and its grading."""
 
-    name: str
+    name: str = Field(pattern=r"^[^/\\\x00]*[^/\\\x00. ]$")
+    """Unique in its task, and a name of a directory."""
     instruction: str
     agent: TaskAgent = TaskAgent()
     verifier: TaskVerifier = TaskVerifier()

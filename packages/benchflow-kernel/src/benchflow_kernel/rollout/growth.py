@@ -210,10 +210,10 @@ class Growth:
             return
         ending.sealed = await line.seal()
         ending.leaf = await line.finish()
-        if self._journal.node(ending.leaf).results:
+        if self._journal.node(ending.leaf).results and not line.prompted:
             return  # a winner that nothing was left for: its verdict stands
         self._journal.phase(start.id, "verify")
-        await verify(self._plan, self._journal, world, ending.leaf)
+        await verify(self._plan, self._journal, world, ending.leaf, line.ungraded)
         self._tally.graded += 1
 
     async def _open(self, start: Start, world: World, line: Line) -> None:

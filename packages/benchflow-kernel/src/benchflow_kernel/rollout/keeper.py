@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from benchflow_contracts import (
@@ -145,6 +145,7 @@ def _manifest(
                 agent=turn.role.agent,
                 model=turn.role.model,
                 prompt=turn.prompt,
+                task_step=turn.task_step,
             )
             for turn in position.schedule
         ),
@@ -152,11 +153,16 @@ def _manifest(
             KeptExchange(turn=one.turn, ask=one.ask, answer=one.answer) for one in position.script
         ),
         calls=position.calls,
-        history=tuple(
-            KeptStep(step=node.step, label=node.label) for node in path if node.step is not None
-        ),
+        history=tuple(_kept_steps(plan, path)),
         taken_at=time.time(),
     )
+
+
+def _kept_steps(plan: Plan, path: Sequence[RolloutNode]) -> Iterator[KeptStep]:
+    for node in path:
+        results = node.results if plan.task.steps else {}
+        if node.step is not None or results:
+            yield KeptStep(step=node.step, label=node.label, results=results)
 
 
 def _write_durably(path: Path, content: bytes) -> None:

@@ -17,6 +17,7 @@ from benchflow_contracts import (
     SessionSnapshot,
     Step,
     StoreError,
+    VerifyResult,
 )
 from pydantic import Field, ValidationError
 
@@ -34,6 +35,7 @@ class KeptTurn(Model):
     agent: str
     model: str | None = None
     prompt: str | None = None
+    task_step: int = Field(default=0, ge=0)
 
 
 class KeptExchange(Model):
@@ -57,8 +59,11 @@ class KeptSession(Model):
 class KeptStep(Model):
     """A step on the way to the node, with the label of the branch that it opened."""
 
-    step: Step
+    step: Step | None
+    """`None` at the root."""
     label: str | None = None
+    results: Mapping[str, VerifyResult] = {}
+    """The verdicts on those steps of the task that were graded there."""
 
 
 class CheckpointManifest(Model):

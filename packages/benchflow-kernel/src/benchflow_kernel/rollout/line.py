@@ -29,6 +29,7 @@ from .attribution import Attribution
 from .crossroads import Crossroads, Forking, Here
 from .fork import Fork
 from .journal import Journal
+from .stages import Stages
 from .start import Position, Start
 from .trail import Trail
 
@@ -58,6 +59,7 @@ class Line:
         self._probe = probe
         self._trail = Trail(position, forking.shelf)
         self._crossroads = Crossroads(forking, journal, world, start, self._trail)
+        self._stages = Stages(plan, journal, world, start)
         self._attribution = Attribution()
         self._schedule = position.schedule
         self._turn = 0 if checkpoint is None else checkpoint.turn
@@ -66,16 +68,25 @@ class Line:
         self._opening: str | None = None
         self._current = self._schedule[min(self._turn, len(self._schedule) - 1)]
         self._executing = False
+        self._ungraded = False
+        self._retraced = False
         self._prompting = False
         self._scope = asyncio.timeout(None)
         self._end: Fork | BenchFlowError | None = None
         self._graded: NodeError | None = None
         self.tip = start.node
+        self.prompted = False
+        """Whether a turn was run."""
 
     @property
     def has_steps(self) -> bool:
         """Whether the line added a node of its own."""
         return self.tip != self._start.node
+
+    @property
+    def ungraded(self) -> int | None:
+        """The step of the task that this line has run and not graded, if there is one."""
+        return self._current.task_step if self._ungraded else None
 
     async def attach(self) -> None:
         """Take hold of the sessions that a live checkpoint carried into the world."""
@@ -115,11 +126,19 @@ class Line:
 
         What the agent brings on itself is graded, and only noted at the tip: running
         out of time, a refusal, a full context. Whatever else goes wrong is raised, and
-        such a line has no reward.
+        such a line has no reward. In a task of several steps each but the last one is graded
+        on the way, and has the execute deadline to itself.
 
         Raises:
             BenchFlowError: A fault of the world, the agent's process or its protocol.
         """
+        await self._stages.open(self._current.task_step)
+        while True:
+            fork = await self._within_deadline()
+            if fork is not None or not await self._next_step():
+                return fork
+
+    async def _within_deadline(self) -> Fork | None:
         scope = asyncio.timeout(self._plan.config.deadlines.execute)
         try:
             async with scope:
@@ -151,12 +170,15 @@ class Line:
             AgentError: An agent cannot be ended.
             AgentProtocolError: A child made no step.
         """
+        await self._end_agents()
+        return self.tip
+
+    async def _end_agents(self) -> None:
         await self._world.sessions.aclose()
         if self._start.label is not None and not self.has_steps:
             raise AgentProtocolError("the agent made no step after the fork")
         if self._graded is not None:
             self._journal.failed(self.tip, self._graded)
-        return self.tip
 
     async def aclose(self) -> None:
         """Let go of the line's checkpoints. Idempotent."""
@@ -166,13 +188,52 @@ class Line:
     def _here(self) -> Here:
         return Here(self.tip, self._turn, self._schedule)
 
+    async def _next_step(self) -> bool:
+        """Grade the step that ended and make the next one ready; false when none follows."""
+        following = self._following()
+        if following is None:
+            return False
+        goes_on = await self._close_step()
+        self._turn = following if goes_on else len(self._schedule)
+        if goes_on:
+            self._current = self._schedule[following]
+            await self._stages.enter(self._current.task_step)
+        return goes_on and self._turn != self._start.stop
+
+    async def _close_step(self) -> bool:
+        """Return whether the next step may follow; one that was retraced is graded already."""
+        self._executing = self._prompting = False
+        if self._retraced:
+            await self._world.sessions.aclose()
+            return True
+        await self._end_agents()
+        self._graded = None
+        self._ungraded = False
+        return await self._stages.close(self._current.task_step, self.tip)
+
+    def _following(self) -> int | None:
+        """Return the turn that the next step begins with, if this line comes to it."""
+        here, stop = self._current.task_step, self._start.stop
+        later = (at for at, turn in enumerate(self._schedule) if turn.task_step > here)
+        following = next(later, None)
+        cut = following is not None and stop is not None and self._turn < following
+        return None if cut else following
+
     async def _turns(self) -> Fork | None:
+        """Run the turns of one step of the task."""
+        step = self._current.task_step
         while self._turn < len(self._schedule) or await self._nudged():
+            if self._schedule[self._turn].task_step != step:
+                return None
             self._current = self._schedule[self._turn]
             fork = await self._fork_before_turn()
             if fork is not None and not self._goes_on_after(fork):
                 return fork
-            stop = await self._prompt(await self._session())
+            session = await self._session()
+            self._ungraded = self.prompted = True
+            self._retraced = False
+            stop = await self._prompt(session)
+            self._retraced = not self._replay.live
             if isinstance(self._end, Fork):
                 return self._end
             if stop != "end_turn":
@@ -255,7 +316,8 @@ class Line:
     def _text(self) -> str:
         if self._current.prompt is not None:
             return self._current.prompt
-        return self._plan.task.config.agent.prompt_prefix + self._plan.task.instruction
+        asked = self._plan.asked(self._current)
+        return asked.config.agent.prompt_prefix + asked.instruction
 
     def _give_up(self, error: NodeError) -> None:
         """Note an end that is the agent's own, unless it was only repeating itself."""

@@ -29,11 +29,20 @@ def resumed_plan(plan: Plan, kept: CheckpointManifest, prompt: str | None) -> Pl
     """
     if kept.task_id != plan.task.id:
         raise UsageError(f"the checkpoint is of task {kept.task_id!r}, not {plan.task.id!r}")
-    roles = {turn.role.name: turn.role for turn in plan.turns}
+    if prompt is not None and plan.task.steps:
+        raise UsageError(
+            "a task of several steps is gone on from with its own prompts",
+            hint="leave the prompt out, or change the steps of the task",
+        )
     first = plan.turns[0]
     schedule = [
-        LoweredTurn(scene=t.scene, role=roles.get(t.role, first.role), prompt=t.prompt)
-        for t in kept.schedule
+        LoweredTurn(
+            scene=turn.scene,
+            role=_roles(plan, turn.task_step).get(turn.role, first.role),
+            prompt=turn.prompt,
+            task_step=turn.task_step,
+        )
+        for turn in kept.schedule
     ]
     open_turn = kept.ask is not None
     if prompt is not None:
@@ -59,7 +68,7 @@ def resumed_position(
     Raises:
         UsageError: A live session was to go on with another model.
     """
-    roles = {turn.role.name: turn.role for turn in plan.turns}
+    roles = _roles(plan, kept.schedule[min(kept.turn, len(kept.schedule) - 1)].task_step)
     at_rest: dict[str, tuple[Role, SessionSnapshot]] = {}
     running: dict[str, tuple[Role, SessionCarry]] = {}
     for session in kept.sessions:
@@ -89,6 +98,11 @@ def resumed_position(
         script=tuple(Exchange(turn=e.turn, ask=e.ask, answer=e.answer) for e in kept.script),
         calls=kept.calls,
     )
+
+
+def _roles(plan: Plan, task_step: int) -> dict[str, Role]:
+    """Return the roles by name, as one step of the task has them."""
+    return {turn.role.name: turn.role for turn in plan.turns if turn.task_step == task_step}
 
 
 def _live(kept: CheckpointManifest, running: dict[str, tuple[Role, SessionCarry]]) -> LiveWorld:

@@ -11,6 +11,7 @@ from uuid import uuid4
 from benchflow_contracts import (
     BenchFlowError,
     NodeCredited,
+    NodeScored,
     RolloutConfig,
     RolloutFinished,
     RolloutStarted,
@@ -210,9 +211,12 @@ class Rollout:
         """Hang the steps that led to a kept checkpoint below `root`; return the last node."""
         tip = root
         for one in kept.history:
-            node = self._journal.new_id()
-            self._journal.step(tip, node, one.step, one.label)
-            tip = node
+            if one.step is not None:
+                node = self._journal.new_id()
+                self._journal.step(tip, node, one.step, one.label)
+                tip = node
+            for name, result in one.results.items():
+                self._journal.append(NodeScored, node=tip, name=name, result=result)
         return tip
 
     async def _capabilities(self, plan: Plan) -> SandboxCapabilities:

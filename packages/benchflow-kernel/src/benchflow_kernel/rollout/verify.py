@@ -1,6 +1,9 @@
 """Scoring: after the agent is dead, before the world is gone."""
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 from benchflow_contracts import (
@@ -9,48 +12,105 @@ from benchflow_contracts import (
     Reward,
     RolloutNode,
     StateCaptured,
+    Task,
     VerifyResult,
 )
 
+from benchflow_kernel.tree import verdict_name
 from benchflow_kernel.world import Plan, World
 from benchflow_kernel.world.labels import labels_of
 
 from .journal import Journal
+from .step_return import step_return
 
 
-async def verify(plan: Plan, journal: Journal, world: World, leaf: str) -> None:
-    """Score the node `leaf` with every reward, in turn. The agents have been ended.
+@dataclass(frozen=True, slots=True)
+class _Matter:
+    """What is graded: the task, or one of its steps."""
 
-    A reward that fails, returns nothing usable or is late leaves an unscored result
-    that says so; the other ones are asked all the same. No fault becomes a number.
+    task: Task
+    rewards: Sequence[Reward]
+    log_dir: Path | None
+    step: str | None = None
+    goes_on: bool = False
+
+    def name_of(self, reward: Reward) -> str:
+        return reward.name if self.step is None else verdict_name(self.step, reward.name)
+
+
+async def verify(
+    plan: Plan, journal: Journal, world: World, leaf: str, ungraded: int | None
+) -> None:
+    """Score the leaf of a line, whose agents have been ended.
+
+    A reward that fails, returns nothing usable or is late leaves an unscored result that
+    says so; the other ones are asked all the same. No fault becomes a number. In a task of
+    several steps that is done for step `ungraded`, if there is one, and then the leaf's
+    return comes from all of their verdicts.
 
     Raises:
         EnvironmentError_: The final state cannot be read; nothing is scored.
     """
+    if not plan.task.steps:
+        matter = _Matter(plan.task, plan.planes.rewards, world.verifier_dir)
+        await _score_all(plan, journal, world, leaf, matter)
+        return
+    if ungraded is not None:
+        await verify_step(plan, journal, world, leaf, ungraded, goes_on=False)
+    result = step_return(plan.task, journal.node(leaf))
+    journal.append(NodeScored, node=leaf, name="reward", result=result)
+
+
+async def verify_step(
+    plan: Plan, journal: Journal, world: World, node: str, index: int, *, goes_on: bool
+) -> None:
+    """Score one step of the task at `node`, where it ended.
+
+    With `goes_on` the box is left for the next step. Each step has the verify deadline to
+    itself.
+
+    Raises:
+        EnvironmentError_: The state cannot be read; nothing is scored.
+    """
+    step = plan.task.steps[index].name
+    matter = _Matter(
+        task=plan.task.step(index),
+        rewards=plan.rewards(index),
+        log_dir=world.verifier_dir_of(step),
+        step=step,
+        goes_on=goes_on,
+    )
+    await _score_all(plan, journal, world, node, matter)
+
+
+async def _score_all(
+    plan: Plan, journal: Journal, world: World, node_id: str, matter: _Matter
+) -> None:
     state = await world.query() if plan.config.capture_state else None
     if state is not None:
-        journal.append(StateCaptured, node=leaf, state=state)
-    node = journal.node(leaf)
-    node.state = _node_state(plan, world, node)
+        journal.append(StateCaptured, node=node_id, state=state)
+    node = journal.node(node_id)
+    node.state = _node_state(plan, world, node, matter)
     deadline = asyncio.get_running_loop().time() + plan.config.deadlines.verify
     try:
-        for reward in plan.planes.rewards:
+        for reward in matter.rewards:
             result = await _score(reward, node, deadline)
-            journal.append(NodeScored, node=leaf, name=reward.name, result=result)
+            journal.append(NodeScored, node=node_id, name=matter.name_of(reward), result=result)
     finally:
         node.state = None
 
 
-def _node_state(plan: Plan, world: World, node: RolloutNode) -> NodeState:
+def _node_state(plan: Plan, world: World, node: RolloutNode, matter: _Matter) -> NodeState:
     return NodeState(
-        task=plan.task,
+        task=matter.task,
         provider=plan.planes.provider,
         sandbox=world.sandbox,
-        grading_spec=world.grading_spec,
+        grading_spec=world.grading_spec(matter.task),
         environment=world.environment,
         env_state=node.env_state,
-        log_dir=world.verifier_dir,
+        goes_on=matter.goes_on,
         labels=labels_of(plan, node.id),
+        log_dir=matter.log_dir,
     )
 
 

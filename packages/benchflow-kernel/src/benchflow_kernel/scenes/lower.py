@@ -15,6 +15,8 @@ class LoweredTurn:
     """As declared, with the scene's skills merged in."""
     prompt: str | None
     """`None` is the task's instruction."""
+    task_step: int = 0
+    """Which of the task's steps it belongs to; 0 in a task of one prompt."""
 
 
 def lower_scenes(config: RolloutConfig) -> tuple[LoweredTurn, ...]:

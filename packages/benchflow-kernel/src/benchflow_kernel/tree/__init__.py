@@ -2,6 +2,7 @@
 
 from .credit import advantages, credit_of
 from .fold import TreeFold, fold
+from .step_verdicts import step_verdicts, verdict_name
 from .to_json import TREE_SCHEMA_VERSION, tree_to_bytes, tree_to_json
 from .trajectory import trajectories, trajectory
 from .value import value_of, values_below
@@ -12,10 +13,12 @@ __all__ = [
     "advantages",
     "credit_of",
     "fold",
+    "step_verdicts",
     "trajectories",
     "trajectory",
     "tree_to_bytes",
     "tree_to_json",
     "value_of",
     "values_below",
+    "verdict_name",
 ]

@@ -2,12 +2,14 @@
 
 from .healthcheck import wait_healthy
 from .live import LiveWorld
-from .plan import Plan, make_plan
+from .plan import SOLUTION_DIR, Plan, make_plan
 from .planes import Planes
 from .sessions import CarriedSessions, LiveSessions
+from .setup_commands import run_setup
 from .world import World
 
 __all__ = [
+    "SOLUTION_DIR",
     "CarriedSessions",
     "LiveSessions",
     "LiveWorld",
@@ -15,5 +17,6 @@ __all__ = [
     "Planes",
     "World",
     "make_plan",
+    "run_setup",
     "wait_healthy",
 ]

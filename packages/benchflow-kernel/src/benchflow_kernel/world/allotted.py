@@ -15,7 +15,7 @@ def allotted(task: Task, deadlines: Deadlines) -> Deadlines:
     environment = task.config.environment
     parts = [task.step(index).config for index in range(len(task.steps))] or [task.config]
     longer = {
-        "execute": sum(_agent_sec(each, deadlines) for each in parts),
+        "execute": max(_agent_sec(each, deadlines) for each in parts),
         "verify": max(_grading_sec(each) for each in parts),
     }
     update = {

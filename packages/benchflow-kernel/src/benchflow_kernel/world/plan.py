@@ -7,10 +7,13 @@ from pathlib import Path
 from benchflow_contracts import (
     Agent,
     AgentNeeds,
+    Reward,
     Role,
     RolloutConfig,
     SandboxSpec,
     Task,
+    TaskError,
+    TaskVerifier,
     UnknownProviderError,
     UsageError,
 )
@@ -25,6 +28,9 @@ from .planes import Planes
 
 SKILLS_DIR = "/skills"
 """Where the task's skills lie inside the box."""
+
+SOLUTION_DIR = "/solution"
+"""Where an agent that may see the solution finds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +50,24 @@ class Plan:
     """The host directory of the skills that the agents are shown."""
     solution: bool
 
+    def asked(self, turn: LoweredTurn) -> Task:
+        """Return the task whose prompt `turn` is: one of several steps, or the task itself."""
+        return self.task.step(turn.task_step) if self.task.steps else self.task
+
+    def rewards(self, step: int) -> Sequence[Reward]:
+        """Return what grades a step of the task."""
+        return self.planes.step_rewards[step] if self.planes.step_rewards else self.planes.rewards
+
     @property
     def max_turns(self) -> int:
         """The declared turns, or more when the task allows its user that many."""
+        if self.task.steps:
+            return len(self.turns)
         return max(len(self.turns), self.task.config.agent.max_turns)
 
-    def grading_spec(self, spec: SandboxSpec) -> SandboxSpec:
+    def grading_spec(self, spec: SandboxSpec, verifier: TaskVerifier) -> SandboxSpec:
         """Return what a fresh grading box for a world made of `spec` is made of."""
-        return grading_box(spec, self.agent_env, self.task.config.verifier)
+        return grading_box(spec, self.agent_env, verifier)
 
 
 async def make_plan(task: Task, config: RolloutConfig, planes: Planes, rollout_id: str) -> Plan:
@@ -60,16 +76,16 @@ async def make_plan(task: Task, config: RolloutConfig, planes: Planes, rollout_i
     Raises:
         UsageError: An undeclared role, an unknown agent, two rewards of one name, or
             roles whose needs contradict each other.
-        TaskError: The task wants a variable of the operator's that it may not have.
+        TaskError: The task wants a variable of the operator's that it may not have, or has
+            several steps and nudges.
         AgentError: An agent cannot be made available on this machine.
     """
     task = with_host_env(task, config.forward_env)
     config = config.model_copy(update={"deadlines": allotted(task, config.deadlines)})
     skills = _skills(task, config)
-    turns = tuple(
-        replace(turn, role=_equipped(turn.role, task, skills)) for turn in lower_scenes(config)
-    )
-    _check_rewards([reward.name for reward in planes.rewards])
+    turns = _turns(task, config, skills)
+    for rewards in (planes.rewards, *planes.step_rewards):
+        _check_rewards([reward.name for reward in rewards])
     asked = [(turn.role, await _needs(planes, turn.role)) for turn in _first_of_each_role(turns)]
     needs = [need for _, need in asked]
     turns = tuple(_told_the_solution(turn, task, asked) for turn in turns)
@@ -84,6 +100,33 @@ async def make_plan(task: Task, config: RolloutConfig, planes: Planes, rollout_i
         skills=skills,
         solution=any(need.solution for need in needs),
     )
+
+
+def _turns(task: Task, config: RolloutConfig, skills: Path | None) -> tuple[LoweredTurn, ...]:
+    """Return the turns of all scenes, once for each step of the task.
+
+    Raises:
+        TaskError: The steps leave room for prompts of the user's own.
+    """
+    _check_steps(task)
+    prompted = [task.step(index) for index in range(len(task.steps))] or [task]
+    return tuple(
+        replace(turn, role=_equipped(turn.role, asked, skills), task_step=index)
+        for index, asked in enumerate(prompted)
+        for turn in lower_scenes(config)
+    )
+
+
+def _check_steps(task: Task) -> None:
+    if not task.steps:
+        return
+    nudged = bool(task.config.user.nudges)
+    if nudged or any(step.agent.max_turns > 1 for step in task.steps):
+        raise TaskError(
+            "a task of several steps has no prompts but those of its steps",
+            where=f"task.toml:{'user.nudges' if nudged else 'agent.max_turns'}",
+            hint="make each further prompt a step of its own",
+        )
 
 
 def agent_of(planes: Planes, role: Role) -> Agent:

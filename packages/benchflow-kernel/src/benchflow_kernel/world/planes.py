@@ -29,5 +29,7 @@ class Planes:
     """Called once per world: a forked child has a user of its own."""
     gateway: ModelGateway | None = None
     """Records every model call; without one, agents reach the endpoint through the relay."""
+    step_rewards: Sequence[Sequence[Reward]] = ()
+    """For a task of several steps, what grades each of them; empty is `rewards` for all."""
     seal: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     """Puts a code under the key `seal` of a kept checkpoint, for whoever goes on from it."""

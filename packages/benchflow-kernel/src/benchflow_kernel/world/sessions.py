@@ -105,7 +105,11 @@ class Sessions:
         return {name: (role, await held.carry()) for name, (role, held) in self._open.items()}
 
     async def aclose(self) -> None:
-        """End every agent. Idempotent; all are attempted, then the first error is raised."""
+        """End every agent, so that the next ones begin anew.
+
+        Idempotent; all are attempted, then the first error is raised.
+        """
+        self._carried.clear()
         errors: list[BenchFlowError] = []
         for name in reversed(list(self._open)):
             try:

@@ -22,6 +22,7 @@ from benchflow_contracts import (
     SandboxSpec,
     SandboxUnsupportedError,
     SnapshotError,
+    Task,
     UserModel,
 )
 
@@ -30,7 +31,7 @@ from benchflow_kernel.faults import boundary, within
 from .healthcheck import wait_healthy
 from .labels import labels_of
 from .live import LiveWorld
-from .plan import SKILLS_DIR, Plan
+from .plan import SKILLS_DIR, SOLUTION_DIR, Plan
 from .sessions import CarriedSessions, Sessions
 from .setup_commands import run_setup
 
@@ -88,15 +89,18 @@ class World:
         assert self._user is not None, "the world is not set up"
         return self._user
 
-    @property
-    def grading_spec(self) -> SandboxSpec:
-        """What a fresh grading box is made of."""
-        return self._plan.grading_spec(self._spec)
+    def grading_spec(self, task: Task) -> SandboxSpec:
+        """Return what a fresh grading box for `task`, or for a step of it, is made of."""
+        return self._plan.grading_spec(self._spec, task.config.verifier)
 
     @property
     def verifier_dir(self) -> Path | None:
         """The host directory for the verifier's output."""
         return None if self._log_dir is None else self._log_dir / "verifier"
+
+    def verifier_dir_of(self, step: str) -> Path | None:
+        """Return the host directory for a verifier's output on one step of the task."""
+        return None if self._log_dir is None else self._log_dir / "steps" / step / "verifier"
 
     def setup(self) -> None:
         """Make the environment object and the user. Starts nothing."""
@@ -145,8 +149,38 @@ class World:
         self._enter("readiness")
         await self._gate()
         await self._healthy()
-        if image is None:
-            await self._mark()
+        if image is None and not self._plan.task.steps:
+            await self.mark()
+
+    async def mark(self) -> None:
+        """Let the sandbox tell what the agents change from what the task brought."""
+        sandbox, task = self.sandbox, self._plan.task
+        given = self._plan.config.isolation
+        designs = {given} if given else {each.verifier.isolation for each in task.steps}
+        if "twin" in (designs or {task.config.verifier.isolation}) and isinstance(
+            sandbox, ComparedSandbox
+        ):
+            with suppress(SandboxUnsupportedError):
+                async with within(self._plan.config.deadlines.start, "sandbox", "marking files"):
+                    await sandbox.mark()
+
+    async def upload(self, local: Path, remote: str, user: str = "root") -> None:
+        """Copy a file or directory of the task's in, within the deadline of the start."""
+        seconds = self._plan.config.deadlines.start
+        async with within(seconds, "sandbox", f"uploading {local.name!r}"):
+            await self.sandbox.upload(local, remote, user=user)
+
+    async def run(self, command: Sequence[str]) -> None:
+        """Run a command of ours as root.
+
+        Raises:
+            SandboxError: It did not exit with 0.
+        """
+        seconds, what = self._plan.config.deadlines.start, " ".join(command)
+        async with within(seconds, "sandbox", f"running {what!r}"):
+            result = await self.sandbox.exec(command, user="root", cwd="/")
+        if not result.ok:
+            raise SandboxError(f"{what!r} exited with {result.exit_code}: {result.stderr[-200:]}")
 
     async def quiesce(self) -> None:
         """Wait until the model line has no call in flight.
@@ -282,10 +316,10 @@ class World:
         """Bring in the task's files and run its setup commands."""
         task = self._plan.task
         if task.parts.files is not None:
-            await self._upload(task.parts.files, "/")
+            await self.upload(task.parts.files, "/")
         if task.parts.workdir_files is not None:
             spec = self.sandbox.spec
-            await self._upload(task.parts.workdir_files, spec.workdir, spec.user)
+            await self.upload(task.parts.workdir_files, spec.workdir, spec.user)
         await self._equip()
         commands = task.config.environment.setup_commands
         await run_setup(self.sandbox, commands, where="task.toml:environment.setup_commands")
@@ -293,24 +327,10 @@ class World:
     async def _equip(self) -> None:
         """Bring in what the plan's agents are shown, over what may be there."""
         if self._plan.skills is not None:
-            await self._upload(self._plan.skills, SKILLS_DIR)
+            await self.upload(self._plan.skills, SKILLS_DIR)
         solution = self._plan.task.parts.solution
-        if self._plan.solution and solution is not None:
-            await self._upload(solution, "/solution")
-
-    async def _mark(self) -> None:
-        """Let the sandbox tell what the agents change from what the task brought."""
-        sandbox = self.sandbox
-        grading = self._plan.config.isolation or self._plan.task.grading
-        if grading == "twin" and isinstance(sandbox, ComparedSandbox):
-            with suppress(SandboxUnsupportedError):
-                async with within(self._plan.config.deadlines.start, "sandbox", "marking files"):
-                    await sandbox.mark()
-
-    async def _upload(self, local: Path, remote: str, user: str = "root") -> None:
-        seconds = self._plan.config.deadlines.start
-        async with within(seconds, "sandbox", f"uploading {local.name!r}"):
-            await self.sandbox.upload(local, remote, user=user)
+        if self._plan.solution and solution is not None and not self._plan.task.steps:
+            await self.upload(solution, SOLUTION_DIR)
 
     async def _provision(
         self, image: SandboxImage | None, live: LiveWorld | None, state: EnvState | None

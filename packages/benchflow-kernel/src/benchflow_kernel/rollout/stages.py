@@ -1,0 +1,99 @@
+"""Stages: the steps of a task of several, on one line of its rollout."""
+
+from collections.abc import Sequence
+
+from benchflow_contracts import TaskStep
+
+from benchflow_kernel.faults import boundary
+from benchflow_kernel.tree import verdict_name
+from benchflow_kernel.world import SOLUTION_DIR, Plan, World, run_setup, wait_healthy
+
+from .journal import Journal
+from .start import Start
+from .step_return import shortfall
+from .verify import verify_step
+
+_SHARED = ("/logs/verifier", "/tests")
+"""What a verifier in the agent's own box leaves there."""
+
+
+class Stages:
+    """Makes each step ready before its first prompt, and grades it after its last one.
+
+    A checkpoint of a turn's start is taken when the step of that turn is ready and those
+    before it are graded, so that nothing of it is done again in a world made from one.
+    """
+
+    def __init__(self, plan: Plan, journal: Journal, world: World, start: Start) -> None:
+        self._plan = plan
+        self._journal = journal
+        self._world = world
+        self._start = start
+
+    async def open(self, index: int) -> None:
+        """Bring in what a world that was just made lacks of the step that it begins with.
+
+        Raises:
+            BenchFlowError: Its files, a command or its healthcheck failed.
+        """
+        checkpoint = self._start.checkpoint
+        if not self._plan.task.steps:
+            return
+        if checkpoint is None:
+            await self._prepare(self._step(index))
+            await self._world.mark()
+        elif checkpoint.kept:
+            await self._show_solution(self._step(index))
+
+    async def close(self, index: int, node: str) -> bool:
+        """Grade a step at `node`, where it ended; return whether another one may follow.
+
+        The agents have been ended, and the box is left for the next step.
+
+        Raises:
+            EnvironmentError_: The state at the end of the step cannot be read.
+        """
+        step = self._step(index)
+        self._journal.phase(self._start.id, "verify")
+        await verify_step(self._plan, self._journal, self._world, node, index, goes_on=True)
+        verdict = self._journal.node(node).results.get(verdict_name(step.name))
+        if verdict is not None and verdict.grading == "shared":
+            await self._clear(_SHARED)
+        return shortfall(step, verdict) is None
+
+    async def enter(self, index: int) -> None:
+        """Make the next step ready.
+
+        Raises:
+            BenchFlowError: Its files, a command or its healthcheck failed.
+        """
+        self._journal.phase(self._start.id, "setup")
+        await self._prepare(self._step(index))
+
+    async def _prepare(self, step: TaskStep) -> None:
+        where, files, world = f"task.toml:steps.{step.name}", step.parts.workdir_files, self._world
+        if files is not None:
+            await world.upload(files, world.sandbox.spec.workdir, world.sandbox.spec.user)
+        await run_setup(world.sandbox, step.setup_commands, where=f"{where}.setup_commands")
+        if step.healthcheck is not None:
+            with boundary("sandbox"):
+                check, where = step.healthcheck, f"{where}.healthcheck"
+                await wait_healthy(world.sandbox, check, where=where)
+        await self._show_solution(step)
+
+    async def _show_solution(self, step: TaskStep) -> None:
+        """Put the step's solution in the place of an earlier one's, if it may be seen at all."""
+        if not self._plan.solution:
+            return
+        await self._world.run(["rm", "-rf", SOLUTION_DIR])
+        if step.parts.solution is not None:
+            await self._world.upload(step.parts.solution, SOLUTION_DIR)
+
+    async def _clear(self, directories: Sequence[str]) -> None:
+        """Empty directories, and leave them to everybody, as Harbor does."""
+        await self._world.run(["rm", "-rf", *directories])
+        await self._world.run(["mkdir", "-p", *directories])
+        await self._world.run(["chmod", "777", *directories])
+
+    def _step(self, index: int) -> TaskStep:
+        return self._plan.task.steps[index]

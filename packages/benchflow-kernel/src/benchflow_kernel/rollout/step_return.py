@@ -1,0 +1,95 @@
+"""The return of a task of several steps, from the verdicts on them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchflow_contracts import RolloutNode, Task, TaskStep, VerifyResult
+
+from benchflow_kernel.tree import step_verdicts
+
+Graded = tuple[TaskStep, VerifyResult]
+"""A step that was graded, and its verdict."""
+
+
+def step_return(task: Task, leaf: RolloutNode) -> VerifyResult:
+    """Return what the way to `leaf` is worth, by `[task] step_reward`.
+
+    As in Harbor, steps that were never reached do not count. Other than there, a step that
+    was graded and has no verdict leaves the whole without a reward: else whoever breaks a
+    verifier would be rid of a bad one. `meta["steps"]` tells each step's own.
+    """
+    verdicts = step_verdicts(leaf)
+    graded = [(step, verdicts[step.name][1]) for step in task.steps if step.name in verdicts]
+    if not graded:
+        return VerifyResult.unscored("no step was graded")
+    meta = _meta(task, graded)
+    failed = next((one for one in graded if one[1].reward is None), None)
+    if failed is not None:
+        step, verdict = failed
+        return verdict.model_copy(
+            update={
+                "error": f"step {step.name!r} has no verdict: {verdict.error}",
+                "events": (),
+                "meta": meta,
+            }
+        )
+    step, last = graded[-1]
+    if task.config.step_reward == "final":
+        return last.model_copy(update={"events": (), "meta": meta})
+    return _mean(graded, meta)
+
+
+def shortfall(step: TaskStep, verdict: VerifyResult | None) -> str | None:
+    """Return why no further step runs after this verdict; `None` when one may.
+
+    A reward that is missing is below every `min_reward`.
+    """
+    if verdict is None or verdict.reward is None:
+        return f"step {step.name!r} has no verdict"
+    rewards = _named(step, verdict)
+    for name, least in step.min_reward.items():
+        given = rewards.get(name, -math.inf)
+        if given < least:
+            return f"step {step.name!r}: {name} = {given:g} is below min_reward {least:g}"
+    return None
+
+
+def _mean(graded: Sequence[Graded], meta: Mapping[str, Any]) -> VerifyResult:
+    """Return the mean by name, where a step that lacks a name has 0 there."""
+    rewards = [_named(step, verdict) for step, verdict in graded]
+    names = dict.fromkeys(name for one in rewards for name in one)
+    try:
+        mean = {name: math.fsum(r.get(name, 0) for r in rewards) / len(rewards) for name in names}
+        reward = mean["reward"] if "reward" in mean else math.fsum(mean.values()) / len(mean)
+    except OverflowError:
+        return VerifyResult.unscored("the mean of the steps' rewards is no finite number")
+    items = {name for _, verdict in graded for name in verdict.items}
+    return VerifyResult(
+        reward=reward,
+        items={name: value for name, value in mean.items() if name in items},
+        grading=graded[-1][1].grading,
+        meta=meta,
+    )
+
+
+def _named(step: TaskStep, verdict: VerifyResult) -> Mapping[str, float]:
+    """Return the rewards of a step by name; in Harbor's protocol they are the items alone."""
+    if step.verifier.protocol == "harbor" and verdict.items:
+        return verdict.items
+    return {"reward": verdict.reward or 0.0, **verdict.items}
+
+
+def _meta(task: Task, graded: Sequence[Graded]) -> dict[str, Any]:
+    told = [
+        {
+            "name": step.name,
+            "reward": verdict.reward,
+            "items": dict(verdict.items),
+            "grading": verdict.grading,
+            "error": verdict.error,
+        }
+        for step, verdict in graded
+    ]
+    stopped = shortfall(*graded[-1]) if len(graded) < len(task.steps) else None
+    return {"steps": told, **({} if stopped is None else {"stopped": stopped})}
