@@ -2,7 +2,7 @@ import os
 
 import pytest
 from benchflow_contracts.errors import SandboxError
-from benchflow_contracts.sandbox import ImageRecipe
+from benchflow_contracts.image import ImageRecipe
 from benchflow_sandbox_core.recipe import context
 from benchflow_sandbox_core.recipe.context import BuildContext
 from benchflow_sandbox_core.recipe.ignore import Ignore

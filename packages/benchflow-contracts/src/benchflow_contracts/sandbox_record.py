@@ -17,6 +17,9 @@ class ReapPolicy(Model):
     """Only those that carry all of these labels."""
     overdue: bool = False
     """Also those of living owners that are past their deadline. Their runs fail by that."""
+    built_images: bool = False
+    """Also the images that were made from recipes and that nothing uses now. They have no
+    owner, so that the other fields do not concern them."""
     dry_run: bool = False
 
 

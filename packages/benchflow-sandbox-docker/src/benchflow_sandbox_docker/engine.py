@@ -25,6 +25,9 @@ _TRIES = 10
 _API = "1.41"
 """What Docker 20.10 speaks, and everything later."""
 
+BRIDGE = "bridge"
+"""The engine's network that leads to the public."""
+
 
 class GoneError(SandboxError):
     """The engine knows nothing of that name."""
@@ -111,6 +114,11 @@ class Engine:
                 hint="is dockerd running?",
                 retryable=True,
             ) from error
+
+    async def has_network(self, name: str) -> bool:
+        """Whether there is a network of that name."""
+        found = await self.do("networks", names=[name])
+        return any(each["Name"] == name for each in found)
 
     async def remove(self, container: str) -> None:
         """Kill a container and remove it with its volumes. Idempotent."""

@@ -4,7 +4,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from benchflow_contracts.errors import SandboxError, SnapshotError
 from benchflow_contracts.sandbox import SandboxImage
@@ -24,30 +23,6 @@ class Images:
         self._known: dict[str, SandboxImage] = {}
         self._unwanted: list[str] = []
         self._sweeping = asyncio.Lock()
-
-    async def facts(self, reference: str) -> Facts:
-        """Return what is known of an image, which is pulled when it is not there.
-
-        Raises:
-            SandboxError: There is no such image.
-        """
-        try:
-            found = await self._engine.do("inspect_image", reference)
-        except GoneError:
-            found = await self._pull(reference)
-        return Facts.of(found)
-
-    async def _pull(self, reference: str) -> Any:  # noqa: ANN401 - the engine's JSON
-        try:
-            if reference.startswith("sha256:"):
-                raise SandboxError("a digest alone names no registry")  # noqa: TRY301
-            await self._engine.do("pull", reference)
-            return await self._engine.do("inspect_image", reference)
-        except SandboxError as error:
-            raise SandboxError(
-                f"there is no image {reference!r} here, and it cannot be pulled: {error}",
-                hint="`docker images` names what is here",
-            ) from error
 
     async def commit(self, container: str, facts: Facts, labels: Mapping[str, str]) -> SandboxImage:
         """Make an image of a container that stands still, with the labels of its sandbox.

@@ -1,7 +1,6 @@
 """The provider's workshop: makes, seals and removes containers of one owner."""
 
 import asyncio
-import os
 import secrets
 import shutil
 import time
@@ -15,34 +14,42 @@ from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
 from benchflow_sandbox_core.owner import ProcessIdentity
 from benchflow_sandbox_core.shield import finish_or
 
-from .engine import Engine
+from .engine import BRIDGE, Engine, GoneError
 from .facts import Facts
 from .home import make_ready
 from .images import Images
 from .labels import BOX, PREFIX, Label
 from .machine import DockerMachine
-from .plan import NETWORKS, Plan
+from .plan import Plan
 from .sandbox import DockerSandbox
 from .services import Stack
+from .sources import Sources
 from .written import Written
 
 
 class Keeper:
     """Owns every container and snapshot of one provider."""
 
-    def __init__(self, engine: Engine, directory: Path, image: str) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        directory: Path,
+        owner: ProcessIdentity,
+        images: Images,
+        sources: Sources,
+    ) -> None:
         self.engine = engine
+        self.images = images
         self._directory = directory
-        self._image = image
-        self._owner = ProcessIdentity.of(os.getpid())
-        self.images = Images(engine, self._owner)
+        self._owner = owner
+        self.sources = sources
         self._written = Written(engine)
         self._sandboxes: dict[str, DockerSandbox] = {}
         self._labels: dict[str, Label] = {}
         self._facts: dict[str, Facts] = {}
         self._containers: dict[str, str] = {}
         """The engine's own names."""
-        self._sources: dict[str, str] = {}
+        self._parents: dict[str, str] = {}
         """The snapshots that sandboxes were made from."""
         self._stacks: dict[str, Stack] = {}
 
@@ -54,7 +61,7 @@ class Keeper:
         Raises:
             SandboxError: It did not start; nothing is left behind.
         """
-        if spec.network == "public" and not await self.has_bridge():
+        if spec.network == "public" and not await self.engine.has_network(BRIDGE):
             raise SandboxUnsupportedError(
                 "the engine has no network 'bridge' to the public",
                 hint="start dockerd without --bridge=none",
@@ -64,8 +71,18 @@ class Keeper:
                 "what services hold is in no snapshot: no other sandbox can go on from one",
                 hint="restore the sandbox itself, or fork a task without services",
             )
-        reference = self._reference(spec) if image is None else self.images.check(image)
-        facts = await self.images.facts(reference)
+        try:
+            return await self._create(spec, image, labels)
+        except GoneError:
+            if image is not None or spec.recipe is None:
+                raise
+            self.sources.forget(spec)
+            return await self._create(spec, None, labels)
+
+    async def _create(
+        self, spec: SandboxSpec, image: SandboxImage | None, labels: Mapping[str, str]
+    ) -> DockerSandbox:
+        facts = await self.sources.facts(spec, image)
         name = f"d-{secrets.token_hex(6)}"
         label = Label(name, self._owner, time.time(), dict(labels))
         stack = self._stack(label, spec)
@@ -92,22 +109,13 @@ class Keeper:
         return stack
 
     async def _image_of(self, image: str | None, recipe: ImageRecipe | None) -> str:
-        reference = self._reference(SandboxSpec(image=image, recipe=recipe))
-        return (await self.images.facts(reference)).id
+        return (await self.sources.facts(SandboxSpec(image=image, recipe=recipe), None)).id
 
     def stack(self, sandbox: DockerSandbox) -> Stack:
         """Return the services of a sandbox; raise `SandboxError` when it has none."""
         if sandbox.id not in self._stacks:
             raise SandboxError(f"sandbox {sandbox.id!r} has no services")
         return self._stacks[sandbox.id]
-
-    async def has_bridge(self) -> bool:
-        """Whether the engine leads containers to the public."""
-        found = await self.engine.do("networks", names=[NETWORKS["public"]])
-        return any(each["Name"] == NETWORKS["public"] for each in found)
-
-    def _reference(self, spec: SandboxSpec) -> str:
-        return self._image if spec.image in {None, "host"} else str(spec.image)
 
     async def _start(self, sandbox: DockerSandbox, facts: Facts) -> DockerMachine:
         pipes = self._directory / sandbox.id / secrets.token_hex(4)
@@ -158,7 +166,7 @@ class Keeper:
 
     async def mark(self, sandbox: DockerSandbox) -> None:
         """Remember the files of a container that was made from its spec."""
-        image = self._sources.get(sandbox.id, "")
+        image = self._parents.get(sandbox.id, "")
         await self._written.mark(sandbox.id, sandbox.machine.container, image=image)
 
     async def changes(self, sandbox: DockerSandbox) -> FileDiff:
@@ -166,13 +174,13 @@ class Keeper:
         return await self._written.changes(sandbox.id, sandbox.machine.container)
 
     def _came_from(self, sandbox: DockerSandbox, image: SandboxImage) -> None:
-        self._sources[sandbox.id] = image.ref
+        self._parents[sandbox.id] = image.ref
         self._written.forget(sandbox.id)
         self._written.carry(image.ref, sandbox.id)
 
     async def restart(self, sandbox: DockerSandbox, image: SandboxImage) -> None:
         """Remove the container; let the sandbox adopt another, made from `image`."""
-        facts = await self.images.facts(self.images.check(image))
+        facts = await self.sources.facts(sandbox.spec, image)
         await self._remove_container(sandbox)
         self._came_from(sandbox, image)
         sandbox.adopt(await self._start(sandbox, facts), facts)
@@ -188,7 +196,7 @@ class Keeper:
                 del self._stacks[sandbox.id]
             del self._sandboxes[sandbox.id], self._labels[sandbox.id]
             self._facts.pop(sandbox.id, None)
-            self._sources.pop(sandbox.id, None)
+            self._parents.pop(sandbox.id, None)
             self._written.forget(sandbox.id)
             await self.images.sweep()
 

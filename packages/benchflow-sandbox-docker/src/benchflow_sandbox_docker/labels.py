@@ -10,7 +10,7 @@ from benchflow_sandbox_core.owner import ProcessIdentity
 
 PROVIDER = "docker"
 KIND = "benchflow.kind"
-BOX, IMAGE = "box", "snapshot"
+BOX, IMAGE, BUILT = "box", "snapshot", "built"
 PREFIX = "benchflow-"
 """Of the names of our containers."""
 _ID, _OWNER, _CREATED, _GIVEN = (f"benchflow.{key}" for key in ("id", "owner", "created", "labels"))

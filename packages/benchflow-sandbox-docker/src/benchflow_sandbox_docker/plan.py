@@ -10,6 +10,8 @@ from benchflow_sandbox_core.guest.port import INIT
 from benchflow_sandbox_core.spec import check_spec
 from benchflow_sandbox_native import guest_path
 
+from .engine import BRIDGE
+
 CAPABILITIES = (
     "CHOWN",
     "DAC_OVERRIDE",
@@ -22,7 +24,7 @@ CAPABILITIES = (
     "SETUID",
 )
 """What package managers and services need of root, and what takes all of it from other users."""
-NETWORKS: dict[NetworkMode, str] = {"none": "none", "model-only": "none", "public": "bridge"}
+NETWORKS: dict[NetworkMode, str] = {"none": "none", "model-only": "none", "public": BRIDGE}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,18 @@
 """What containers can do on this machine, found out by doing it."""
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 from benchflow_contracts.errors import SandboxError
+from benchflow_contracts.image import ImageRecipe
 from benchflow_contracts.limits import ResourceKind
 from benchflow_contracts.sandbox import NetworkMode, SandboxCapabilities, SandboxSpec, SnapshotLevel
 
+from .engine import BRIDGE
+from .images import remove_image
 from .keeper import Keeper
 
+_BUILD_SECONDS = 60
 _NOTES = {
     "live": "files only: an engine's checkpoints leave processes behind that nobody can attach to; "
     "the local sandbox takes live snapshots",
@@ -40,7 +47,8 @@ async def probe(keeper: Keeper) -> SandboxCapabilities:
             notes["freeze" if not freeze else "filesystem"] = str(error)
     finally:
         await sandbox.teardown()
-    if await keeper.has_bridge():
+    builds = await _builds(keeper, notes)
+    if await keeper.engine.has_network(BRIDGE):
         modes.add("public")
     else:
         notes["public"] = "the engine has no network 'bridge'"
@@ -52,6 +60,7 @@ async def probe(keeper: Keeper) -> SandboxCapabilities:
         users=users,
         freeze=freeze,
         services=services,
+        builds=builds,
         notes=notes,
     )
 
@@ -63,6 +72,20 @@ async def _has_services(keeper: Keeper, notes: dict[str, str]) -> bool:
     except SandboxError as error:
         notes["services"] = str(error)
         return False
+    return True
+
+
+async def _builds(keeper: Keeper, notes: dict[str, str]) -> bool:
+    """Make an image of nothing, and remove it."""
+    with TemporaryDirectory(prefix="benchflow-") as context:
+        (Path(context) / "Dockerfile").write_text(f"FROM scratch\nLABEL probe={context}\n")
+        spec = SandboxSpec(recipe=ImageRecipe(context=Path(context), timeout_sec=_BUILD_SECONDS))
+        try:
+            made = await keeper.sources.facts(spec, None)
+        except SandboxError as error:
+            notes["builds"] = str(error)
+            return False
+    await remove_image(keeper.engine, made.id)
     return True
 
 

@@ -19,13 +19,17 @@ from benchflow_sandbox_core.closing import Closing
 from benchflow_sandbox_core.home import home
 from benchflow_sandbox_core.owner import ProcessIdentity
 
+from .building.recipes import Recipes
 from .engine import Engine
+from .images import Images
 from .keeper import Keeper
 from .labels import PROVIDER
 from .plan import check
 from .probe import probe
+from .pull import PullPolicy, pull_policy
 from .reap import boxes, claim, reap
 from .sandbox import DockerSandbox
+from .sources import Sources
 
 IMAGE = "BENCHFLOW_DOCKER_IMAGE"
 """The environment variable that names the default image, when nothing else does."""
@@ -40,9 +44,10 @@ class DockerProvider(Closing):
     the engine: they are named pipes in a directory that the container sees. So the engine must
     be on this host; `$DOCKER_HOST` may name its Unix socket.
 
-    `image` is what a spec without one means; unset, $BENCHFLOW_DOCKER_IMAGE says it. `store` is
-    where the directories of pipes are; by default one per user. A call to the engine that takes
-    more than `call_seconds` has failed.
+    `image` is what a spec without one means; unset, $BENCHFLOW_DOCKER_IMAGE says it. `pull` is
+    when images and the bases of recipes are fetched: `missing` unless $BENCHFLOW_DOCKER_PULL
+    says otherwise. `store` is where the directories of pipes are; by default one per user. A
+    call to the engine that takes more than `call_seconds` has failed.
     """
 
     def __init__(
@@ -50,9 +55,11 @@ class DockerProvider(Closing):
         *,
         allow_unisolated: bool = False,  # noqa: ARG002 - a container is always isolated
         image: str | None = None,
+        pull: PullPolicy | None = None,
         store: Path | None = None,
         call_seconds: int = 120,
     ) -> None:
+        self._policy: PullPolicy = pull_policy(pull)
         self._image = image or os.environ.get(IMAGE) or _IMAGE
         self._directory = store or home() / "docker"
         self._call_seconds = call_seconds
@@ -139,7 +146,10 @@ class DockerProvider(Closing):
                 engine = await self._connect()
                 owner = ProcessIdentity.of(os.getpid())
                 self._place = claim(self._directory, f"{os.getpid()}-{secrets.token_hex(4)}", owner)
-                self._keeper = Keeper(engine, self._place, self._image)
+                images = Images(engine, owner)
+                recipes = Recipes(engine, self._directory, self._policy)
+                sources = Sources(engine, images, recipes, self._policy, self._image)
+                self._keeper = Keeper(engine, self._place, owner, images, sources)
             return self._keeper
 
 

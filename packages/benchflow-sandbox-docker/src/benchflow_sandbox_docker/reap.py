@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
+from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox_record import ReapPolicy, SandboxRecord
 from benchflow_sandbox_core.owner import ProcessIdentity
 
 from .engine import Engine
 from .images import remove_image
-from .labels import BOX, IMAGE, KIND, Label, box_of
+from .labels import BOX, BUILT, IMAGE, KIND, Label, box_of
 from .services import sweep_services
 
 _OWNER = "owner.json"
@@ -45,7 +46,18 @@ async def reap(engine: Engine, directory: Path, policy: ReapPolicy) -> list[Sand
         await sweep_services(engine)
         await _sweep_images(engine, policy)
         sweep_places(directory)
+    if policy.built_images and not policy.dry_run:
+        await _sweep_built(engine)
     return removed
+
+
+async def _sweep_built(engine: Engine) -> None:
+    for image in await engine.labelled("images", [f"{KIND}={BUILT}"]):
+        for name in image["RepoTags"] or ():
+            # Without force the engine keeps one that a container uses; what it was made from
+            # goes with it.
+            with suppress(SandboxError):
+                await engine.do("remove_image", name)
 
 
 async def _sweep_images(engine: Engine, policy: ReapPolicy) -> None:

@@ -62,6 +62,7 @@ async def prune(
     options: Run = RunOptions(),
     label: tuple[str, ...] = (),
     overdue: bool = False,
+    images: bool = False,
     dry_run: bool = False,
     json: Json = False,
 ) -> None:
@@ -78,10 +79,13 @@ async def prune(
         options: --sandbox names the provider.
         label: Only those with this label, as KEY=VALUE. May be given again.
         overdue: Also those of living runs that are past their deadline; their rollouts fail.
+        images: Also the images that were made from Dockerfiles of tasks and are not in use.
         dry_run: Only say what would be removed.
     """
     async with open_provider(options) as provider:
-        policy = ReapPolicy(labels=_labels(label), overdue=overdue, dry_run=dry_run)
+        policy = ReapPolicy(
+            labels=_labels(label), overdue=overdue, built_images=images, dry_run=dry_run
+        )
         removed = await provider.reap(policy)
         late = [r async for r in provider.sandboxes() if r.owner_alive and r.overdue(time.time())]
     if json:

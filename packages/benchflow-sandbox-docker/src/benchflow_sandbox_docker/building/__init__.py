@@ -1,0 +1,1 @@
+"""Images from Dockerfiles, made by the engine."""

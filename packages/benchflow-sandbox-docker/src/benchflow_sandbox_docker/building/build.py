@@ -1,0 +1,129 @@
+"""One build."""
+
+import asyncio
+import stat
+import tarfile
+import tempfile
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import IO, Any, cast
+
+import requests
+from benchflow_contracts.errors import SandboxError, SandboxTimeoutError
+from benchflow_contracts.image import ImageRecipe
+from benchflow_sandbox_core.recipe.context import BuildContext, ContextEntry
+from benchflow_sandbox_core.shield import finish
+from docker import APIClient
+from docker.errors import DockerException
+from docker.types import CancellableStream
+from docker.utils.json_stream import json_stream
+
+from .output import BuildOutput
+
+_IN_MEMORY = 16 << 20
+_CHUNK = 65536
+
+
+class Build:
+    """Makes an image of a context, in a thread that another may end."""
+
+    def __init__(self, api: APIClient, recipe: ImageRecipe, context: BuildContext) -> None:
+        self._api = api
+        self._recipe = recipe
+        self._context = context
+        self._stream: CancellableStream[Any] | None = None
+        self._killed = False
+
+    async def run(self, tag: str, options: Mapping[str, str]) -> None:
+        """Build; the engine has the image under `tag` on return.
+
+        Cancellation and the recipe's timeout end what the engine runs.
+
+        Raises:
+            SandboxTimeoutError: It took too long.
+            SandboxError: It failed, with the instruction and the last of its output.
+        """
+        output = BuildOutput(self._recipe.dockerfile, self._context.dockerfile, tag)
+        limit = self._recipe.timeout_sec
+        running = asyncio.get_running_loop().create_task(
+            asyncio.to_thread(self._build, output, {"t": tag, **options})
+        )
+        try:
+            async with asyncio.timeout(limit):
+                await asyncio.shield(running)
+        except TimeoutError as error:
+            await finish(self._end(running))
+            raise SandboxTimeoutError(
+                f"the image was not built in {limit:g} s{output.shown}", where=output.where
+            ) from error
+        except asyncio.CancelledError:
+            await finish(self._end(running))
+            raise
+
+    async def _end(self, running: "asyncio.Task[None]") -> None:
+        self._killed = True
+        if self._stream is not None:
+            # The engine ends a build whose caller hung up.
+            with suppress(OSError):
+                self._stream.close()
+        with suppress(SandboxError):
+            await running
+
+    def _build(self, output: BuildOutput, options: Mapping[str, str]) -> None:
+        try:
+            with tempfile.SpooledTemporaryFile(_IN_MEMORY) as packed:
+                self._pack(cast("IO[bytes]", packed))
+                packed.seek(0)
+                self._post(cast("IO[bytes]", packed), output, options)
+        except (DockerException, requests.RequestException) as error:
+            raise SandboxError(
+                f"the engine cannot be reached: {error}", hint="is dockerd running?", retryable=True
+            ) from error
+
+    def _post(self, packed: IO[bytes], output: BuildOutput, options: Mapping[str, str]) -> None:
+        # The SDK's own `build` gives nothing to end it by.
+        response = self._api.post(
+            f"{self._api.base_url}/v{self._api.api_version}/build",
+            params={"dockerfile": self._recipe.dockerfile, "rm": "1", "forcerm": "1", **options},
+            data=packed,
+            headers={"Content-Type": "application/x-tar"},
+            stream=True,
+            timeout=(60, self._recipe.timeout_sec),
+        )
+        with response:
+            if response.status_code != requests.codes.ok:
+                raise output.failed(_message(response))
+            events = json_stream(response.iter_content(None))
+            self._stream = CancellableStream(events, response)
+            if self._killed:
+                return
+            for event in cast("Iterable[Mapping[str, Any]]", self._stream):
+                output.take(event)
+
+    def _pack(self, packed: IO[bytes]) -> None:
+        with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+            for entry in self._context.entries:
+                if self._killed:
+                    return
+                _add(archive, entry)
+
+
+def _add(archive: tarfile.TarFile, entry: ContextEntry) -> None:
+    member = tarfile.TarInfo(entry.path)
+    member.mode, member.mtime = entry.mode, int(entry.info.st_mtime)
+    if entry.is_directory:
+        member.type = tarfile.DIRTYPE
+        archive.addfile(member)
+    elif entry.is_file:
+        with entry.open() as file:
+            member.size = entry.info.st_size
+            archive.addfile(member, file)
+    elif stat.S_ISLNK(entry.info.st_mode):
+        member.type, member.linkname = tarfile.SYMTYPE, entry.target
+        archive.addfile(member)
+
+
+def _message(response: requests.Response) -> str:
+    with suppress(ValueError, TypeError, KeyError):
+        return str(response.json()["message"])
+    return f"{response.status_code} {response.reason}"

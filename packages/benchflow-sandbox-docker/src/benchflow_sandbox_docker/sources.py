@@ -1,0 +1,89 @@
+"""What a sandbox is made from."""
+
+from benchflow_contracts.errors import SandboxError, SandboxLimitError, SandboxTimeoutError
+from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
+
+from .building.recipes import Recipes
+from .engine import Engine, GoneError
+from .facts import Facts
+from .images import Images
+from .pull import PULL, PullPolicy
+
+
+class _AbsentError(SandboxError):
+    """An image is not here, and does not come."""
+
+
+class Sources:
+    """Finds, pulls or makes images.
+
+    In this order: the snapshot, the spec's recipe, the image that it names, and else the
+    provider's default. None stands in for another that is not there.
+    """
+
+    def __init__(
+        self, engine: Engine, images: Images, recipes: Recipes, policy: PullPolicy, default: str
+    ) -> None:
+        self._engine = engine
+        self._images = images
+        self._recipes = recipes
+        self._policy = policy
+        self._default = default
+        self._pulled: set[str] = set()
+
+    async def facts(self, spec: SandboxSpec, image: SandboxImage | None) -> Facts:
+        """Return the image that a sandbox is made from.
+
+        Raises:
+            SnapshotError: The snapshot is not known here.
+            SandboxError: The image is not there, or cannot be made.
+        """
+        if image is not None:
+            return await self.inspect(self._images.check(image))
+        if spec.recipe is not None:
+            return await self._recipes.facts(spec.recipe)
+        default = spec.image in {None, "host"}
+        name = self._default if default else str(spec.image)
+        try:
+            return await self._named(name)
+        except _AbsentError as error:
+            why = "the default of this provider" if default else "named by the task or the run"
+            raise SandboxError(
+                f"there is no image {name!r}, {why}: {error}",
+                hint="`docker images` names what is here; "
+                f"{PULL}=missing|always|never says what is fetched",
+                retryable=error.retryable,
+            ) from error
+
+    def forget(self, spec: SandboxSpec) -> None:
+        """Look for the image of a recipe anew: it was removed."""
+        if spec.recipe is not None:
+            self._recipes.forget(spec.recipe)
+
+    async def inspect(self, name: str) -> Facts:
+        """Return what the engine says of an image that it has; raise `GoneError`."""
+        return Facts.of(await self._engine.do("inspect_image", name))
+
+    async def _named(self, name: str) -> Facts:
+        if self._policy == "always" and name not in self._pulled:
+            await self._pull(name)
+        try:
+            return await self.inspect(name)
+        except GoneError as error:
+            if self._policy == "never":
+                raise _AbsentError("it is not here, and nothing is pulled") from error
+            await self._pull(name)
+            return await self.inspect(name)
+
+    async def _pull(self, name: str) -> None:
+        if name.startswith("sha256:"):
+            raise _AbsentError("it is not here, and a digest alone names no registry")
+        try:
+            await self._engine.do("pull", name)
+        except (SandboxLimitError, SandboxTimeoutError):
+            raise
+        except SandboxError as error:
+            raise _AbsentError(
+                f"it is not here, and it cannot be pulled: {error}", retryable=error.retryable
+            ) from error
+        self._pulled.add(name)

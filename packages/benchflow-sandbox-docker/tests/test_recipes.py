@@ -1,0 +1,248 @@
+import asyncio
+import os
+import subprocess
+import sys
+import uuid
+
+import docker
+import pytest
+from benchflow_contracts import ImageRecipe, ReapPolicy, SandboxSpec
+from benchflow_contracts.errors import SandboxError, SandboxTimeoutError
+from benchflow_sandbox_docker import DockerProvider
+from benchflow_sandbox_docker.building import recipes as module
+
+RUNNER = """
+import asyncio, sys
+from pathlib import Path
+from benchflow_contracts import ImageRecipe, SandboxSpec
+from benchflow_sandbox_docker import DockerProvider
+
+async def main():
+    recipe = ImageRecipe(context=Path(sys.argv[1]))
+    async with DockerProvider(store=Path(sys.argv[2])) as provider:
+        box = await provider.create(SandboxSpec(recipe=recipe))
+        print((await box.exec("cat /made")).stdout, end="")
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def api():
+    client = docker.APIClient(version="1.41")
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def recipe(image, tmp_path, api):
+    """Write a context whose Dockerfile begins with our base image; its images go after."""
+    context, mark = tmp_path / "context", uuid.uuid4().hex
+    context.mkdir()
+
+    def write(dockerfile="", base=image, timeout_sec=60, **files):
+        text = f"FROM {base}\nLABEL test={mark}\n{dockerfile}"
+        for name, content in {"Dockerfile": text, **files}.items():
+            (context / name).write_text(content)
+        return ImageRecipe(context=context, timeout_sec=timeout_sec)
+
+    yield write
+    for made in api.images(filters={"label": [f"test={mark}"]}):
+        for name in set(made["RepoTags"] or ()) - {"<none>:<none>"} or {made["Id"]}:
+            api.remove_image(name)
+
+
+@pytest.fixture
+def builds(monkeypatch):
+    """The names of the images that are built in this process."""
+    made = []
+    run = module.Build.run
+
+    async def counted(self, tag, options):
+        made.append(tag)
+        await run(self, tag, options)
+
+    monkeypatch.setattr(module.Build, "run", counted)
+    return made
+
+
+def test_eight_that_ask_at_once_get_one_image_and_a_change_makes_another(
+    with_provider, recipe, builds, tmp_path
+):
+    made = recipe("COPY given /made\nRUN echo built >> /made\nUSER 7\nWORKDIR /own\n", given="1\n")
+
+    async def check(provider):
+        spec = SandboxSpec(recipe=made, user="", workdir="")
+        async with asyncio.TaskGroup() as group:
+            boxes = [group.create_task(provider.create(spec)) for _ in range(8)]
+        for box in boxes:
+            assert (
+                await box.result().exec("cat /made; id -u; pwd")
+            ).stdout == "1\nbuilt\n7\n/own\n"
+        assert len(builds) == 1
+        (tmp_path / "context" / "given").write_text("2\n")
+        box = await provider.create(spec)
+        assert (await box.exec("cat /made")).stdout == "2\nbuilt\n"
+        assert len(builds) == 2
+        # An older state is found again, also by another provider.
+        (tmp_path / "context" / "given").write_text("1\n")
+        async with DockerProvider(store=tmp_path / "another") as another:
+            box = await another.create(spec)
+            assert (await box.exec("cat /made")).stdout == "1\nbuilt\n"
+        assert len(builds) == 2
+
+    with_provider(check)
+
+
+@pytest.mark.usefixtures("api")
+def test_processes_that_ask_at_once_build_once(recipe, tmp_path):
+    # A second run would write another time than the first, which the cache would then keep.
+    made = recipe("COPY given /\nRUN date +%N > /made && sleep 0.5\n", given=uuid.uuid4().hex)
+    command = [sys.executable, "-c", RUNNER, str(made.context), str(tmp_path / "store")]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2)]
+    said = {process.communicate(timeout=120)[0] for process in started}
+    assert len(said) == 1
+    assert said != {b""}
+
+
+@pytest.mark.parametrize(
+    ("dockerfile", "where", "words"),
+    [
+        ("RUN echo one && \\\n    echo the reason >&2 && false\n", "Dockerfile:3", "the reason"),
+        ("\n# comment\nCOPY absent /\n", "Dockerfile:5", "absent"),
+        ("NONSENSE x\n", "Dockerfile:3", "NONSENSE"),
+        ("RUN --mount=type=cache,target=/x true\n", "Dockerfile:3", "BuildKit"),
+    ],
+)
+def test_a_build_that_fails_names_the_line_and_shows_the_end(
+    with_provider, recipe, dockerfile, where, words
+):
+    made = recipe(dockerfile)
+
+    async def check(provider):
+        with pytest.raises(SandboxError, match=words) as caught:
+            await provider.create(SandboxSpec(recipe=made))
+        assert caught.value.where == where
+        assert caught.value.hint
+
+    with_provider(check)
+
+
+def test_a_build_ends_with_its_time_or_its_caller_and_leaves_no_container(
+    with_provider, recipe, api
+):
+    word = uuid.uuid4().hex
+    made = recipe(f"RUN echo begun; sleep 1000; : {word}\n", timeout_sec=3)
+    late = recipe(f"RUN echo begun; sleep 1001; : {word}\n", timeout_sec=3)
+
+    def commands(**which):
+        return [each["Command"] for each in api.containers(**which) if word in each["Command"]]
+
+    async def until(condition):
+        async with asyncio.timeout(30):
+            while not condition():  # noqa: ASYNC110 - the engine tells of nothing
+                await asyncio.sleep(0.05)
+
+    async def check(provider):
+        with pytest.raises(SandboxTimeoutError, match="not built in 3 s") as caught:
+            await provider.create(SandboxSpec(recipe=late))
+        assert caught.value.where == "Dockerfile:3"
+        assert "begun" in str(caught.value)
+        long = made.model_copy(update={"timeout_sec": 500})
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(provider.create(SandboxSpec(recipe=long)))
+            await until(commands)
+            task.cancel()
+        # The engine removes them in its own time.
+        await until(lambda: not commands(all=True))
+
+    with_provider(check)
+
+
+def test_what_is_linked_or_ignored_does_not_get_in(with_provider, recipe, tmp_path):
+    made = recipe("COPY . /in\n", **{".dockerignore": "secret*\n", "secret": "s", "kept": "k"})
+    (tmp_path / "context" / "out").symlink_to("/etc/shadow")
+    (tmp_path / "outside").write_text("the host's")
+    (tmp_path / "context" / "up").symlink_to("../outside")
+
+    async def check(provider):
+        box = await provider.create(SandboxSpec(recipe=made))
+        assert (await box.exec("ls /in; readlink /in/out /in/up")).stdout.split() == [
+            *("Dockerfile", "kept", "out", "up"),
+            *("/etc/shadow", "../outside"),
+        ]
+        os.mkfifo(tmp_path / "context" / "pipe")
+        with pytest.raises(SandboxError, match="pipe"):
+            await provider.create(SandboxSpec(recipe=made))
+
+    with_provider(check)
+
+
+def test_a_base_that_moved_makes_another_image(with_provider, recipe, api, image, builds):
+    base = f"benchflow-test-{uuid.uuid4().hex}"
+    api.tag(image, base)
+    made = recipe("RUN true\n", base=base)
+
+    async def check(provider):
+        await provider.create(SandboxSpec(recipe=made))
+        moved = (await provider.create(SandboxSpec())).machine
+        await moved.engine.do("commit", moved.container, base, changes=["ENV MOVED=1"])
+
+    async def again(provider):
+        box = await provider.create(SandboxSpec(recipe=made))
+        assert (await box.exec("echo $MOVED")).stdout == "1\n"
+
+    try:
+        with_provider(check)
+        with_provider(again)
+        assert len(set(builds)) == 2
+    finally:
+        api.remove_image(base, force=True)
+
+
+def test_an_image_that_was_removed_meanwhile_is_made_again(with_provider, recipe, api, builds):
+    made = recipe("RUN true\n")
+
+    async def check(provider):
+        box = await provider.create(SandboxSpec(recipe=made))
+        await box.teardown()
+        api.remove_image(builds[0])
+        box = await provider.create(SandboxSpec(recipe=made))
+        assert (await box.exec("true")).ok
+        assert len(builds) == 2
+
+    with_provider(check)
+
+
+def test_pruning_removes_images_of_recipes_that_nobody_uses(with_provider, recipe, api, builds):
+    made = recipe("RUN true\n")
+
+    async def check(provider):
+        box = await provider.create(SandboxSpec(recipe=made))
+        policy = ReapPolicy(labels={"job": "none"}, built_images=True)
+        await provider.reap(policy)
+        assert api.inspect_image(builds[0])
+        await box.teardown()
+        await provider.reap(policy.model_copy(update={"dry_run": True}))
+        await provider.reap(ReapPolicy(labels={"job": "none"}))
+        assert api.inspect_image(builds[0])
+        await provider.reap(policy)
+        with pytest.raises(docker.errors.ImageNotFound):
+            api.inspect_image(builds[0])
+
+    with_provider(check)
+
+
+def test_nothing_is_pulled_when_the_operator_says_so(image, recipe, tmp_path, monkeypatch):
+    monkeypatch.setenv("BENCHFLOW_DOCKER_PULL", "never")
+    absent = f"benchflow-absent-{uuid.uuid4().hex}"
+
+    async def main():
+        async with DockerProvider(image=image, store=tmp_path / "store") as provider:
+            await provider.create(SandboxSpec(recipe=recipe()))
+            with pytest.raises(SandboxError, match=f"base image '{absent}' is not here"):
+                await provider.create(SandboxSpec(recipe=recipe(base=absent)))
+            with pytest.raises(SandboxError, match=f"no image '{absent}', named by .* pulled"):
+                await provider.create(SandboxSpec(image=absent))
+
+    asyncio.run(main())
