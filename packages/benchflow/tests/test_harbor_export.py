@@ -125,6 +125,21 @@ def test_the_cause_of_a_missing_score_is_named(tmp_path):
     assert kind(5, status="running")[1] == "the rollout has not ended"
 
 
+def test_a_task_of_harbors_keeps_the_names_of_its_rewards_and_errors(tmp_path):
+    rollout = dataclasses.replace(fake_finished_rollout(), task_format="harbor")
+    leaves = rollout.tree.index
+    leaves["n4"].results = {"reward": VerifyResult(reward=0.5, items={"style": 0.0, "speed": 1.0})}
+    leaves["n3"].error = None
+    unscored = VerifyResult.unscored("empty", error_type="RewardFileEmptyError")
+    leaves["n3"].results = {"reward": unscored}
+    sick = NodeError(boundary="environment", type="ReadinessError", message="no db")
+    leaves["n5"].error = sick
+    trials = exported(tmp_path, rollout)
+    assert trials["n4"]["result"]["verifier_result"] == {"rewards": {"style": 0.0, "speed": 1.0}}
+    kinds = [trials[leaf]["result"]["exception_info"]["exception_type"] for leaf in ("n3", "n5")]
+    assert kinds == ["RewardFileEmptyError", "HealthcheckError"]
+
+
 def test_a_rollout_that_could_not_begin_is_a_trial_without_a_trajectory(tmp_path):
     root = RolloutNode(id="n0")
     tree = RolloutTree(

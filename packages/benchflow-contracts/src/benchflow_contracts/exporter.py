@@ -29,6 +29,8 @@ class FinishedRollout:
     """Seconds since the epoch."""
     task_path: Path | None = None
     """Where the task lay when it was run, if that is known; it may be gone since."""
+    task_format: str = "benchflow"
+    """`Task.format`."""
     events: Sequence[Event] = ()
     """The log that `tree` was folded from; it holds the times."""
     calls: Mapping[str, ModelCall] = field(default_factory=dict[str, ModelCall])

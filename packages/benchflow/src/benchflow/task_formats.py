@@ -16,6 +16,8 @@ from benchflow_contracts import (
 )
 from benchflow_kernel import Registry, find_tasks, load_task
 
+from benchflow.task_lock import read_lock
+
 _GROUP = "benchflow.adapters"
 
 
@@ -57,7 +59,22 @@ def runnable_tasks(source: str, *, dataset: str | None = None) -> FoundTasks:
     found = adapter_for(source)
     if found is None:
         raise own or UsageError("--dataset is for a registry.json", hint="leave it out")
-    return _loaded(found[1], found[1].list_tasks(source, dataset=dataset))
+    return _loaded(found[1], listed_tasks(found[1], source, dataset=dataset))
+
+
+def listed_tasks(
+    adapter: TaskAdapter, source: str, *, dataset: str | None = None
+) -> Sequence[ListedTask]:
+    """Return what `adapter` lists, held to the lock of imported tasks where there is one.
+
+    Raises:
+        TaskError: The source, or the lock beside its tasks, is malformed.
+        UsageError: As `TaskAdapter.list_tasks`.
+    """
+    listed = adapter.list_tasks(source, dataset=dataset)
+    path = Path(source)
+    lock = read_lock(path) or read_lock(path.parent)
+    return listed if lock is None else lock.held(listed)
 
 
 def runnable_task(source: str | Path) -> Task:
@@ -73,7 +90,7 @@ def runnable_task(source: str | Path) -> Task:
         found = adapter_for(str(source))
         if found is None:
             raise
-    listed = found[1].list_tasks(str(source))
+    listed = listed_tasks(found[1], str(source))
     if len(listed) != 1:
         names = ", ".join(task.name for task in listed[:5])
         raise UsageError(

@@ -85,6 +85,9 @@ GROUPS: dict[str, Group] = {
             "check": Command(
                 "benchflow.cli.tasks:check", "Check tasks: well-formed, nop = 0, oracle = 1."
             ),
+            "import": Command(
+                "benchflow.cli.tasks:bring", "Copy tasks of Harbor or Terminal-Bench, locked."
+            ),
             "init": Command("benchflow.cli.tasks:init", "Make a new task directory."),
             "list": Command("benchflow.cli.tasks:list_tasks", "List the tasks of a directory."),
         },

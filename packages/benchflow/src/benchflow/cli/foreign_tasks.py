@@ -1,8 +1,11 @@
 """Tasks of other formats, as the adapters in the registry read them."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from benchflow_contracts import ListedTask
+
+from benchflow.task_import import Imported
 
 from .output import note, print_json, print_table
 
@@ -31,6 +34,20 @@ def show_checked(tasks: Sequence[ListedTask], *, json: bool) -> int:
         for task in tasks:
             _explain(task)
     return 0 if all(task.ok for task in tasks) else 1
+
+
+def show_imported(brought: Imported, directory: Path, *, json: bool) -> int:
+    """Print what was brought and what was not; return the exit code."""
+    if json:
+        tasks = {folder: task.model_dump(mode="json") for folder, task in brought.tasks.items()}
+        refused = [_as_json(task) for task in brought.refused]
+        print_json({"directory": str(directory), "tasks": tasks, "refused": refused})
+    else:
+        rows = [(task.name, task.format, folder) for folder, task in brought.tasks.items()]
+        print_table(("task", "format", "folder"), rows, empty="no tasks were imported")
+        for task in brought.refused:
+            _explain(task)
+    return 1 if brought.refused else 0
 
 
 def _explain(task: ListedTask) -> None:

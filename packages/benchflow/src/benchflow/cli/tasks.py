@@ -10,11 +10,12 @@ from benchflow.options import RunOptions
 from benchflow.planes import open_provider
 from benchflow.rollout import run_in
 from benchflow.scaffold import write_task
-from benchflow.task_formats import adapter_for
+from benchflow.task_formats import adapter_for, listed_tasks
+from benchflow.task_import import import_tasks
 
 from . import format as fmt
 from .flags import Json, Run
-from .foreign_tasks import show_checked, show_listed
+from .foreign_tasks import show_checked, show_imported, show_listed
 from .output import note, print_json, print_table
 
 _EXPECTED = {"nop": 0.0, "oracle": 1.0}
@@ -41,7 +42,7 @@ async def check(
         no_run: Only read the files.
     """
     if (found := adapter_for(path)) is not None:
-        return show_checked(found[1].list_tasks(path), json=json)
+        return show_checked(listed_tasks(found[1], path), json=json)
     tasks = find_tasks(Path(path))
     rows: list[dict[str, object]] = []
     if no_run:
@@ -109,7 +110,7 @@ def list_tasks(path: str, *, dataset: str | None = None, json: Json = False) -> 
         dataset: The dataset of a registry, as NAME or NAME@VERSION.
     """
     if (found := adapter_for(path)) is not None:
-        show_listed(found[1].list_tasks(path, dataset=dataset), json=json)
+        show_listed(listed_tasks(found[1], path, dataset=dataset), json=json)
         return
     if dataset is not None:
         raise UsageError("--dataset is for a registry.json", hint="leave it out")
@@ -119,3 +120,30 @@ def list_tasks(path: str, *, dataset: str | None = None, json: Json = False) -> 
     else:
         rows = [(t.id, t.config.verifier.type, t.config.verifier.isolation, t.path) for t in tasks]
         print_table(("task", "verifier", "isolation", "path"), rows, empty=f"no tasks below {path}")
+
+
+def bring(
+    source: str,
+    dest: Path,
+    *,
+    dataset: str | None = None,
+    overwrite: bool = False,
+    json: Json = False,
+) -> int:
+    """Copy tasks of Harbor and Terminal-Bench to a directory, and lock their digests.
+
+    They stay what they are. `tasks.lock.json` beside them says where they came from; a task
+    that was changed since is refused. Exit code 1 when a task could not be brought.
+
+    Examples:
+        bench tasks import https://github.com/org/tasks@main tasks
+        bench tasks import registry.json tasks --dataset some-set@1.0
+
+    Args:
+        source: A task directory, a directory of them, a git URL or a registry.json.
+        dest: The directory that gets a folder for each task.
+        dataset: The dataset of a registry, as NAME or NAME@VERSION.
+        overwrite: Replace the folders of tasks that are there already.
+    """
+    brought = import_tasks(source, dest, dataset=dataset, overwrite=overwrite)
+    return show_imported(brought, dest, json=json)

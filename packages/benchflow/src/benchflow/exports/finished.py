@@ -35,6 +35,7 @@ def read_finished(directory: Path) -> FinishedRollout:
             sandbox=options.sandbox,
             finished_at=events[-1].ts,
             task_path=Path(config["task_path"]),
+            task_format=str(config.get("task_format", "benchflow")),
             events=events,
             calls=read_model_calls(directory),
             directory=directory,

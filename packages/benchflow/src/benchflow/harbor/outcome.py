@@ -10,12 +10,20 @@ from .steps import iso
 _MODES = {"hermetic": "separate", "twin": "shared", "shared": "shared"}
 """A twin's tests see the agent's file system, as those of Harbor's `shared` do."""
 
+_HARBORS_NAMES = {"ReadinessError": "HealthcheckError"}
+"""Where Harbor has another name for what happened; grading errors have its names already."""
 
-def rewards(leaf: RolloutNode) -> dict[str, float] | None:
-    """Return the rewards by name, the leaf's return as `reward` before its parts."""
+
+def rewards(leaf: RolloutNode, task_format: str) -> dict[str, float] | None:
+    """Return the rewards by name, the leaf's return as `reward` before its parts.
+
+    A task of Harbor's has the names that its own tests gave, and no other.
+    """
     verdict = leaf.results.get("reward")
     if verdict is None or verdict.reward is None:
         return None
+    if task_format != "benchflow" and verdict.items:
+        return {plain_text(key): value for key, value in verdict.items.items()}
     parts = {plain_text(key): value for key, value in verdict.items.items() if key != "reward"}
     return {"reward": verdict.reward, **parts}
 
@@ -33,7 +41,7 @@ def exception_info(rollout: FinishedRollout, leaf: RolloutNode) -> dict[str, Any
         return None
     remedy = "" if error.hint is None else f"\nhint: {error.hint}"
     return {
-        "exception_type": plain_text(error.type),
+        "exception_type": plain_text(_HARBORS_NAMES.get(error.type, error.type)),
         "exception_message": plain_text(error.message),
         "exception_traceback": plain_text(f"at the {error.boundary} boundary{remedy}"),
         "occurred_at": iso(_failed_at(rollout, leaf)),
@@ -46,7 +54,9 @@ def _failure(rollout: FinishedRollout, leaf: RolloutNode) -> NodeError | None:
         return leaf.error
     verdict = leaf.results.get("reward")
     if verdict is not None and verdict.error is not None:
-        return NodeError(boundary="reward", type="RewardError", message=verdict.error)
+        return NodeError(
+            boundary="reward", type=verdict.error_type or "RewardError", message=verdict.error
+        )
     if tree.status == "cancelled":
         # Harbor counts cancelled trials by this name.
         message = "the rollout was cancelled"

@@ -75,7 +75,7 @@ def trial_result(
     Tokens are those of the steps that are the leaf's own: over the trials of a job they add
     up to what was spent.
     """
-    name, found = trial_name(rollout, leaf), rewards(leaf)
+    name, found = trial_name(rollout, leaf), rewards(leaf, rollout.task_format)
     own = [node for node in leaf.path if owned[node.id] == leaf.id]
     return {
         "id": str(uuid5(NAMESPACE_OID, f"benchflow:{job}/{name}")),

@@ -31,6 +31,7 @@ def write_inputs(directory: Path, task: Task, options: RunOptions) -> None:
         "task_path": str(task.path),
         "task_id": task.id,
         "task_digest": task.digest,
+        "task_format": task.format,
         "options": options.model_dump(mode="json"),
     }
     path = directory / "config.json"
