@@ -58,7 +58,7 @@ def leave_out_excluded(artifact: Artifact, local: Path) -> None:
     if not artifact.exclude or not local.is_dir():
         return
     for path in sorted(local.rglob("*")):
-        inside = path.relative_to(local).parts
+        inside = (".", *path.relative_to(local).parts)
         ends = ["/".join(inside[start:]) for start in range(len(inside))]
         if any(fnmatchcase(end, pattern) for end in ends for pattern in artifact.exclude):
             if path.is_dir():
