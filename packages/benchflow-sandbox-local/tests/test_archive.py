@@ -1,3 +1,4 @@
+import asyncio
 import io
 import tarfile
 from contextlib import suppress
@@ -7,7 +8,8 @@ import pytest
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_local.rootfs.archive import unpack
-from benchflow_sandbox_local.rootfs.reference import resolve
+from benchflow_sandbox_local.rootfs.finder import ImageFinder
+from benchflow_sandbox_local.rootfs.store import ImageStore
 from benchflow_sandbox_native import init_path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -111,7 +113,12 @@ def test_what_is_no_archive_is_an_error(tmp_path):
         unpack(bad, tmp_path / "cache")
 
 
-def test_a_name_is_looked_up_in_the_search_directories(tmp_path):
+def resolve(name, search, cache):
+    return asyncio.run(ImageFinder(ImageStore(cache)).find(name, search))
+
+
+def test_a_name_is_looked_up_in_the_search_directories(tmp_path, monkeypatch):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
     root = tmp_path / "images" / "world" / "rootfs"
     (root / "bin").mkdir(parents=True)
     for name in ("world", "world:2", "registry/team/world:2", "world@sha256:0"):

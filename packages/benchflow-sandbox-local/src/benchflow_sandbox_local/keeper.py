@@ -20,7 +20,7 @@ from benchflow_sandbox_native import identity_library, init_path
 
 from .body import Body
 from .box.checkpoint import MOST_BYTES
-from .box.skeleton import IDENTITY
+from .build.builder import Builder
 from .cgroup.group import Group, new_group
 from .cgroup.hierarchy import Hierarchies
 from .launcher import Launcher, LauncherError, mount_point
@@ -36,7 +36,9 @@ from .machine import Machine, Place, stop
 from .maker import During
 from .networks import refuse_network
 from .rootfs.base import Base
-from .rootfs.reference import RootSource, resolve
+from .rootfs.bases import Bases
+from .rootfs.source import RootSource
+from .rootfs.store import ImageStore
 from .sandbox import LocalSandbox
 from .saving import Saver
 from .store.budget import Budget
@@ -53,6 +55,8 @@ class Keeper:
 
     live_engine = "criu"
     isolation: Isolation = "namespaces"
+    no_builds: str | None = None
+    """Why boxes of this kind cannot be built in."""
     lost_in_fork: frozenset[str] = frozenset()
     """What a live fork refuses to carry, in the words of the probe."""
 
@@ -77,14 +81,15 @@ class Keeper:
             self.no_live = error
         self._root = str(mount_point(directory))
         self._saver = Saver(launcher, self._root, Seal(directory / "seal"), rooted=rooted)
-        self._cache = directory / "images"
+        identity = None if self._forker is None else identity_library()
+        self.bases = Bases(launcher, self._init(), identity)
+        refusal = self.no_builds or (None if rooted else "files of several users need root")
+        self.builder = Builder(self, ImageStore(directory / "images"), refusal=refusal)
         self._rooted = rooted
         self._store = store
         self._where = where
         self._owner = ProcessIdentity.of(os.getpid())
         self._launched = ProcessIdentity.of(launcher.pid)
-        self._bases: dict[tuple[str, str], Base] = {}
-        self._building = asyncio.Lock()
         self._bodies: dict[str, Lineage] = {}
         self.images = Images()
         self._budget = Budget(live_budget, lambda: self.images.live_bytes)
@@ -100,7 +105,18 @@ class Keeper:
         """Start a sandbox; leave nothing behind when it does not start."""
         refuse_network(spec)
         sealed = None if image is None else self.images.get(image)
-        base = await self._base(spec) if sealed is None else sealed.base
+        source = await self.builder.source(spec) if sealed is None else sealed.base.source
+        return await self.create_from(source.config.fill(spec), sealed or source, labels)
+
+    async def create_from(
+        self, spec: SandboxSpec, made_from: Sealed | RootSource, labels: Mapping[str, str]
+    ) -> LocalSandbox:
+        """Start a sandbox of an image that was found, or from a snapshot."""
+        sealed = made_from if isinstance(made_from, Sealed) else None
+        if isinstance(made_from, Sealed):
+            base = made_from.base
+        else:
+            base = await self.bases.of(made_from, spec.user)
         name = f"bf-{secrets.token_hex(6)}"
         group = new_group(self._where, f"{GROUP_PREFIX}{name}")
         self._store.write(self._label(name, labels, group))
@@ -128,8 +144,7 @@ class Keeper:
         return sandbox
 
     def _new_sandbox(self, name: str, spec: SandboxSpec, group: Group, base: Base) -> LocalSandbox:
-        environment = base.environment
-        return LocalSandbox(name, spec, group, self, rooted=self._rooted, environment=environment)
+        return LocalSandbox(name, spec, group, self, base, rooted=self._rooted)
 
     def _find_forker(self, launcher: Launcher, seconds: float, *, rooted: bool) -> Forker | None:
         return Forker(launcher, LiveEngine.find(rooted=rooted), seconds)
@@ -146,33 +161,6 @@ class Keeper:
             labels=dict(labels),
             groups=group.paths,
         )
-
-    async def _base(self, spec: SandboxSpec) -> Base:
-        source = await asyncio.to_thread(resolve, spec.image, spec.image_search, self._cache)
-        return await self._base_of(source, spec.user)
-
-    async def _base_of(self, source: RootSource, user: str) -> Base:
-        key = (source.key, user)
-        async with self._building:
-            if key not in self._bases:
-                self._bases[key] = await self._build_base(source, user)
-        return self._bases[key]
-
-    async def _build_base(self, source: RootSource, user: str) -> Base:
-        answer = await self._launcher.ask(
-            "base",
-            name=secrets.token_hex(4),
-            image=None if source.path is None else str(source.path),
-            complete=source.complete,
-            user=user,
-            init=self._init(),
-            identity=None if self._forker is None else str(identity_library()),
-        )
-        message = answer.message
-        ids = (message["uid"], message["gid"])
-        environment = {} if self._forker is None else {"LD_PRELOAD": IDENTITY}
-        lowers, binds = tuple(message["lowers"]), tuple(message["binds"])
-        return Base(source, user, lowers, binds, *ids, environment)
 
     def _new_place(self, sandbox: LocalSandbox) -> Place:
         body = self._bodies[sandbox.id]
@@ -207,6 +195,16 @@ class Keeper:
         box, body.box = body.box, ""
         body.family.boxes.pop(box, None)
         await stop(self._launcher, box, drop_family=body.family.empty)
+
+    async def keep(self, sandbox: LocalSandbox, to: Path) -> None:
+        """Copy what a sandbox has changed to `to`, an empty directory of the host.
+
+        Raises:
+            SandboxError: It failed; something may be in `to`.
+        """
+        body = self._bodies[sandbox.id]
+        async with sandbox.hold_for_seal():
+            await self._launcher.ask("keep", family=body.family.name, box=body.box, to=str(to))
 
     async def socket_in(self, netns: int) -> socket.socket:
         """Return a socket made in a network namespace."""
@@ -456,7 +454,7 @@ class Keeper:
         if live is not None:
             self.require_live()
         with self._budget.promised(0 if live is None else live.bytes):
-            sealed = await finish(self._saver.load(saved, self._owner.pid, self._base_of))
+            sealed = await finish(self._saver.load(saved, self._owner.pid, self.bases.of))
             self.images.add(sealed)
         return sealed.image
 

@@ -215,7 +215,7 @@ async def stop(launcher: Launcher, box: str, *, drop_family: bool) -> None:
 
 def box_request(place: Place, spec: SandboxSpec, base: Base, group: Group) -> dict[str, Any]:
     """Return what the launcher is told of a new box."""
-    model = spec.model if spec.network == "model-only" else None
+    model = spec.model
     directory = {"path": spec.workdir, "uid": base.uid, "gid": base.gid}
     return {
         "family": place.family,

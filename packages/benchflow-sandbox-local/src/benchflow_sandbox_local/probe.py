@@ -4,8 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from benchflow_contracts.errors import BenchFlowError, SandboxLimitError, SandboxUnsupportedError
+from benchflow_contracts.image import ImageRecipe
 from benchflow_contracts.limits import ResourceKind, ResourceLimits
 from benchflow_contracts.sandbox import (
     ModelEndpoint,
@@ -67,6 +70,7 @@ async def probe(keeper: Keeper) -> SandboxCapabilities:
                 found.levels.add("filesystem")
         finally:
             await sandbox.teardown()
+        builds = await found.attempt("builds", lambda: _build(keeper))
         if await found.attempt("live", lambda: _live(keeper, endpoint)):
             found.levels.add("live")
             await found.attempt("lazy", lambda: _lazy(keeper))
@@ -77,6 +81,7 @@ async def probe(keeper: Keeper) -> SandboxCapabilities:
         resource_limits=frozenset(found.limits),
         users=found.users,
         freeze=found.freeze,
+        builds=builds,
         live_engine=keeper.live_engine if "live" in found.levels else None,
         notes={**found.notes, **keeper.notes},
     )
@@ -175,6 +180,18 @@ async def _freeze(sandbox: LocalSandbox) -> None:
     async with sandbox.freeze(), sandbox.freeze():
         pass
     await sandbox.exec(["true"], timeout=10)
+
+
+async def _build(keeper: Keeper) -> None:
+    with TemporaryDirectory() as context:
+        # Made anew each time, or it would show what once worked here.
+        recipe = ImageRecipe(context=Path(context))
+        text = f"FROM scratch\nCOPY Dockerfile /probe\n# {context}\n"
+        await asyncio.to_thread((recipe.context / recipe.dockerfile).write_text, text)
+        made = await keeper.builder.source(SandboxSpec(recipe=recipe))
+    if not (made.lowers[0] / "probe").is_file():
+        raise SandboxUnsupportedError("an image lacks what was copied into it")
+    await keeper.builder.forget(made)
 
 
 async def _live(keeper: Keeper, endpoint: ModelEndpoint) -> None:

@@ -24,6 +24,7 @@ from benchflow_sandbox_core.forward import Connection
 from benchflow_sandbox_core.forwards import Forwards
 from benchflow_sandbox_core.freezing import Freezer
 from benchflow_sandbox_core.gate import Gate
+from benchflow_sandbox_core.image_config import ImageConfig
 from benchflow_sandbox_core.process import BoxProcess
 from benchflow_sandbox_core.relay.server import Relay
 from benchflow_sandbox_core.relay.upstream import Upstream
@@ -37,6 +38,7 @@ from .holding import hold_stopped
 from .live.dump import Dump, HangUpError
 from .machine import Machine
 from .maker import During, Keeper
+from .rootfs.base import Base
 from .shell import shell_of
 from .transfer.digest import Digests, Known
 from .transfer.download import Download
@@ -58,16 +60,17 @@ class LocalSandbox:
         spec: SandboxSpec,
         group: Group,
         keeper: Keeper,
+        base: Base | None,
         *,
         rooted: bool,
-        environment: Mapping[str, str],
     ) -> None:
         self._name = name
         self._spec = spec
         self._group = group
         self._keeper = keeper
         self._rooted = rooted
-        self._environment = environment
+        self._environment: Mapping[str, str] = {} if base is None else base.environment
+        self._config = ImageConfig() if base is None else base.source.config
         self._machine: Body | None = None
         self._relay: Relay | None = None
         self._forwards = Forwards(self.connect)
@@ -122,10 +125,14 @@ class LocalSandbox:
             self._relay = await Relay.start(listener, upstream)
 
     async def start_entrypoint(self) -> None:
-        """Start the spec's entrypoint as root, without any stream of the host."""
-        if self._spec.entrypoint is None:
+        """Start the spec's entrypoint, without any stream of the host."""
+        entrypoint, user, cwd = self._spec.entrypoint, "root", "/"
+        if entrypoint == "image":
+            entrypoint = self._config.command
+            user, cwd = self._config.user or user, self._config.workdir or cwd
+        if not entrypoint:
             return
-        command = self._command(self._spec.entrypoint, "root", "/", None)
+        command = self._command(entrypoint, user, cwd, None)
         null = open_strict(self.machine.root, "dev/null", os.O_RDWR)
         try:
             await command.start(self.machine, (null, null, null))

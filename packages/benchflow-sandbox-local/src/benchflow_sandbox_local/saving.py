@@ -12,7 +12,7 @@ from benchflow_contracts.seal import Seal
 
 from .launcher import Launcher, LauncherError
 from .rootfs.base import Base
-from .rootfs.reference import RootSource
+from .rootfs.source import RootSource
 from .store.labels import PROVIDER
 from .store.layers import Family, Layer, Sealed
 from .store.saved import NAME, SavedLayer, SavedLive, SavedSnapshot

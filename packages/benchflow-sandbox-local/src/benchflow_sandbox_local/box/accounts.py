@@ -25,18 +25,21 @@ class Accounts:
         return cls(users, groups)
 
     def find(self, name: str) -> tuple[int, int, str] | None:
-        """Return uid, gid and home of a user, or `None`."""
+        """Return uid, gid and home of a user by name or number, or `None`."""
+        key = 2 if name.isdecimal() else 0
         for line in self.passwd:
             fields = line.split(":")
-            if fields[0] == name and fields[2].isdecimal() and fields[3].isdecimal():
+            if fields[key] == name and fields[2].isdecimal() and fields[3].isdecimal():
                 return int(fields[2]), int(fields[3]), fields[5] or "/"
         return None
 
     def ensure(self, name: str) -> tuple[int, int, str]:
-        """Return uid, gid and home of `name`, adding it when it is missing."""
+        """Return uid, gid and home of `name`, adding it when it is missing and no number."""
         found = self.find(name)
         if found is not None:
             return found
+        if name.isdecimal():
+            return int(name), int(name), "/"
         taken = {line.split(":")[2] for line in (*self.passwd, *self.group)}
         number = next(n for n in range(FIRST_UID, _MAX_ID) if str(n) not in taken)
         home = f"/home/{name}"

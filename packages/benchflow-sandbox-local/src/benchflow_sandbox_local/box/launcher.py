@@ -337,6 +337,7 @@ class Launcher:
             "forget": self._forget,
             "take": self._take,
             "save": self._save,
+            "keep": self._keep,
             "load": self._load,
             "remove": self._remove,
             "drop": self._drop,
@@ -389,6 +390,10 @@ class Launcher:
 
     def _save(self, request: dict[str, Any], reply: socket.socket) -> None:
         self._space.copy_out(request["layers"], request["image"], request["to"])
+        wire.send(reply, {"ok": True})
+
+    def _keep(self, request: dict[str, Any], reply: socket.socket) -> None:
+        self._space.copy_upper_out(request["family"], request["box"], request["to"])
         wire.send(reply, {"ok": True})
 
     def _load(self, request: dict[str, Any], reply: socket.socket) -> None:

@@ -24,17 +24,17 @@ _OPAQUE = ("dev", "proc", "sys", ".bf")
 def build(directory: str, request: dict[str, Any], opaque: str, *, rooted: bool) -> dict[str, Any]:
     """Build the synthetic layers of one base; return its lower layers, top first.
 
-    `request` has `image` (a root file system or a layer on the host, or null),
-    `complete`, `user`, `init` and `identity` (a library, or null).
+    `request` has `images` (layers on the host, top first), `host` (whether they lie over the
+    host's root), `user`, `init` and `identity` (a library, or null).
     """
     os.makedirs(f"{directory}/trash")
-    image, complete = request["image"], request["complete"]
-    lowers: list[str] = []
-    binds: list[str] = []
-    if image is None or not complete:
-        lowers, binds = _host_layers(directory, opaque, rooted=rooted)
-    if image is not None:
-        lowers.insert(0, image if complete else _copy_image(directory, image, opaque))
+    images, binds = list[str](request["images"]), list[str]()
+    if request["host"]:
+        under, binds = _host_layers(directory, opaque, rooted=rooted)
+        lowers = [_copy_image(f"{directory}/i{n}", i, opaque) for n, i in enumerate(images)]
+        lowers += under
+    else:
+        lowers = [_shorten(f"{directory}/i{n}", image) for n, image in enumerate(images)]
     accounts = Accounts.parse(_read(lowers, "etc/passwd"), _read(lowers, "etc/group"))
     uid, gid, home = _default_user(accounts, request["user"], rooted=rooted)
     _fill(f"{directory}/skel", opaque, request["init"], accounts, rooted=rooted)
@@ -53,7 +53,7 @@ def build(directory: str, request: dict[str, Any], opaque: str, *, rooted: bool)
 
 def _default_user(accounts: Accounts, name: str, *, rooted: bool) -> tuple[int, int, str]:
     if rooted:
-        return accounts.ensure(name)
+        return accounts.ensure(name.partition(":")[0])
     # The one user that is mapped is 0 inside, whatever it is called.
     return 0, 0, f"/home/{name}"
 
@@ -66,12 +66,17 @@ def _host_layers(directory: str, opaque: str, *, rooted: bool) -> tuple[list[str
     return [mask], visible_directories()
 
 
-def _copy_image(directory: str, image: str, opaque: str) -> str:
+def _copy_image(target: str, image: str, opaque: str) -> str:
     # Overlay refuses two lower layers of which one contains the other.
-    target = f"{directory}/image"
     os.mkdir(target, 0o755)
-    LayerCopy(target, opaque, f"{directory}/trash").apply(image)
+    LayerCopy(target, opaque, f"{target}/../trash").apply(image)
     return target
+
+
+def _shorten(path: str, image: str) -> str:
+    # The names of all layers together have a page of memory.
+    os.symlink(image, path)
+    return path
 
 
 def _read(lowers: list[str], path: str) -> str:

@@ -231,6 +231,12 @@ class Workspace:
             shutil.copytree(self.image(image), f"{to}/processes")
         os.rmdir(trash)
 
+    def copy_upper_out(self, family: str, box: str, to: str) -> None:
+        """Copy what a box has written to `to`, an empty directory of the host."""
+        base = f"{self.root}/{family}"
+        copy = LayerCopy(to, self.opaque, f"{base}/trash", frozenset({".bf"}))
+        copy.apply(f"{base}/u-{box}")
+
     def copy_in(
         self, source: str, family: str, layers: list[str], image: tuple[str, int] | None
     ) -> None:

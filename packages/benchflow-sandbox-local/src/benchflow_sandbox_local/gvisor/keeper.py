@@ -49,6 +49,7 @@ class GvisorKeeper(Keeper):
 
     live_engine = "runsc"
     isolation: Isolation = "container"
+    no_builds = "files are not put into gVisor's boxes from outside"
     lost_in_fork = frozenset({"deleted file", "file identity"})
 
     def __init__(
@@ -90,7 +91,7 @@ class GvisorKeeper(Keeper):
         return str(guest_path())
 
     def _new_sandbox(self, name: str, spec: SandboxSpec, group: Group, base: Base) -> LocalSandbox:
-        return GvisorSandbox(name, spec, GvisorGroup(group), self, base.environment)
+        return GvisorSandbox(name, spec, GvisorGroup(group), self, base)
 
     def _asked(self, sandbox: LocalSandbox, place: Place, **more: object) -> dict[str, Any]:
         base = self._bodies[sandbox.id].base

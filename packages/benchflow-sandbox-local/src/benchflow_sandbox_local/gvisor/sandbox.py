@@ -21,6 +21,7 @@ from benchflow_sandbox_local.body import Body
 from benchflow_sandbox_local.cgroup.group import Group
 from benchflow_sandbox_local.launcher import LauncherError
 from benchflow_sandbox_local.maker import During, Keeper
+from benchflow_sandbox_local.rootfs.base import Base
 from benchflow_sandbox_local.sandbox import LocalSandbox
 
 from .machine import GvisorMachine
@@ -70,9 +71,9 @@ class GvisorSandbox(LocalSandbox):
         spec: SandboxSpec,
         group: Group,
         keeper: GvisorForker,
-        environment: Mapping[str, str],
+        base: Base,
     ) -> None:
-        super().__init__(name, spec, group, keeper, rooted=True, environment=environment)
+        super().__init__(name, spec, group, keeper, base, rooted=True)
         self._freezer = Freezer(_Pause(self), lambda: self.machine.init)
         self._gvisor_keeper = keeper
         self._doorman: Doorman | None = None

@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError
+from benchflow_sandbox_core.thread import Stop
 
 from benchflow_sandbox_local.box.paths import make_directory, open_strict
 
 _MAX_ENTRIES, _MAX_BYTES, _CHUNK = 1_000_000, 32 << 30, 1 << 20
+_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 
 
 def unpack(archive: Path, cache: Path) -> Path:
@@ -33,7 +35,8 @@ def unpack(archive: Path, cache: Path) -> Path:
             temporary = cache / f".{digest}.{secrets.token_hex(4)}"
             try:
                 temporary.mkdir(mode=0o755)
-                _extract(archive, temporary)
+                with tarfile.open(archive) as tar:
+                    extract(tar, str(archive), temporary)
                 temporary.rename(target)
             except (OSError, tarfile.TarError, ValueError) as error:
                 raise SandboxError(f"cannot unpack {str(archive)!r}: {error}") from error
@@ -55,20 +58,31 @@ def _locked(path: Path) -> Generator[None]:
         yield
 
 
-def _extract(archive: Path, target: Path) -> None:
+def extract(
+    tar: tarfile.TarFile, what: str, target: Path, *, layer: bool = False, stop: Stop | None = None
+) -> None:
+    """Unpack a root file system into the empty directory `target`.
+
+    Of a `layer`, whiteouts become overlayfs's own. Source: OCI image specification 1.1, `layer.md`.
+
+    Raises:
+        SandboxError: A member is refused, or there is too much.
+        OSError: It cannot be written.
+    """
     root = os.open(target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     directories: list[tuple[str, int]] = []
     total = 0
     try:
-        with tarfile.open(archive) as tar:
-            for count, member in enumerate(tar):
-                total += member.size
-                if count >= _MAX_ENTRIES or total > _MAX_BYTES:
-                    raise SandboxError(f"{str(archive)!r} holds too much to be an image")
-                parts = _parts(member.name)
-                if parts:
-                    _member(tar, member, root, parts)
-                if parts and member.isdir():
+        for count, member in enumerate(tar):
+            if stop is not None:
+                stop.check()
+            total += member.size
+            if count >= _MAX_ENTRIES or total > _MAX_BYTES:
+                raise SandboxError(f"{what!r} holds too much to be an image")
+            parts = _parts(member.name)
+            if parts and not (layer and _white_out(root, parts)):
+                _member(tar, member, root, parts)
+                if member.isdir():
                     directories.append(("/".join(parts), member.mode))
         # Last, so that a read-only directory does not keep its own members out.
         for path, mode in reversed(directories):
@@ -77,6 +91,24 @@ def _extract(archive: Path, target: Path) -> None:
             os.close(place)
     finally:
         os.close(root)
+
+
+def _white_out(root: int, parts: list[str]) -> bool:
+    """Mark what a layer hides of those below it; say whether the member was such a mark."""
+    name = parts[-1]
+    if not name.startswith(_WHITEOUT):
+        return False
+    parent = make_directory(root, "/".join(parts[:-1]))
+    try:
+        if name == _OPAQUE:
+            kind = "trusted" if os.geteuid() == 0 else "user"
+            os.setxattr(f"/proc/self/fd/{parent}", f"{kind}.overlay.opaque", b"y")
+        elif hidden := name.removeprefix(_WHITEOUT):
+            _vacate(parent, hidden)
+            os.mknod(hidden, stat.S_IFCHR, os.makedev(0, 0), dir_fd=parent)
+    finally:
+        os.close(parent)
+    return True
 
 
 def _parts(name: str) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .reference import RootSource
+from .source import RootSource
 
 
 @dataclass(frozen=True, slots=True)

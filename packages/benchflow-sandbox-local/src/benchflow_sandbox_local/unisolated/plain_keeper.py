@@ -12,6 +12,7 @@ from pathlib import Path
 from benchflow_contracts.env_diff import FileDiff
 from benchflow_contracts.errors import SandboxUnsupportedError
 from benchflow_contracts.sandbox import SandboxCapabilities, SandboxImage, SandboxSpec
+from benchflow_sandbox_core.image_config import ImageConfig
 from benchflow_sandbox_core.owner import ProcessIdentity
 from benchflow_sandbox_core.shield import finish
 
@@ -53,6 +54,7 @@ class PlainKeeper:
     ) -> LocalSandbox:
         """Make a directory and its sandbox."""
         _refuse(spec, image)
+        spec = ImageConfig().fill(spec)
         name = f"bf-{secrets.token_hex(6)}"
         self._store.write(self._label(name, labels))
         directory = self._directory / name
@@ -157,7 +159,7 @@ class PlainKeeper:
 
 
 def _make(directory: Path, workdir: str) -> str:
-    Path(f"{directory}{workdir}").mkdir(mode=0o700, parents=True)
+    Path(f"{directory}{workdir}").mkdir(mode=0o700, parents=True, exist_ok=True)
     return str(directory)
 
 
@@ -179,6 +181,7 @@ def _refuse(spec: SandboxSpec, image: SandboxImage | None) -> None:
     wishes = {
         f"network {spec.network!r}": spec.network != "public",
         f"image {spec.image!r}": spec.image not in {None, "host"},
+        "a recipe": spec.recipe is not None,
         "mounts": bool(spec.mounts),
         "an entrypoint": spec.entrypoint is not None,
         "a model endpoint": spec.model is not None,

@@ -68,7 +68,7 @@ class PlainSandbox(LocalSandbox):
     """
 
     def __init__(self, name: str, spec: SandboxSpec, keeper: Keeper, directory: str) -> None:
-        super().__init__(name, spec, NoGroup(), keeper, rooted=False, environment={})
+        super().__init__(name, spec, NoGroup(), keeper, None, rooted=False)
         self._directory = directory
 
     def _account(self, name: str) -> Account:

@@ -1,0 +1,93 @@
+"""The named contents of an image that was saved: a tar archive or a directory."""
+
+import json
+import os
+import tarfile
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Protocol, cast
+
+from benchflow_contracts.errors import SandboxError
+
+_MAX_JSON = 4 << 20
+
+
+class Blobs(Protocol):
+    """Files by relative name."""
+
+    def open(self, name: str) -> IO[bytes] | None:
+        """Open one; `None` when it is not there."""
+        ...
+
+
+class _Directory:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def open(self, name: str) -> IO[bytes] | None:
+        if name.startswith("/") or ".." in name.split("/"):
+            raise SandboxError(f"{name!r} leaves the image {str(self._path)!r}")
+        try:
+            return (self._path / name).open("rb")
+        except FileNotFoundError:
+            return None
+
+
+class _Archive:
+    def __init__(self, tar: tarfile.TarFile) -> None:
+        self._tar = tar
+
+    def open(self, name: str) -> IO[bytes] | None:
+        try:
+            return self._tar.extractfile(os.path.normpath(name))
+        except KeyError:
+            return None
+
+
+@contextmanager
+def open_blobs(path: Path) -> Generator[Blobs]:
+    """Open an archive or a directory.
+
+    Raises:
+        SandboxError: It is neither.
+    """
+    if path.is_dir():
+        yield _Directory(path)
+        return
+    try:
+        with tarfile.open(path) as tar:
+            yield _Archive(tar)
+    except (tarfile.TarError, EOFError) as error:
+        raise SandboxError(f"{str(path)!r} is no archive: {error}") from error
+
+
+def read_json(blobs: Blobs, name: str) -> object:
+    """Return a JSON document, or `None` when it is not there.
+
+    Raises:
+        SandboxError: It is malformed, or larger than any image's.
+    """
+    file = blobs.open(name)
+    if file is None:
+        return None
+    with file:
+        data = file.read(_MAX_JSON + 1)
+    try:
+        if len(data) > _MAX_JSON:
+            raise ValueError("too large")  # noqa: TRY301 - told as any other flaw
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise SandboxError(f"{name!r} of an image is malformed: {error}") from error
+
+
+def read_table(blobs: Blobs, name: str) -> Mapping[str, Any]:
+    """Return a JSON object that must be there.
+
+    Raises:
+        SandboxError: It is not.
+    """
+    found = read_json(blobs, name)
+    if not isinstance(found, dict):
+        raise SandboxError(f"the image has no JSON object {name!r}")
+    return cast("dict[str, Any]", found)

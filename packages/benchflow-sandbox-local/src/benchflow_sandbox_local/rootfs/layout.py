@@ -1,0 +1,173 @@
+"""Taking in images as `docker save` and OCI layouts hold them."""
+
+import asyncio
+import gzip
+import hashlib
+import json
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+from benchflow_contracts.errors import SandboxError
+from benchflow_sandbox_core.image_config import ImageConfig
+from benchflow_sandbox_core.thread import Stop, run
+
+from .archive import extract
+from .blobs import Blobs, open_blobs, read_json, read_table
+from .record import ImageRecord
+from .store import ImageStore, digest_of
+
+_GZIP = b"\x1f\x8b"
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SavedImage:
+    """One image of an archive."""
+
+    layers: tuple[str, ...]
+    """Names of their blobs, lowest first."""
+    diff_ids: tuple[str, ...]
+    """`sha256:HEX` of each layer's uncompressed bytes."""
+    config: Mapping[str, Any]
+    tags: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """What two images have in common only if they are the same here."""
+        return saved_key(self.diff_ids, self.config)
+
+
+def saved_key(diff_ids: Sequence[str], config: Mapping[str, Any]) -> str:
+    """Return the key of an image of these layers, lowest first, with this `config`."""
+    return digest_of("saved", *diff_ids, json.dumps(ImageConfig.of(config).encode()))
+
+
+async def take_in(path: Path, store: ImageStore, reference: str | None) -> Path | None:
+    """Unpack the image of an archive or layout into the store, once; return its record.
+
+    `None` when there is no image in it, or none that has the tag of `reference`.
+
+    Raises:
+        SandboxError: It is malformed, or a layer is not what its digest says.
+    """
+    image = await asyncio.to_thread(_read, path)
+    if image is None or not _named(image, reference):
+        return None
+    record = store.record(image.key)
+    if record.is_file():
+        return record
+    for blob, diff_id in zip(image.layers, image.diff_ids, strict=True):
+        async with store.making(_layer_key(diff_id)) as half:
+            if half is not None:
+                await run(_Unpacking(path, blob, diff_id, half))
+    lowers = tuple(store.layer(_layer_key(diff_id)) for diff_id in reversed(image.diff_ids))
+    told = ImageRecord(key=image.key, lowers=lowers, config=dict(image.config))
+    return await asyncio.to_thread(store.keep, told)
+
+
+def _layer_key(diff_id: str) -> str:
+    return digest_of("layer", diff_id)
+
+
+def _named(image: SavedImage, reference: str | None) -> bool:
+    """Whether a reference's tag is one of the image's; without one, or a name, any is right."""
+    if reference is None or not image.tags:
+        return True
+    wanted = reference.partition("@")[0].rpartition("/")[2]
+    return ":" not in wanted or any(tag.rpartition("/")[2] == wanted for tag in image.tags)
+
+
+def _read(path: Path) -> SavedImage | None:
+    try:
+        with open_blobs(path) as blobs:
+            return _docker(blobs) or _oci(blobs)
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise SandboxError(f"{str(path)!r} is a malformed image: {error!r}") from error
+
+
+def _docker(blobs: Blobs) -> SavedImage | None:
+    found = read_json(blobs, "manifest.json")
+    if found is None:
+        return None
+    manifest = cast("list[dict[str, Any]]", found)
+    if len(manifest) != 1:
+        raise SandboxError(f"the archive holds {len(manifest)} images", hint="save one alone")
+    one = manifest[0]
+    tags = cast("list[str]", one.get("RepoTags") or [])
+    return _image(read_table(blobs, str(one["Config"])), one["Layers"], tags)
+
+
+def _oci(blobs: Blobs) -> SavedImage | None:
+    found = read_json(blobs, "index.json")
+    if found is None:
+        return None
+    manifests = cast("list[dict[str, Any]]", cast("dict[str, Any]", found)["manifests"])
+    if len(manifests) != 1:
+        raise SandboxError(f"the layout holds {len(manifests)} images", hint="keep one alone")
+    notes = cast("dict[str, Any]", manifests[0].get("annotations") or {})
+    named: object = notes.get("org.opencontainers.image.ref.name")
+    manifest = read_table(blobs, _blob(manifests[0]))
+    layers = [_blob(layer) for layer in manifest["layers"]]
+    tags = [named] if isinstance(named, str) and ":" in named else []
+    return _image(read_table(blobs, _blob(manifest["config"])), layers, tags)
+
+
+def _blob(descriptor: Mapping[str, Any]) -> str:
+    kind, _, value = str(descriptor["digest"]).partition(":")
+    return f"blobs/{kind}/{value}"
+
+
+def _image(config: Mapping[str, Any], layers: list[str], tags: list[str]) -> SavedImage:
+    diff_ids = tuple(str(each) for each in config["rootfs"]["diff_ids"])
+    if len(diff_ids) != len(layers):
+        raise SandboxError("the image has another number of layers than of their digests")
+    inner = cast("Mapping[str, Any]", config.get("config") or {})
+    return SavedImage(tuple(map(str, layers)), diff_ids, inner, tuple(map(str, tags)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Unpacking:
+    """Unpacks one layer, in a thread."""
+
+    path: Path
+    blob: str
+    diff_id: str
+    target: Path
+
+    def __call__(self, stop: Stop) -> None:
+        with open_blobs(self.path) as blobs:
+            file = blobs.open(self.blob)
+            if file is None:
+                raise SandboxError(f"{str(self.path)!r} has no layer {self.blob!r}")
+            with file:
+                self._unpack(file, stop)
+
+    def _unpack(self, file: IO[bytes], stop: Stop) -> None:
+        packed = file.read(len(_GZIP)) == _GZIP
+        file.seek(0)
+        reader = _Hashed(cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if packed else file)
+        try:
+            with tarfile.open(fileobj=cast("IO[bytes]", reader), mode="r|") as tar:
+                extract(tar, self.blob, self.target, layer=True, stop=stop)
+            while reader.read(_CHUNK):
+                stop.check()
+        except (OSError, tarfile.TarError, EOFError, ValueError) as error:
+            raise SandboxError(f"cannot unpack the layer {self.blob!r}: {error}") from error
+        if f"sha256:{reader.hash.hexdigest()}" != self.diff_id:
+            raise SandboxError(f"the layer {self.blob!r} is not what its digest says")
+
+
+class _Hashed:
+    """Reads what another does, and digests it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.hash = hashlib.sha256()
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(size)
+        self.hash.update(data)
+        return data

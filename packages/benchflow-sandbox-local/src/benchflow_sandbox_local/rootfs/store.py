@@ -1,0 +1,110 @@
+"""The images of one store: layers by what they were made from, whole or not there."""
+
+import asyncio
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from benchflow_contracts.errors import SandboxError
+
+from .record import ImageRecord
+
+_PAUSE = 0.02
+"""Seconds between two looks at a lock that another process holds."""
+
+
+def digest_of(*parts: str) -> str:
+    """Return one name for all of `parts`."""
+    whole = hashlib.sha256()
+    for part in parts:
+        data = part.encode("utf-8", "surrogateescape")
+        whole.update(len(data).to_bytes(8, "big") + data)
+    return whole.hexdigest()
+
+
+class ImageStore:
+    """Directories `layers/KEY` and records `records/KEY.json` below one directory.
+
+    Its owner's alone: what lies in it was written by images and by what they ran.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._layers = directory / "layers"
+        self._records = directory / "records"
+
+    def layer(self, key: str) -> Path:
+        """Return where the layer of `key` is, or will be."""
+        # Short, for the kernel takes a page of names of layers at most; 128 bits are enough.
+        return self._layers / key[:32]
+
+    def record(self, key: str) -> Path:
+        """Return where the record of `key` is, or will be."""
+        return self._records / f"{key[:32]}.json"
+
+    def keep(self, record: ImageRecord) -> Path:
+        """Write a record, whole or not at all; return where it is."""
+        path = self.record(record.key)
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        try:
+            self._records.mkdir(mode=0o700, parents=True, exist_ok=True)
+            temporary.write_text(record.model_dump_json(), encoding="utf-8")
+            temporary.replace(path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise SandboxError(f"cannot keep an image in {str(path)!r}: {error}") from error
+        return path
+
+    @asynccontextmanager
+    async def making(self, key: str) -> AsyncGenerator[Path | None]:
+        """Yield a new directory that becomes the layer of `key`, or `None` when that is there.
+
+        One at a time over all processes. The block fills the directory; when it raises,
+        nothing is kept.
+        """
+        target = self.layer(key)
+        if target.is_dir():
+            yield None
+            return
+        self._layers.mkdir(mode=0o700, parents=True, exist_ok=True)
+        async with self._locked(target.name):
+            if target.is_dir():
+                yield None
+                return
+            half = self._layers / f".{target.name}.half"
+            await asyncio.to_thread(_clear, half)  # of a maker that was killed
+            half.mkdir(mode=0o755)
+            try:
+                yield half
+                half.rename(target)
+            finally:
+                await asyncio.to_thread(_clear, half)
+
+    @asynccontextmanager
+    async def _locked(self, name: str) -> AsyncGenerator[None]:
+        path = self._layers / f".{name}.lock"
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            # Asked for again and again: who waits in a thread cannot be cancelled.
+            while not _lock(fd):  # noqa: ASYNC110 - another process tells no event of ours
+                await asyncio.sleep(_PAUSE)
+            yield
+        finally:
+            os.close(fd)
+
+
+def _lock(fd: int) -> bool:
+    with suppress(BlockingIOError):
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def _clear(path: Path) -> None:
+    if path.exists():
+        shutil.rmtree(path)

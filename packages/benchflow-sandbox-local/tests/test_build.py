@@ -1,0 +1,272 @@
+"""Images from recipes, made in real boxes on an image of the host's own programs."""
+
+import asyncio
+import os
+import subprocess
+import tarfile
+
+import pytest
+from benchflow_contracts.errors import (
+    SandboxError,
+    SandboxTimeoutError,
+    SandboxUnsupportedError,
+    TaskError,
+)
+from benchflow_contracts.image import ImageRecipe
+from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_sandbox_local.build.builder import Builder
+from benchflow_sandbox_local.rootfs.store import ImageStore
+
+PROGRAMS = ("sh", "cat", "id", "ls", "mkdir", "rm", "sleep", "stat", "touch", "true", "env")
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory):
+    """A directory with the image `tiny`: a shell and a few programs."""
+    place = tmp_path_factory.mktemp("images")
+    root = place / "tiny" / "rootfs"
+    for name in ("usr/bin", "etc", "tmp", "root"):
+        (root / name).mkdir(parents=True)
+    (root / "bin").symlink_to("usr/bin")
+    programs = [os.path.realpath(f"/bin/{name}") for name in PROGRAMS]
+    for name, program in zip(PROGRAMS, programs, strict=True):
+        subprocess.run(["cp", program, root / "usr/bin" / name], check=True)
+    told = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=True).stdout
+    for path in {word for word in told.split() if word.startswith("/") and not word.endswith(":")}:
+        (root / path[1:]).parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["cp", "-L", path, root / path[1:]], check=True)
+    (root / "etc" / "passwd").write_text("root:x:0:0::/root:/bin/sh\napp:x:77:78::/srv:/bin/sh\n")
+    (root / "etc" / "group").write_text("root:x:0:\napp:x:78:\n")
+    (root / "etc" / "mark").write_text("of the base\n")
+    return place
+
+
+@pytest.fixture
+def context(tmp_path):
+    path = tmp_path / "context"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def built(with_provider, context, images):
+    """Run an async test against a box of a Dockerfile."""
+
+    def run(dockerfile, test, timeout_sec=60, **spec):
+        (context / "Dockerfile").write_text(dockerfile)
+        recipe = ImageRecipe(context=context, timeout_sec=timeout_sec)
+        asked = {"user": "", "workdir": "", "image_search": (str(images),), **spec}
+
+        async def main(provider):
+            box = await provider.create(SandboxSpec(recipe=recipe, **asked))
+            return await test(box)
+
+        return with_provider(main)
+
+    return run
+
+
+def kept_in(store):
+    found = (store / "images" / "layers").glob("*")
+    return [path.name for path in found if not path.name.endswith(".lock")]
+
+
+def shows(command, expected):
+    async def test(box):
+        result = await box.exec(command)
+        assert result.stdout == expected, result
+
+    return test
+
+
+def test_run_changes_files_and_the_image_says_how_its_processes_run(built):
+    async def test(box):
+        assert (box.spec.user, box.spec.workdir) == ("app", "/srv/data")
+        seen = await box.exec("cat made /etc/mark; echo $GREETING; id -u; ls -ld . | cut -c1-10")
+        assert seen.stdout.startswith("two\nhello you\n77\n"), seen
+        assert (await box.exec("touch mine")).ok
+
+    built(
+        'FROM tiny\nARG WHO=you\nENV GREETING="hello $WHO"\nUSER app\nWORKDIR /srv/data\n'
+        'RUN echo one > made\nRUN ["sh", "-c", "echo two > made"]\nUSER root\n'
+        "RUN rm /etc/mark\nUSER app\n",
+        test,
+    )
+
+
+def test_what_run_starts_ends_with_it(built):
+    built("FROM tiny\nRUN sleep 1000 & echo x > /tmp/x\n", shows("cat /tmp/x", "x\n"))
+
+
+def test_copy_takes_files_modes_and_links_but_not_what_is_ignored(built, context):
+    (context / "app" / "deep").mkdir(parents=True)
+    (context / "app" / "run.sh").write_text("#!/bin/sh\necho ran\n")
+    (context / "app" / "run.sh").chmod(0o755)
+    (context / "app" / "deep" / "kept").write_text("kept")
+    (context / "app" / "deep" / "left").write_text("left")
+    (context / "app" / "secret").symlink_to("/etc/shadow")
+    (context / ".dockerignore").write_text("**/left\nDockerfile\n")
+    command = "/opt/run.sh; ls -R /opt | cat; cat /one; stat -c %u:%g:%a /two"
+    listed = "/opt:\ndeep\nrun.sh\nsecret\n\n/opt/deep:\nkept\n"
+    built(
+        "FROM tiny\nCOPY app /opt\nCOPY app/d*/kept /one\n"
+        "COPY --chown=app:root --chmod=640 app/run.sh /two\n",
+        shows(command, f"ran\n{listed}kept77:0:640\n"),
+    )
+
+
+def test_a_link_of_the_image_leads_a_copy_nowhere_but_inside(built, context, tmp_path):
+    (context / "link").mkdir()
+    (context / "link" / "etc").symlink_to("/etc")
+    (context / "link" / "out").symlink_to(tmp_path)
+    (context / "file").write_text("written")
+    built("FROM tiny\nCOPY link /l\nCOPY file /l/etc/\n", shows("cat /etc/file", "written"))
+    with pytest.raises(SandboxError, match="File exists"):
+        built("FROM tiny\nCOPY link /l\nCOPY file /l/out/\n", shows("true", ""))
+    assert not (tmp_path / "file").exists()
+
+
+def test_stages_hand_over_files_and_unneeded_ones_are_not_made(built):
+    built(
+        "FROM tiny AS maker\nRUN mkdir /out && echo made > /out/a && echo b > /out/b\n"
+        "FROM tiny AS never\nRUN false-is-not-there\n"
+        "FROM maker AS other\nRUN echo more > /out/a\n"
+        "FROM tiny\nCOPY --from=maker /out/a /a\nCOPY --from=2 /out /out\n",
+        shows("cat /a /out/a /out/b; ls /out | cat", "made\nmore\nb\na\nb\n"),
+    )
+
+
+def test_add_unpacks_local_archives(built, context):
+    (context / "inner").write_text("packed")
+    with tarfile.open(context / "a.tar.gz", "w:gz") as tar:
+        tar.add(context / "inner", "sub/inner")
+    built("FROM tiny\nADD a.tar.gz /x/\nADD inner /y\n", shows("cat /x/sub/inner /y", "packed" * 2))
+
+
+def test_an_image_of_nothing_holds_what_was_copied(built, context, tmp_path):
+    (context / "hello").write_text("hello")
+
+    async def test(box):
+        await box.download("/hello", tmp_path / "got")
+        assert (tmp_path / "got").read_text() == "hello"
+        with pytest.raises(SandboxError):
+            await box.exec(["/usr/bin/id"])
+
+    built("FROM scratch\nCOPY hello /hello\n", test)
+
+
+def test_the_images_own_entrypoint_runs_as_its_own_user(built):
+    async def test(box):
+        async with asyncio.timeout(20):
+            while not (await box.exec("cat /tmp/started")).stdout:  # noqa: ASYNC110 - in the box
+                await asyncio.sleep(0.01)
+        started = (await box.exec("cat /tmp/started")).stdout
+        assert started == "77 sh -c sleep infinity\n"
+
+    script = 'echo "$(id -u) $*" > /tmp/started; exec "$@"'
+    built(
+        f"FROM tiny\nRUN echo '{script}' > /run.sh\nUSER app\n"
+        'ENTRYPOINT ["/bin/sh", "/run.sh"]\nCMD ["ignored"]\n',
+        test,
+        entrypoint="image",
+        user="root",
+    )
+
+
+@pytest.mark.parametrize(
+    ("dockerfile", "error", "where", "what"),
+    [
+        ("FROM tiny\nRUN echo no >&2; exit 3", SandboxError, ":2", "exit code 3:\nno"),
+        ("FROM tiny\n\nCOPY none /", TaskError, ":3", "'none' is not in the context"),
+        ("FROM tiny\nCOPY ../x /", TaskError, ":2", "leaves the context"),
+        ("FROM tiny\nADD https://example.org/x /", SandboxUnsupportedError, ":2", "network"),
+        ("FROM tiny\nRUN --mount=type=ssh true", SandboxUnsupportedError, ":2", "--mount"),
+        ("FROM none-such", SandboxUnsupportedError, ":1", "no image 'none-such'"),
+        ("FROM /etc", TaskError, ":1", "no name of an image"),
+        ("FROM host", TaskError, ":1", "the host's root"),
+        ("FROM --platform=linux/none tiny", SandboxUnsupportedError, ":1", "this machine"),
+        ("FROM tiny\nUSER none\nRUN true", SandboxError, ":3", "no user 'none'"),
+        ("RUN true\nFROM tiny", TaskError, ":1", "before the first FROM"),
+    ],
+)
+def test_what_fails_is_told_with_its_line_and_leaves_nothing(
+    built, store, monkeypatch, dockerfile, error, where, what
+):
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent")
+
+    async def never(_box):
+        pytest.fail("it was built")
+
+    with pytest.raises(error, match=what) as refused:
+        built(dockerfile, never)
+    assert refused.value.where == f"Dockerfile{where}"
+    assert kept_in(store) == []
+
+
+def test_a_build_that_takes_too_long_is_ended(built, store):
+    with pytest.raises(SandboxTimeoutError, match="1"):
+        built("FROM tiny\nRUN sleep 1000\n", shows("true", ""), timeout_sec=1)
+    assert kept_in(store) == []
+
+
+def test_the_same_bytes_are_built_once_and_others_again(with_provider, context, images, store):
+    (context / "file").write_text("one")
+    (context / "Dockerfile").write_text("FROM tiny\nRUN true\nCOPY file /file\nRUN true\n")
+    spec = SandboxSpec(recipe=ImageRecipe(context=context), image_search=(str(images),))
+
+    def layers():
+        return {path.name for path in (store / "images" / "layers").glob("[!.]*")}
+
+    async def main(provider):
+        async with asyncio.TaskGroup() as group:
+            for _ in range(3):
+                group.create_task(provider.create(spec))
+        first = layers()
+        assert len(first) == 3
+        os.utime(context / "file")
+        await provider.create(spec)
+        assert layers() == first
+        (context / "file").write_text("two")
+        box = await provider.create(spec)
+        assert (await box.exec("cat /file")).stdout == "two"
+        assert len(layers() - first) == 2  # what came before the copy is the same
+
+    with_provider(main)
+    with_provider(main_finds(spec, layers))
+
+
+def main_finds(spec, layers):
+    async def main(provider):
+        before = layers()
+        await provider.create(spec)
+        assert layers() == before
+
+    return main
+
+
+def test_snapshots_of_a_built_image_go_on_and_are_loaded_again(
+    with_provider, context, images, tmp_path
+):
+    (context / "Dockerfile").write_text("FROM tiny\nENV A=1\nRUN echo base > /f\nUSER app\n")
+    spec = SandboxSpec(
+        recipe=ImageRecipe(context=context), image_search=(str(images),), user="", workdir=""
+    )
+
+    async def save(provider):
+        box = await provider.create(spec)
+        await box.exec("echo $A > /f", user="root")
+        await provider.save(await box.snapshot(), tmp_path / "saved")
+
+    async def load(provider):
+        box = await provider.create(spec, image=await provider.load(tmp_path / "saved"))
+        assert (await box.exec("cat /f; id -u; echo $A")).stdout == "1\n77\n1\n"
+
+    with_provider(save)
+    with_provider(load)
+
+
+def test_without_root_nothing_is_built_and_it_says_so(tmp_path):
+    builder = Builder(None, ImageStore(tmp_path), refusal="files of several users need root")
+    spec = SandboxSpec(recipe=ImageRecipe(context=tmp_path))
+    with pytest.raises(SandboxUnsupportedError, match="need root"):
+        asyncio.run(builder.source(spec))
