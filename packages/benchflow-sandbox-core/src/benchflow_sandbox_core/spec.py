@@ -3,6 +3,7 @@
 from benchflow_contracts.errors import SandboxUnsupportedError, UsageError
 from benchflow_contracts.sandbox import SandboxSpec
 
+from .proxy.allowlist import Allowlist
 from .relay.upstream import Upstream
 
 
@@ -10,7 +11,8 @@ def check_spec(spec: SandboxSpec, *, services: bool = False) -> None:
     """Refuse a spec that means nothing.
 
     Raises:
-        UsageError: A path is not one inside, the model's URL is none, or there are two images.
+        UsageError: A path is not one inside, the model's URL is none, there are two images,
+            or an allowed host is none.
         SandboxUnsupportedError: A model endpoint is asked for in a network without one, or
             services where there can be none.
     """
@@ -34,3 +36,8 @@ def check_spec(spec: SandboxSpec, *, services: bool = False) -> None:
         )
     if spec.model is not None:
         Upstream.of(spec.model)
+    if spec.allowed_hosts and spec.network != "allowlist":
+        raise UsageError(
+            f"allowed hosts mean nothing in network {spec.network!r}", hint="use 'allowlist'"
+        )
+    Allowlist.parse(spec.allowed_hosts)

@@ -1,0 +1,1 @@
+"""The outside addresses that a box may reach by name."""

@@ -1,0 +1,143 @@
+"""Whom a box may reach: names and addresses, looked up and checked on the host."""
+
+import asyncio
+import re
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Self
+
+from benchflow_contracts.errors import UsageError
+
+from benchflow_sandbox_core.relay.head import MAX_HEAD
+
+_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+"""Of a last label: resolvers read such a name as an address, each in its own way."""
+_SECONDS = 30.0
+_UNICAST = IPv6Network("2000::/3")
+_TUNNELS = (IPv6Network("2001::/32"), IPv6Network("2002::/16"))
+"""Teredo and 6to4: an IPv4 address of anybody's choice is in them."""
+_Address = IPv4Address | IPv6Address
+_Network = IPv4Network | IPv6Network
+
+
+class RefusedError(Exception):
+    """The box may not reach it. The message is for the box."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowlist:
+    """Names, names below a name, and networks.
+
+    A name is reached at its public addresses only, and at others where a listed network has
+    them; an address only where it is listed. So the host's own loopback and networks are out
+    of reach unless the operator lists them, whatever a name resolves to.
+    """
+
+    names: frozenset[str]
+    suffixes: tuple[str, ...]
+    """Each begins with a dot."""
+    networks: tuple[_Network, ...]
+
+    @classmethod
+    def parse(cls, entries: Iterable[str]) -> Self:
+        """Read `example.org`, `*.example.org`, addresses and CIDR blocks.
+
+        Raises:
+            UsageError: One is none of these.
+        """
+        names: set[str] = set()
+        suffixes: set[str] = set()
+        networks: list[_Network] = []
+        for entry in entries:
+            network = _network(entry)
+            name = _name(entry.removeprefix("*."))
+            if network is not None:
+                networks.append(network)
+            elif name is None:
+                raise UsageError(
+                    f"allowed host {entry!r} is no name, address or network",
+                    hint="write example.org, *.example.org, 192.0.2.7 or 192.0.2.0/24",
+                )
+            elif entry.startswith("*."):
+                suffixes.add(f".{name}")
+            else:
+                names.add(name)
+        return cls(frozenset(names), tuple(sorted(suffixes)), tuple(networks))
+
+    async def connect(
+        self, host: str, port: int
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to an address of `host` that was checked, and to no other.
+
+        Raises:
+            RefusedError: It is not listed, or none of its addresses may be reached.
+            OSError: It does not answer.
+        """
+        async with asyncio.timeout(_SECONDS):
+            failed: OSError = OSError(f"{host} has no address")
+            for address in await self._addresses(host, port):
+                try:
+                    return await asyncio.open_connection(str(address), port, limit=MAX_HEAD)
+                except OSError as error:
+                    failed = error
+            raise failed
+
+    async def _addresses(self, host: str, port: int) -> list[_Address]:
+        literal = _address(host)
+        if literal is not None:
+            if not self._lists(literal):
+                raise RefusedError(f"{host} is not an allowed address")
+            return [literal]
+        name = _name(host)
+        if name is None or not (name in self.names or name.endswith(self.suffixes)):
+            raise RefusedError(f"{host} is not an allowed host")
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+        except UnicodeError as error:
+            raise RefusedError(f"{host} is not an allowed host") from error
+        addresses = [_address(str(each[4][0]).partition("%")[0]) for each in found]
+        known = [each for each in addresses if each is not None]
+        reachable = [each for each in known if self._lists(each) or _is_public(each)]
+        if known and not reachable:
+            raise RefusedError(f"{host} has no public address, and none that is allowed")
+        return reachable
+
+    def _lists(self, address: _Address) -> bool:
+        return any(address in network for network in self.networks)
+
+
+def _address(text: str) -> _Address | None:
+    try:
+        found = ip_address(text)
+    except ValueError:
+        return None
+    # The kernel connects to the address in it.
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return mapped or found
+
+
+def _network(text: str) -> _Network | None:
+    try:
+        return ip_network(text, strict=False)
+    except ValueError:
+        return None
+
+
+def _name(text: str) -> str | None:
+    """Return a host name in its one spelling, or `None` when it is none."""
+    name = text.lower().removesuffix(".")
+    labels = name.split(".")
+    plain = len(name) < 254 and all(_LABEL.fullmatch(label) for label in labels)
+    return name if plain and not _NUMBER.fullmatch(labels[-1]) else None
+
+
+def _is_public(address: _Address) -> bool:
+    if not address.is_global or address.is_multicast:
+        return False
+    if isinstance(address, IPv4Address):
+        return True
+    return address in _UNICAST and not any(address in tunnel for tunnel in _TUNNELS)

@@ -1,0 +1,77 @@
+"""One request to an upstream and the response to it."""
+
+import asyncio
+from contextlib import suppress
+
+from .head import Body, Head, status_of
+from .pump import pump_body
+from .serving import BROKEN, close, refuse
+
+_CHUNK = 65536
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def exchange(client: Connection, upstream: Connection, head: bytes, body: Body) -> None:
+    """Send a request with its body while the response already comes back.
+
+    A client that goes away ends the exchange, so that no call outlives its caller. Both are
+    closed then.
+    """
+    (reader, writer), (up_reader, up_writer) = client, upstream
+    method = head.partition(b" ")[0].decode("latin-1")
+    try:
+        up_writer.write(head)
+        async with asyncio.TaskGroup() as group:
+            sending = group.create_task(_send(reader, up_writer, body))
+            receiving = group.create_task(_receive(up_reader, writer, method))
+            await asyncio.wait({sending, receiving}, return_when=asyncio.FIRST_COMPLETED)
+            if not receiving.done():
+                receiving.cancel()
+                writer.transport.abort()
+            sending.cancel()
+    except BaseException:
+        up_writer.transport.abort()
+        raise
+    finally:
+        await close(up_writer)
+
+
+async def _send(reader: asyncio.StreamReader, up_writer: asyncio.StreamWriter, body: Body) -> None:
+    """Send one body; return when the client is gone or has broken its own request."""
+    try:
+        await pump_body(reader, up_writer, body)
+    except OSError:
+        # An upstream that answers early need not read all; its answer still counts.
+        if reader.exception() is not None:
+            return
+    except BROKEN:
+        return
+    with suppress(OSError):
+        # What follows the one request goes nowhere; only its end is of interest.
+        while await reader.read(_CHUNK):
+            continue
+
+
+async def _receive(
+    up_reader: asyncio.StreamReader, writer: asyncio.StreamWriter, method: str
+) -> None:
+    started = False
+    try:
+        while True:
+            head = Head.parse(await up_reader.readuntil(b"\r\n\r\n"))
+            status = status_of(head.start)
+            if status >= 200:
+                break
+            if status != 101:
+                writer.write(head.without(set()).encode({}))
+        body = head.body(default=None)
+        writer.write(head.without(set()).encode({"Connection": "close"}))
+        started = True
+        if method != "HEAD" and status not in {204, 304}:
+            await pump_body(up_reader, writer, body)
+        await writer.drain()
+    except BROKEN as error:
+        if not started:
+            await refuse(writer, "502 Bad Gateway", f"the upstream answered badly: {error!r}")
+        else:
+            writer.transport.abort()
