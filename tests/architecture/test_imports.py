@@ -26,6 +26,7 @@ ALLOWED = {
         "benchflow_sandbox_core",
         "benchflow_sandbox_native",
         "docker",
+        "pydantic",
         "requests",
     },
     "benchflow_sandbox_local": {

@@ -1,8 +1,9 @@
 """The engine, over its API: no program is started for any call."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import requests
@@ -88,8 +89,14 @@ class Engine:
         async def wait() -> T:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work, self._api)
 
-        try:
+        with self.typed(what):
             return await finish(wait())
+
+    @contextmanager
+    def typed(self, what: str) -> Generator[None]:
+        """Raise as `do` does when a call of the block fails."""
+        try:
+            yield
         except (ImageNotFound, NotFound) as error:
             raise GoneError(f"docker {what}: {error.explanation}") from error
         except APIError as error:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from benchflow_contracts.errors import SandboxError, SnapshotError
 from benchflow_contracts.sandbox import SandboxImage
 from benchflow_sandbox_core.owner import ProcessIdentity
+from benchflow_sandbox_core.shield import finish_or
 
 from .engine import Engine, GoneError
 from .facts import Facts
@@ -23,6 +24,38 @@ class Images:
         self._known: dict[str, SandboxImage] = {}
         self._unwanted: list[str] = []
         self._sweeping = asyncio.Lock()
+
+    async def has(self, name: str) -> bool:
+        """Whether the engine has an image."""
+        try:
+            await self._engine.do("inspect_image", name)
+        except GoneError:
+            return False
+        return True
+
+    async def take_over(self, name: str, told: SandboxImage, *, forget: bool) -> SandboxImage:
+        """Make a snapshot of ours from an image that the engine was given.
+
+        That one says of itself that it is its first owner's, whose death would be its end. With
+        `forget` it is removed once nothing is made of it any more.
+
+        Raises:
+            SandboxError: The engine refused.
+        """
+        found = await self._engine.do("inspect_image", name)
+        label = Label.decode(found["Config"]["Labels"])
+        made = await self._engine.do("create_container", name, ["/"])
+        try:
+            facts, labels = Facts.of(found), {} if label is None else label.labels
+            image = await finish_or(self.commit(made["Id"], facts, labels), self.discard)
+        finally:
+            await self._engine.remove(made["Id"])
+        if forget:
+            self._unwanted.append(name)
+        del self._known[image.ref]
+        image = image.model_copy(update={"digest": told.digest, "bytes": told.bytes})
+        self._known[image.ref] = image
+        return image
 
     async def commit(self, container: str, facts: Facts, labels: Mapping[str, str]) -> SandboxImage:
         """Make an image of a container that stands still, with the labels of its sandbox.

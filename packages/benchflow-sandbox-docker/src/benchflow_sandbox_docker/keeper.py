@@ -11,6 +11,7 @@ from benchflow_contracts.env_diff import FileDiff
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
 from benchflow_contracts.image import ImageRecipe
 from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
+from benchflow_contracts.seal import Seal
 from benchflow_sandbox_core.owner import ProcessIdentity
 from benchflow_sandbox_core.shield import finish_or
 
@@ -22,6 +23,7 @@ from .labels import BOX, PREFIX, Label
 from .machine import DockerMachine
 from .plan import Plan
 from .sandbox import DockerSandbox
+from .saving import Saver
 from .services import Stack
 from .sources import Sources
 from .written import Written
@@ -43,6 +45,7 @@ class Keeper:
         self._directory = directory
         self._owner = owner
         self.sources = sources
+        self.saver = Saver(engine, images, Seal(directory.parent / "seal"))
         self._written = Written(engine)
         self._sandboxes: dict[str, DockerSandbox] = {}
         self._labels: dict[str, Label] = {}

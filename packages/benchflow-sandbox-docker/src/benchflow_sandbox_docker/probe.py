@@ -18,7 +18,6 @@ _NOTES = {
     "the local sandbox takes live snapshots",
     "allowlist": "no network of an engine leads to some hosts only",
     "disk": "the engine's storage driver must be able to set a size, and this one was not asked",
-    "save": "snapshots stay in the engine",
 }
 
 _WITH_NETWORK = SandboxSpec(volumes={"/probe": "probe"})

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from benchflow_contracts.errors import (
     SandboxError,
-    SandboxUnsupportedError,
-    SnapshotError,
     UsageError,
 )
 from benchflow_contracts.sandbox import SandboxCapabilities, SandboxImage, SandboxSpec
@@ -102,15 +100,12 @@ class DockerProvider(Closing):
             await self._keeper.discard(image)
 
     async def save(self, image: SandboxImage, to: Path) -> None:
-        """Refuse: snapshots of this provider stay in the engine."""
-        raise SandboxUnsupportedError(
-            f"the docker sandbox saves no snapshots: {image.ref!r} is not written to {str(to)!r}",
-            hint="use the local sandbox to keep checkpoints",
-        )
+        """Write a snapshot, with all that is under it, to `to`, a new host directory."""
+        await (await self._ready()).saver.save(image, to)
 
     async def load(self, saved: Path) -> SandboxImage:
-        """Refuse: nothing was ever saved by this provider."""
-        raise SnapshotError(f"{str(saved)!r} is no snapshot of the docker sandbox")
+        """Take in what `save` wrote, here or in an earlier process with the same store."""
+        return await (await self._ready()).saver.load(saved)
 
     async def reap(self, policy: ReapPolicy) -> list[SandboxRecord]:
         """Remove what dead owners left; return what was (or would be) removed."""

@@ -1,7 +1,6 @@
 """Snapshots that outlive their provider: written to a directory, and taken in again."""
 
 import asyncio
-import os
 import secrets
 import shutil
 from collections.abc import Awaitable, Callable
@@ -9,6 +8,7 @@ from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError, SnapshotError
 from benchflow_contracts.seal import Seal
+from benchflow_sandbox_core.whole import half, write
 
 from .launcher import Launcher, LauncherError
 from .rootfs.base import Base
@@ -38,23 +38,23 @@ class Saver:
         Raises:
             SnapshotError: `to` is there, or it cannot be written.
         """
-        half = await asyncio.to_thread(_half, to)
+        made = await asyncio.to_thread(half, to)
         live = sealed.live
         try:
             await self._launcher.ask(
                 "save",
                 layers=[layer.path(self._root) for layer in sealed.layers],
                 image=None if live is None else live.name,
-                to=str(half),
+                to=str(made),
             )
             told = self._told(sealed)
             told = told.model_copy(update={"seal": self._seal.of(told.sealed_text)})
-            await asyncio.to_thread(_write, half / NAME, told.model_dump_json(indent=1))
-            half.rename(to)
+            await asyncio.to_thread(write, made / NAME, told.model_dump_json(indent=1))
+            made.rename(to)
         except (OSError, LauncherError) as error:
             raise SnapshotError(f"cannot save {sealed.image.ref!r}: {error}") from error
         finally:
-            await asyncio.to_thread(shutil.rmtree, half, ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, made, ignore_errors=True)
 
     def _told(self, sealed: Sealed) -> SavedSnapshot:
         base = sealed.base
@@ -151,22 +151,3 @@ class Saver:
         if name is not None:
             await self._launcher.ask("forget", image=name)
         await self._launcher.ask("drop_family", family=family.name)
-
-
-def _half(to: Path) -> Path:
-    """Make the directory that becomes `to` when it is whole."""
-    if os.path.lexists(to):
-        raise SnapshotError(f"{str(to)!r} is there already", hint="name a new directory")
-    half = to.absolute().with_name(f".{to.name}.{secrets.token_hex(4)}")
-    try:
-        half.mkdir(mode=0o700, parents=True)
-    except OSError as error:
-        raise SnapshotError(f"{str(to)!r} cannot be written: {error}") from error
-    return half
-
-
-def _write(path: Path, text: str) -> None:
-    with path.open("x", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())

@@ -1,0 +1,266 @@
+"""Runners and engines that are killed, and jobs that are long: nothing of ours is left."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from own_engine import DEADLINE, OwnEngine, sleepers, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+BENCH = Path(sys.executable).with_name("bench")
+DOCKER = ("--sandbox", "docker")
+# Of this run alone: another one on the machine has sleepers of its own.
+MARK = str(10**9 + os.getpid())
+SOLUTION = f'#!/bin/sh\nsleep {MARK}\necho "hello, world" > /workspace/greeting.txt\n'
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[OwnEngine]:
+    image = os.environ.get("BENCHFLOW_DOCKER_IMAGE")
+    if image is None:
+        why = "no engine and base image: export BENCHFLOW_DOCKER_IMAGE=$(.ci/docker)"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
+    made = OwnEngine()
+    try:
+        made.start()
+        made.take(image)
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def runner(engine: OwnEngine, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start `bench` on the engine; it is dead at the end of the test."""
+    started = []
+
+    def start(*args: object) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [str(BENCH), *map(str, args)],
+            cwd=tmp_path,
+            env=engine.variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def said(process: subprocess.Popen[str], *, code: int = 0) -> str:
+    out, _ = process.communicate(timeout=240)
+    assert process.returncode == code, out
+    return out
+
+
+def write_sleeper(path: Path, bench: Callable[..., Any]) -> None:
+    bench("tasks", "init", path)
+    (path / "solution/solve.sh").write_text(SOLUTION)
+
+
+def test_prune_removes_all_that_a_killed_runner_had_and_nothing_that_looks_like_it(
+    engine: OwnEngine, runner: Callable[..., Any], bench: Callable[..., Any], tmp_path: Path
+) -> None:
+    image = os.environ["BENCHFLOW_DOCKER_IMAGE"]
+    foreign = engine.api.create_container(image, ["sleep", "1"])["Id"]
+    engine.api.create_volume("foreign")
+    before = engine.holds()
+    write_sleeper(tmp_path / "sleeper", bench)
+    killed = runner("run", "sleeper", "--agent", "oracle", *DOCKER)
+    until("the agent's process", lambda: len(sleepers(MARK)) == 1)
+    [ours] = engine.api.containers(filters={"label": "benchflow.kind=box"})
+    # What somebody makes of a container of ours, and what somebody labels like it.
+    taken = engine.api.commit(ours["Id"], "taken", "latest")["Id"]
+    lookalikes = [
+        engine.api.create_container("taken", ["sleep", "1"], name=f"benchflow-my-{ours['Id'][:9]}"),
+        engine.api.create_container(image, ["sleep", "1"], labels=ours["Labels"]),
+    ]
+    foreigners = [foreign, *(each["Id"] for each in lookalikes)]
+    try:
+        killed.kill()
+        killed.wait(DEADLINE)
+        until("the end of its processes", lambda: not sleepers(MARK))
+        rollout = ours["Labels"]["benchflow.labels.benchflow.rollout"]
+        label = f"benchflow.rollout={rollout}"
+        [listed] = json.loads(said(runner("sandbox", "list", "--label", label, "--json", *DOCKER)))
+        assert (listed["owner_alive"], listed["overdue"]) == (False, False)
+        assert listed["labels"]["benchflow.task"] == "sleeper"
+        said(runner("sandbox", "prune", "--label", "benchflow.rollout=another", *DOCKER))
+        assert ours["Id"] in engine.holds()["containers"]
+        said(runner("sandbox", "prune", "--label", label, *DOCKER))
+        assert engine.holds()["containers"] == sorted(foreigners)
+        assert taken in engine.holds()["images"]
+    finally:
+        for each in foreigners[1:]:
+            engine.api.remove_container(each, v=True)
+        engine.api.remove_image("taken")
+    assert engine.holds() == before
+
+
+def test_an_overdue_sandbox_of_a_living_runner_goes_when_the_operator_says_so(
+    engine: OwnEngine, runner: Callable[..., Any], bench: Callable[..., Any], tmp_path: Path
+) -> None:
+    bench("tasks", "init", tmp_path / "any")
+    program = tmp_path / "late.py"
+    program.write_text(LATE)
+    late = subprocess.Popen(
+        [sys.executable, program], env=engine.variables, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert late.stdout is not None
+        name = late.stdout.readline().strip()
+        [listed] = json.loads(said(runner("sandbox", "list", "--json", *DOCKER)))
+        assert (listed["id"], listed["owner_alive"], listed["overdue"]) == (name, True, True)
+        assert "--overdue removes them" in said(runner("sandbox", "prune", *DOCKER))
+        assert len(engine.holds()["containers"]) == 2
+        assert name in said(runner("sandbox", "prune", "--overdue", *DOCKER))
+        assert late.stdout.readline() == "SandboxError True\n"
+        assert late.wait(DEADLINE) == 0
+    finally:
+        late.kill()
+        late.communicate()
+
+
+LATE = """
+import asyncio
+from benchflow_contracts import SandboxError, SandboxSpec
+from benchflow_sandbox_docker import DockerProvider
+
+async def main():
+    async with DockerProvider() as provider:
+        box = await provider.create(SandboxSpec(), labels={"benchflow.deadline": "1"})
+        print(box.id, flush=True)
+        try:
+            await box.exec("sleep 1000")
+        except SandboxError as error:
+            print(type(error).__name__, error.retryable, flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_rollouts_whose_engine_restarts_run_again_and_count_once(
+    engine: OwnEngine,
+    runner: Callable[..., Any],
+    bench: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    before = engine.holds()
+    for name in ("one", "two"):
+        write_sleeper(tmp_path / "tasks" / name, bench)
+    create = ("eval", "create", "--tasks-dir", "tasks", "--agent", "oracle", "--job-name", "job")
+    job = runner(*create, "--retries", "3", "--concurrency", "2", *DOCKER)
+    until("both agents", lambda: len(sleepers(MARK)) == 2)
+    first = set(sleepers(MARK))
+    engine.end()
+    engine.start()
+    until("both agents again", lambda: len(set(sleepers(MARK)) - first) == 2)
+    for pid in sleepers(MARK):
+        os.kill(pid, signal.SIGTERM)
+    said(job)
+    lines = (tmp_path / "jobs/job/results.jsonl").read_text().splitlines()
+    results = [json.loads(line) for line in lines]
+    assert [(each["slot"], each["reward"]) for each in results] == [("one#0", 1), ("two#0", 1)]
+    tries = [json.loads(p.read_text()) for p in tmp_path.glob("jobs/job/*/result.json")]
+    failed = [each for each in tries if each["reward"] is None]
+    assert {each["slot"] for each in failed} == {"one#0", "two#0"}
+    for each in failed:
+        assert each["error"]["boundary"] == "sandbox", each
+        assert each["error"]["retryable"], each
+    assert engine.holds() == before
+
+
+MANY = """
+import asyncio, gc, json, os, sys, threading
+from pathlib import Path
+from benchflow.job import JobOptions, run_job
+from benchflow.options import RunOptions
+
+class Watch:
+    def __init__(self):
+        self.seen = []
+
+    def planned(self, slots, done):
+        pass
+
+    def started(self, slot):
+        return lambda event: None
+
+    def finished(self, slot, record):
+        self.seen.append({"reward": record.reward, **now()})
+
+def now():
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return {
+        "rss": pages * os.sysconf("SC_PAGE_SIZE"),
+        "fds": len(os.listdir("/proc/self/fd")),
+        "threads": threading.active_count(),
+    }
+
+run = RunOptions(agent="oracle", sandbox="docker")
+watch = Watch()
+options = JobOptions(tasks_dir=Path("tasks"), run=run, job_name="job", repeats=int(sys.argv[1]))
+before = now()
+asyncio.run(run_job(options, listener=watch))
+print(json.dumps({"before": before, "seen": watch.seen, "after": now()}))
+"""
+
+
+def test_64_rollouts_leave_nothing_and_take_no_more_memory_than_16(
+    engine: OwnEngine, bench: Callable[..., Any], tmp_path: Path
+) -> None:
+    before = engine.holds()
+    bench("tasks", "init", tmp_path / "tasks" / "tiny")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", MANY, "64"],
+        cwd=tmp_path,
+        env={**engine.variables, "TMPDIR": str(scratch)},
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=500,
+    )
+    told = json.loads(done.stdout.splitlines()[-1])
+    seen = told["seen"]
+    assert [each["reward"] for each in seen] == [1] * 64
+    # Others run while one ends, so that what they hold differs: the least of some.
+    for what, slack in (("rss", 6 << 20), ("fds", 4)):
+        early, late = (min(each[what] for each in part) for part in (seen[12:20], seen[-8:]))
+        assert late <= early + slack, (what, early, late)
+    # Those of two pools: the engine's, and the event loop's.
+    assert max(each["threads"] for each in seen) <= 8 + 32 + 1
+    assert told["after"]["threads"] == told["before"]["threads"]
+    assert told["after"]["fds"] == told["before"]["fds"]
+    assert engine.holds() == before
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_kept_fork_of_a_container_is_gone_on_from_by_another_runner(
+    engine: OwnEngine, runner: Callable[..., Any], bench: Callable[..., Any], tmp_path: Path
+) -> None:
+    before = engine.holds()
+    bench("tasks", "init", tmp_path / "tiny")
+    fork = ("--branch", "group", "--branch-n", "2", "--keep", "forks")
+    said(runner("run", "tiny", "--agent", "oracle", *fork, *DOCKER))
+    assert engine.holds() == before
+    [kept] = bench("checkpoint", "list", "--json")
+    assert (kept["fidelity"], kept["level"]) == ("state", "filesystem")
+    said(runner("rollout", "branch", kept["rollout"], "--at", kept["node"], "--n", "2"))
+    results = [json.loads(path.read_text()) for path in tmp_path.glob("jobs/*/result.json")]
+    assert [each["reward"] for each in results] == [1, 1, 1]
+    assert engine.holds() == before

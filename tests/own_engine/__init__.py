@@ -1,0 +1,115 @@
+"""A Docker engine of a test's own: nobody else's containers are in it, and it can be ended."""
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import docker
+import requests
+
+DEADLINE = 60.0
+_START = 'ip link set lo up && exec dockerd "$@"'
+
+
+class OwnEngine:
+    """An engine in a network namespace of its own, so that it leaves the machine's alone."""
+
+    def __init__(self) -> None:
+        # The path of a socket is short.
+        self.home = Path(tempfile.mkdtemp(prefix="bf-engine-", dir="/var/tmp"))
+        self.host = f"unix://{self.home}/sock"
+        self.log = (self.home / "log").open("wb")
+        self.api = docker.APIClient(self.host, version="1.41", timeout=60)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Return when it answers."""
+        options = [f"--data-root={self.home}/data", f"--exec-root={self.home}/exec"]
+        options += [f"--pidfile={self.home}/pid", f"--host={self.host}"]
+        options += ["--bridge=none", "--iptables=false", "--ip-forward=false"]
+        command = ["unshare", "--net", "sh", "-c", _START, "sh", *options]
+        self._process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
+        until("an engine that answers", self._answers)
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self.home / "log").read_text()[-2000:]
+        try:
+            # The SDK does not close a socket that nobody listens at.
+            with socket.socket(socket.AF_UNIX) as reaching:
+                reaching.connect(f"{self.home}/sock")
+            return bool(self.api.ping())
+        except (OSError, requests.RequestException):
+            return False
+
+    def end(self) -> None:
+        """End it; return when it is gone. Idempotent."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.terminate()
+            process.wait(DEADLINE)
+
+    def take(self, image: str) -> None:
+        """Copy an image from the engine of the machine."""
+        with docker_of_the_machine() as theirs:
+            self.api.load_image(theirs.get_image(image))
+
+    def close(self) -> None:
+        """End it and remove all that it had."""
+        self.end()
+        self.api.close()
+        self.log.close()
+        shutil.rmtree(self.home)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What leads a runner to this engine."""
+        return {**os.environ, "DOCKER_HOST": self.host, "NO_COLOR": "1"}
+
+    def holds(self) -> dict[str, list[str]]:
+        """Return all that is in it, by kind, and what is mounted for it."""
+        return {
+            "containers": sorted(each["Id"] for each in self.api.containers(all=True)),
+            "images": sorted(each["Id"] for each in self.api.images(all=True)),
+            "volumes": sorted(each["Name"] for each in self.api.volumes()["Volumes"] or ()),
+            "networks": sorted(each["Id"] for each in self.api.networks()),
+            "mounts": sorted(self._mounts()),
+        }
+
+    def _mounts(self) -> list[str]:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+        return [place for line in lines if (place := line.split()[4]).startswith(str(self.home))]
+
+
+def docker_of_the_machine() -> Any:
+    """Return a client of the machine's own engine, which is closed after a block."""
+    return closing(docker.APIClient(version="1.41", timeout=60))
+
+
+def until(what: str, condition: Callable[[], bool]) -> None:
+    """Return when `condition` holds."""
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end, f"never saw: {what}"
+        time.sleep(0.05)
+
+
+def sleepers(mark: str) -> list[int]:
+    """Return the processes of this machine, in whatever box, that are `sleep MARK`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                argv = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if argv[:2] == [b"sleep", mark.encode()]:
+                found.append(int(entry.name))
+    return found
