@@ -1,6 +1,7 @@
 """A sandbox in name only: a directory and some processes."""
 
 import os
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError
@@ -84,6 +85,10 @@ class PlainSandbox(LocalSandbox):
 
     def _directory_of(self, cwd: str | None) -> str:
         return self._real(cwd or self.spec.workdir)
+
+    def hold_for_seal(self) -> AbstractAsyncContextManager[None]:
+        """Hold nothing: of what follows, everything is refused."""
+        return nullcontext()
 
     def _real(self, path: str) -> str:
         return f"{self._directory}{absolute(path)}"
