@@ -23,6 +23,7 @@ from .tree import (
     tree_to_bytes,
     tree_to_json,
     value_of,
+    verdicts_at,
 )
 from .users import AutoUser, HumanUser, ScriptedUser, SimulatedUser, make_user
 from .world import Planes
@@ -61,4 +62,5 @@ __all__ = [
     "tree_to_bytes",
     "tree_to_json",
     "value_of",
+    "verdicts_at",
 ]

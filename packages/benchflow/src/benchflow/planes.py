@@ -138,10 +138,12 @@ def assemble(
             mode=options.user,
         )
 
+    steps = [task.step(index) for index in range(len(task.steps))]
     return Planes(
         provider=provider,
         agents={options.agent_name: load_agent(options)},
-        rewards=load_rewards(options, task),
+        rewards=() if task.steps else load_rewards(options, task),
+        step_rewards=tuple(load_rewards(options, each) for each in steps),
         environment=load_environment(options, task),
         user=user,
         gateway=gateway,

@@ -2,7 +2,7 @@
 
 from .credit import advantages, credit_of
 from .fold import TreeFold, fold
-from .step_verdicts import step_verdicts, verdict_name
+from .step_verdicts import step_verdicts, verdict_name, verdicts_at
 from .to_json import TREE_SCHEMA_VERSION, tree_to_bytes, tree_to_json
 from .trajectory import trajectories, trajectory
 from .value import value_of, values_below
@@ -21,4 +21,5 @@ __all__ = [
     "value_of",
     "values_below",
     "verdict_name",
+    "verdicts_at",
 ]

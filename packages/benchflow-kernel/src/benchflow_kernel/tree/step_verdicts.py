@@ -18,8 +18,11 @@ def step_verdicts(leaf: RolloutNode) -> Mapping[str, tuple[RolloutNode, VerifyRe
     """
     found: dict[str, tuple[RolloutNode, VerifyResult]] = {}
     for node in leaf.path:
-        for name, result in node.results.items():
-            step, _, reward = name.rpartition("/")
-            if step and reward == "reward":
-                found[step] = (node, result)
+        found |= {step: (node, result) for step, result in verdicts_at(node).items()}
     return found
+
+
+def verdicts_at(node: RolloutNode) -> Mapping[str, VerifyResult]:
+    """Return the verdicts on the steps of the task that ended at `node`, by their names."""
+    named = ((name.rpartition("/"), result) for name, result in node.results.items())
+    return {step: result for (step, _, reward), result in named if step and reward == "reward"}

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from benchflow_contracts import RolloutNode, RolloutTree
+from benchflow_kernel import verdicts_at
 from rich.text import Text
 from rich.tree import Tree
 
@@ -61,6 +62,8 @@ def _label(node: RolloutNode) -> Text:
         text.append(f"  {_plain(fmt.fork(node.branch))}", style="yellow")
     if node.value is not None:
         text.append(f"  V = {fmt.value(node.value)}", style="green")
+    for step, verdict in verdicts_at(node).items():
+        text.append(f"  {_plain(step)} = {fmt.reward(verdict.reward)}", style="bold")
     if not node.children:
         text.append(f"  reward {fmt.reward(node.reward)}", style="bold")
     if node.error is not None:

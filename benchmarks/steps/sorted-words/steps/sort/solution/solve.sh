@@ -1,0 +1,2 @@
+#!/bin/sh
+printf '%s\n' apple fig pear > /workspace/words.txt
