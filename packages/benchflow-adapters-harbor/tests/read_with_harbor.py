@@ -80,8 +80,18 @@ def step(task, cfg):
 
 def migrate(path, target):
     result = TerminalBenchMapper().map(path, target)
-    (task,) = (Task(each) for each in result.mapped)
-    return {"config": task.config.model_dump(mode="json"), "instruction": task.instruction}
+    return {task.name: migrated(task) for task in map(Task, result.mapped)}
+
+
+def migrated(task):
+    root = Path(task.task_dir)
+    folders = [root / name for name in ("environment", "tests", "solution")]
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    return {
+        "config": task.config.model_dump(mode="json"),
+        "instruction": task.instruction,
+        "files": {path.relative_to(root).as_posix(): path.read_text() for path in files},
+    }
 
 
 warnings.simplefilter("ignore")

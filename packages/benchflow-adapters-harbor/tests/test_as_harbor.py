@@ -7,9 +7,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchflow_adapters_harbor import HarborStep, HarborTask, load_harbor_task
+from benchflow_adapters_harbor import HarborAdapter, HarborStep, HarborTask, load_harbor_task
 from benchflow_contracts import TaskError
-from harbor_corpus import BAD, GOOD, TERMINAL_BENCH, write
+from harbor_corpus import BAD, GOOD, TERMINAL_BENCH, without, write
+
+OLD = {
+    "plain": TERMINAL_BENCH,
+    "rich": {
+        **without(TERMINAL_BENCH, "Dockerfile"),
+        "docker/Dockerfile": "FROM debian:12\nCOPY tests /t",
+        "docker/start": "x\n",
+        "data/input.txt": "1\n",
+        "run-tests.sh": "cd $TEST_DIR\nbash ${TEST_DIR}/go",
+        "docker-compose.yaml": """
+services:
+  client:
+    build: {context: docker}
+    environment: [A=1, "B=two words", "TEST_DIR=${T_BENCH_TEST_DIR}"]
+    working_dir: /app
+    entrypoint: [/start, now]
+    expose: ["8000"]
+""",
+    },
+}
+"""Tasks of Terminal-Bench."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -19,7 +40,8 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("tasks")
     for name, files in (GOOD | BAD).items():
         write(root / "harbor" / name, files)
-    write(root / "terminal-bench" / "old", TERMINAL_BENCH)
+    for name, files in OLD.items():
+        write(root / "terminal-bench" / name, files)
     return root
 
 
@@ -95,10 +117,36 @@ def test_what_harbor_refuses_we_refuse(tasks: Path, theirs: dict[str, Any], name
         load_harbor_task(tasks / "harbor" / name)
 
 
+@pytest.mark.parametrize("name", OLD)
 def test_an_old_task_is_what_harbor_would_migrate_it_to(
-    tasks: Path, theirs: dict[str, Any]
+    tasks: Path, theirs: dict[str, Any], name: str
 ) -> None:
-    task = load_harbor_task(tasks / "terminal-bench" / "old")
-    told = theirs["terminal-bench"]
+    task = load_harbor_task(tasks / "terminal-bench" / name)
+    told = theirs["terminal-bench"][name]
     assert task.config.model_dump(mode="json") == told["config"]
     assert task.steps[0].instruction == told["instruction"]
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_an_old_task_is_laid_out_as_harbor_would_do_it(
+    tasks: Path, theirs: dict[str, Any], name: str, tmp_path: Path
+) -> None:
+    parts = HarborAdapter(cache=tmp_path).load_task(tasks / "terminal-bench" / name).parts
+    assert parts.recipe is not None
+    assert parts.solution is not None
+    home = parts.recipe.context.parent
+    files = {
+        path.relative_to(home).as_posix(): path.read_text()
+        for path in home.rglob("*")
+        if path.is_file()
+    }
+    told = theirs["terminal-bench"][name]["files"]
+    dockerfile = "environment/Dockerfile"
+    assert _instructions(files.pop(dockerfile)) == _instructions(told.pop(dockerfile))
+    assert files == told
+
+
+def _instructions(dockerfile: str) -> list[str]:
+    lines = dockerfile.splitlines()
+    # A port that an image exposes changes nothing.
+    return [line for line in lines if line and not line.startswith(("#", "EXPOSE"))]

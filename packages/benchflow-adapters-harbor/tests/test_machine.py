@@ -8,6 +8,9 @@ from harbor_corpus import GOOD, TERMINAL_BENCH, task, without, write
 from hypothesis import given
 from hypothesis import strategies as st
 
+OPEN = Machine(networks=frozenset({"public", "no-network"}))
+"""A machine where nobody enforces allowlists."""
+
 
 def reasons(tmp_path: Path, files: dict[str, str], machine: Machine | None = None) -> list[str]:
     found = load_harbor_task(write(tmp_path / "t", files))
@@ -40,14 +43,14 @@ def test_windows_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_an_allowlist_is_refused_rather_than_run_open(tmp_path: Path) -> None:
-    (told,) = reasons(tmp_path, GOOD["network"])
+    (told,) = reasons(tmp_path, GOOD["network"], OPEN)
     assert told.startswith("environment.network_mode: network mode 'allowlist'")
 
 
 def test_an_allowlist_of_one_step_alone_is_found(tmp_path: Path) -> None:
     files = GOOD["steps"]
     toml = files["task.toml"].replace('"no-network"', '"allowlist"')
-    (told,) = reasons(tmp_path, files | {"task.toml": toml})
+    (told,) = reasons(tmp_path, files | {"task.toml": toml}, OPEN)
     assert told.startswith("steps.0.agent.network_mode")
 
 

@@ -16,7 +16,8 @@ class Machine(Record):
     gpus: bool = False
     tpus: bool = False
     windows: bool = False
-    networks: frozenset[NetworkMode] = frozenset({"public", "no-network"})
+    networks: frozenset[NetworkMode] = frozenset({"public", "no-network", "allowlist"})
+    """A sandbox that cannot hold a box to one of them refuses the box."""
     host_access: bool = False
     """Compose files may reach for the host."""
 

@@ -67,7 +67,8 @@ def _write(task: HarborTask, home: Path) -> None:
     if (root / "tests").is_dir():
         shutil.copytree(root / "tests", tests)
     tests.mkdir(exist_ok=True)
-    script = (root / "run-tests.sh").read_text(encoding="utf-8").rstrip("\n") + "\n"
+    script = (root / "run-tests.sh").read_text(encoding="utf-8")
+    script += "" if script.endswith("\n") else "\n"
     _write_script(tests / "test.sh", (script + _SCORE).replace("$TEST_DIR", "/tests"))
     if (root / "solution.sh").is_file():
         (home / "solution").mkdir()
