@@ -1,37 +1,58 @@
-"""What hermetic and twin grading add to a rollout, in milliseconds."""
+"""What grading adds to a rollout, in each design, on each sandbox, in milliseconds.
+
+Docker needs an engine and `BENCHFLOW_DOCKER_IMAGE`, the base image that `.ci/docker` makes.
+"""
 
 import asyncio
+import os
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Literal
 
-from benchflow_contracts import NodeState, RolloutNode, Sandbox, SandboxSpec, Task, TaskConfig
+from benchflow_contracts import (
+    NodeState,
+    RolloutNode,
+    Sandbox,
+    SandboxProvider,
+    SandboxSpec,
+    Task,
+    TaskConfig,
+)
 from benchflow_reward import ScriptVerifier
+from benchflow_sandbox_docker import DockerProvider
 from benchflow_sandbox_local import LocalProvider
 from report import emit
 
 Isolation = Literal["hermetic", "twin", "shared"]
+Protocol = Literal["benchflow", "harbor"]
 
-RUNS: dict[Isolation, int] = {"shared": 40, "hermetic": 40, "twin": 5}
-LIMITS: dict[Isolation, float] = {"hermetic": 300.0}
+RUNS: dict[Isolation, int] = {"shared": 5, "hermetic": 5, "twin": 3}
+LIMITS = {("local", "hermetic"): 300.0, ("docker", "hermetic"): 1500.0}
 SPEC = SandboxSpec()
-TEST = """if [ "$(cat /workspace/answer.txt)" = 42 ]; then echo 1; else echo 0; fi \\
+TEST = """#!/bin/sh
+if [ "$(cat /workspace/answer.txt)" = 42 ]; then echo 1; else echo 0; fi \\
   > /logs/verifier/reward.txt
 """
 
 
-def write_task(path: Path) -> Task:
+def write_task(path: Path, protocol: Protocol) -> Task:
     """Return a task whose test takes no time of its own to speak of."""
-    tests = path / "tests"
-    tests.mkdir()
+    tests = path / protocol / "tests"
+    tests.mkdir(parents=True)
     (tests / "test.sh").write_text(TEST)
-    config = TaskConfig(name="grading", artifacts=("/workspace/answer.txt",))
-    return Task(id="grading", path=path, instruction="", config=config, digest="")
+    config = TaskConfig.model_validate(
+        {
+            "name": "grading",
+            "artifacts": ["/workspace/answer.txt"],
+            "verifier": {"protocol": protocol},
+        }
+    )
+    return Task(id="grading", path=tests.parent, instruction="", config=config, digest="")
 
 
-async def agents_box(provider: LocalProvider) -> Sandbox:
+async def agents_box(provider: SandboxProvider) -> Sandbox:
     """Return a box in which an agent has answered."""
     box = await provider.create(SPEC)
     done = await box.exec("echo 42 > answer.txt")
@@ -39,7 +60,7 @@ async def agents_box(provider: LocalProvider) -> Sandbox:
     return box
 
 
-async def graded(provider: LocalProvider, task: Task, isolation: Isolation) -> float:
+async def graded(provider: SandboxProvider, task: Task, isolation: Isolation) -> float:
     """Grade one box and return how long that took, the test's own time taken off."""
     box = await agents_box(provider)
     node = RolloutNode(id="leaf")
@@ -52,21 +73,32 @@ async def graded(provider: LocalProvider, task: Task, isolation: Isolation) -> f
     return (took - float(result.meta["duration_sec"])) * 1000
 
 
+async def measured(provider: SandboxProvider, task: Task) -> int:
+    """Print a line per isolation; return how many limits were missed."""
+    missed = 0
+    for isolation, runs in RUNS.items():
+        await graded(provider, task, isolation)
+        samples = [await graded(provider, task, isolation) for _ in range(runs)]
+        limit = LIMITS.get((provider.name, isolation))
+        protocol = task.config.verifier.protocol
+        name = f"grading_{provider.name}_{protocol}_{isolation}"
+        middle = emit(name, samples, limit=limit)
+        missed += limit is not None and middle > limit
+    return missed
+
+
 async def main() -> int:
-    """Print a line per isolation; fail when a limit is missed."""
+    """Measure both protocols on Local and on Docker; fail when a limit is missed."""
     missed = 0
     with tempfile.TemporaryDirectory() as name:
-        task = write_task(Path(name))
-        provider = LocalProvider()
-        try:
-            for isolation, runs in RUNS.items():
-                await graded(provider, task, isolation)
-                samples = [await graded(provider, task, isolation) for _ in range(runs)]
-                limit = LIMITS.get(isolation)
-                middle = emit(f"grading_{isolation}", samples, limit=limit)
-                missed += limit is not None and middle > limit
-        finally:
-            await provider.aclose()
+        tasks = [write_task(Path(name), protocol) for protocol in ("benchflow", "harbor")]
+        image = os.environ["BENCHFLOW_DOCKER_IMAGE"]
+        for provider in (LocalProvider(), DockerProvider(image=image, store=Path(name, "store"))):
+            try:
+                for task in tasks:
+                    missed += await measured(provider, task)
+            finally:
+                await provider.aclose()
     return 1 if missed else 0
 
 

@@ -1,17 +1,19 @@
-"""Hermetic grading: the agent's box is dead before anything is graded."""
+"""Hermetic grading: the agent's box is dead before anything of it is in the grading box."""
 
 import asyncio
 import tempfile
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from benchflow_contracts import Artifact, VerifyResult
+from benchflow_contracts import Artifact, Sandbox, VerifyResult
 
 from benchflow_reward.collect import Collected
 from benchflow_reward.live_node import LiveNode
 
 from .artifacts import check_placeable, declared_artifacts, strip_start_up_files
+from .at_once import both
 from .grading import bench_of, verdict
 from .grading_box import furnish, grading_box
 from .grading_spec import grading_spec
@@ -23,7 +25,8 @@ from .placing import place_artifacts
 async def grade_hermetic(live: LiveNode) -> VerifyResult:
     """Copy declared artifacts out, end the agent's box, grade in a fresh one.
 
-    Nothing is ended when the rollout goes on in the agent's box.
+    The fresh box is made meanwhile; nothing is put into it before the agent's is gone. Nothing
+    is ended when the rollout goes on in the agent's box.
 
     In our own protocol, an artifact that cannot be copied safely (a link, a device, a pipe,
     too big) is a failed submission: the verdict is the low end of the range, with the cause
@@ -34,22 +37,35 @@ async def grade_hermetic(live: LiveNode) -> VerifyResult:
     check_placeable(artifacts, live.task)
     with tempfile.TemporaryDirectory(prefix="bf-grading-") as name:
         scratch = Path(name)
-        hooks = await run_collect_hooks(live)
-        harbor = live.task.config.verifier.protocol == "harbor"
-        taken = await take_artifacts(live, artifacts, scratch / "artifacts", leave_out=harbor)
-        if not live.goes_on:
-            await live.sandbox.teardown()
-        meta = {**hooks, **await asyncio.to_thread(_screen, taken, artifacts)}
-        refused = [item for item in taken if item.outcome == "refused"]
-        if refused:
-            return _failed_submission(live, refused, meta)
-        async with grading_box(live, grading_spec(live, "hermetic")) as box:
-            await furnish(box, live, "hermetic")
+        async with AsyncExitStack() as stack:
+            making = _furnished(stack, live)
+            box, (taken, meta) = await both(making, _emptied(live, artifacts, scratch))
+            refused = [item for item in taken if item.outcome == "refused"]
+            if refused:
+                return _failed_submission(live, refused, meta)
             await place_artifacts(box, live, taken)
             bench = bench_of(box, live, "hermetic")
             await bench.place_tests(scratch)
             run = await bench.run(scratch)
         return await verdict(bench, run, live.log_dir, meta)
+
+
+async def _furnished(stack: AsyncExitStack, live: LiveNode) -> Sandbox:
+    box = await stack.enter_async_context(grading_box(live, grading_spec(live, "hermetic")))
+    await furnish(box, live, "hermetic")
+    return box
+
+
+async def _emptied(
+    live: LiveNode, artifacts: Sequence[Artifact], scratch: Path
+) -> tuple[list[Collected], dict[str, Any]]:
+    """Take out of the agent's box what is graded, and end it."""
+    hooks = await run_collect_hooks(live)
+    harbor = live.task.config.verifier.protocol == "harbor"
+    taken = await take_artifacts(live, artifacts, scratch / "artifacts", leave_out=harbor)
+    if not live.goes_on:
+        await live.sandbox.teardown()
+    return taken, {**hooks, **await asyncio.to_thread(_screen, taken, artifacts)}
 
 
 def _screen(taken: Sequence[Collected], declared: Sequence[Artifact]) -> dict[str, Any]:
