@@ -1,11 +1,12 @@
 """Images, entry points, health, services: the containers that a task asks for."""
 
 from running_case import BASE, IMAGE, Case, files, passes
+from running_phases import VARIABLES
 
 ONE = {"reward": 1.0}
 
 ENTRY = """#!/bin/sh
-echo "$PWD $*" > /entry.args
+echo "$PWD $ASKED ${GRADER-none} $*" > /entry.args
 (sleep 1; touch /ready) &
 exec "$@"
 """
@@ -60,7 +61,11 @@ service = "web"
 CONTAINERS = {
     "entrypoint-is-kept": Case(
         {
-            **files(test=passes("grep -qx '/srv sh -c sleep infinity' /entry.args"), image=ENTERED),
+            **files(
+                test=passes("grep -qx '/srv default none sh -c sleep infinity' /entry.args"),
+                toml=VARIABLES,
+                image=ENTERED,
+            ),
             "environment/entry.sh": ENTRY,
         },
         ONE,

@@ -4,6 +4,7 @@ import json
 import pytest
 from benchflow_contracts import (
     AgentError,
+    AgentExitError,
     AgentNeeds,
     AgentTimeoutError,
     EnvironmentError_,
@@ -372,6 +373,17 @@ def test_an_agent_that_runs_out_of_time_is_graded_on_what_it_left(rig):
     assert tree.status == "completed"
     assert leaf.reward == 1.0
     assert leaf.error.type == "AgentTimeoutError"
+
+
+def test_an_agent_whose_program_fails_is_graded_too_and_gets_no_further_turn(rig):
+    rig.user_options["nudges"] = ["go on"]
+    rig.task_config["agent"] = {"max_turns": 3}
+    rig.agent.faults.fail_on["prompt"] = AgentExitError("exit code 3")
+    tree = rig.run()
+    (leaf,) = tree.leaves
+    assert tree.status == "completed"
+    assert leaf.reward == 1.0
+    assert leaf.error.type == "AgentExitError"
 
 
 def test_the_execute_deadline_is_graded_too(rig):

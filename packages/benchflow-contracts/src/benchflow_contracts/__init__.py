@@ -46,6 +46,7 @@ from .environment import (
 from .errors import (
     AddTestsDirError,
     AgentError,
+    AgentExitError,
     AgentProtocolError,
     AgentTimeoutError,
     BenchFlowError,
@@ -173,6 +174,7 @@ __all__ = [
     "Agent",
     "AgentCapabilities",
     "AgentError",
+    "AgentExitError",
     "AgentFactory",
     "AgentNeeds",
     "AgentProtocolError",

@@ -153,6 +153,10 @@ class AgentTimeoutError(AgentError):
     """The agent did not answer in time, or was idle for too long."""
 
 
+class AgentExitError(AgentError):
+    """The agent's own program ended in failure in a turn. What it did until then is graded."""
+
+
 class AgentProtocolError(AgentError):
     """The agent sent bytes that its protocol forbids. The session is over."""
 

@@ -6,6 +6,7 @@ from functools import partial
 
 from benchflow_contracts import (
     AgentError,
+    AgentExitError,
     AgentProtocolError,
     AgentTimeoutError,
     Answer,
@@ -275,7 +276,7 @@ class Line:
 
     async def _prompt(self, session: Session) -> StopReason | None:
         """Run one prompt turn, or the rest of one; `None` when it was cut short."""
-        late: AgentTimeoutError | None = None
+        own: AgentError | None = None
         stop: StopReason | None = None
         turn = await self._opened(session)
         self._prompting = True
@@ -283,8 +284,8 @@ class Line:
             async with asyncio.timeout(None) as self._scope:
                 with boundary("agent"):
                     stop = await turn()
-        except AgentTimeoutError as error:
-            late = error
+        except (AgentTimeoutError, AgentExitError) as error:
+            own = error
         except AgentError:
             if self._end is None:
                 await self._world.expect_sandbox()
@@ -297,8 +298,8 @@ class Line:
             raise self._end
         if self._end is not None:
             return None
-        if late is not None:
-            self._give_up(node_error(late))
+        if own is not None:
+            self._give_up(node_error(own))
         elif stop != "end_turn":
             self._give_up(_stopped(stop))
         return stop

@@ -10,7 +10,10 @@ from .steps import iso
 _MODES = {"hermetic": "separate", "twin": "shared", "shared": "shared"}
 """A twin's tests see the agent's file system, as those of Harbor's `shared` do."""
 
-_HARBORS_NAMES = {"ReadinessError": "HealthcheckError"}
+_HARBORS_NAMES = {
+    "AgentExitError": "NonZeroAgentExitCodeError",
+    "ReadinessError": "HealthcheckError",
+}
 """Where Harbor has another name for what happened; grading errors have its names already."""
 
 
