@@ -62,6 +62,8 @@ class ServiceSpec(Model):
     files: Mapping[str, Path] = {}
     """Files and directories of the task on the host, shown read-only, by path inside."""
     tmpfs: tuple[str, ...] = ()
+    restarts: int = Field(default=0, ge=0)
+    """How often it is started again after an end with another exit code than 0."""
     limits: ResourceLimits = ResourceLimits()
 
     @model_validator(mode="after")

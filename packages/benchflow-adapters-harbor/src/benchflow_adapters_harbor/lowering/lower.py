@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from benchflow_adapters_harbor.task import HarborStep, HarborTask
 
 from .box import box, healthcheck, recipe
+from .composed import composed_stack, with_stack
 from .grading import grading_recipe, verifier
 from .variables import Variables, variables
 
@@ -50,6 +51,13 @@ def lower(task: HarborTask) -> Task:
 
 
 def _lowered(task: HarborTask) -> Task:
+    single = _single_container(task)
+    if task.compose is None or task.terminal_bench is not None:
+        return single
+    return with_stack(single, composed_stack(task, task.compose), task)
+
+
+def _single_container(task: HarborTask) -> Task:
     config, first = task.config, task.steps[0]
     several = first.name is not None
     package = config.task

@@ -18,9 +18,6 @@ def unsaid(task: HarborTask) -> Iterator[TaskRefusal]:
     if task.terminal_bench is not None:
         for key, reason in beyond_a_dockerfile(task):
             yield TaskRefusal(where=f"{compose}:{key}", reason=reason, hint=_WITH_HARBOR)
-    elif task.compose is not None:
-        reason = "several containers cannot be run yet"
-        yield TaskRefusal(where=f"{compose}:services", reason=reason, hint=_WITH_HARBOR)
     for index, step in enumerate(task.steps):
         prefix = "" if step.name is None else f"steps.{index}."
         for key, reason in _of_step(task, step):

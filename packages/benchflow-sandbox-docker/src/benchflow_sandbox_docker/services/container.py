@@ -61,12 +61,16 @@ def _host(spec: ServiceSpec, volumes: Mapping[str, str]) -> dict[str, Any]:
         "MemorySwap": memory,
         "NanoCpus": None if limits.cpus is None else int(limits.cpus * _NANO),
         "LogConfig": {"Type": "json-file", "Config": _LOG},
-        "RestartPolicy": {"Name": "no"},
+        "RestartPolicy": _restarts(spec.restarts),
         "Init": True,
         "IpcMode": "private",
         "Mounts": mounts,
         "Tmpfs": dict.fromkeys(spec.tmpfs, ""),
     }
+
+
+def _restarts(count: int) -> dict[str, Any]:
+    return {"Name": "on-failure", "MaximumRetryCount": count} if count else {"Name": "no"}
 
 
 def _health(health: ServiceHealth) -> dict[str, Any]:

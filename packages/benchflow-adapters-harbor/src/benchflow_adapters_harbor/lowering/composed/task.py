@@ -1,0 +1,68 @@
+"""A task of one container, and the services beside it."""
+
+from benchflow_contracts import ImageRecipe, Task, TaskEnvironment, TaskError
+
+from benchflow_adapters_harbor.task import HarborTask
+
+from .stack import ComposedStack
+
+
+def with_stack(single: Task, stack: ComposedStack, task: HarborTask) -> Task:
+    """Return `single` with what its compose file adds to it.
+
+    Harbor 0.24 lays the task's file over its own: an image or a build there wins, and the
+    variables of `[environment] env` win over those of the service.
+
+    Raises:
+        TaskError: The main container is made of nothing, or has two healthchecks.
+    """
+    recipe = _recipe(single, stack, task)
+    parts = single.parts.model_copy(
+        update={
+            "recipe": recipe,
+            "services": stack.services,
+            "needs": stack.needs,
+            "volumes": stack.volumes,
+        }
+    )
+    environment = _environment(single.config.environment, stack, task)
+    image = environment.image if recipe is None else None
+    environment = environment.model_copy(update={"image": image})
+    config = single.config.model_copy(update={"environment": environment})
+    return single.model_copy(update={"config": config, "own_parts": parts})
+
+
+def _recipe(single: Task, stack: ComposedStack, task: HarborTask) -> ImageRecipe | None:
+    if stack.recipe is not None:
+        return stack.recipe
+    if stack.main.image and (task.config.environment.docker_image or not task.dockerfile):
+        return None
+    if single.parts.recipe is not None and not task.dockerfile:
+        raise TaskError(
+            "the main container has nothing to be made of",
+            where=f"{task.context / 'docker-compose.yaml'}:services.main",
+            hint="add environment/Dockerfile, environment.docker_image or an image here",
+        )
+    return single.parts.recipe
+
+
+def _environment(own: TaskEnvironment, stack: ComposedStack, task: HarborTask) -> TaskEnvironment:
+    main = stack.main
+    if own.healthcheck is not None and stack.healthcheck is not None:
+        raise TaskError(
+            "a healthcheck of the main container beside that of [environment]",
+            where=f"{task.context / 'docker-compose.yaml'}:services.main.healthcheck",
+            hint="keep one of both",
+        )
+    return own.model_copy(
+        update={
+            "image": main.image or own.image,
+            "workdir": own.workdir or main.working_dir,
+            "user": own.user or main.user,
+            "env": {**main.environment, **own.env},
+            "healthcheck": own.healthcheck or stack.healthcheck,
+            "memory_mb": main.mem_limit or main.limits.memory or own.memory_mb,
+            "cpus": main.cpus or main.limits.cpus or own.cpus,
+            "pids": main.pids_limit or main.limits.pids or own.pids,
+        }
+    )
