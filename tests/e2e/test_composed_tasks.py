@@ -1,0 +1,106 @@
+"""Harbor tasks of several containers, from the command line, on a real engine."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+COMPOSE = """
+services:
+  main:
+    depends_on:
+      web: {condition: service_healthy}
+    environment: [WHERE=http://web:8000]
+  web:
+    build: ./web
+    healthcheck:
+      test: [CMD, python3, -c, "import urllib.request as u; u.urlopen('http://localhost:8000')"]
+      interval: 200ms
+      timeout: 5s
+      retries: 50
+"""
+SERVER = """
+import http.server
+
+class Pages(http.server.BaseHTTPRequestHandler):
+    pages = {"/": b"index", "/page": b"hello"}
+
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.pages.get(self.path, b"none"))
+
+    def do_PUT(self):
+        self.pages[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(204)
+        self.end_headers()
+
+http.server.HTTPServer(("", 8000), Pages).serve_forever()
+"""
+ASK = """python3 -c "
+import os
+from urllib.request import Request, urlopen
+where = os.environ.get('WHERE', 'http://web:8000') + '{path}'
+print(urlopen(Request(where, {data}, method='{method}')).read().decode())
+" """
+SOLVE = f"""#!/bin/sh
+set -e
+{ASK.format(path="/page", data=None, method="GET")} > page
+{ASK.format(path="/told", data="open('page', 'rb').read()", method="PUT")}
+(setsid sleep 86395 &)
+"""
+CHECK = f"""#!/bin/sh
+set -ex
+grep -qx hello page
+{ASK.format(path="/told", data=None, method="GET")} | grep -qx hello
+! grep -la 8639[5] /proc/[0-9]*/cmdline
+echo 1 > /logs/verifier/reward.txt
+"""
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    image = os.environ.get("BENCHFLOW_DOCKER_IMAGE")
+    if image is None:
+        why = "no engine and base image: export BENCHFLOW_DOCKER_IMAGE=$(.ci/docker)"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
+    files = {
+        "task.toml": '[environment]\nnetwork_mode = "no-network"\n',
+        "instruction.md": "Fetch the page, and tell the server what it says.\n",
+        "environment/Dockerfile": f"FROM {image}\nWORKDIR /srv\n",
+        "environment/docker-compose.yaml": COMPOSE,
+        "environment/web/Dockerfile": f'FROM {image}\nCOPY s.py /\nCMD ["python3", "/s.py"]\n',
+        "environment/web/s.py": SERVER,
+        "solution/solve.sh": SOLVE,
+        "tests/test.sh": CHECK,
+    }
+    for name, text in files.items():
+        path = tmp_path / "tasks" / "told" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path / "tasks"
+
+
+def test_services_are_graded_alive_and_the_agents_processes_dead(
+    tasks: Path, bench: Callable[..., Any]
+) -> None:
+    common = ("--tasks-dir", tasks, "--sandbox", "docker", "--json")
+    solved = bench("eval", "create", *common, "--agent", "oracle")
+    idle = bench("eval", "create", *common, "--agent", "nop", code=1)
+    assert [one["reward"] for one in solved["records"]] == [1.0], solved
+    # The test ends early, and so leaves no reward: an error, never a 0.
+    assert [one["reward"] for one in idle["records"]] == [None], idle
+    api = docker.APIClient(version="1.41")
+    try:
+        ids = {one["rollout_id"] for one in (*solved["records"], *idle["records"])}
+        left = [
+            label
+            for each in (*api.containers(all=True), *api.networks())
+            if (label := (each["Labels"] or {}).get("benchflow.labels.benchflow.rollout")) in ids
+        ]
+    finally:
+        api.close()
+    assert left == []
