@@ -141,6 +141,7 @@ from .step import Observation, Step, StopReason, ToolCall, ToolStatus, Usage
 from .task import (
     IMAGE_NAME,
     Artifact,
+    CollectCommand,
     Healthcheck,
     ScriptedAnswer,
     SetupCommand,
@@ -198,6 +199,7 @@ __all__ = [
     "ByteWriter",
     "CallBudget",
     "Checkpointed",
+    "CollectCommand",
     "ComparedSandbox",
     "Credit",
     "Deadlines",

@@ -32,6 +32,8 @@ class Artifact(Model):
     destination: str = ""
     """Where it is kept below `artifacts/` of the record; `""` mirrors `source`. A grader finds it
     at `source` all the same."""
+    service: str = ""
+    """The service that it is taken from; `""` is the box itself."""
     exclude: tuple[str, ...] = ()
     """Patterns of what to leave out of a directory, as `tar --exclude` reads them."""
 
@@ -61,6 +63,13 @@ class SetupCommand(Model):
     cwd: str | None = None
     env: Mapping[str, str] = {}
     user: str = "root"
+
+
+class CollectCommand(SetupCommand):
+    """A command that prepares what is copied out of a box, or of a service beside it."""
+
+    service: str = ""
+    """Where it runs; `""` is the box itself. A service takes no `cwd` and no `env`."""
 
 
 class Healthcheck(Model):
@@ -156,7 +165,7 @@ class TaskVerifier(Model):
     """The grading box, when it is not made as the agent's. Only for hermetic grading."""
     tests_in_image: bool = False
     """The grading box's image brings `/tests`; none are uploaded."""
-    collect: tuple[SetupCommand, ...] = ()
+    collect: tuple[CollectCommand, ...] = ()
     """Run in the agent's box once the agent is dead, before anything is copied out of it.
     One that fails is noted."""
     executes_artifacts: bool = False

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from benchflow_contracts import RewardError, Sandbox, TransferError
+from benchflow_contracts import (
+    Artifact,
+    RewardError,
+    Sandbox,
+    SandboxError,
+    ServicedSandbox,
+    TransferError,
+)
 
 MAX_BYTES = 256 * 1024 * 1024
 
@@ -61,6 +68,27 @@ async def collect(
         if await _exists(sandbox, paths[index]):
             taken[index] = Collected(paths[index], "refused", reason=str(cause))
     return taken
+
+
+async def collect_beside(sandbox: Sandbox, artifact: Artifact, local: Path) -> Collected:
+    """Copy an artifact of a service to `local`. What cannot be copied safely is `absent`.
+
+    Raises:
+        RewardError: The transfer itself broke.
+    """
+    if not isinstance(sandbox, ServicedSandbox):
+        return Collected(artifact.source, "absent", reason="this sandbox has no services")
+    try:
+        await sandbox.service_download(
+            artifact.service, artifact.source, local, max_bytes=MAX_BYTES
+        )
+    except SandboxError as error:
+        if error.retryable:
+            raise RewardError(
+                f"cannot fetch {artifact.source!r} of {artifact.service!r}: {error}", retryable=True
+            ) from error
+        return Collected(artifact.source, "absent", reason=str(error))
+    return Collected(artifact.source, "copied", local)
 
 
 async def _exists(sandbox: Sandbox, path: str) -> bool:

@@ -3,9 +3,10 @@
 import re
 from pathlib import Path
 
-from benchflow_contracts import ImageRecipe, SetupCommand, TaskVerifier
+from benchflow_contracts import CollectCommand, ImageRecipe, TaskVerifier
 
 from benchflow_adapters_harbor.config import CollectHook
+from benchflow_adapters_harbor.config.artifact import MAIN
 from benchflow_adapters_harbor.task import HarborStep, HarborTask
 
 from .box import NETWORKS, box, recipe, user_name
@@ -60,7 +61,10 @@ def _plain(path: Path) -> bool:
     return path.is_file() and not path.is_symlink()
 
 
-def _collect(hook: CollectHook) -> SetupCommand:
-    return SetupCommand(
-        command=hook.command, timeout_sec=hook.timeout_sec, user=user_name(hook.user)
+def _collect(hook: CollectHook) -> CollectCommand:
+    return CollectCommand(
+        command=hook.command,
+        timeout_sec=hook.timeout_sec,
+        user=user_name(hook.user),
+        service="" if hook.service == MAIN else hook.service,
     )

@@ -17,6 +17,7 @@ from benchflow_contracts import (
 )
 from pydantic import ValidationError
 
+from benchflow_adapters_harbor.config.artifact import MAIN
 from benchflow_adapters_harbor.task import HarborStep, HarborTask
 
 from .box import box, healthcheck, recipe
@@ -130,7 +131,12 @@ def _agent(step: HarborStep) -> TaskAgent:
 
 def _artifacts(step: HarborStep) -> tuple[Artifact, ...]:
     return tuple(
-        Artifact(source=each.source, destination=each.destination or "", exclude=each.exclude)
+        Artifact(
+            source=each.source,
+            destination=each.destination or "",
+            service="" if each.service in {None, MAIN} else str(each.service),
+            exclude=each.exclude,
+        )
         for each in step.artifacts
     )
 

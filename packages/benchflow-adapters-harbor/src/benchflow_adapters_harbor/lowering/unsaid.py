@@ -26,6 +26,7 @@ def unsaid(task: HarborTask) -> Iterator[TaskRefusal]:
 
 def _of_step(task: HarborTask, step: HarborStep) -> Iterator[tuple[str, str]]:
     first = task.steps[0]
+    services = {None, MAIN, *(task.compose.services if task.compose else ())}
     if step.trajectory is not None:
         yield "trajectory", "no agent can be given what happened before its first prompt"
     if step.network != first.network:
@@ -33,8 +34,8 @@ def _of_step(task: HarborTask, step: HarborStep) -> Iterator[tuple[str, str]]:
     if step.user != first.user:
         yield "agent.user", "the agent's user cannot change between the steps of one box"
     for index, artifact in enumerate(step.artifacts):
-        if artifact.service not in {None, MAIN}:
+        if artifact.service not in services:
             yield f"artifacts.{index}", f"there is no container {artifact.service!r} to copy from"
     for index, hook in enumerate(step.collect):
-        if hook.service != MAIN:
+        if hook.service not in services:
             yield f"verifier.collect.{index}", f"there is no container {hook.service!r} to run in"

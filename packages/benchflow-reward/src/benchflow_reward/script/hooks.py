@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchflow_contracts import SandboxError, SetupCommand
+from benchflow_contracts import CollectCommand, SandboxError, ServicedSandbox
 
 from benchflow_reward.live_node import LiveNode
 
@@ -20,7 +20,9 @@ async def run_collect_hooks(live: LiveNode) -> dict[str, Any]:
     return {"collect": [await _run(live, hook) for hook in hooks]} if hooks else {}
 
 
-async def _run(live: LiveNode, hook: SetupCommand) -> dict[str, Any]:
+async def _run(live: LiveNode, hook: CollectCommand) -> dict[str, Any]:
+    if hook.service:
+        return await _run_beside(live, hook)
     try:
         done = await live.sandbox.exec(
             ["/bin/sh", "-c", IN_BASH, "sh", hook.command],
@@ -33,3 +35,16 @@ async def _run(live: LiveNode, hook: SetupCommand) -> dict[str, Any]:
         return {"command": hook.command, "exit_code": None, "error": str(error)[:_SHOWN]}
     said = "" if done.ok else done.stderr[-_SHOWN:]
     return {"command": hook.command, "exit_code": done.exit_code, "error": said}
+
+
+async def _run_beside(live: LiveNode, hook: CollectCommand) -> dict[str, Any]:
+    told = {"command": hook.command, "service": hook.service}
+    if not isinstance(live.sandbox, ServicedSandbox):
+        return {**told, "exit_code": None, "error": "this sandbox has no services"}
+    try:
+        code = await live.sandbox.service_exec(
+            hook.service, hook.command, user=hook.user or None, timeout=hook.timeout_sec
+        )
+    except SandboxError as error:
+        return {**told, "exit_code": None, "error": str(error)[:_SHOWN]}
+    return {**told, "exit_code": code, "error": ""}

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchflow_contracts import Artifact
 
-from benchflow_reward.collect import Collected, collect
+from benchflow_reward.collect import Collected, collect, collect_beside
 from benchflow_reward.live_node import LiveNode
 
 from .artifacts import declared_artifacts
@@ -27,8 +27,14 @@ async def take_artifacts(
         RewardError: The transfer itself broke, or the box is gone.
     """
     await asyncio.to_thread(into.mkdir)
-    paths = [artifact.source for artifact in artifacts]
-    taken = await collect(live.sandbox, paths, into, leave_out=leave_out)
+    paths = [artifact.source for artifact in artifacts if not artifact.service]
+    of_box = iter(await collect(live.sandbox, paths, into, leave_out=leave_out))
+    taken = [
+        await collect_beside(live.sandbox, artifact, into / f"beside-{index}")
+        if artifact.service
+        else next(of_box)
+        for index, artifact in enumerate(artifacts)
+    ]
     await asyncio.to_thread(_keep, artifacts, taken, live.artifacts_dir)
     return taken
 
@@ -100,7 +106,7 @@ def _kept(
             "destination": str(PurePosixPath("artifacts", place)),
             "type": "directory" if is_dir else "file",
             "status": status,
-            "service": None,
+            "service": artifact.service or None,
             "exclude": list(artifact.exclude) if is_dir else [],
         }
 

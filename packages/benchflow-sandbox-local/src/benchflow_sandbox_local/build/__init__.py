@@ -1,0 +1,1 @@
+"""Images from Dockerfiles, made in boxes of this provider."""

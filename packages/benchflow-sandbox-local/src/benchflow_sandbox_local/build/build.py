@@ -1,0 +1,286 @@
+"""One build: the stages of a Dockerfile, each instruction in a box of its own."""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, TaskError
+from benchflow_contracts.limits import ResourceLimits
+from benchflow_contracts.sandbox import ExecResult, SandboxSpec
+from benchflow_contracts.task import IMAGE_NAME
+from benchflow_sandbox_core.thread import Stop, run
+
+from benchflow_sandbox_local.rootfs.source import RootSource
+from benchflow_sandbox_local.rootfs.store import ImageStore, digest_of
+from benchflow_sandbox_local.sandbox import LocalSandbox
+
+from .copier import Copier
+from .copying import Copying
+from .dockerfile import Dockerfile, Instruction
+from .files import Tree
+from .stage import ARCHITECTURE, Stage, declare, global_arguments
+from .words import Words
+
+_TAIL = 2000
+_SPEC = SandboxSpec(
+    user="root", workdir="/", limits=ResourceLimits(pids=16384, disk_mb=16384, output_bytes=1 << 20)
+)
+
+Find = Callable[[str], Awaitable[RootSource]]
+"""Finds an image by its name."""
+
+
+class Boxes(Protocol):
+    """What a build asks of the provider."""
+
+    async def create_from(
+        self, spec: SandboxSpec, made_from: RootSource, labels: dict[str, str]
+    ) -> LocalSandbox:
+        """Start a sandbox of an image."""
+        ...
+
+    async def keep(self, sandbox: LocalSandbox, to: Path) -> None:
+        """Copy what a sandbox has changed to an empty directory of the host."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A stage as the Dockerfile has it."""
+
+    begin: Instruction
+    base: str
+    names: tuple[str, ...]
+    """Its number, and its name in small letters."""
+    body: tuple[Instruction, ...]
+
+
+class Build:
+    """Makes the last stage of a Dockerfile, and what it needs of the others."""
+
+    def __init__(
+        self, boxes: Boxes, store: ImageStore, find: Find, root: Path, name: str, file: Dockerfile
+    ) -> None:
+        self._boxes = boxes
+        self._store = store
+        self._find = find
+        self._root = root
+        self._name = name
+        self._file = file
+        self._tree = Tree.context(root, name, name)
+        self._given: dict[str, str] = {}
+        self._parts = self._divide()
+        self._made: dict[int, Stage] = {}
+
+    async def run(self) -> Stage:
+        """Return the last stage, made.
+
+        Raises:
+            TaskError: An instruction is malformed.
+            SandboxError: An instruction failed.
+        """
+        return await self._stage(len(self._parts) - 1)
+
+    def _where(self, one: Instruction) -> str:
+        return f"{self._name}:{one.line}"
+
+    def _divide(self) -> list[_Part]:
+        args = global_arguments()
+        parts: list[_Part] = []
+        for one in self._file.instructions:
+            words = Words(args, self._where(one), self._file.escape)
+            if one.name == "FROM":
+                parts.append(self._begin(one, words, len(parts)))
+            elif parts:
+                last = parts[-1]
+                parts[-1] = _Part(last.begin, last.base, last.names, (*last.body, one))
+            elif one.name == "ARG":
+                declare(args, {}, one, words, self._where(one))
+                self._given = args
+            else:
+                raise TaskError(f"{one.name} before the first FROM", where=self._where(one))
+        if not parts:
+            raise TaskError("it has no FROM", where=self._name)
+        return parts
+
+    def _begin(self, one: Instruction, words: Words, number: int) -> _Part:
+        named = words.split(one.text)
+        where = self._where(one)
+        if len(named) not in {1, 3} or (len(named) == 3 and named[1].lower() != "as"):
+            raise TaskError("FROM is `FROM IMAGE [AS NAME]`", where=where)
+        platform = words.one(dict(one.flags).get("platform", ""))
+        if platform not in {"", f"linux/{ARCHITECTURE}"}:
+            raise SandboxUnsupportedError(
+                f"FROM --platform={platform[:80]}: this machine is linux/{ARCHITECTURE}",
+                where=where,
+                hint="leave --platform out",
+            )
+        names = (str(number), *(name.lower() for name in named[2:]))
+        return _Part(one, named[0], names, ())
+
+    async def _stage(self, number: int) -> Stage:
+        if number not in self._made:
+            part = self._parts[number]
+            stage = await self._base(part.base, self._where(part.begin), number)
+            for one in part.body:
+                await self._step(stage, one)
+            self._made[number] = stage
+        return self._made[number]
+
+    async def _base(self, name: str, where: str, before: int) -> Stage:
+        """Begin a stage on an earlier one, on an image, or on nothing."""
+        number = self._earlier(name, before)
+        if number is not None:
+            return (await self._stage(number)).child()
+        if name == "scratch":
+            return Stage.scratch(self._file.escape, self._given)
+        if not re.match(IMAGE_NAME, name):
+            raise TaskError(f"{name[:200]!r} is no name of an image", where=where)
+        try:
+            source = await self._find(name)
+        except SandboxError as error:
+            raise type(error)(f"FROM: {error}", where=where, hint=error.hint) from error
+        if source.path is None:
+            raise TaskError("an image cannot be made of the host's root", where=where)
+        return Stage.on(source, self._file.escape, self._given)
+
+    def _earlier(self, name: str, before: int) -> int | None:
+        for number in reversed(range(before)):
+            # A number alone is no image: `FROM 0` is not a stage.
+            if name.lower() in self._parts[number].names[1:]:
+                return number
+        return None
+
+    async def _step(self, stage: Stage, one: Instruction) -> None:
+        where = self._where(one)
+        try:
+            if one.name == "RUN":
+                await self._run(stage, one, where)
+            elif one.name in {"COPY", "ADD"}:
+                await self._copy(stage, Copying.of(one, stage, where))
+            elif one.name == "WORKDIR":
+                await self._workdir(stage, one, where)
+            else:
+                stage.apply(one, where)
+        except SandboxError as error:
+            if error.where is not None:
+                raise
+            raise type(error)(f"{one.name}: {error}", where=where, hint=error.hint) from error
+        except OSError as error:
+            raise SandboxError(f"{one.name}: {error}", where=where) from error
+
+    async def _run(self, stage: Stage, one: Instruction, where: str) -> None:
+        flags = set(one.flags) - {("network", "none"), ("network", "default")}
+        if flags:
+            name, value = min(flags)
+            raise SandboxUnsupportedError(
+                f"RUN --{name}={value[:80]} is not interpreted by the local sandbox",
+                where=where,
+                hint="leave it out, or use the docker sandbox for this task",
+            )
+        argv = (*stage.shell, one.text) if one.array is None else one.array
+        env, user, cwd = stage.variables, stage.user or "root", stage.workdir or "/"
+        told = ("run", *argv, "", user, cwd, *(f"{k}={v}" for k, v in sorted(env.items())))
+
+        async def act(sandbox: LocalSandbox) -> None:
+            result = await sandbox.exec(argv, user=user, cwd=cwd, env=env)
+            if not result.ok:
+                raise _failed(result, where)
+
+        await self._grow(stage, told, act)
+
+    async def _copy(self, stage: Stage, copying: Copying) -> None:
+        if copying.from_stage:
+            await self._copy_from(stage, copying)
+            return
+        tree = self._tree.at(copying.where)
+        found = await asyncio.to_thread(copying.digests, tree)
+
+        async def act(sandbox: LocalSandbox) -> None:
+            owner = _owner(sandbox, copying.chown) or (0, 0)
+
+            def work(stop: Stop) -> None:
+                copier = Copier(sandbox.machine.root, owner, copying.mode, stop)
+                copying.copy(tree, self._root, copier)
+
+            await run(work)
+
+        await self._grow(stage, copying.told(found), act)
+
+    async def _copy_from(self, stage: Stage, copying: Copying) -> None:
+        name = copying.from_stage
+        number = int(name) if name.isdecimal() and int(name) < len(self._parts) else None
+        if number is None:
+            number = self._earlier(name, len(self._parts) - 1)
+        if number is None:
+            other = await self._base(name, copying.where, 0)
+        else:
+            other = await self._stage(number)
+
+        async def act(sandbox: LocalSandbox) -> None:
+            owner = _owner(sandbox, copying.chown)
+            async with self._box(other) as from_box:
+
+                def work(stop: Stop) -> None:
+                    copier = Copier(sandbox.machine.root, owner, copying.mode, stop)
+                    copying.copy_inside(from_box.machine.root, copier)
+
+                await run(work)
+
+        await self._grow(stage, copying.told(("from", other.key)), act)
+
+    async def _workdir(self, stage: Stage, one: Instruction, where: str) -> None:
+        stage.workdir = path = stage.path(stage.words(where).one(one.text))
+        user = stage.user or "root"
+
+        async def act(sandbox: LocalSandbox) -> None:
+            owner = _owner(sandbox, user)
+            await run(lambda stop: Copier(sandbox.machine.root, owner, None, stop).ensure(path))
+
+        await self._grow(stage, ("workdir", path, user), act)
+
+    async def _grow(
+        self, stage: Stage, told: Sequence[str], act: Callable[[LocalSandbox], Awaitable[None]]
+    ) -> None:
+        """Put a layer on a stage: the one that was made so before, or what `act` makes now."""
+        key = digest_of(stage.key, *told)
+        async with self._store.making(key) as half:
+            if half is not None:
+                async with self._box(stage) as sandbox:
+                    await act(sandbox)
+                    await self._boxes.keep(sandbox, half)
+        stage.key, stage.lowers = key, (self._store.layer(key), *stage.lowers)
+
+    @asynccontextmanager
+    async def _box(self, stage: Stage) -> AsyncGenerator[LocalSandbox]:
+        source = stage.source(self._store.record(stage.key))
+        sandbox = await self._boxes.create_from(_SPEC, source, {})
+        try:
+            yield sandbox
+        finally:
+            await sandbox.teardown()
+
+
+def _owner(sandbox: LocalSandbox, named: str) -> tuple[int, int] | None:
+    if not named:
+        return None
+    account = sandbox.machine.accounts.look_up(named)
+    return account.uid, account.gid
+
+
+def _failed(result: ExecResult, where: str) -> SandboxError:
+    output = f"{result.stdout}\n{result.stderr}".strip()[-_TAIL:]
+    shown = "".join(
+        char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}"
+        for char in output
+    )
+    return SandboxError(
+        f"RUN ended with exit code {result.exit_code}:\n{shown}",
+        where=where,
+        hint="the local sandbox builds without a network: for what is fetched, use the docker"
+        " sandbox, or `docker build` the image and name it in the task",
+    )

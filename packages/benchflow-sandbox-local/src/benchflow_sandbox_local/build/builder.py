@@ -1,0 +1,99 @@
+"""From the image or the recipe of a spec to what its boxes are made from."""
+
+import asyncio
+import json
+import os
+import shutil
+import stat
+from pathlib import Path
+
+from benchflow_contracts.errors import SandboxTimeoutError, SandboxUnsupportedError, TaskError
+from benchflow_contracts.image import ImageRecipe
+from benchflow_contracts.sandbox import SandboxSpec
+
+from benchflow_sandbox_local.rootfs.finder import ImageFinder
+from benchflow_sandbox_local.rootfs.record import ImageRecord
+from benchflow_sandbox_local.rootfs.source import RootSource
+from benchflow_sandbox_local.rootfs.store import ImageStore, digest_of
+
+from .build import Boxes, Build
+from .dockerfile import Dockerfile
+
+_MAX_BYTES = 1 << 20
+
+
+class Builder:
+    """Makes images from recipes: the same bytes once for all processes of a store."""
+
+    def __init__(self, boxes: Boxes, store: ImageStore, *, refusal: str | None) -> None:
+        self._boxes = boxes
+        self._store = store
+        self._refusal = refusal
+        """Why no image can be made here."""
+        self._finder = ImageFinder(store)
+
+    async def source(self, spec: SandboxSpec) -> RootSource:
+        """Return what `spec` names, or what its recipe makes.
+
+        Raises:
+            TaskError: The recipe is malformed.
+            SandboxTimeoutError: The build took too long.
+            SandboxUnsupportedError: No image can be made here, or there is none of that name.
+            SandboxError: A step of the build failed.
+        """
+        if spec.recipe is None:
+            return await self._finder.find(spec.image, spec.image_search)
+        if self._refusal is not None:
+            raise SandboxUnsupportedError(
+                f"{spec.recipe.dockerfile!r} cannot be built: {self._refusal}",
+                hint="use an image that is made already, or the docker sandbox",
+            )
+        recipe = spec.recipe
+        try:
+            async with asyncio.timeout(recipe.timeout_sec):
+                return await self._make(recipe, spec.image_search)
+        except TimeoutError as error:
+            raise SandboxTimeoutError(
+                f"the build did not end in {recipe.timeout_sec} s",
+                where=recipe.dockerfile,
+                hint="raise the task's build timeout",
+            ) from error
+
+    async def _make(self, recipe: ImageRecipe, search: tuple[str, ...]) -> RootSource:
+        data = await asyncio.to_thread(_read, recipe)
+        name = recipe.dockerfile
+        file = Dockerfile.parse(data, name)
+
+        async def find(image: str) -> RootSource:
+            return await self._finder.find(image, search)
+
+        stage = await Build(self._boxes, self._store, find, recipe.context, name, file).run()
+        config = stage.config.encode()
+        key = digest_of("image", stage.key, json.dumps(config))
+        path = self._store.record(key)
+        if not path.is_file():
+            self._store.keep(
+                ImageRecord(key=key, lowers=stage.lowers, complete=stage.complete, config=config)
+            )
+        return RootSource.of(path)
+
+    async def forget(self, made: RootSource) -> None:
+        """Remove an image with its uppermost layer. Only for who has made it for itself."""
+        if made.path is not None:
+            made.path.unlink(missing_ok=True)
+            await asyncio.to_thread(shutil.rmtree, made.lowers[0])
+
+
+def _read(recipe: ImageRecipe) -> bytes:
+    parts = Path(recipe.dockerfile).parts
+    path = recipe.context.joinpath(*parts)
+    try:
+        if ".." in parts or Path(recipe.dockerfile).is_absolute():
+            raise OSError(22, "it is not below the context")  # noqa: TRY301 - told as any other
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(22, "it is not a regular file")  # noqa: TRY301
+            return file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise TaskError(f"cannot be read: {error.strerror}", where=recipe.dockerfile) from error

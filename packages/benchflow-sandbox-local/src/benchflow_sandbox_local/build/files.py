@@ -1,0 +1,160 @@
+"""Files that COPY takes: of the context, or of another stage."""
+
+import fnmatch
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from typing import Literal
+
+from benchflow_contracts.errors import TaskError
+from benchflow_sandbox_core.recipe.ignore import Ignore
+
+_MAX_ENTRIES, _MAX_DEPTH = 200_000, 200
+_MAX_TEXT = 1 << 20
+_IGNORE = ".dockerignore"
+
+Kind = Literal["file", "directory", "link"]
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One entry below what an instruction names."""
+
+    path: Path
+    relative: str
+    """Below what was named; empty for that itself."""
+    kind: Kind
+    info: os.stat_result
+
+    def open(self) -> BufferedReader:
+        """Open a regular file; raise `OSError` when another kind has taken its place."""
+        fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise OSError(22, "it is no longer a regular file", str(self.path))
+        return os.fdopen(fd, "rb")
+
+
+class Tree:
+    """A directory whose links are never followed."""
+
+    def __init__(self, root: Path, where: str, ignored: Ignore | None = None) -> None:
+        self._root = root
+        self._where = where
+        self._ignored = Ignore() if ignored is None else ignored
+
+    @classmethod
+    def context(cls, root: Path, dockerfile: str, where: str) -> "Tree":
+        """Return a build's context, without what its `.dockerignore` leaves out.
+
+        Raises:
+            TaskError: The context is no directory, or a pattern is malformed.
+        """
+        for name in (f"{dockerfile}{_IGNORE}", _IGNORE):
+            path = root / name
+            if path.is_file() and not path.is_symlink():
+                with path.open("rb") as file:
+                    text = file.read(_MAX_TEXT).decode("utf-8", "replace")
+                return cls(root, where, Ignore.parse(text))
+        return cls(root, where)
+
+    def at(self, where: str) -> "Tree":
+        """Return the same files for an instruction at `where`."""
+        return Tree(self._root, where, self._ignored)
+
+    def find(self, pattern: str) -> list[str]:
+        """Return the relative paths that a source of COPY names, sorted.
+
+        Raises:
+            TaskError: There is none.
+        """
+        parts = [part for part in pattern.split("/") if part not in {"", "."}]
+        if ".." in parts:
+            raise TaskError(f"{pattern!r} leaves the context", where=self._where)
+        if not parts:
+            return [""]
+        found = [""]
+        for part in parts:
+            wild = any(char in part for char in "*?[\\")
+            # Patterns so made do not backtrack, whatever a hostile author writes.
+            wanted = re.compile(fnmatch.translate(part.replace("[^", "[!"))) if wild else None
+            found = [each for base in found for each in self._children(base, part, wanted)]
+        found = [each for each in found if self._taken(each)]
+        if not found:
+            raise TaskError(
+                f"{pattern!r} is not in the context", where=self._where, hint="see .dockerignore"
+            )
+        return sorted(found)
+
+    def _children(self, base: str, part: str, wanted: re.Pattern[str] | None) -> list[str]:
+        directory = self._root / base
+        if (base and directory.is_symlink()) or not directory.is_dir():
+            return []
+        if wanted is None:
+            path = f"{base}/{part}".lstrip("/")
+            return [path] if os.path.lexists(self._root / path) else []
+        names = sorted(os.listdir(directory))  # noqa: PTH208 - names, not paths
+        return [f"{base}/{name}".lstrip("/") for name in names if wanted.match(name)]
+
+    def _taken(self, path: str) -> bool:
+        return not self._ignored.excludes(path) or (
+            self._ignored.keeps_some and (self._root / path).is_dir()
+        )
+
+    def walk(self, path: str) -> Iterator[File]:
+        """List what is at and below `path`, parents first.
+
+        Raises:
+            TaskError: Something is no file, directory or link, or there is too much.
+        """
+        pending = [(path, "", 0)]
+        count = 0
+        while pending:
+            place, relative, depth = pending.pop()
+            count += 1
+            if count > _MAX_ENTRIES or depth > _MAX_DEPTH:
+                raise TaskError(f"{path!r} holds too much to be copied", where=self._where)
+            file = self._file(place, relative)
+            if file.kind == "directory":
+                names = sorted(os.listdir(file.path), reverse=True)  # noqa: PTH208
+                pending += [
+                    (f"{place}/{name}".lstrip("/"), f"{relative}/{name}".lstrip("/"), depth + 1)
+                    for name in names
+                    if self._taken(f"{place}/{name}".lstrip("/"))
+                ]
+                if place and self._ignored.excludes(place):
+                    continue  # only on the way to what is taken
+            yield file
+
+    def _file(self, place: str, relative: str) -> File:
+        path = self._root / place
+        info = path.lstat() if place else path.stat()
+        kinds: dict[int, Kind] = {
+            stat.S_IFREG: "file",
+            stat.S_IFDIR: "directory",
+            stat.S_IFLNK: "link",
+        }
+        kind = kinds.get(stat.S_IFMT(info.st_mode))
+        if kind is None:
+            raise TaskError(f"{place!r} is no file, directory or link", where=self._where)
+        return File(path, relative, kind, info)
+
+    def digest(self, path: str) -> str:
+        """Return what is the same for the same names, modes and bytes at and below `path`."""
+        whole = hashlib.sha256()
+        for file in self.walk(path):
+            mode = 0 if file.kind == "link" else stat.S_IMODE(file.info.st_mode)
+            head = f"{file.kind}\0{mode:o}\0{file.relative}\0"
+            whole.update(head.encode("utf-8", "surrogateescape"))
+            if file.kind == "link":
+                whole.update(os.fsencode(os.readlink(file.path)) + b"\0")  # noqa: PTH115
+            elif file.kind == "file":
+                with file.open() as reader:
+                    content = hashlib.file_digest(reader, "sha256")
+                whole.update(content.digest())
+        return whole.hexdigest()
