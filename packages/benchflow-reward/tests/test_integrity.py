@@ -2,7 +2,10 @@ import asyncio
 
 import pytest
 from benchflow_contracts import ExecResult, SandboxSpec
-from benchflow_reward.script.integrity import integrity_report
+from benchflow_reward.script.integrity import inside_report
+from benchflow_reward.script.steering import Steering
+
+RULES = Steering.of(b"python3 /tests/check.py", ["/workspace"], "/usr/local/bin:/usr/bin:/bin")
 
 SYSTEM = "/bin/sh -c set -u\nshown"
 STEERING = "/bin/sh -c set -u\nfor d"
@@ -20,7 +23,7 @@ def listing(*entries):
     return "".join(records) + "\n"
 
 
-BASE = [("/usr/bin/python3", "755", "100", "1.0"), ("/etc/passwd", "644", "50", "1.0")]
+BASE = [("/usr/bin/python3", "755", "100", "1.0"), ("/etc/nsswitch.conf", "644", "50", "1.0")]
 
 
 @pytest.fixture
@@ -38,7 +41,7 @@ def report(provider):
                 box.on(SYSTEM, lambda call, base=base: done(listing(*base)))
                 box.on(STEERING, lambda call, found=start_up: done(listing(*found)))
                 box.on(DIGESTS, lambda call, text=digest: done(text + "\n"))
-            return await integrity_report(twin, pristine, ["/workspace"])
+            return await inside_report(twin, pristine, RULES, user="root")
 
         return asyncio.run(main())
 
@@ -46,7 +49,7 @@ def report(provider):
 
 
 def test_an_untouched_twin_is_clean(report):
-    assert report(BASE) == {"grade": "clean", "findings": [], "count": 0}
+    assert report(BASE) == {"grade": "clean", "findings": [], "count": 0, "by": "twin"}
 
 
 @pytest.mark.parametrize(
@@ -65,9 +68,9 @@ def test_a_change_of_the_system_is_tampering(report, system, path, change):
 
 
 def test_a_touched_file_of_one_size_is_compared_by_content(report):
-    touched = [BASE[0], ("/etc/passwd", "644", "50", "9.0")]
-    same = ("aa  /etc/passwd\0", "aa  /etc/passwd\0")
-    other = ("bb  /etc/passwd\0", "aa  /etc/passwd\0")
+    touched = [BASE[0], ("/etc/nsswitch.conf", "644", "50", "9.0")]
+    same = ("aa  /etc/nsswitch.conf\0", "aa  /etc/nsswitch.conf\0")
+    other = ("bb  /etc/nsswitch.conf\0", "aa  /etc/nsswitch.conf\0")
     assert report(touched, digests=same)["grade"] == "clean"
     assert report(touched, digests=other)["grade"] == "tampered"
 
@@ -95,18 +98,18 @@ def test_start_up_files_that_the_task_brings_are_not(report):
 
 
 def test_many_findings_are_counted_and_cut(report):
-    found = report([*BASE, *((f"/usr/bin/x{i}", "755", "1", "2.0") for i in range(80))])
+    found = report([*BASE, *((f"/tests/x{i}", "755", "1", "2.0") for i in range(80))])
     assert (found["count"], len(found["findings"])) == (80, 50)
 
 
-def test_a_listing_that_fails_is_suspicious(provider):
+def test_a_listing_that_fails_vouches_for_nothing(provider):
     async def main():
         provider.on(
             SYSTEM, lambda call: ExecResult(exit_code=1, stdout="", stderr="", duration_sec=0)
         )
         boxes = [await provider.create(SandboxSpec()) for _ in range(2)]
-        return await integrity_report(*boxes, ["/workspace"])
+        return await inside_report(*boxes, RULES, user="root")
 
     found = asyncio.run(main())
-    assert found["grade"] == "suspicious"
+    assert found["grade"] == "tampered"
     assert "not complete" in found["error"]

@@ -17,7 +17,7 @@ from .agent import (
     StepHandler,
 )
 from .ask import Answer, Ask, AskChannel, AskKind, AskOption, Question
-from .compared import ComparedSandbox
+from .compared import ComparedSandbox, FileChanges
 from .config import (
     AskUserBranch,
     BestOfBranch,
@@ -104,8 +104,10 @@ from .image import ImageRecipe
 from .limits import ResourceKind, ResourceLimits
 from .node_state import NodeState
 from .reward import (
+    TAMPERED,
     Grading,
     Granularity,
+    Integrity,
     Reward,
     RewardEvent,
     Space,
@@ -171,6 +173,7 @@ from .user import UserModel
 __all__ = [
     "DEADLINE",
     "IMAGE_NAME",
+    "TAMPERED",
     "AddTestsDirError",
     "Agent",
     "AgentCapabilities",
@@ -221,6 +224,7 @@ __all__ = [
     "ExporterFactory",
     "Fidelity",
     "FidelityError",
+    "FileChanges",
     "FileDiff",
     "FinishedRollout",
     "Grading",
@@ -228,6 +232,7 @@ __all__ = [
     "GroupBranch",
     "Healthcheck",
     "ImageRecipe",
+    "Integrity",
     "Isolation",
     "Keep",
     "ListedTask",

@@ -1,8 +1,16 @@
 """What a host knows of the files that changed in a sandbox."""
 
+from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 from .env_diff import FileDiff
+
+
+class FileChanges(FileDiff):
+    """Absolute paths of a box, by what happened to them. Bytes that are no text are escaped."""
+
+    links: Mapping[str, str] = {}
+    """Of those that are there: where the symbolic ones lead."""
 
 
 @runtime_checkable
@@ -25,7 +33,7 @@ class ComparedSandbox(Protocol):
         """
         ...
 
-    async def changes(self) -> FileDiff:
+    async def changes(self) -> FileChanges:
         """Return the absolute paths that are not as they were at the mark.
 
         Complete for what a snapshot holds: mounts are left out. A directory is named when

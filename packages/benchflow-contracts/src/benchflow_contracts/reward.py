@@ -1,7 +1,7 @@
 """The Reward plane: how a node is scored."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast, get_args
 
 from pydantic import Field, model_validator
 
@@ -12,6 +12,14 @@ Space = Literal["output", "action", "reasoning", "memory", "latent"]
 Granularity = Literal["terminal", "step"]
 Grading = Literal["hermetic", "twin", "shared", "host"]
 """Where the verdict was made. `host` is code of ours outside of any sandbox."""
+
+
+Integrity = Literal["clean", "suspicious", "tampered"]
+"""What the files say that the tests were run with: `tampered` may have steered them."""
+
+
+TAMPERED = "tampered"
+"""What the error of a verdict that is not counted for that begins with."""
 
 
 class RewardEvent(Model):
@@ -40,6 +48,23 @@ class VerifyResult(Model):
     error_type: str | None = None
     """The name of the error's type, such as `RewardFileEmptyError`, when it has one."""
     meta: Mapping[str, Any] = {}
+
+    @property
+    def integrity(self) -> Integrity | None:
+        """How a twin's files were graded; `None` where nothing of the agent's was graded in."""
+        told = self.meta.get("integrity")
+        grade = told.get("grade") if isinstance(told, Mapping) else None
+        return cast("Integrity", grade) if grade in get_args(Integrity) else None
+
+    def counted(self) -> "VerifyResult":
+        """Return what may be counted and trained on: of a tampered verdict, only why not."""
+        if self.integrity != "tampered" or self.reward is None:
+            return self
+        found = self.meta["integrity"].get("findings", ())
+        paths = ", ".join(str(each["path"]) for each in found if each["grade"] == "tampered")
+        error = f"{TAMPERED}: the agent changed {paths or 'files'}, which can steer the tests; "
+        error += f"their verdict of {self.reward:g} is not counted"
+        return VerifyResult.unscored(error, grading=self.grading, error_type="TamperedError")
 
     @model_validator(mode="after")
     def _unscored_names_its_cause(self) -> "VerifyResult":

@@ -168,6 +168,9 @@ class TaskVerifier(Model):
     collect: tuple[CollectCommand, ...] = ()
     """Run in the agent's box once the agent is dead, before anything is copied out of it.
     One that fails is noted."""
+    expects_changes: tuple[str, ...] = ()
+    """Paths of the system, or patterns of them, that an honest agent changes; what is below
+    them is meant too. A twin's integrity report leaves them out."""
     executes_artifacts: bool = False
     """The tests run code that the agent wrote; they do so in an unprivileged child."""
     rewards: tuple[Mapping[str, Any], ...] = ()

@@ -122,9 +122,12 @@ class RolloutNode:
 
     @property
     def reward(self) -> float | None:
-        """The return of a leaf: the result named `reward`, or `None` when unscored."""
+        """The return of a leaf: the result named `reward`, or `None` when unscored.
+
+        A verdict that was tampered with is none; it is still in `results`.
+        """
         result = self.results.get("reward")
-        return None if result is None else result.reward
+        return None if result is None else result.counted().reward
 
 
 @dataclass(slots=True, eq=False)

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from benchflow_contracts.env_diff import FileDiff
+from benchflow_contracts.compared import FileChanges
 
 MAX_DEPTH = 200
 
@@ -25,6 +25,8 @@ class _Node:
     """`None` for what is removed."""
     layer: int = -1
     """The directory that it is below, at its own path."""
+    target: str = ""
+    """Where a link leads."""
     hides: bool = False
     """A directory that shows nothing of one below it."""
     below: "dict[str, _Node]" = field(default_factory=dict[str, "_Node"])
@@ -66,10 +68,10 @@ class Comparison:
         """Return a print of each path that is not as in the base; empty for a removed one."""
         return {path: _print(node, path) for path, node, _, same in self._seen() if not same}
 
-    def since(self, mark: Mapping[str, str]) -> FileDiff:
+    def since(self, mark: Mapping[str, str]) -> FileChanges:
         """Return what changed since the prints of `mark` were taken."""
         told: dict[str, list[str]] = {"added": [], "removed": [], "changed": []}
-        left = dict(mark)
+        left, links = dict(mark), dict[str, str]()
         for path, node, in_base, as_in_base in self._seen():
             before, same = left.pop(path, None), as_in_base
             if before is not None:
@@ -77,9 +79,12 @@ class Comparison:
             if not same:
                 was = in_base if before is None else bool(before)
                 told[_change(was=was, is_there=node.info is not None)].append(path)
+                if node.info is not None and stat.S_ISLNK(node.info.st_mode):
+                    links[_shown(path)] = _shown(node.target)
         # Nothing of them is there any more, and nothing of the base below them.
         told["removed"] += [path for path, before in left.items() if before]
-        return FileDiff(**{kind: tuple(sorted(map(_shown, paths))) for kind, paths in told.items()})
+        shown = {kind: tuple(sorted(map(_shown, paths))) for kind, paths in told.items()}
+        return FileChanges(**shown, links=links)
 
     def _seen(self) -> Iterator[_Seen]:
         """Yield each path that the upper directories have, parents first."""
@@ -99,7 +104,8 @@ class Comparison:
             except FileNotFoundError:
                 continue  # removed this moment: the box may run
             if not stat.S_ISDIR(info.st_mode):
-                node.below[name] = _Node(None if _is_whiteout(info) else info, layer)
+                target = os.readlink(name, dir_fd=directory) if stat.S_ISLNK(info.st_mode) else ""
+                node.below[name] = _Node(None if _is_whiteout(info) else info, layer, target)
             else:
                 self._enter(node, directory, name, layer, info, depth)
 
@@ -159,7 +165,7 @@ def _same(node: _Node, path: str, found: _Found, name: str) -> bool:
     if theirs is None or node.hides or _shape(ours) != _shape(theirs):
         return False
     if stat.S_ISLNK(ours.st_mode):
-        return os.readlink(path[1:], dir_fd=node.layer) == os.readlink(name, dir_fd=found.parent)
+        return node.target == os.readlink(name, dir_fd=found.parent)
     if not stat.S_ISREG(ours.st_mode):
         return ours.st_rdev == theirs.st_rdev
     if ours.st_size != theirs.st_size:
@@ -176,7 +182,7 @@ def _print(node: _Node, path: str) -> str:
     if info is None:
         return ""
     if stat.S_ISLNK(info.st_mode):
-        what = os.readlink(path[1:], dir_fd=node.layer)
+        what = node.target
     elif stat.S_ISREG(info.st_mode):
         what = _digest(path[1:], node.layer)
     return f"{info.st_mode:o} {info.st_uid} {info.st_gid} {info.st_rdev} {node.hides} {what}"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchflow_contracts.env_diff import FileDiff
+from benchflow_contracts.compared import FileChanges
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
 from benchflow_contracts.image import ImageRecipe
 from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
@@ -172,7 +172,7 @@ class Keeper:
         image = self._parents.get(sandbox.id, "")
         await self._written.mark(sandbox.id, sandbox.machine.container, image=image)
 
-    async def changes(self, sandbox: DockerSandbox) -> FileDiff:
+    async def changes(self, sandbox: DockerSandbox) -> FileChanges:
         """Return what was written since the mark, while the container stands still."""
         return await self._written.changes(sandbox.id, sandbox.machine.container)
 

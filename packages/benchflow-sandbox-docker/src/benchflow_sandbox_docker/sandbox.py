@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
-from benchflow_contracts.env_diff import FileDiff
+from benchflow_contracts.compared import FileChanges
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
 from benchflow_contracts.sandbox import (
     Endpoint,
@@ -62,7 +62,7 @@ class Keeper(Protocol):
         """Remember the files of a container that was made from its spec."""
         ...
 
-    async def changes(self, sandbox: "DockerSandbox") -> FileDiff:
+    async def changes(self, sandbox: "DockerSandbox") -> FileChanges:
         """Return what was written since the mark, while the container stands still."""
         ...
 
@@ -223,7 +223,7 @@ class DockerSandbox:
         """Take the files as they are now for what `changes` compares with."""
         await self._keeper.mark(self)
 
-    async def changes(self) -> FileDiff:
+    async def changes(self) -> FileChanges:
         """Return what is not as it was at the mark, from where the engine keeps the files."""
         async with self._holding.hold(self.machine):
             return await self._keeper.changes(self)

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
-from benchflow_contracts.env_diff import FileDiff
+from benchflow_contracts.compared import FileChanges
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError
 from benchflow_sandbox_core.comparison import Comparison
 from benchflow_sandbox_core.thread import run
@@ -57,7 +57,7 @@ class Written:
         prints = await _compare([upper], lowers, Comparison.prints)
         self._marks[sandbox] = Mark(frozenset(lowers), prints)
 
-    async def changes(self, sandbox: str, container: str) -> FileDiff:
+    async def changes(self, sandbox: str, container: str) -> FileChanges:
         """Return what was written since the mark, while the container stands still.
 
         Raises:

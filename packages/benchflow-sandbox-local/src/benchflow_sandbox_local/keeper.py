@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
-from benchflow_contracts.env_diff import FileDiff
+from benchflow_contracts.compared import FileChanges
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
 from benchflow_contracts.sandbox import Isolation, SandboxImage, SandboxSpec
 from benchflow_contracts.seal import Seal
@@ -178,7 +178,7 @@ class Keeper:
         """Remember what the box has written until now."""
         await self._bodies[sandbox.id].mark(self._launcher, self._root)
 
-    async def changes(self, sandbox: LocalSandbox) -> FileDiff:
+    async def changes(self, sandbox: LocalSandbox) -> FileChanges:
         """Return what the box, or one that it was forked from, wrote since."""
         return await self._bodies[sandbox.id].changes(self._launcher, self._root)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from benchflow_contracts.env_diff import FileDiff
+from benchflow_contracts.compared import FileChanges
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError
 from benchflow_sandbox_core.comparison import Comparison
 from benchflow_sandbox_core.thread import run
@@ -47,7 +47,7 @@ class Lineage:
             )
         self.family.mark = await self._compare(launcher, root, Comparison.prints)
 
-    async def changes(self, launcher: Launcher, root: str) -> FileDiff:
+    async def changes(self, launcher: Launcher, root: str) -> FileChanges:
         """Return what was written since the mark.
 
         Raises:

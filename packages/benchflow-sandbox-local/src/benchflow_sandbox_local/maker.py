@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Protocol
 
-from benchflow_contracts.env_diff import FileDiff
+from benchflow_contracts.compared import FileChanges
 from benchflow_contracts.sandbox import SandboxImage
 
 from .body import Body
@@ -62,7 +62,7 @@ class Keeper(Protocol):
         """Remember what the sandbox has written until now."""
         ...
 
-    async def changes(self, sandbox: "LocalSandbox") -> FileDiff:
+    async def changes(self, sandbox: "LocalSandbox") -> FileChanges:
         """Return what the sandbox wrote since the mark, while it stands still."""
         ...
 

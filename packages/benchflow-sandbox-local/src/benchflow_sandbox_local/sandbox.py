@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchflow_contracts.env_diff import FileDiff
+from benchflow_contracts.compared import FileChanges
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
 from benchflow_contracts.sandbox import (
     Endpoint,
@@ -267,7 +267,7 @@ class LocalSandbox:
         """Take the files as they are now for what `changes` compares with."""
         await self._keeper.mark(self)
 
-    async def changes(self) -> FileDiff:
+    async def changes(self) -> FileChanges:
         """Return what is not as it was at the mark, from what the host has of the files."""
         async with self.hold_for_seal():
             return await self._keeper.changes(self)

@@ -1,11 +1,20 @@
 """Twin grading: in a copy of the final file system, with nothing of it running."""
 
+import asyncio
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
-from benchflow_contracts import RewardError, Sandbox, SandboxImage, SandboxSpec, VerifyResult
+from benchflow_contracts import (
+    FileChanges,
+    RewardError,
+    Sandbox,
+    SandboxImage,
+    SandboxSpec,
+    VerifyResult,
+)
 
 from benchflow_reward.live_node import LiveNode
 
@@ -13,7 +22,7 @@ from .grading import bench_of, verdict
 from .grading_box import furnish, grading_box
 from .grading_spec import grading_spec
 from .hooks import run_collect_hooks
-from .integrity import integrity_report
+from .integrity import inside_report, integrity_report, steering, told_by_host
 from .kept import keep_from
 
 
@@ -22,24 +31,47 @@ async def grade_twin(live: LiveNode) -> VerifyResult:
 
     No process of the agent's box runs there, services included; `/tests` and
     `/logs/verifier` are made anew and no variable is the agent's. Files are, so
-    `meta["integrity"]` says what differs from a pristine box. The exit code of test.sh is
-    recorded only. Containers beside the box are graded alive. Nothing is ended when the
-    rollout goes on in the agent's box.
+    `meta["integrity"]` says what it changed that can steer the tests. The exit code of
+    test.sh is recorded only. Containers beside the box are graded alive. Nothing is ended
+    when the rollout goes on in the agent's box.
     """
     spec = grading_spec(live, "twin")
     with tempfile.TemporaryDirectory(prefix="bf-grading-") as name:
         scratch = Path(name)
         hooks = await run_collect_hooks(live)
         await keep_from(live, scratch / "artifacts")
-        async with _sealed(live) as image, _copy(live, spec, image) as box:
-            async with grading_box(live, spec) as pristine:
-                await furnish(pristine, live, "twin")
-                dirs = [box.spec.workdir, "/home", "/root", "/tmp", "/var/tmp"]  # noqa: S108 - inside the box
-                integrity = await integrity_report(box, pristine, dirs)
+        async with _sealed(live) as (image, changes), _copy(live, spec, image) as box:
+            integrity = await _integrity(live, spec, box, changes)
             bench = bench_of(box, live, "twin")
             await bench.place_tests(scratch)
             run = await bench.run(scratch)
         return await verdict(bench, run, live.log_dir, {**hooks, "integrity": integrity})
+
+
+async def _integrity(
+    live: LiveNode, spec: SandboxSpec, box: Sandbox, changes: FileChanges | None
+) -> dict[str, Any]:
+    verifier = live.task.config.verifier
+    rules = await asyncio.to_thread(steering, live.task.parts.tests, box.spec.workdir, verifier)
+    user = verifier.user or box.spec.user
+    if changes is not None:
+        await _forget_bytecode(box, changes)
+        return await integrity_report(box, changes, rules, user=user)
+    async with grading_box(live, spec) as pristine:
+        await furnish(pristine, live, "twin")
+        return await inside_report(box, pristine, rules, user=user)
+
+
+async def _forget_bytecode(box: Sandbox, changes: FileChanges) -> None:
+    """Have modules read from their sources, which the report is about."""
+    paths = [*changes.added, *changes.changed]
+    cached = [path for path in paths if path.endswith(".pyc") and "/__pycache__/" in path]
+    if cached:
+        names = "".join(f"{path}\0" for path in cached).encode()
+        cmd = ["xargs", "-0", "rm", "-f", "--"]
+        done = await box.exec(cmd, user="root", cwd="/", timeout=60, stdin=names)
+        if not done.ok:
+            raise RewardError(f"bytecode cannot be removed from a twin: {done.stderr[-300:]}")
 
 
 @asynccontextmanager
@@ -63,7 +95,7 @@ async def _copy(
 
 
 @asynccontextmanager
-async def _sealed(live: LiveNode) -> AsyncGenerator[SandboxImage, None]:
+async def _sealed(live: LiveNode) -> AsyncGenerator[tuple[SandboxImage, FileChanges | None], None]:
     beside = bool(live.sandbox.spec.services)
     if beside and live.goes_on:
         raise RewardError(
@@ -71,10 +103,11 @@ async def _sealed(live: LiveNode) -> AsyncGenerator[SandboxImage, None]:
             hint="grade with --isolation shared",
         )
     async with live.sandbox.freeze():
+        changes = await told_by_host(live.sandbox)
         image = await live.sandbox.snapshot("filesystem")
     try:
         if not live.goes_on and not beside:
             await live.sandbox.teardown()
-        yield image
+        yield image, changes
     finally:
         await live.provider.discard(image)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from benchflow_contracts.env_diff import FileDiff
+from benchflow_contracts.compared import FileChanges
 from benchflow_contracts.errors import SandboxUnsupportedError
 from benchflow_contracts.sandbox import SandboxCapabilities, SandboxImage, SandboxSpec
 from benchflow_sandbox_core.image_config import ImageConfig
@@ -142,7 +142,7 @@ class PlainKeeper:
         """Refuse: what plain processes write is nowhere apart."""
         raise _not_apart(sandbox)
 
-    async def changes(self, sandbox: LocalSandbox) -> FileDiff:
+    async def changes(self, sandbox: LocalSandbox) -> FileChanges:
         """Refuse: what plain processes write is nowhere apart."""
         raise _not_apart(sandbox)
 

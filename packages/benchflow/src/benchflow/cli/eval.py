@@ -105,7 +105,13 @@ def list_jobs(*, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False) -> None:
     print_table(columns, rows, empty=f"no jobs below {jobs_dir}")
 
 
-def show(job: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False) -> None:
+def show(
+    job: str,
+    *,
+    count_tampered: bool = False,
+    jobs_dir: JobsDir = DEFAULT_JOBS,
+    json: Json = False,
+) -> None:
     """Show the rollouts of one job.
 
     Examples:
@@ -113,8 +119,10 @@ def show(job: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False) -> N
 
     Args:
         job: A job's directory, name, or unique start of its name.
+        count_tampered: Count verdicts that the agent may have steered; else they count as 0.
     """
-    _print_report(read_job(find_job(job, jobs_dir)), json=json)
+    report = read_job(find_job(job, jobs_dir), count_tampered=count_tampered)
+    _print_report(report, json=json)
 
 
 def export(
@@ -148,7 +156,7 @@ def _print_report(report: JobReport, *, json: bool) -> None:
         print_json(report.model_dump(mode="json"))
         return
     rows = [
-        (r.rollout_id, fmt.reward(r.reward), r.steps, r.leaves, r.grading or "-", fmt.outcome(r))
+        (r.rollout_id, fmt.reward(r.reward), r.steps, r.leaves, fmt.grading(r), fmt.outcome(r))
         for r in report.records
     ]
     columns = ("rollout", "reward", "steps", "leaves", "grading", "outcome")
@@ -157,7 +165,7 @@ def _print_report(report: JobReport, *, json: bool) -> None:
         note(f"not run: {task.name}: {'; '.join(refusal.reason for refusal in task.refusals)}")
     spread = "" if report.stderr is None else f" ± {fmt.reward(report.stderr)}"
     note(
-        f"{report.scored} of {report.planned} scored, "
+        f"{report.scored} of {report.planned} scored, {report.tampered} tampered with, "
         f"mean reward {fmt.reward(report.mean_reward)}{spread}  {report.directory}"
     )
 

@@ -29,6 +29,12 @@ def fork(record: BranchRecord) -> str:
     return f"fork x{record.children} ({record.fidelity})"
 
 
+def grading(record: RolloutRecord) -> str:
+    """Return how a rollout was graded, and what a twin's files say when they are not clean."""
+    told = record.integrity if record.integrity in {"suspicious", "tampered"} else None
+    return " ".join(part for part in (record.grading, told) if part) or "-"
+
+
 def _signed(number: float) -> str:
     return ("+" if number >= 0 else "-") + reward(abs(number))
 

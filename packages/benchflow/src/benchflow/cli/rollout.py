@@ -135,10 +135,12 @@ def export(
     )
     report = export_trajectories_to_jsonl(records, output)
     if json:
-        print_json({"path": str(output), "written": report.written, "unscored": report.unscored})
+        counts = {"written": report.written, "unscored": report.unscored}
+        print_json({"path": str(output), **counts, "tampered": report.tampered})
     else:
         note(
             f"wrote {report.written} trajectories to {output}, left out {report.unscored} unscored"
+            f" ({report.tampered} tampered with)"
         )
 
 

@@ -7,6 +7,7 @@ from benchflow_contracts import SandboxProvider, Task, UsageError
 from benchflow_kernel import find_tasks
 
 from benchflow.options import RunOptions
+from benchflow.own_process import own_process_tests
 from benchflow.planes import open_provider
 from benchflow.rollout import run_in
 from benchflow.scaffold import write_task
@@ -14,6 +15,7 @@ from benchflow.task_formats import adapter_for, listed_tasks
 from benchflow.task_import import import_tasks
 
 from . import format as fmt
+from .cheats import check_cheats
 from .flags import Json, Run
 from .foreign_tasks import show_checked, show_imported, show_listed
 from .output import note, print_json, print_table
@@ -26,27 +28,40 @@ async def check(
     *,
     options: Run = RunOptions(),
     no_run: bool = False,
+    cheat: bool = False,
     json: Json = False,
 ) -> int:
     """Check tasks: well-formed, doing nothing earns 0, the solution earns 1.
+
+    Tests that seem to run the agent's code in their own process are named. With --cheat,
+    every cheat that is shipped is run as the task's agent, and one that gets the full reward
+    unseen ends with exit code 1.
 
     Tasks of Harbor and Terminal-Bench are read and checked, and not run.
 
     Examples:
         bench tasks check benchmarks/clawsbench/tasks
         bench tasks check my-task --no-run
+        bench tasks check my-task --cheat --isolation twin
 
     Args:
         path: A task directory, or a directory of them.
         options: Where to run; the agent is chosen by the check.
         no_run: Only read the files.
+        cheat: Try to get the reward without the work.
     """
+    if cheat:
+        return await check_cheats(path, options, json=json)
     if (found := adapter_for(path)) is not None:
         return show_checked(listed_tasks(found[1], path), json=json)
     tasks = find_tasks(Path(path))
+    for task in tasks:
+        for line in own_process_tests(task):
+            note(f"warning: {task.id}: tests/{line.file}:{line.line}: {line.why}: {line.text}")
+            note(f"hint: {line.remedy}")
     rows: list[dict[str, object]] = []
     if no_run:
-        rows = [{"task": task.id, "agent": None, "reward": None, "ok": True} for task in tasks]
+        rows = [_read_only(task) for task in tasks]
     else:
         async with open_provider(options) as provider:
             for task in tasks:
@@ -60,6 +75,16 @@ async def check(
         ]
         print_table(("task", "agent", "reward", "verdict"), shown, empty="no tasks")
     return 0 if all(row["ok"] for row in rows) else 1
+
+
+def _read_only(task: Task) -> dict[str, object]:
+    return {
+        "task": task.id,
+        "agent": None,
+        "reward": None,
+        "ok": True,
+        "warnings": [line.model_dump() for line in own_process_tests(task)],
+    }
 
 
 async def _check(
@@ -78,6 +103,8 @@ async def _check(
         "shown": fmt.reward(result.reward),
         "ok": ok,
         "why": None if ok else why,
+        "integrity": result.record.integrity,
+        "warnings": [line.model_dump() for line in own_process_tests(task)],
     }
 
 

@@ -22,7 +22,8 @@ def rewards(leaf: RolloutNode, task_format: str) -> dict[str, float] | None:
 
     A task of Harbor's has the names that its own tests gave, and no other.
     """
-    verdict = leaf.results.get("reward")
+    graded = leaf.results.get("reward")
+    verdict = None if graded is None else graded.counted()
     if verdict is None or verdict.reward is None:
         return None
     if task_format != "benchflow" and verdict.items:
@@ -55,7 +56,8 @@ def _failure(rollout: FinishedRollout, leaf: RolloutNode) -> NodeError | None:
     tree = rollout.tree
     if leaf.error is not None or leaf.reward is not None:
         return leaf.error
-    verdict = leaf.results.get("reward")
+    graded = leaf.results.get("reward")
+    verdict = None if graded is None else graded.counted()
     if verdict is not None and verdict.error is not None:
         return NodeError(
             boundary="reward", type=verdict.error_type or "RewardError", message=verdict.error

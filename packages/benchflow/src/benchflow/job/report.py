@@ -28,9 +28,12 @@ class JobReport(Model):
     finished: int
     scored: int
     mean_reward: float | None
-    """Over scored rollouts; `null` when there are none."""
+    """Over scored rollouts, and those that were tampered with, which count as 0 unless asked
+    for otherwise; `null` when there are none."""
     stderr: float | None
     """Of that mean; `null` below two scored rollouts."""
+    tampered: int = 0
+    """Rollouts with a verdict that the agent may have steered."""
     errors: dict[str, int]
     """Failed rollouts by boundary."""
     refused: tuple[ListedTask, ...] = ()
@@ -39,8 +42,9 @@ class JobReport(Model):
 
     @property
     def complete(self) -> bool:
-        """Whether every task was run, and every planned rollout scored."""
-        return self.scored == self.planned and not self.refused
+        """Whether every task was run, and every planned rollout graded."""
+        graded = sum(_pay(record) is not None for record in self.records)
+        return graded == self.planned and not self.refused
 
 
 def summarise(
@@ -49,9 +53,15 @@ def summarise(
     *,
     planned: int | None = None,
     refused: Sequence[ListedTask] = (),
+    count_tampered: bool = False,
 ) -> JobReport:
-    """Sum up the rollouts of a job."""
-    rewards = [record.reward for record in records if record.reward is not None]
+    """Sum up the rollouts of a job.
+
+    One whose verdict the agent may have steered counts as 0; with `count_tampered`, as that
+    verdict says.
+    """
+    paid = (_pay(record, count_tampered=count_tampered) for record in records)
+    rewards = [reward for reward in paid if reward is not None]
     errors: dict[str, int] = {}
     for record in records:
         if record.error is not None:
@@ -64,13 +74,20 @@ def summarise(
         model=records[0].model if records else None,
         planned=len(records) if planned is None else planned,
         finished=len(records),
-        scored=len(rewards),
+        scored=sum(record.reward is not None for record in records),
+        tampered=sum(record.tampered > 0 for record in records),
         mean_reward=fmean(rewards) if rewards else None,
         stderr=stdev(rewards) / math.sqrt(len(rewards)) if several else None,
         errors=errors,
         refused=tuple(refused),
         records=tuple(records),
     )
+
+
+def _pay(record: RolloutRecord, *, count_tampered: bool = False) -> float | None:
+    if count_tampered and record.claimed is not None:
+        return record.claimed
+    return 0.0 if record.reward is None and record.tampered else record.reward
 
 
 def all_records(directory: Path) -> Iterator[RolloutRecord]:
@@ -89,8 +106,8 @@ def latest_records(directory: Path) -> dict[str, RolloutRecord]:
     return latest
 
 
-def read_job(directory: Path) -> JobReport:
-    """Return the summary of a job on disk.
+def read_job(directory: Path, *, count_tampered: bool = False) -> JobReport:
+    """Return the summary of a job on disk, as `summarise` does.
 
     Raises:
         StoreError: There is no job, or a record in it is damaged.
@@ -105,7 +122,11 @@ def read_job(directory: Path) -> JobReport:
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"damaged summary: {error}", where=str(path)) from error
     return summarise(
-        directory, list(latest_records(directory).values()), planned=planned, refused=refused
+        directory,
+        list(latest_records(directory).values()),
+        planned=planned,
+        refused=refused,
+        count_tampered=count_tampered,
     )
 
 

@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Mapping
-from typing import Literal
+from statistics import fmean
+from typing import Any, Literal
 
 from benchflow_contracts import (
     BenchFlowError,
     Grading,
+    Integrity,
     Model,
     NodeError,
     RolloutNode,
@@ -36,6 +38,12 @@ class RolloutRecord(Model):
     rewards: Mapping[str, float] | None = None
     """The items of the only leaf's verdict; `null` for a tree or without a score."""
     grading: Grading | None = None
+    integrity: Integrity | None = None
+    """The worst integrity of a leaf that was graded in a twin."""
+    tampered: int = 0
+    """Leaves whose verdict is not counted, because the agent may have steered it."""
+    claimed: float | None = None
+    """The mean of all verdicts, those too that are not counted, when there are such."""
     steps: int = 0
     asks: int = 0
     leaves: int = 0
@@ -50,8 +58,8 @@ class RolloutRecord(Model):
 
     @property
     def final(self) -> bool:
-        """Whether resuming its job leaves it alone: it ran to its end and was scored."""
-        return self.status == "completed" and self.reward is not None
+        """Whether resuming its job leaves it alone: it ran to its end and was graded."""
+        return self.status == "completed" and (self.reward is not None or self.tampered > 0)
 
     @classmethod
     def of(
@@ -74,6 +82,7 @@ class RolloutRecord(Model):
             value=value,
             rewards=None if only is None or only.reward is None else dict(only.items),
             grading=_grading(leaves),
+            **_integrity(leaves),
             steps=len(steps),
             asks=sum(step.ask is not None for step in steps),
             leaves=len(leaves),
@@ -121,12 +130,24 @@ def _grading(leaves: list[RolloutNode]) -> Grading | None:
     return modes.pop() if len(modes) == 1 else None
 
 
+def _integrity(leaves: list[RolloutNode]) -> dict[str, Any]:
+    verdicts = [leaf.results["reward"] for leaf in leaves if "reward" in leaf.results]
+    told = {verdict.integrity for verdict in verdicts}
+    worst = next((grade for grade in ("tampered", "suspicious", "clean") if grade in told), None)
+    tampered = sum(v.reward is not None and v.integrity == "tampered" for v in verdicts)
+    rewards = [verdict.reward for verdict in verdicts if verdict.reward is not None]
+    claimed = fmean(rewards) if tampered else None
+    return {"integrity": worst, "tampered": tampered, "claimed": claimed}
+
+
 def _first_error(tree: RolloutTree) -> NodeError | None:
     failed = tree.error or next((node.error for node in tree.nodes if node.error), None)
     if failed is not None:
         return failed
     verdicts = (leaf.results.get("reward") for leaf in tree.leaves)
-    cause = next((v.error for v in verdicts if v is not None and v.error), None)
-    return (
-        None if cause is None else NodeError(boundary="reward", type="RewardError", message=cause)
-    )
+    counted = (verdict.counted() for verdict in verdicts if verdict is not None)
+    cause = next((verdict for verdict in counted if verdict.error), None)
+    if cause is None or cause.error is None:
+        return None
+    kind = cause.error_type or "RewardError"
+    return NodeError(boundary="reward", type=kind, message=cause.error)

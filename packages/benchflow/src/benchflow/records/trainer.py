@@ -27,6 +27,7 @@ def leaf_record(
     """
     steps = leaf.steps
     verdict = leaf.results.get("reward") or VerifyResult.unscored("the leaf was never graded")
+    verdict = verdict.counted()
     stop = next((step.stop_reason for step in reversed(steps) if step.stop_reason), None)
     return trajectory_to_verifiers_record(
         task_id=task.id,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchflow_contracts import StoreError, VerifyResult
+from benchflow_contracts import TAMPERED, StoreError, VerifyResult
 
 from .messages import Message
 from .timing import verifiers_timing
@@ -48,6 +48,8 @@ class ExportReport:
     path: Path
     written: int
     unscored: int
+    tampered: int = 0
+    """Of those: how many have a verdict that the agent may have steered."""
 
 
 def trajectory_to_verifiers_record(  # noqa: PLR0913 - the published signature
@@ -117,18 +119,19 @@ def export_trajectories_to_jsonl(
         StoreError: The file cannot be written, or a record holds no JSON.
     """
     target = Path(path)
-    unscored = 0
+    unscored = tampered = 0
 
     def scored() -> Iterable[Mapping[str, Any]]:
-        nonlocal unscored
+        nonlocal unscored, tampered
         for record in records:
             if record["reward"] is None:
                 unscored += 1
+                tampered += (record["error"] or {}).get("message", "").startswith(TAMPERED)
             else:
                 yield record
 
     written = write_json_lines(scored(), target)
-    return ExportReport(path=target, written=written, unscored=unscored)
+    return ExportReport(path=target, written=written, unscored=unscored, tampered=tampered)
 
 
 def write_json_lines(records: Iterable[Mapping[str, Any]], path: Path) -> int:

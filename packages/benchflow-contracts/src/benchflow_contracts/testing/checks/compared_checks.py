@@ -1,7 +1,6 @@
 """Checks of `ComparedSandbox`: what the host knows of the files that changed."""
 
-from benchflow_contracts.compared import ComparedSandbox
-from benchflow_contracts.env_diff import FileDiff
+from benchflow_contracts.compared import ComparedSandbox, FileChanges
 from benchflow_contracts.errors import SandboxUnsupportedError
 from benchflow_contracts.sandbox import Sandbox
 from benchflow_contracts.testing.check import (
@@ -22,7 +21,7 @@ async def what_came_before_the_mark_is_no_change(subject: SandboxSubject) -> Non
     """Files made, changed and removed before it are not named, whatever follows elsewhere."""
     async with subject.box() as box:
         compared = await _marked(subject, box, "mkdir d; echo 1 > d/f; echo 1 > g; rm g")
-        expect_equal(await compared.changes(), FileDiff(), "what changed since the mark")
+        expect_equal(await compared.changes(), FileChanges(), "what changed since the mark")
 
 
 @promise()
@@ -33,6 +32,17 @@ async def what_came_after_the_mark_is_named(subject: SandboxSubject) -> None:
         await subject.output(box, "echo 2 > f; rm d/gone; echo 1 > d/new; echo 1 > no; rm no")
         expect_equal(await compared.changes(), _diff(subject), "what changed since the mark")
         expect_equal(await compared.changes(), _diff(subject), "what a second look says")
+
+
+@promise()
+async def where_links_lead_is_told(subject: SandboxSubject) -> None:
+    """Of those made since the mark, and of none that was there before."""
+    async with subject.box() as box:
+        compared = await _marked(subject, box, "ln -s /tests old")
+        await subject.output(box, "ln -s ../tests/x new")
+        changes = await compared.changes()
+        expect_equal(changes.added, (subject.inside("new"),), "what was made")
+        expect_equal(dict(changes.links), {subject.inside("new"): "../tests/x"}, "the links")
 
 
 @promise(lacks_snapshots)
@@ -56,9 +66,11 @@ async def a_sandbox_without_a_mark_says_so(subject: SandboxSubject) -> None:
         await expect_error(SandboxUnsupportedError, call, "comparing without a mark")
 
 
-def _diff(subject: SandboxSubject) -> FileDiff:
+def _diff(subject: SandboxSubject) -> FileChanges:
     inside = subject.inside
-    return FileDiff(added=(inside("d/new"),), removed=(inside("d/gone"),), changed=(inside("f"),))
+    return FileChanges(
+        added=(inside("d/new"),), removed=(inside("d/gone"),), changed=(inside("f"),)
+    )
 
 
 def _compared(box: Sandbox) -> ComparedSandbox:
@@ -80,6 +92,7 @@ async def _marked(subject: SandboxSubject, box: Sandbox, first: str) -> Compared
 COMPARED_CHECKS: tuple[SandboxCheck, ...] = (
     what_came_before_the_mark_is_no_change,
     what_came_after_the_mark_is_named,
+    where_links_lead_is_told,
     a_child_compares_with_the_first_ones_mark,
     a_sandbox_without_a_mark_says_so,
 )

@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Literal
 
-from benchflow_contracts.env_diff import FileDiff
+from benchflow_contracts.compared import FileChanges
 
 EntryKind = Literal["file", "dir", "link", "fifo"]
 _LINK_DEPTH = 40
@@ -204,15 +204,16 @@ class FakeFileSystem:
         """Keep what is there now for `changes`; every copy keeps it too."""
         self._marked = {path: copy(entry) for path, entry in self._entries.items()}
 
-    def changes(self) -> FileDiff | None:
+    def changes(self) -> FileChanges | None:
         """Return what is not as it was at the mark; `None` when there was none."""
         if self._marked is None:
             return None
         now, then = self._entries, self._marked
-        return FileDiff(
+        return FileChanges(
             added=tuple(sorted(now.keys() - then.keys())),
             removed=tuple(sorted(then.keys() - now.keys())),
             changed=tuple(sorted(p for p in now.keys() & then.keys() if now[p] != then[p])),
+            links={p: e.target for p, e in now.items() if e.kind == "link" and e != then.get(p)},
         )
 
     @property

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from benchflow_contracts.env_diff import FileDiff
+from benchflow_contracts.compared import FileChanges
 from benchflow_contracts.errors import (
     SandboxError,
     SandboxTimeoutError,
@@ -193,7 +193,7 @@ class FakeSandbox:
             raise SandboxUnsupportedError(f"sandbox {self.id!r} was made from a snapshot")
         self.files.mark()
 
-    async def changes(self) -> FileDiff:
+    async def changes(self) -> FileChanges:
         """Return what is not as it was at the mark."""
         await self._begin("changes")
         found = self.files.changes()

@@ -1,11 +1,16 @@
-"""What lies in a bounded set of paths of a box."""
+"""What changed in a box, by listings made in it: where its host cannot tell."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchflow_contracts import RewardError, Sandbox
+from benchflow_contracts import FileChanges, RewardError, Sandbox
+
+from .steering import Change
+
+MAX_DIGESTS = 5000
 
 _TIMEOUT_SEC = 120
+_KINDS: tuple[Change, ...] = ("added", "removed", "changed")
 _FORMAT = r"%y\t%m\t%U:%G\t%s\t%T@\t%C@\t%l\t%p\0"
 
 _LIST = f"""set -u
@@ -58,17 +63,26 @@ class Entry:
         return (self.modified, self.changed) == (other.modified, other.changed)
 
 
-async def list_system(box: Sandbox) -> dict[str, Entry]:
-    """List the grader's, the system's and the interpreters' start-up paths."""
-    return await _list(box, _LIST, ())
+async def inside_changes(
+    twin: Sandbox, pristine: Sandbox, agent_dirs: Sequence[str]
+) -> FileChanges:
+    """Compare a twin with a pristine box of the same image, files and setup.
 
+    Compared are the grader's, the system's and the interpreters' start-up paths, and what
+    may steer a shell, an interpreter or a test runner below `agent_dirs`. The programs that
+    list are the twin's, so it holds against an unprivileged agent and not against root.
 
-async def list_steering(box: Sandbox, directories: Sequence[str]) -> dict[str, Entry]:
-    """List what may steer a shell, an interpreter or a test runner below `directories`.
-
-    Links that may lead into the grader's directories are listed too.
+    Raises:
+        RewardError: The listings are not whole.
     """
-    return await _list(box, _LIST_STEERING, directories)
+    found: dict[str, Change] = {}
+    links: dict[str, str] = {}
+    for script, args in ((_LIST, ()), (_LIST_STEERING, agent_dirs)):
+        ours, theirs = [await _list(box, script, args) for box in (twin, pristine)]
+        found |= await _changes(twin, pristine, ours, theirs)
+        links |= {p: e.target for p, e in ours.items() if e.kind == "l" and p in found}
+    kinds = {kind: tuple(p for p in sorted(found) if found[p] == kind) for kind in _KINDS}
+    return FileChanges(**kinds, links=links)
 
 
 async def _list(box: Sandbox, script: str, args: Sequence[str]) -> dict[str, Entry]:
@@ -86,7 +100,7 @@ async def _list(box: Sandbox, script: str, args: Sequence[str]) -> dict[str, Ent
     return entries
 
 
-async def digests(box: Sandbox, paths: Iterable[str]) -> dict[str, str]:
+async def _digests(box: Sandbox, paths: Iterable[str]) -> dict[str, str]:
     """Return sha256 digests by path, of what can be read."""
     ordered = sorted(paths)
     if not ordered:
@@ -101,3 +115,22 @@ async def digests(box: Sandbox, paths: Iterable[str]) -> dict[str, str]:
     )
     lines = [line.split("  ", 1) for line in result.stdout.split("\0")[:-1]]
     return {line[1]: line[0] for line in lines if len(line) == 2}
+
+
+async def _changes(
+    twin: Sandbox, pristine: Sandbox, ours: Mapping[str, Entry], theirs: Mapping[str, Entry]
+) -> dict[str, Change]:
+    found: dict[str, Change] = dict.fromkeys(ours.keys() - theirs.keys(), "added")
+    found |= dict.fromkeys(theirs.keys() - ours.keys(), "removed")
+    both = ours.keys() & theirs.keys()
+    reshaped = {path for path in both if not ours[path].same_shape(theirs[path])}
+    touched = {
+        path
+        for path in both - reshaped
+        if ours[path].kind == "f" and not ours[path].same_times(theirs[path])
+    }
+    if len(touched) > MAX_DIGESTS:
+        raise RewardError(f"{len(touched)} files need a digest, more than {MAX_DIGESTS}")
+    left, right = await _digests(twin, touched), await _digests(pristine, touched)
+    reshaped |= {path for path in touched if left.get(path) != right.get(path)}
+    return found | dict.fromkeys(reshaped, "changed")

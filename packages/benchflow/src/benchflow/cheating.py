@@ -1,0 +1,92 @@
+"""Trying a task with every cheat: does one get a reward, and is it told of?"""
+
+import asyncio
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+from benchflow_contracts import Integrity, Model, SandboxProvider, Task
+from benchflow_reward.cheats import Cheat
+
+from .options import RunOptions
+from .rollout import run_in
+
+_AT_ONCE = 4
+_WRAPPED = "cd . || exit 0\n(\n{script}\n) </dev/null >/dev/null 2>&1\nexit 0\n"
+"""A cheat that fails has simply not worked."""
+
+
+Verdict = Literal["won", "flagged", "stopped"]
+
+
+class CheatOutcome(Model):
+    """What one cheat got."""
+
+    cheat: str
+    attempt: str
+    stopped: str
+    reward: float | None
+    integrity: Integrity | None = None
+    verdict: Verdict
+    """`won`: the full reward, and nothing says so. `flagged`: the full reward, and the
+    integrity report is not clean. `stopped`: no full reward, or none at all."""
+    error: str | None = None
+    """Why there is no reward."""
+
+
+async def try_cheats(
+    provider: SandboxProvider, task: Task, options: RunOptions, cheats: Sequence[Cheat]
+) -> list[CheatOutcome]:
+    """Run each cheat as the task's agent, and have it graded as any agent's work is.
+
+    The task's solution is in none of the boxes.
+    """
+    turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(cheat: Cheat) -> CheatOutcome:
+        async with turn:
+            return await _try(provider, task, options, cheat)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(cheat)) for cheat in cheats]
+    return [task.result() for task in tasks]
+
+
+async def _try(
+    provider: SandboxProvider, task: Task, options: RunOptions, cheat: Cheat
+) -> CheatOutcome:
+    with TemporaryDirectory(prefix="bench-cheat-") as name:
+        scratch = Path(name)
+        # The oracle runs what a task has as its solution, as the agent's user.
+        solution = scratch / "solution"
+        await asyncio.to_thread(_write, solution, cheat)
+        parts = task.parts.model_copy(update={"solution": solution})
+        played = task.model_copy(update={"own_parts": parts})
+        chosen = options.model_copy(
+            update={"agent": "oracle", "agent_import_path": None, "branch": None}
+        )
+        result = await run_in(provider, played, chosen, directory=scratch / cheat.name)
+        await asyncio.to_thread(shutil.rmtree, scratch / cheat.name)
+    leaf = result.tree.leaves[0] if result.tree.leaves else result.tree.root
+    graded = leaf.results.get("reward")
+    integrity = None if graded is None else graded.integrity
+    reward = None if graded is None else graded.reward
+    won = reward is not None and reward >= task.config.verifier.reward_range[1]
+    told: Verdict = "flagged" if integrity in {"suspicious", "tampered"} else "won"
+    return CheatOutcome(
+        cheat=cheat.name,
+        attempt=cheat.attempt,
+        stopped=cheat.stopped,
+        reward=reward,
+        integrity=integrity,
+        verdict=told if won else "stopped",
+        error=None if graded is None else graded.error,
+    )
+
+
+def _write(directory: Path, cheat: Cheat) -> None:
+    directory.mkdir()
+    script = _WRAPPED.format(script=cheat.script)
+    (directory / "solve.sh").write_text(script, encoding="utf-8")

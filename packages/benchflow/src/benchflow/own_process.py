@@ -1,0 +1,76 @@
+"""Tests that run the agent's code in their own process: found by reading them."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchflow_contracts import Model, Task
+
+_MOST_BYTES = 1 << 20
+_SKIPPED = frozenset({"vendor", "node_modules", "__pycache__"})
+_REMEDY = (
+    "declare executes_artifacts = true in [verifier] and call it with /tests-tools/run_untrusted.py"
+)
+_INSTALLS = re.compile(r"\bpip3?\s+install\b.*(\s-e\b|\s--editable\b|\s\.(/|\s|$))")
+_IMPORTED_BY_NAME = r"(importlib|runpy|SourceFileLoader|spec_from_file_location|exec\s*\(|execfile)"
+_SCRIPT = r"(^|[\s;&|(])(python3?|bash|sh|node|perl|ruby|source|\.)\s+(-\S+\s+)*"
+
+
+class InProcess(Model):
+    """One place where agent's code may run where the verdict is made."""
+
+    file: str
+    """Relative to the tests."""
+    line: int
+    text: str
+    why: str
+    remedy: str = _REMEDY
+
+
+def own_process_tests(task: Task) -> list[InProcess]:
+    """Return the lines of a task's tests that seem to run the agent's code themselves.
+
+    Such code can end the tests with exit code 0, or change what they compare with; no box
+    helps there. Nothing is run: what tests compute is not seen, and a line may be harmless.
+    Empty for a task that declares `executes_artifacts`.
+    """
+    if task.config.verifier.executes_artifacts or task.config.verifier.type != "script":
+        return []
+    signs = _signs(task)
+    found: list[InProcess] = []
+    for place in task.parts.tests:
+        for path in sorted(place.rglob("*")):
+            if _is_read(path, place):
+                found += _in_file(path, str(path.relative_to(place)), signs)
+    return found
+
+
+def _signs(task: Task) -> list[tuple[re.Pattern[str], str]]:
+    workdir = task.config.environment.workdir or "/app"
+    theirs = [workdir, *(artifact.source for artifact in task.config.artifacts)]
+    place = "(" + "|".join(re.escape(each.rstrip("/")) for each in theirs) + r")(?![\w-])"
+    return [
+        (re.compile(rf"sys\.path.*{place}"), "imports from the agent's directory"),
+        (re.compile(rf"PYTHONPATH=\S*{place}"), "imports from the agent's directory"),
+        (re.compile(rf"{_IMPORTED_BY_NAME}.*{place}"), "runs a file of the agent's in its process"),
+        (re.compile(rf"{_SCRIPT}[\"']?{place}"), "runs a script of the agent's as the verifier"),
+        (re.compile(rf"^\s*[\"']?{place}/\S+"), "runs a program of the agent's as the verifier"),
+        (_INSTALLS, "installs the agent's package where the tests run"),
+    ]
+
+
+def _is_read(path: Path, place: Path) -> bool:
+    parts = path.relative_to(place).parts
+    named = path.suffix in {".sh", ".py", ".bash"} and not _SKIPPED & set(parts)
+    return named and path.is_file() and path.stat().st_size <= _MOST_BYTES
+
+
+def _in_file(
+    path: Path, name: str, signs: list[tuple[re.Pattern[str], str]]
+) -> Iterator[InProcess]:
+    for number, line in enumerate(path.read_text("utf-8", "replace").splitlines(), 1):
+        if line.lstrip().startswith("#"):
+            continue
+        why = next((why for sign, why in signs if sign.search(line)), None)
+        if why is not None:
+            yield InProcess(file=name, line=number, text=line.strip()[:120], why=why)

@@ -1,0 +1,118 @@
+"""Every cheat that is shipped, by an agent that is root, in each design and on both sandboxes."""
+
+import asyncio
+import os
+
+import pytest
+from benchflow.cheating import try_cheats
+from benchflow.options import RunOptions
+from benchflow.rollout import run_in
+from benchflow_kernel import load_task
+from benchflow_reward.cheats import cheats
+from benchflow_sandbox_docker import DockerProvider
+from benchflow_sandbox_local import LocalProvider
+
+FILES = {
+    "task.toml": """name = "sum"
+artifacts = ["/workspace/answer.json"]
+[environment]
+user = "root"
+storage_mb = 32
+pids = 128
+[verifier]
+timeout_sec = 10
+""",
+    "instruction.md": "Write the total to answer.json.\n",
+    "tests/test.sh": """cd /workspace
+if python3 -m unittest discover -s /tests -p 'check_*.py'; then reward=1; else reward=0; fi
+echo $reward > /logs/verifier/reward.txt
+""",
+    "tests/check_answer.py": """import json, unittest
+from pathlib import Path
+
+class Check(unittest.TestCase):
+    def test_answer(self):
+        expected = json.loads(Path("/tests/expected.json").read_text())
+        self.assertEqual(json.loads(Path("/workspace/answer.json").read_text()), expected)
+""",
+    "tests/expected.json": '{"total": 42}',
+    "solution/solve.sh": "echo '{\"total\": 42}' > answer.json\n",
+}
+DESIGNS = ["hermetic", "twin", "shared"]
+
+
+@pytest.fixture
+def task(tmp_path):
+    for name, text in FILES.items():
+        path = tmp_path / "sum" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return load_task(tmp_path / "sum")
+
+
+@pytest.fixture(params=["local", "docker"])
+def provider(request, tmp_path):
+    if request.param == "local":
+        return LocalProvider(store=tmp_path / "store")
+    image = os.environ.get("BENCHFLOW_DOCKER_IMAGE")
+    if image is None:
+        why = "no engine and base image: export BENCHFLOW_DOCKER_IMAGE=$(.ci/docker)"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
+    return DockerProvider(image=image, store=tmp_path / "store")
+
+
+def options(provider, design, agent="oracle"):
+    return RunOptions(agent=agent, sandbox=provider.name, isolation=design)
+
+
+def tried(provider, task, design):
+    async def main():
+        async with provider:
+            return await try_cheats(provider, task, options(provider, design), cheats())
+
+    return {each.cheat: each for each in asyncio.run(main())}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_no_cheat_gets_a_reward_in_hermetic_grading(provider, task):
+    found = tried(provider, task, "hermetic")
+    assert {name: one for name, one in found.items() if one.verdict != "stopped"} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_cheat_that_gets_a_reward_in_a_twin_has_tampered_with_it(provider, task):
+    found = tried(provider, task, "twin")
+    won = {name: one.integrity for name, one in found.items() if one.verdict != "stopped"}
+    # Root owns what a twin is made of, so some of them work; none of them unseen.
+    assert won
+    assert set(won.values()) == {"tampered"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_cheats_are_real_in_shared_grading(provider, task):
+    found = tried(provider, task, "shared")
+    won = {name for name, one in found.items() if one.verdict == "won"}
+    assert {"python-replaced", "stdlib-patched", "modules-shadowed", "answers-linked"} <= won
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("design", DESIGNS)
+def test_the_honest_get_what_they_earned(provider, task, design):
+    async def main():
+        async with provider:
+            for agent, earned in (("oracle", 1), ("nop", 0)):
+                result = await run_in(provider, task, options(provider, design, agent))
+                verdict = result.tree.leaves[0].results["reward"]
+                assert result.reward == earned, verdict
+                assert verdict.integrity == ("clean" if design == "twin" else None), verdict.meta
+
+    asyncio.run(main())
+
+
+def test_there_are_cheats_of_every_kind_and_each_says_what_it_is():
+    assert len(cheats()) >= 25
+    assert all(cheat.attempt and cheat.stopped for cheat in cheats())
