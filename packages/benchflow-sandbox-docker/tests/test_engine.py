@@ -36,8 +36,8 @@ def test_what_cannot_be_made_is_refused_and_leaves_nothing(tmp_path):
     absent = f"sha256:{'0' * 64}"
     with pytest.raises(SandboxError, match=f"no image '{absent}'"):
         create(tmp_path, image=absent)
-    with pytest.raises(SandboxUnsupportedError, match="allowlist"):
-        create(tmp_path, network="allowlist")
+    with pytest.raises(UsageError, match="'http://a'"):
+        create(tmp_path, network="allowlist", allowed_hosts=("http://a",))
     with pytest.raises(UsageError):
         create(tmp_path, workdir="/a/../b")
     assert list((tmp_path / "store").iterdir()) == []

@@ -51,3 +51,58 @@ def test_the_model_is_the_only_address_and_its_key_stays_outside(with_provider):
                 assert (await each.exec(call)).stdout == "200 500000\n"
 
     with_provider(check)
+
+
+FETCH = """
+import sys, urllib.error, urllib.request
+try:
+    print(urllib.request.urlopen(sys.argv[1], timeout=20).read().decode())
+except urllib.error.HTTPError as error:
+    print(error.code)
+"""
+
+
+@asynccontextmanager
+async def hello():
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.2", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+
+
+def test_allowed_hosts_are_reached_by_the_proxy_and_nothing_else_is(with_provider):
+    async def check(provider):
+        async with upstream() as (_, endpoint), hello() as port:
+            spec = SandboxSpec(network="allowlist", allowed_hosts=("127.0.0.2",), model=endpoint)
+            box = await provider.create(spec)
+            image = await box.snapshot()
+            child = await provider.create(spec, image=image)
+            await box.restore(image)
+            for each in (child, box):
+                fetch = ["python3", "-I", "-c", FETCH, f"http://127.0.0.2:{port}/"]
+                assert (await each.exec(fetch)).stdout == "hello\n"
+                other = endpoint.upstream.replace("127.0.0.1", "127.0.0.3")
+                assert (await each.exec([*fetch[:-1], other])).stdout == "403\n"
+                # Without the variables there is no way at all.
+                direct = await each.exec(fetch, env={"http_proxy": "", "HTTP_PROXY": ""})
+                assert "refused" in direct.stderr
+                assert (await each.exec("ls /sys/class/net")).stdout == "lo\n"
+                call = ["python3", "-I", "-c", CLIENT]
+                assert (await each.exec(call)).stdout == "200 500000\n"
+
+    with_provider(check)
+
+
+def test_a_box_in_the_public_network_has_its_model_too(with_provider):
+    async def check(provider):
+        async with upstream() as (heads, endpoint):
+            box = await provider.create(SandboxSpec(network="public", model=endpoint))
+            assert (await box.exec(["python3", "-I", "-c", CLIENT])).stdout == "200 500000\n"
+            assert "Bearer secret" in heads[0]
+            assert (await box.exec("ls /sys/class/net")).stdout.split() == ["eth0", "lo"]
+
+    with_provider(check)

@@ -18,11 +18,11 @@ from .meter import MemoryMeter
 _START_SECONDS = 60.0
 _END_SECONDS = 30
 _KILLED = {128 + signal.SIGKILL, 128 + signal.SIGTERM}
-Knocked = Callable[[int], None]
+Knocked = Callable[[int, int], None]
 
 
-def _nobody(_door: int) -> None:
-    """Leave a connection that waits for the model where it is."""
+def _nobody(_door: int, _which: int) -> None:
+    """Leave a connection that waits where it is."""
 
 
 class DockerMachine:
@@ -32,7 +32,7 @@ class DockerMachine:
         self.engine = engine
         self.container = container
         self.knocked: Knocked = _nobody
-        """Told of each connection that waits for the model."""
+        """Told of each connection that waits for what the host serves."""
         for end in range(3):
             os.mkfifo(pipes / f"{CONTROL}.{end}", 0o600)
         self._fifos = FifoDirectory(os.open(pipes, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
@@ -75,8 +75,8 @@ class DockerMachine:
         state = (await self.engine.do("inspect_container", self.container))["State"]
         self.meter = MemoryMeter(state["Pid"])
 
-    def _knock(self, door: int) -> None:
-        self.knocked(door)
+    def _knock(self, door: int, which: int) -> None:
+        self.knocked(door, which)
 
     @property
     def init(self) -> GuestCalls:

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchflow_contracts.errors import SandboxUnsupportedError
 from benchflow_contracts.sandbox import NetworkMode, SandboxSpec
 from benchflow_sandbox_core.guest.port import INIT
+from benchflow_sandbox_core.proxy.inside import proxy_port
 from benchflow_sandbox_core.spec import check_spec
 from benchflow_sandbox_native import guest_path
 
@@ -24,7 +24,12 @@ CAPABILITIES = (
     "SETUID",
 )
 """What package managers and services need of root, and what takes all of it from other users."""
-NETWORKS: dict[NetworkMode, str] = {"none": "none", "model-only": "none", "public": BRIDGE}
+NETWORKS: dict[NetworkMode, str] = {
+    "none": "none",
+    "model-only": "none",
+    "allowlist": "none",
+    "public": BRIDGE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,7 @@ class Plan:
         return {
             "Image": self.image,
             "Entrypoint": [INIT],
-            "Cmd": [str(0 if spec.model is None else spec.model.port)],
+            "Cmd": [",".join(str(port) for port in ports_of(spec)) or "0"],
             "User": "0:0",
             "WorkingDir": "/",
             "Labels": self.labels,
@@ -81,16 +86,16 @@ class Plan:
         }
 
 
+def ports_of(spec: SandboxSpec) -> list[int]:
+    """Return the ports of the loopback inside that the host serves: the model's, the proxy's."""
+    model = None if spec.model is None else spec.model.port
+    return [port for port in (model, proxy_port(spec)) if port is not None]
+
+
 def check(spec: SandboxSpec) -> None:
     """Refuse what no container of ours can be.
 
     Raises:
-        UsageError: A path is not one inside, or the model's URL is none.
-        SandboxUnsupportedError: The network is not one that an engine gives.
+        UsageError: A path is not one inside, a host or the model's URL is none.
     """
     check_spec(spec, services=True)
-    if spec.network not in NETWORKS:
-        raise SandboxUnsupportedError(
-            f"the docker sandbox has no network {spec.network!r}",
-            hint="use 'none', 'model-only' or 'public'",
-        )

@@ -7,16 +7,18 @@ from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.image import ImageRecipe
 from benchflow_contracts.limits import ResourceKind
 from benchflow_contracts.sandbox import NetworkMode, SandboxCapabilities, SandboxSpec, SnapshotLevel
+from benchflow_sandbox_core.proxy.inside import proxy_port
 
 from .engine import BRIDGE
 from .images import remove_image
 from .keeper import Keeper
+from .sandbox import DockerSandbox
 
 _BUILD_SECONDS = 60
+_PROXIED = SandboxSpec(network="allowlist")
 _NOTES = {
     "live": "files only: an engine's checkpoints leave processes behind that nobody can attach to; "
     "the local sandbox takes live snapshots",
-    "allowlist": "no network of an engine leads to some hosts only",
     "disk": "the engine's storage driver must be able to set a size, and this one was not asked",
 }
 
@@ -30,11 +32,12 @@ async def probe(keeper: Keeper) -> SandboxCapabilities:
         SandboxError: Not even a container can be made.
     """
     notes = dict(_NOTES)
-    modes: set[NetworkMode] = {"none", "model-only"}
+    modes: set[NetworkMode] = {"none", "model-only", "allowlist"}
     levels: set[SnapshotLevel] = set()
     services = await _has_services(keeper, notes)
-    sandbox = await keeper.create(SandboxSpec(), None, {})
+    sandbox = await keeper.create(_PROXIED, None, {})
     try:
+        await _ask_proxy(sandbox)
         users = (await sandbox.exec(["id", "-u"], user="root")).stdout == "0\n"
         freeze = False
         try:
@@ -86,6 +89,16 @@ async def _builds(keeper: Keeper, notes: dict[str, str]) -> bool:
             return False
     await remove_image(keeper.engine, made.id)
     return True
+
+
+async def _ask_proxy(sandbox: DockerSandbox) -> None:
+    """Let the box ask for a host that it may not reach, by all that a request goes through."""
+    reader, writer = await sandbox.connect(proxy_port(_PROXIED) or 0)
+    writer.write(b"CONNECT 127.0.0.1:1 HTTP/1.1\r\n\r\n")
+    said = await reader.readline()
+    writer.close()
+    if b" 403 " not in said:
+        raise SandboxError(f"the proxy of a sandbox answers {said!r}")
 
 
 async def _limits(keeper: Keeper, notes: dict[str, str]) -> frozenset[ResourceKind]:

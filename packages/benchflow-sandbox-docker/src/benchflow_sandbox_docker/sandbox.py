@@ -24,7 +24,11 @@ from benchflow_sandbox_core.guest.doorman import Doorman
 from benchflow_sandbox_core.guest.port import connect_port
 from benchflow_sandbox_core.image_config import ImageConfig
 from benchflow_sandbox_core.process import BoxProcess
+from benchflow_sandbox_core.proxy.allowlist import Allowlist
+from benchflow_sandbox_core.proxy.inside import proxy_environment
+from benchflow_sandbox_core.proxy.server import Proxy
 from benchflow_sandbox_core.relay.server import Relay
+from benchflow_sandbox_core.relay.serving import Serving
 from benchflow_sandbox_core.relay.upstream import Upstream
 from benchflow_sandbox_core.shield import finish
 from benchflow_sandbox_core.thread import Stop, run
@@ -90,7 +94,7 @@ class DockerSandbox:
         self._config = ImageConfig()
         self._entrypoint: Entrypoint | None = None
         self._doorman: Doorman | None = None
-        self._relay: Relay | None = None
+        self._servings = list[Serving]()
         self._forwards = Forwards(self.connect)
         self._holding = Holding(keeper.engine)
         self._changing = asyncio.Lock()
@@ -113,13 +117,16 @@ class DockerSandbox:
         return self._machine
 
     def adopt(self, machine: DockerMachine, facts: Facts) -> None:
-        """Take a started container as this sandbox's body and serve its relay."""
+        """Take a started container as this sandbox's body and serve its ports."""
         self._machine = machine
         self._config = facts.config
         self._spec = facts.config.fill(self._spec)
+        # In the order in which the plan names their ports.
         if self._spec.model is not None:
-            self._relay = Relay(Upstream.of(self._spec.model))
-            self._doorman = Doorman(machine, self._relay)
+            self._servings.append(Relay(Upstream.of(self._spec.model)))
+        if self._spec.network == "allowlist":
+            self._servings.append(Proxy(Allowlist.parse(self._spec.allowed_hosts)))
+        self._doorman = Doorman(machine, *self._servings)
 
     async def start_entrypoint(self) -> None:
         """Start the spec's entrypoint: its own as root, or the image's as the image says.
@@ -194,8 +201,9 @@ class DockerSandbox:
         env: Mapping[str, str] | None,
     ) -> Command:
         account = await self._account(user or self._spec.user)
-        added = {**self._config.env, **self._spec.env, **(env or {})}
-        return Command.of(cmd, account, cwd or self._spec.workdir, added, self.machine.shell)
+        own = {**self._config.env, **proxy_environment(self._spec), **self._spec.env}
+        added, directory = {**own, **(env or {})}, cwd or self._spec.workdir
+        return Command.of(cmd, account, directory, added, self.machine.shell)
 
     async def _account(self, name: str) -> Account:
         return await self.machine.accounts.look_up(name)
@@ -292,7 +300,7 @@ class DockerSandbox:
             if self._holding.held:
                 raise SnapshotError(f"sandbox {self._name!r} is frozen: thaw it before a restore")
             await self._forwards.hang_up()
-            await self._end_relay()
+            await self._end_servings()
             self._end_entrypoint()
             self._machine = None
             try:
@@ -308,7 +316,7 @@ class DockerSandbox:
         async with self._changing:
             self._holding.forget()
             await self._forwards.aclose()
-            await self._end_relay()
+            await self._end_servings()
             self._end_entrypoint()
             machine, self._machine = self._machine, None
             try:
@@ -324,10 +332,10 @@ class DockerSandbox:
         if entrypoint is not None:
             entrypoint.close()
 
-    async def _end_relay(self) -> None:
+    async def _end_servings(self) -> None:
         doorman, self._doorman = self._doorman, None
         if doorman is not None:
             await doorman.aclose()
-        relay, self._relay = self._relay, None
-        if relay is not None:
-            await relay.aclose()
+        servings, self._servings = self._servings, []
+        for serving in servings:
+            await serving.aclose()

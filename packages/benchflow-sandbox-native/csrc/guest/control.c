@@ -97,6 +97,12 @@ void answer_value(uint64_t id, uint32_t value)
     answer(&told);
 }
 
+void answer_knock(uint32_t door, uint32_t which)
+{
+    struct answer told = {.value = door, .which = which};
+    answer(&told);
+}
+
 void answer_failure(uint64_t id, int error, enum stage stage)
 {
     struct answer told = {.id = id, .error = (uint32_t)error, .stage = stage};

@@ -1,4 +1,4 @@
-/* The address inside that the host serves: connections wait here until it takes them. */
+/* The addresses inside that the host serves: connections wait here until it takes them. */
 #include "guest.h"
 
 #include <arpa/inet.h>
@@ -9,7 +9,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static int listener = -1;
+static int listeners[MAX_LISTENERS];
+static unsigned listener_count;
 static int doors[MAX_DOORS]; /* 0 is a free one: no socket has that number */
 
 void doors_open(uint16_t port)
@@ -17,11 +18,12 @@ void doors_open(uint16_t port)
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     const int on = 1;
-    listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (listener < 0 || setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) < 0 ||
         bind(listener, (const struct sockaddr *)&address, sizeof address) < 0 ||
         listen(listener, SOMAXCONN) < 0)
-        die("the model's port");
+        die("a port of the host's");
+    listeners[listener_count++] = listener;
 }
 
 static int vacant(void)
@@ -32,19 +34,19 @@ static int vacant(void)
     return -1;
 }
 
-int doors_descriptor(void)
+int doors_descriptor(unsigned which)
 {
-    return vacant() < 0 ? -1 : listener;
+    return which >= listener_count || vacant() < 0 ? -1 : listeners[which];
 }
 
-void doors_accept(void)
+void doors_accept(unsigned which)
 {
     int door = vacant();
-    int connection = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    int connection = door < 0 ? -1 : accept4(listeners[which], NULL, NULL, SOCK_CLOEXEC);
     if (connection < 0)
         return;
     doors[door] = connection;
-    answer_value(0, (uint32_t)door);
+    answer_knock((uint32_t)door, which);
 }
 
 static void lead(int connection, int in, int out) __attribute__((noreturn));

@@ -1,7 +1,7 @@
 /*
  * The init of a box that is spoken to over named pipes.
  *
- *   bf-guest PORT          be init; with a PORT above 0, listen there for the host
+ *   bf-guest PORT[,PORT]   be init; with a PORT above 0, listen there for the host
  *   bf-guest connect PORT  lead a connection to PORT to the standard streams
  *   bf-guest plain PATH    end with 3 when there is a pipe or a socket at or below PATH
  *   bf-guest put UID GID   write the files and directories that stdin holds, for that owner
@@ -23,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -263,38 +264,55 @@ static void serve(const sigset_t *during_poll) __attribute__((noreturn));
 
 static void serve(const sigset_t *during_poll)
 {
-    static struct pollfd polled[MAX_SPAWNS + 2];
+    enum { FIRST_SPAWN = 1 + MAX_LISTENERS };
+    static struct pollfd polled[MAX_SPAWNS + FIRST_SPAWN];
     for (;;) {
         reap_children();
         for (size_t i = 0; i < MAX_WAITS; i++)
             if (waiting[i].pid != 0 && answer_wait(waiting[i].id, waiting[i].pid))
                 waiting[i].pid = 0;
         polled[0] = (struct pollfd){.fd = control_descriptor(), .events = POLLIN};
-        polled[1] = (struct pollfd){.fd = doors_descriptor(), .events = POLLIN};
+        for (unsigned i = 0; i < MAX_LISTENERS; i++)
+            polled[1 + i] = (struct pollfd){.fd = doors_descriptor(i), .events = POLLIN};
         for (size_t i = 0; i < spawning_count; i++)
-            polled[i + 2] = (struct pollfd){.fd = spawning[i].report, .events = POLLIN};
-        int ready = ppoll(polled, spawning_count + 2, NULL, during_poll);
+            polled[FIRST_SPAWN + i] = (struct pollfd){.fd = spawning[i].report, .events = POLLIN};
+        int ready = ppoll(polled, spawning_count + FIRST_SPAWN, NULL, during_poll);
         if (terminated)
             exit(0);
         if (ready <= 0)
             continue; /* a signal: revents mean nothing */
-        finish_spawns(polled + 2);
-        if (polled[1].revents != 0)
-            doors_accept();
+        finish_spawns(polled + FIRST_SPAWN);
+        for (unsigned i = 0; i < MAX_LISTENERS; i++)
+            if (polled[1 + i].revents != 0)
+                doors_accept(i);
         if (polled[0].revents != 0)
             control_read();
     }
 }
 
-static uint16_t port_of(const char *text)
+static uint16_t port_of(const char *text, char **end)
 {
-    char *end;
-    unsigned long port = strtoul(text, &end, 10);
-    if (*text == '\0' || *end != '\0' || port > UINT16_MAX) {
+    unsigned long port = strtoul(text, end, 10);
+    if (*end == text || (**end != '\0' && **end != ',') || port > UINT16_MAX) {
         fprintf(stderr, "bf-guest: %s is no port\n", text);
         exit(2);
     }
     return (uint16_t)port;
+}
+
+static void open_ports(const char *text)
+{
+    for (int count = 0; count < MAX_LISTENERS; count++) {
+        char *end;
+        uint16_t port = port_of(text, &end);
+        if (port > 0)
+            doors_open(port);
+        if (*end == '\0')
+            return;
+        text = end + 1;
+    }
+    fprintf(stderr, "bf-guest: more than %d ports\n", MAX_LISTENERS);
+    exit(2);
 }
 
 static int refuse_special(const char *path, const struct stat *info, int kind, struct FTW *where)
@@ -312,8 +330,9 @@ static int all_plain(const char *path)
 int main(int argc, char **argv)
 {
     sigset_t during_poll;
+    char *end;
     if (argc == 3 && strcmp(argv[1], "connect") == 0)
-        pump_to(port_of(argv[2]));
+        pump_to(port_of(argv[2], &end));
     if (argc == 3 && strcmp(argv[1], "plain") == 0)
         return all_plain(argv[2]);
     if (argc == 2 && strcmp(argv[1], "shut") == 0)
@@ -323,13 +342,14 @@ int main(int argc, char **argv)
     if (argc == 4 && strcmp(argv[1], "put") == 0)
         return put_all((uid_t)strtoul(argv[2], NULL, 10), (gid_t)strtoul(argv[3], NULL, 10));
     if (argc != 2 || getpid() != 1) {
-        fprintf(stderr, "usage: bf-guest PORT, as PID 1; or with connect, plain, put, show or shut\n");
+        fprintf(stderr, "usage: bf-guest PORT[,PORT], as PID 1; or with connect, plain, put, show or shut\n");
         return 2;
     }
+    /* Root inside has no CAP_SYS_PTRACE: it gets at neither the memory nor the descriptors. */
+    if (prctl(PR_SET_DUMPABLE, 0) < 0)
+        die("dumpable");
     setup_signals(&during_poll);
     control_open();
-    uint16_t port = port_of(argv[1]);
-    if (port > 0)
-        doors_open(port);
+    open_ports(argv[1]);
     serve(&during_poll);
 }

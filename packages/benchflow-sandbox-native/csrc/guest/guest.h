@@ -19,6 +19,7 @@ enum {
     MAX_SPAWNS = 64, /* between fork and exec */
     MAX_WAITS = 4096,
     MAX_DOORS = 64, /* connections that were accepted and not led on yet */
+    MAX_LISTENERS = 2,
 };
 
 enum guest_operation { GUEST_FORGET = 6, GUEST_LEAD, GUEST_HANG_UP, GUEST_ABANDON, GUEST_ACCOUNTS };
@@ -29,13 +30,13 @@ struct frame {
     uint32_t length;
 };
 
-/* To the host. An id of 0 tells that connection `value` waits. */
+/* To the host. An id of 0 tells that connection `value` waits, which came to the port `which`. */
 struct answer {
     uint64_t id;
     uint32_t error;
     uint32_t stage;
     uint32_t value;
-    uint32_t unused;
+    uint32_t which;
 };
 
 /* control.c: `die` ends the box, since without the host nobody can use it. */
@@ -45,6 +46,7 @@ void control_open(void);
 int control_descriptor(void);
 void control_read(void); /* dispatches each frame that is whole */
 void answer_value(uint64_t id, uint32_t value);
+void answer_knock(uint32_t door, uint32_t which);
 void answer_failure(uint64_t id, int error, enum stage stage);
 
 enum put_kind { PUT_END, PUT_DIRECTORY, PUT_FILE };
@@ -62,9 +64,9 @@ struct put_entry {
 void dispatch_frame(const struct frame *frame, char *body);
 
 /* doors.c */
-void doors_open(uint16_t port);
-int doors_descriptor(void); /* -1 when nobody can be let in */
-void doors_accept(void);
+void doors_open(uint16_t port); /* the first call opens port 0 of the answers, and so on */
+int doors_descriptor(unsigned which); /* -1 when nobody can be let in */
+void doors_accept(unsigned which);
 void doors_lead(uint64_t id, uint32_t door, uint32_t stream);
 void doors_hang_up(void);
 

@@ -1,7 +1,8 @@
 """The frames that bf-guest understands; `csrc/guest/` is the other side.
 
 A frame to it is an id, an operation and a body; an answer has the id of its frame. Answers
-come in any order. An answer of id 0 was not asked for: it names a connection that waits.
+come in any order. An answer of id 0 was not asked for: it names a connection that waits, and
+which of the guest's ports it came to.
 """
 
 import struct
@@ -31,12 +32,13 @@ class GuestAnswer:
     error: int
     stage: int
     value: int
+    which: int
 
     @classmethod
     def decode(cls, data: bytes) -> "GuestAnswer":
         """Decode `ANSWER_SIZE` bytes."""
         fields: tuple[int, int, int, int, int] = _ANSWER.unpack(data)
-        return cls(*fields[:4])
+        return cls(*fields)
 
     def failure(self, what: str) -> InitError | None:
         """Return why `what` failed, if it did."""

@@ -24,13 +24,14 @@ _CHUNK = frames.ANSWER_SIZE * 1024
 class GuestCalls:
     """Sends frames and gives each answer to its caller.
 
-    `knocked` is told of each connection that waits to be led outside.
+    `knocked` is told of each connection that waits to be led outside, and which of the guest's
+    ports it came to.
     """
 
     def __init__(
         self,
         fifos: FifoDirectory,
-        knocked: Callable[[int], None] = lambda _door: None,
+        knocked: Callable[[int, int], None] = lambda _door, _which: None,
     ) -> None:
         self._fifos = fifos
         self._pipes = fifos.known(CONTROL)
@@ -213,7 +214,7 @@ class GuestCalls:
             answer = frames.GuestAnswer.decode(bytes(self._held[:size]))
             del self._held[:size]
             if answer.id == 0:
-                self._knocked(answer.value)
+                self._knocked(answer.value, answer.which)
             else:
                 self._give(answer)
 

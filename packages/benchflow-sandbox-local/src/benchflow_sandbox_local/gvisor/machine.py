@@ -35,7 +35,7 @@ class GvisorMachine:
         self.pidfd, self.root, pipes = fds
         self.fifos = FifoDirectory(pipes)
         self.accounts = AccountBook(self.root)
-        self.knocked: Callable[[int], None] = lambda _door: None
+        self.knocked: Callable[[int, int], None] = lambda _door, _which: None
         """Told of each connection that waits for the model."""
         self.carried: dict[str, FifoStreams] = {}
         """The pipes of the processes that a live image brought along, by their id."""
@@ -105,8 +105,8 @@ class GvisorMachine:
         last = await self._call.last()
         raise SandboxError("its supervisor ended" if last is None else str(last.message))
 
-    def _knock(self, door: int) -> None:
-        self.knocked(door)
+    def _knock(self, door: int, which: int) -> None:
+        self.knocked(door, which)
 
     @property
     def init(self) -> GuestCalls:
