@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from benchflow_contracts import BenchFlowError
+
 First = TypeVar("First")
 Second = TypeVar("Second")
 
@@ -11,10 +13,20 @@ Second = TypeVar("Second")
 async def both(
     first: Coroutine[Any, Any, First], second: Coroutine[Any, Any, Second]
 ) -> tuple[First, Second]:
-    """Return what both give. When one fails, the other is cancelled and that error is raised."""
+    """Return what both give. Both have ended when the error of one is raised, the first's first."""
+    async with asyncio.TaskGroup() as group:
+        one, other = group.create_task(_outcome(first)), group.create_task(_outcome(second))
+    left, right = one.result(), other.result()
+    if isinstance(left, BenchFlowError):
+        raise left
+    if isinstance(right, BenchFlowError):
+        raise right
+    return left, right
+
+
+async def _outcome(work: Coroutine[Any, Any, First]) -> First | BenchFlowError:
+    # A thread that reads files is not ended by a cancellation, and they must not go before it.
     try:
-        async with asyncio.TaskGroup() as group:
-            one, other = group.create_task(first), group.create_task(second)
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return one.result(), other.result()
+        return await work
+    except BenchFlowError as error:
+        return error
