@@ -140,3 +140,20 @@ def test_what_names_no_variable_is_refused(rig):
     rig.task_config["environment"] = {"host_env": {"A": "prefix-${B}"}}
     with pytest.raises(TaskError, match="names no variable"):
         planned(rig)
+
+
+def test_offline_takes_every_network_from_a_task(rig):
+    public = {"network": "public"}
+    rig.task_config |= {
+        "environment": public,
+        "verifier": {**public, "environment": {"network": "allowlist", "allowed_hosts": ["a.b"]}},
+    }
+    rig.config["offline"] = True
+    seen = []
+    rig.rewards = [FakeReward(lambda node: seen.append(node.state.task.config.verifier) or 1.0)]
+    assert rig.run().status == "completed"
+    (box,) = rig.provider.created
+    (verifier,) = seen
+    assert verifier.environment is not None
+    assert [box.spec.network, verifier.network, verifier.environment.network] == ["none"] * 3
+    assert verifier.environment.allowed_hosts == ()

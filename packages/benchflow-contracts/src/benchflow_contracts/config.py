@@ -152,6 +152,8 @@ class RolloutConfig(Model):
     """Overrides the verifier's."""
     capture_state: bool = True
     """Whether the environment's state is read at every leaf, for graders and diffs."""
+    offline: bool = False
+    """Boxes reach nobody but a model endpoint, whatever network the task asks for."""
     forward_env: tuple[str, ...] = ()
     """The operator's variables that tasks may have, in `host_env`; any other stays here."""
     labels: Mapping[str, str] = {}

@@ -9,5 +9,5 @@ def refuse_network(spec: SandboxSpec) -> None:
     if spec.network not in {"none", "model-only"}:
         raise SandboxUnsupportedError(
             f"the local provider has no network {spec.network!r}",
-            hint="use 'none' or 'model-only'",
+            hint="--sandbox docker has; --offline runs the task without",
         )

@@ -56,6 +56,8 @@ class RunOptions(Model):
     """Skills to show instead of the task's."""
     isolation: Literal["hermetic", "twin", "shared"] | None = None
     """Overrides the box that the task is graded in."""
+    offline: bool = False
+    """Give tasks no network, also where they ask for one; agents reach their model all the same."""
     forward_env: tuple[str, ...] = ()
     """A variable of yours that tasks may have where they ask for `${NAME}`; no other leaves
     this process. May be given again. Its value is never recorded."""
@@ -132,6 +134,7 @@ class RunOptions(Model):
             skills_dir=self.skills_dir,
             model=self.endpoint(),
             isolation=self.isolation,
+            offline=self.offline,
             forward_env=self.forward_env,
             labels=labels or {},
         )
