@@ -54,7 +54,8 @@ def test_every_capability_is_found_on_a_machine_that_has_it(with_provider):
         assert found.isolation == "namespaces"
         assert found.snapshot_levels == {"filesystem", "live"}
         assert found.live_engine == "criu"
-        assert found.network_modes == {"none", "model-only"}
+        assert found.network_modes == {"none", "model-only", "allowlist"}
+        assert found.builds
         assert found.resource_limits >= {"disk", "output"}
         assert found.users
         assert found.freeze

@@ -92,7 +92,8 @@ def test_without_root_the_host_root_is_isolated_and_the_rest_is_told(place):
     found = first["capabilities"]
     assert found["isolation"] == "namespaces"
     assert found["snapshot_levels"] == ["filesystem"]
-    assert sorted(found["network_modes"]) == ["model-only", "none"]
+    assert sorted(found["network_modes"]) == ["allowlist", "model-only", "none"]
+    assert not found["builds"]
     assert {"disk", "output"} <= set(found["resource_limits"])
     assert not found["users"]
     assert "users" in found["notes"]

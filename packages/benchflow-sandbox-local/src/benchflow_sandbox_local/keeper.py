@@ -34,7 +34,7 @@ from .live.state import LiveState
 from .live.stopped import refuse_stopped
 from .machine import Machine, Place, stop
 from .maker import During
-from .networks import refuse_network
+from .networks import OWN, refuse_network
 from .rootfs.base import Base
 from .rootfs.bases import Bases
 from .rootfs.source import RootSource
@@ -55,6 +55,7 @@ class Keeper:
 
     live_engine = "criu"
     isolation: Isolation = "namespaces"
+    networks = OWN
     no_builds: str | None = None
     """Why boxes of this kind cannot be built in."""
     lost_in_fork: frozenset[str] = frozenset()
@@ -103,7 +104,7 @@ class Keeper:
         labels: Mapping[str, str],
     ) -> LocalSandbox:
         """Start a sandbox; leave nothing behind when it does not start."""
-        refuse_network(spec)
+        refuse_network(spec, self.networks)
         sealed = None if image is None else self.images.get(image)
         source = await self.builder.source(spec) if sealed is None else sealed.base.source
         return await self.create_from(source.config.fill(spec), sealed or source, labels)

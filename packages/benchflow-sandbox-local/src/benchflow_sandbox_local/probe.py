@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
 
 from benchflow_contracts.errors import BenchFlowError, SandboxLimitError, SandboxUnsupportedError
 from benchflow_contracts.image import ImageRecipe
@@ -17,6 +18,7 @@ from benchflow_contracts.sandbox import (
     SandboxSpec,
     SnapshotLevel,
 )
+from benchflow_sandbox_core.proxy.inside import proxy_port
 
 from .keeper import Keeper
 from .live.lazy_probe import probe_lazy
@@ -64,6 +66,7 @@ async def probe(keeper: Keeper) -> SandboxCapabilities:
                 found.users = True
             if await found.attempt("model-only", lambda: _relay(sandbox, endpoint.port)):
                 found.modes.add("model-only")
+            await found.attempt("allowlist", lambda: _allowed(keeper, endpoint, found))
             if await found.attempt("freeze", lambda: _freeze(sandbox)):
                 found.freeze = True
             if await found.attempt("filesystem", lambda: _snapshot(keeper, sandbox)):
@@ -174,6 +177,28 @@ async def _relay(sandbox: LocalSandbox, port: int) -> None:
         raise SandboxUnsupportedError(f"the relay cannot be reached: {error}") from error
     if not reply.endswith(b"probe"):
         raise SandboxUnsupportedError("the relay does not reach its upstream")
+
+
+async def _allowed(keeper: Keeper, endpoint: ModelEndpoint, found: _Findings) -> None:
+    outside = urlsplit(endpoint.upstream)
+    hosts = (str(outside.hostname),)
+    spec = SandboxSpec(network="allowlist", allowed_hosts=hosts, model=endpoint, limits=_LIMITS)
+    sandbox = await keeper.create(spec, None, {})
+    try:
+        port = proxy_port(spec)
+        assert port is not None
+        for host, expected in ((outside.netloc, b"probe"), ("192.0.2.1", b"403 Forbidden")):
+            reader, writer = await sandbox.connect(port)
+            writer.write(f"GET http://{host}/ HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            reply = await reader.read()
+            writer.close()
+            if expected not in reply:
+                raise SandboxUnsupportedError(f"the proxy answers {reply[:200]!r} for {host}")
+    except OSError as error:
+        raise SandboxUnsupportedError(f"the proxy cannot be reached: {error}") from error
+    finally:
+        await sandbox.teardown()
+    found.modes.add("allowlist")
 
 
 async def _freeze(sandbox: LocalSandbox) -> None:

@@ -26,7 +26,11 @@ from benchflow_sandbox_core.freezing import Freezer
 from benchflow_sandbox_core.gate import Gate
 from benchflow_sandbox_core.image_config import ImageConfig
 from benchflow_sandbox_core.process import BoxProcess
+from benchflow_sandbox_core.proxy.allowlist import Allowlist
+from benchflow_sandbox_core.proxy.inside import proxy_environment, proxy_port
+from benchflow_sandbox_core.proxy.server import Proxy
 from benchflow_sandbox_core.relay.server import Relay
+from benchflow_sandbox_core.relay.serving import Serving
 from benchflow_sandbox_core.relay.upstream import Upstream
 from benchflow_sandbox_core.shield import finish, finish_or
 from benchflow_sandbox_core.thread import run
@@ -69,10 +73,12 @@ class LocalSandbox:
         self._group = group
         self._keeper = keeper
         self._rooted = rooted
-        self._environment: Mapping[str, str] = {} if base is None else base.environment
+        given: Mapping[str, str] = {} if base is None else base.environment
+        self._environment = {**given, **proxy_environment(spec)}
         self._config = ImageConfig() if base is None else base.source.config
         self._machine: Body | None = None
         self._relay: Relay | None = None
+        self._proxy: Proxy | None = None
         self._forwards = Forwards(self.connect)
         self._freezer = Freezer(group, lambda: self.machine.init)
         self._changing = asyncio.Lock()
@@ -123,6 +129,27 @@ class LocalSandbox:
             upstream = Upstream.of(self._spec.model)
             listener, machine.listener = machine.listener, None
             self._relay = await Relay.start(listener, upstream)
+        port = proxy_port(self._spec)
+        if port is not None:
+            await self._start_proxy(port)
+
+    async def _start_proxy(self, port: int) -> None:
+        """Serve the allowed hosts at the box's loopback. A life of the box has one of its own."""
+        listener = await self.socket_inside()
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("127.0.0.1", port))
+            listener.listen()
+            allowed = Allowlist.parse(self._spec.allowed_hosts)
+            self._proxy = await Proxy.start(listener, allowed)
+        except BaseException:
+            listener.close()
+            raise
+
+    @property
+    def _served(self) -> list[Serving]:
+        """What the host serves inside."""
+        return [each for each in (self._relay, self._proxy) if each is not None]
 
     async def start_entrypoint(self) -> None:
         """Start the spec's entrypoint, without any stream of the host."""
@@ -379,8 +406,8 @@ class LocalSandbox:
         """Wait until the host has nothing under way inside, and keep it so for the block."""
         try:
             async with asyncio.timeout(seconds) as limit, self._work.closed():
-                if self._relay is not None:
-                    await self._relay.drain()
+                for each in self._served:
+                    await each.drain()
                 limit.reschedule(None)
                 yield
         except TimeoutError as error:
@@ -398,8 +425,10 @@ class LocalSandbox:
             return await self._keeper.publish(forked)
 
     def _refuse_calls(self) -> None:
-        if self._relay is not None and self._relay.in_flight:
-            raise SnapshotError(f"a model call of {self._name!r} is in flight", retryable=True)
+        if any(each.in_flight for each in self._served):
+            raise SnapshotError(
+                f"a call of {self._name!r} to the outside is in flight", retryable=True
+            )
 
     async def disconnect(self) -> None:
         """End what leads into a life that is over; the addresses stay."""
@@ -442,6 +471,6 @@ class LocalSandbox:
             await self._keeper.remove(self)
 
     async def _end_relay(self) -> None:
-        relay, self._relay = self._relay, None
-        if relay is not None:
-            await relay.aclose()
+        served, self._relay, self._proxy = self._served, None, None
+        for each in served:
+            await each.aclose()

@@ -91,11 +91,8 @@ def _joined(lines: list[str], escape: str) -> list[tuple[int, str]]:
 
 
 def _instruction(line: int, whole: str, name: str) -> Instruction:
-    word, _, rest = (
-        whole.replace("\t", " ").partition(" ")
-        if "\t" in whole.split(" ", maxsplit=1)[0]
-        else (whole.partition(" "))
-    )
+    word, *others = whole.split(maxsplit=1)
+    rest = "".join(others)
     where = f"{name}:{line}"
     word, rest = word.upper(), rest.strip()
     if word not in _KNOWN:

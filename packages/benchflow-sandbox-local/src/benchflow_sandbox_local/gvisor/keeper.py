@@ -21,6 +21,7 @@ from benchflow_sandbox_local.live.carried import Carried, park, unpark
 from benchflow_sandbox_local.live.memory import resident
 from benchflow_sandbox_local.live.state import LiveState
 from benchflow_sandbox_local.machine import Place, box_request
+from benchflow_sandbox_local.networks import GUEST
 from benchflow_sandbox_local.rootfs.base import Base
 from benchflow_sandbox_local.sandbox import LocalSandbox
 from benchflow_sandbox_local.store.labels import PROVIDER, LabelStore
@@ -49,6 +50,7 @@ class GvisorKeeper(Keeper):
 
     live_engine = "runsc"
     isolation: Isolation = "container"
+    networks = GUEST
     no_builds = "files are not put into gVisor's boxes from outside"
     lost_in_fork = frozenset({"deleted file", "file identity"})
 
