@@ -15,6 +15,7 @@ from benchflow_contracts.seal import Seal
 from benchflow_sandbox_core.owner import ProcessIdentity
 from benchflow_sandbox_core.shield import finish_or
 
+from .disk import DiskCap
 from .engine import BRIDGE, Engine, GoneError
 from .facts import Facts
 from .home import make_ready
@@ -46,6 +47,7 @@ class Keeper:
         self._owner = owner
         self.sources = sources
         self.saver = Saver(engine, images, Seal(directory.parent / "seal"))
+        self.disk = DiskCap(engine)
         self._written = Written(engine)
         self._sandboxes: dict[str, DockerSandbox] = {}
         self._labels: dict[str, Label] = {}
@@ -124,7 +126,8 @@ class Keeper:
         pipes = self._directory / sandbox.id / secrets.token_hex(4)
         pipes.mkdir(mode=0o700, parents=True)
         label = self._labels[sandbox.id].encode(BOX)
-        plan = Plan(PREFIX + sandbox.id, facts.id, pipes, label)
+        capped = await self.disk.missing(facts.id) is None
+        plan = Plan(PREFIX + sandbox.id, facts.id, pipes, label, capped=capped)
         self._facts[sandbox.id] = facts
         arguments = plan.arguments(sandbox.spec)
         if sandbox.id in self._stacks:

@@ -41,6 +41,8 @@ class Plan:
     pipes: Path
     """The host's directory of the pipes that lead inside."""
     labels: dict[str, str]
+    capped: bool = False
+    """Whether the engine can keep its files below a size."""
 
     def arguments(self, spec: SandboxSpec) -> dict[str, Any]:
         """Return the arguments of the engine's `create`.
@@ -64,6 +66,7 @@ class Plan:
     def _host(self, spec: SandboxSpec) -> dict[str, Any]:
         limits = spec.limits
         memory = None if limits.memory_mb is None else limits.memory_mb << 20
+        size = limits.disk_mb if self.capped else None
         shown = [(str(guest_path()), INIT), (str(self.pipes), "/.bf/io")]
         shown += [(mount.source, mount.target) for mount in spec.mounts]
         return {
@@ -76,6 +79,7 @@ class Plan:
             "Memory": memory,
             "MemorySwap": memory,
             "NanoCpus": None if limits.cpus is None else int(limits.cpus * 1e9),
+            "StorageOpt": None if size is None else {"size": f"{size}m"},
             "LogConfig": {"Type": "none"},
             "RestartPolicy": {"Name": "no"},
             "IpcMode": "private",

@@ -8,6 +8,7 @@ from benchflow_contracts.image import ImageRecipe
 from benchflow_contracts.limits import ResourceKind
 from benchflow_contracts.sandbox import NetworkMode, SandboxCapabilities, SandboxSpec, SnapshotLevel
 from benchflow_sandbox_core.proxy.inside import proxy_port
+from docker import APIClient
 
 from .engine import BRIDGE
 from .images import remove_image
@@ -16,12 +17,6 @@ from .sandbox import DockerSandbox
 
 _BUILD_SECONDS = 60
 _PROXIED = SandboxSpec(network="allowlist")
-_NOTES = {
-    "live": "files only: an engine's checkpoints leave processes behind that nobody can attach to; "
-    "the local sandbox takes live snapshots",
-    "disk": "the engine's storage driver must be able to set a size, and this one was not asked",
-}
-
 _WITH_NETWORK = SandboxSpec(volumes={"/probe": "probe"})
 
 
@@ -31,7 +26,7 @@ async def probe(keeper: Keeper) -> SandboxCapabilities:
     Raises:
         SandboxError: Not even a container can be made.
     """
-    notes = dict(_NOTES)
+    notes: dict[str, str] = {}
     modes: set[NetworkMode] = {"none", "model-only", "allowlist"}
     levels: set[SnapshotLevel] = set()
     services = await _has_services(keeper, notes)
@@ -47,6 +42,7 @@ async def probe(keeper: Keeper) -> SandboxCapabilities:
             levels.add("filesystem")
         except SandboxError as error:
             notes["freeze" if not freeze else "filesystem"] = str(error)
+        notes["live"] = await _why_not_live(keeper, sandbox.machine.container)
     finally:
         await sandbox.teardown()
     builds = await _builds(keeper, notes)
@@ -65,6 +61,20 @@ async def probe(keeper: Keeper) -> SandboxCapabilities:
         builds=builds,
         notes=notes,
     )
+
+
+async def _why_not_live(keeper: Keeper, container: str) -> str:
+    """Ask the engine for a checkpoint, and say what came of it."""
+
+    def ask(api: APIClient) -> str:
+        url = f"{api.base_url}/v{api.api_version}/containers/{container}/checkpoints"
+        asked = {"CheckpointID": "probe", "Exit": False}
+        answer = api.post(url, json=asked, timeout=api.timeout)
+        if answer.status_code == 201:
+            return "the engine's checkpoints do not carry what leads into a container"
+        return f"the engine takes no checkpoint: {answer.text.strip()[:300]}"
+
+    return f"{await keeper.engine.run(ask, 'checkpoint')}; use the local sandbox for them"
 
 
 async def _has_services(keeper: Keeper, notes: dict[str, str]) -> bool:
@@ -109,6 +119,11 @@ async def _limits(keeper: Keeper, notes: dict[str, str]) -> frozenset[ResourceKi
         "pids": info["PidsLimit"],
         "cpu": info["CpuCfsQuota"],
     }
+    image = (await keeper.sources.facts(SandboxSpec(), None)).id
+    if (why := await keeper.disk.missing(image)) is None:
+        known["disk"] = True
+    else:
+        notes["disk"] = why
     for kind, there in known.items():
         if not there:
             notes[kind] = "the kernel of the engine has no such control group"
