@@ -46,8 +46,9 @@ class Images:
         label = Label.decode(found["Config"]["Labels"])
         made = await self._engine.do("create_container", name, ["/"])
         try:
-            facts, labels = Facts.of(found), {} if label is None else label.labels
-            image = await finish_or(self.commit(made["Id"], facts, labels), self.discard)
+            labels: Mapping[str, str] = {} if label is None else label.labels
+            work = self.commit(made["Id"], Facts.of(found), labels)
+            image = await finish_or(work, self.discard)
         finally:
             await self._engine.remove(made["Id"])
         if forget:

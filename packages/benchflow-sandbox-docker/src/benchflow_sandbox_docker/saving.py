@@ -3,6 +3,7 @@
 import hashlib
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, cast
 
@@ -80,7 +81,9 @@ class Saver:
     def _copy_out(self, name: str, path: Path, stop: Stop) -> tuple[str, int]:
         digest, size = hashlib.sha256(), 0
         with path.open("xb") as file, self._engine.typed("get_image"):
-            for piece in self._engine.api.get_image(name, _CHUNK):
+            api = cast("Any", self._engine.api)
+            pieces: Iterator[bytes] = api.get_image(name, _CHUNK)
+            for piece in pieces:
                 stop.check()
                 digest.update(piece)
                 size += file.write(piece)
