@@ -3,7 +3,6 @@
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, cast
 
@@ -82,8 +81,7 @@ class Saver:
         digest, size = hashlib.sha256(), 0
         with path.open("xb") as file, self._engine.typed("get_image"):
             api = cast("Any", self._engine.api)
-            pieces: Iterator[bytes] = api.get_image(name, _CHUNK)
-            for piece in pieces:
+            for piece in api.get_image(name, _CHUNK):
                 stop.check()
                 digest.update(piece)
                 size += file.write(piece)
