@@ -1,12 +1,17 @@
 """The model gateway: every model call of a rollout, recorded before it is answered."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from .call_log import CallLog, read_calls
 from .errors import CallBudgetError, ReplayDivergedError
-from .gateway import HttpGateway
 from .limits import Limits
-from .line import Line
 from .prices import Price, PriceTable
-from .upstream import UpstreamKind
+
+if TYPE_CHECKING:
+    from .gateway import HttpGateway
+    from .line import Line
+    from .upstream import UpstreamKind
 
 __all__ = [
     "CallBudgetError",
@@ -20,3 +25,12 @@ __all__ = [
     "UpstreamKind",
     "read_calls",
 ]
+
+# Who only reads records does not wait for an HTTP server to be imported.
+_HOMES = {"HttpGateway": "gateway", "Line": "line", "UpstreamKind": "upstream"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'benchflow_gateway' has no attribute {name!r}")
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Final
 
 from benchflow_contracts import ModelGateway
-from benchflow_gateway import HttpGateway
 
 from .options import RunOptions
 
@@ -28,6 +27,9 @@ async def open_gateway(
     if options.base_url is None or not options.gateway:
         yield None
         return
+    # Only a rollout with a model pays for the HTTP server.
+    from benchflow_gateway import HttpGateway  # noqa: PLC0415
+
     async with AsyncExitStack() as stack:
         if directory is None:
             scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="benchflow-model-"))
