@@ -137,7 +137,13 @@ def test_links_in_circles_come_to_an_end(links):
 
 @pytest.mark.parametrize(
     ("root", "wanted"),
-    [("root:x:0:0:root:/root:/bin/bash", "clean"), ("root:x:0:0::/tmp:/tmp/sh", "tampered")],
+    [
+        ("root:x:0:0:root:/root:/bin/bash", "clean"),
+        ("root:x:0:0::/root:/tmp/bash", "tampered"),
+        ("root:x:0:0::/root:'", "tampered"),
+        ("root:x:0:0::/tmp:/bin/bash", "tampered"),
+        ("root:x:5:0::/root:/bin/bash", "tampered"),
+    ],
 )
 def test_users_may_be_added_as_long_as_root_is_root(provider, root, wanted):
     async def main():

@@ -53,7 +53,9 @@ class VerifyResult(Model):
     def integrity(self) -> Integrity | None:
         """How a twin's files were graded; `None` where nothing of the agent's was graded in."""
         told = self.meta.get("integrity")
-        grade = told.get("grade") if isinstance(told, Mapping) else None
+        if not isinstance(told, Mapping):
+            return None
+        grade = cast("Mapping[str, object]", told).get("grade")
         return cast("Integrity", grade) if grade in get_args(Integrity) else None
 
     def counted(self) -> "VerifyResult":

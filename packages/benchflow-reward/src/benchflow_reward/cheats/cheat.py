@@ -19,7 +19,7 @@ class Cheat:
 @cache
 def cheats() -> tuple[Cheat, ...]:
     """Return the cheats that are shipped, by name."""
-    found = files(__package__).joinpath("scripts").iterdir()
+    found = files("benchflow_reward.cheats").joinpath("scripts").iterdir()
     texts = {each.name.removesuffix(".sh"): each.read_text("utf-8") for each in found}
     return tuple(_read(name, texts[name]) for name in sorted(texts))
 

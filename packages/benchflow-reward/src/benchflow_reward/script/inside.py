@@ -133,4 +133,6 @@ async def _changes(
         raise RewardError(f"{len(touched)} files need a digest, more than {MAX_DIGESTS}")
     left, right = await _digests(twin, touched), await _digests(pristine, touched)
     reshaped |= {path for path in touched if left.get(path) != right.get(path)}
-    return found | dict.fromkeys(reshaped, "changed")
+    for path in reshaped:
+        found[path] = "changed"
+    return found

@@ -1,6 +1,5 @@
 """The integrity report of a twin: which files that can steer its tests the agent changed."""
 
-import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,7 +26,9 @@ _MAX_TESTS, _MAX_PASSWD = 4 << 20, 1 << 20
 _NOT_AN_AGENTS = frozenset(
     {"", "bin", "etc", "lib", "lib64", "logs", "sbin", "tests", "usr", "evidence", "tests-tools"}
 )
-_SHELLS = frozenset({"bash", "sh", "dash", "ash", "zsh"})
+_SHELLS = frozenset(
+    f"{d}/{name}" for d in ("/bin", "/usr/bin") for name in ("ash", "bash", "dash", "sh", "zsh")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ async def _root_is_root(twin: Sandbox) -> bool:
         except TransferError:
             return False
         lines = local.read_text("utf-8", "replace").splitlines()
-    fields = next((line.split(":") for line in lines if line.startswith("root:")), [])
+    fields = next((line for line in lines if line.startswith("root:")), "").split(":")
     if len(fields) != 7 or fields[2:4] != ["0", "0"] or fields[5] != "/root":
         return False
-    return shlex.split(fields[6])[:1] == [fields[6]] and Path(fields[6]).name in _SHELLS
+    return fields[6] in _SHELLS

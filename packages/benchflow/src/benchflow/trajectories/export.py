@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from benchflow_contracts import TAMPERED, StoreError, VerifyResult
 
@@ -126,7 +126,8 @@ def export_trajectories_to_jsonl(
         for record in records:
             if record["reward"] is None:
                 unscored += 1
-                tampered += (record["error"] or {}).get("message", "").startswith(TAMPERED)
+                error = cast("Mapping[str, str] | None", record["error"])
+                tampered += error is not None and error["message"].startswith(TAMPERED)
             else:
                 yield record
 
