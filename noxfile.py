@@ -175,6 +175,7 @@ PERF = (
     "cli.py",
     "null_engine.py",
     "local_sandbox.py",
+    "docker_sandbox.py",
     "local_harbor.py",
     "live_fork.py",
     "state_fork.py",

@@ -11,6 +11,7 @@ from .engine import Engine
 from .machine import DockerMachine
 
 _TRIES = 50
+_PAUSES = 5
 
 
 class Holding:
@@ -47,11 +48,23 @@ class Holding:
     async def _stop(self, machine: DockerMachine) -> None:
         await machine.init.rest()
         try:
-            await self._engine.do("pause", machine.container)
+            await self._pause(machine)
         except BaseException:
             await finish(self._run(machine))
             raise
         self._machine = machine
+
+    async def _pause(self, machine: DockerMachine) -> None:
+        for again in range(_PAUSES):
+            try:
+                await self._engine.do("pause", machine.container)
+            except SandboxError as error:
+                # On a busy machine the kernel is not done in the time that the engine gives it.
+                if not error.retryable or again == _PAUSES - 1:
+                    raise
+                await asyncio.sleep(again / 5)
+            else:
+                return
 
     async def _drop(self, holder: "asyncio.Task[object] | None") -> None:
         async with self._switching:
