@@ -18,7 +18,7 @@ def test_one_bad_task_ends_no_listing(tmp_path: Path) -> None:
         write(tmp_path / name, files)
     listed = {task.path.name: task for task in read_directory(tmp_path, HERE) if task.path}
     assert set(listed) == {*GOOD, *BAD}
-    cannot = {"accelerators", "windows", "compose", "steps", "agent-view"}
+    cannot = {"accelerators", "windows", "steps"}
     assert {name for name, found in listed.items() if found.ok} == set(GOOD) - cannot
     assert all(refusal.hint for found in listed.values() for refusal in found.refusals)
 

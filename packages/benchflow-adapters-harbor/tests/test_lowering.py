@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from benchflow_adapters_harbor import HarborAdapter, load_harbor_task, lower
 from benchflow_contracts import Artifact, ResourceLimits, Task, TaskError
-from harbor_corpus import ATIF, DOCKERFILE, GOOD, task, without, write
+from harbor_corpus import DOCKERFILE, GOOD, task, write
 
 
 def lowered(root: Path, files: dict[str, str]) -> Task:
@@ -72,8 +72,9 @@ def test_the_oracle_is_not_asked_by_apt(tmp_path: Path) -> None:
 
 
 def test_what_the_agent_finds_is_told(tmp_path: Path) -> None:
-    files = without(GOOD["agent-view"], "trajectory.json")
-    box = lowered(tmp_path, files).config.environment
+    found = lowered(tmp_path, GOOD["agent-view"])
+    box = found.config.environment
+    assert found.parts.prior == found.path / "trajectory.json"
     assert (box.skills_dir, box.workdir, box.user) == ("/skills", "/work", "1000")
     assert [(server.transport, server.url) for server in box.mcp_servers] == [
         ("sse", "http://localhost:1/sse"),
@@ -142,7 +143,6 @@ def test_steps_have_their_own_tests_solutions_and_limits(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("files", "where", "says"),
     [
-        ({**task(), "trajectory.json": ATIF}, "trajectory", "before its first prompt"),
         (
             {
                 **GOOD["two-steps"],
@@ -161,7 +161,6 @@ def test_steps_have_their_own_tests_solutions_and_limits(tmp_path: Path) -> None
             "verifier.collect.0",
             "no container 'db'",
         ),
-        (GOOD["compose"], "docker-compose.yaml:services", "several containers"),
         (task("[agent]\ntimeout_sec = 0\n"), "", "timeout_sec cannot be used"),
         (task('[environment]\ndocker_image = "/etc"\n'), "", "image cannot be used"),
     ],

@@ -4,7 +4,15 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from benchflow_contracts import AgentNeeds, Deadlines, Role, RolloutConfig, Scene, TaskError
+from benchflow_contracts import (
+    AgentNeeds,
+    Deadlines,
+    Role,
+    RolloutConfig,
+    Scene,
+    TaskError,
+    TaskParts,
+)
 from benchflow_contracts.testing.fakes import FakeAgent, FakeReward, Say
 from benchflow_kernel.world import Plan, make_plan
 
@@ -157,3 +165,12 @@ def test_offline_takes_every_network_from_a_task(rig):
     assert verifier.environment is not None
     assert [box.spec.network, verifier.network, verifier.environment.network] == ["none"] * 3
     assert verifier.environment.allowed_hosts == ()
+
+
+def test_only_the_solution_goes_on_from_what_another_agent_did(rig, tmp_path):
+    parts = TaskParts(prior=tmp_path / "trajectory.json")
+    task = rig.task().model_copy(update={"own_parts": parts})
+    with pytest.raises(TaskError, match=r"trajectory\.json: .* agent 'fake' cannot load"):
+        asyncio.run(make_plan(task, RolloutConfig(**rig.config), rig.planes(), "r1"))
+    rig.agent = FakeAgent(needs=AgentNeeds(solution=True))
+    assert asyncio.run(make_plan(task, RolloutConfig(**rig.config), rig.planes(), "r1")).solution

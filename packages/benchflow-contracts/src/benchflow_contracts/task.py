@@ -261,6 +261,9 @@ class TaskParts(Model):
     """Relative to `/tests`."""
     solution: Path | None = None
     """What only the oracle ever sees."""
+    prior: Path | None = None
+    """What some agent did before the first prompt, as an ATIF document. Only who plays the
+    solution can go on without having loaded it."""
     recipe: ImageRecipe | None = None
     """What the box's image is made from."""
     grading_recipe: ImageRecipe | None = None

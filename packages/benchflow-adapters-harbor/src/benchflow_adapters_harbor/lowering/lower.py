@@ -100,6 +100,7 @@ def _parts(task: HarborTask, step: HarborStep) -> TaskParts:
         workdir_files=task.context if task.upload_context else None,
         tests=step.verifier.tests,
         solution=None if step.solution is None else step.solution.parent,
+        prior=step.trajectory,
         recipe=recipe(environment, task.context),
         grading_recipe=grading_recipe(step),
     )

@@ -27,8 +27,6 @@ def unsaid(task: HarborTask) -> Iterator[TaskRefusal]:
 def _of_step(task: HarborTask, step: HarborStep) -> Iterator[tuple[str, str]]:
     first = task.steps[0]
     services = {None, MAIN, *(task.compose.services if task.compose else ())}
-    if step.trajectory is not None:
-        yield "trajectory", "no agent can be given what happened before its first prompt"
     if step.network != first.network:
         yield "agent.network_mode", "the network cannot change between the steps of one box"
     if step.user != first.user:

@@ -77,8 +77,8 @@ async def make_plan(task: Task, config: RolloutConfig, planes: Planes, rollout_i
     Raises:
         UsageError: An undeclared role, an unknown agent, two rewards of one name, or
             roles whose needs contradict each other.
-        TaskError: The task wants a variable of the operator's that it may not have, or has
-            several steps and nudges.
+        TaskError: The task wants a variable of the operator's that it may not have, has
+            several steps and nudges, or begins with what no agent can load.
         AgentError: An agent cannot be made available on this machine.
     """
     task = with_host_env(offline(task) if config.offline else task, config.forward_env)
@@ -89,6 +89,7 @@ async def make_plan(task: Task, config: RolloutConfig, planes: Planes, rollout_i
         _check_rewards([reward.name for reward in rewards])
     asked = [(turn.role, await _needs(planes, turn.role)) for turn in _first_of_each_role(turns)]
     needs = [need for _, need in asked]
+    _check_prior(task, asked)
     turns = tuple(_told_the_solution(turn, task, asked) for turn in turns)
     return Plan(
         rollout_id=rollout_id,
@@ -169,6 +170,16 @@ def _skills(task: Task, config: RolloutConfig) -> Path | None:
     if config.skills_dir is not None and not config.skills_dir.is_dir():
         raise UsageError(f"no skills directory {str(config.skills_dir)!r}")
     return config.skills_dir or task.parts.skills
+
+
+def _check_prior(task: Task, asked: Sequence[tuple[Role, AgentNeeds]]) -> None:
+    unable = next((role for role, need in asked if not need.solution), None)
+    if task.parts.prior is not None and unable is not None:
+        raise TaskError(
+            f"begins after what another agent did, which agent {unable.agent!r} cannot load",
+            where=str(task.parts.prior),
+            hint="the oracle alone can run it",
+        )
 
 
 def _told_the_solution(
