@@ -3,7 +3,7 @@
 import asyncio
 import tempfile
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from benchflow_contracts import (
 
 from benchflow_reward.live_node import LiveNode
 
+from .at_once import both
 from .grading import bench_of, verdict
 from .grading_box import furnish, grading_box
 from .grading_spec import grading_spec
@@ -40,7 +41,10 @@ async def grade_twin(live: LiveNode) -> VerifyResult:
         scratch = Path(name)
         hooks = await run_collect_hooks(live)
         await keep_from(live, scratch / "artifacts")
-        async with _sealed(live) as (image, changes), _copy(live, spec, image) as box:
+        async with _sealed(live) as (image, changes), AsyncExitStack() as stack:
+            making = stack.enter_async_context(_copy(live, spec, image))
+            # The tests are put in when both are done: nothing of the agent is alive then.
+            box, _ = await both(making, _end(live))
             integrity = await _integrity(live, spec, box, changes)
             bench = bench_of(box, live, "twin")
             await bench.place_tests(scratch)
@@ -96,8 +100,7 @@ async def _copy(
 
 @asynccontextmanager
 async def _sealed(live: LiveNode) -> AsyncGenerator[tuple[SandboxImage, FileChanges | None], None]:
-    beside = bool(live.sandbox.spec.services)
-    if beside and live.goes_on:
+    if live.sandbox.spec.services and live.goes_on:
         raise RewardError(
             "between steps there is no copy of a box that has services",
             hint="grade with --isolation shared",
@@ -106,8 +109,11 @@ async def _sealed(live: LiveNode) -> AsyncGenerator[tuple[SandboxImage, FileChan
         changes = await told_by_host(live.sandbox)
         image = await live.sandbox.snapshot("filesystem")
     try:
-        if not live.goes_on and not beside:
-            await live.sandbox.teardown()
         yield image, changes
     finally:
         await live.provider.discard(image)
+
+
+async def _end(live: LiveNode) -> None:
+    if not live.goes_on and not live.sandbox.spec.services:
+        await live.sandbox.teardown()
