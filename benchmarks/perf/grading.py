@@ -28,7 +28,7 @@ from report import emit
 Isolation = Literal["hermetic", "twin", "shared"]
 Protocol = Literal["benchflow", "harbor"]
 
-RUNS: dict[Isolation, int] = {"shared": 5, "hermetic": 5, "twin": 3}
+RUNS: dict[Isolation, int] = {"shared": 20, "hermetic": 20, "twin": 10}
 LIMITS = {("local", "hermetic"): 300.0, ("docker", "hermetic"): 1500.0}
 SPEC = SandboxSpec()
 TEST = """#!/bin/sh
