@@ -42,6 +42,14 @@ def read_trial(home: Path) -> tuple[TrialResult, dict[str, Any]]:
         # Harbor's own rows for training: one per step of the agent that is no copy.
         rows = collect_conversations_from_trial(home, load_run_metadata(home))
         assert len(rows) == sum(step.source == "agent" for step in own)
+    for step in result.step_results or []:
+        told = paths.step_verifier_dir(step.step_name) / "reward.json"
+        assert told.exists() == (step.verifier_result is not None)
+        if step.verifier_result is not None:
+            assert json.loads(told.read_text()) == step.verifier_result.rewards
+        document = paths.step_agent_dir(step.step_name) / "trajectory.json"
+        if document.exists():
+            Trajectory.model_validate_json(document.read_text())
     failed, spent = result.exception_info, result.agent_result
     assert spent is not None
     return result, {
@@ -51,6 +59,10 @@ def read_trial(home: Path) -> tuple[TrialResult, dict[str, Any]]:
         "steps": steps,
         "stdout": paths.test_stdout_path.exists(),
         "tokens": spent.rollout_details,
+        "of_steps": {
+            step.step_name: step.verifier_result and step.verifier_result.rewards
+            for step in result.step_results or []
+        },
     }
 
 

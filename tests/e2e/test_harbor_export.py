@@ -24,6 +24,7 @@ from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 TASKS = Path(__file__).parents[2] / "benchmarks" / "clawsbench" / "tasks"
+STEPS = Path(__file__).parents[2] / "benchmarks" / "steps"
 JUDGE = Path(__file__).with_name("check_harbor_job.py")
 TASK = "clawsbench/book-the-review-room"
 
@@ -88,7 +89,9 @@ def viewer(harbor: Path, jobs: Path) -> Iterator[str]:
 
 
 def fetched(address: str, *path: str) -> Any:
-    url = "/".join([address, "api", "jobs", *(urllib.parse.quote(part) for part in path)])
+    url = "/".join(
+        [address, "api", "jobs", *(urllib.parse.quote(part, safe="?=") for part in path)]
+    )
     with urllib.request.urlopen(url, timeout=60) as answer:
         return json.load(answer)
 
@@ -130,6 +133,25 @@ def test_harbor_reads_a_forked_job_and_its_viewer_shows_it(
         assert len(path["steps"]) == len(trials[name]["steps"])
         output = fetched(address, "forked", "trials", name, "verifier-output")
         assert output["reward"]["reward"] == 1.0
+
+
+def test_harbor_reads_a_task_of_several_steps_and_its_viewer_shows_each(
+    bench: Any, harbor: Path, tmp_path: Path
+) -> None:
+    bench(
+        *("eval", "create", "--tasks-dir", STEPS, "--agent", "oracle", "--branch", "group"),
+        *("--branch-at", 1, "--branch-n", 2, "--export", "harbor", "--job-name", "stepped"),
+    )
+    jobs = tmp_path / "jobs" / "stepped" / "export" / "harbor"
+    trials = judged(harbor, jobs, "stepped")["stepped"]["trials"]
+    of_steps = {"sort": {"reward": 1.0}, "merge": {"reward": 1.0}}
+    assert [trial["of_steps"] for trial in trials.values()] == [of_steps] * 2
+    name = next(iter(trials))
+    with viewer(harbor, jobs) as address:
+        shown = fetched(address, "stepped", "trials", name)
+        assert [step["step_name"] for step in shown["step_results"]] == ["sort", "merge"]
+        path = fetched(address, "stepped", "trials", name, "trajectory?step=merge")
+        assert "More words have come" in path["steps"][0]["message"]
 
 
 def asks(step: dict[str, Any]) -> bool:

@@ -113,3 +113,16 @@ def test_without_a_verdict_every_step_falls_short():
     step = TaskStep(name="s0", instruction="")
     assert shortfall(step, None) == "step 's0' has no verdict"
     assert shortfall(step, VerifyResult.unscored("late")) == "step 's0' has no verdict"
+
+
+@given(st.lists(st.sampled_from(["clean", "suspicious", "tampered"]), min_size=1, max_size=4))
+def test_a_step_that_was_tampered_with_taints_the_whole(grades):
+    verdicts = [
+        VerifyResult(reward=1.0, meta={"integrity": {"grade": grade, "findings": []}})
+        for grade in grades
+    ]
+    leaf = leaf_of(verdicts)
+    result = step_return(task_of(len(grades)), leaf)
+    assert result.integrity == max(grades, key=["clean", "suspicious", "tampered"].index)
+    leaf.results["reward"] = result
+    assert leaf.reward == (None if "tampered" in grades else 1.0)

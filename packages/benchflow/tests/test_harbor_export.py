@@ -292,3 +292,62 @@ def test_the_times_of_a_trial_are_those_of_its_phases(tmp_path):
     }
     assert result["verifier"]["finished_at"] == result["finished_at"]
     assert result["verifier"]["started_at"] == "1970-01-01T00:01:33+00:00"
+
+
+def stepped() -> FinishedRollout:
+    """A forked rollout of a task of two steps: `look` ended before the fork."""
+    rollout = fake_finished_rollout()
+    node, (lost, good, fair) = rollout.tree.index["n1"], rollout.tree.leaves
+    node.error = NodeError(boundary="agent", type="AgentTimeoutError", message="late")
+    node.results["look/reward"] = VerifyResult(reward=0.0, items={"seen": 1.0}, grading="twin")
+    for leaf, result in ((good, 1.0), (fair, 0.5)):
+        leaf.results["paint/reward"] = VerifyResult(reward=result, grading="twin")
+        leaf.results["reward"] = VerifyResult(reward=result / 2, grading="twin")
+    broken = VerifyResult.unscored("no file", error_type="RewardFileNotFoundError")
+    lost.results["paint/reward"] = lost.results["reward"] = broken
+    lost.error = None
+    return rollout
+
+
+def test_each_graded_step_of_the_task_is_a_step_result_with_a_directory(tmp_path):
+    trials = exported(tmp_path, stepped())
+    result = trials["n4"]["result"]
+    look, paint = result["step_results"]
+    assert (look["step_name"], paint["step_name"]) == ("look", "paint")
+    assert look["verifier_result"]["rewards"] == {"reward": 0.0, "seen": 1.0}
+    assert look["exception_info"]["exception_type"] == "AgentTimeoutError"
+    assert (paint["verifier_result"]["rewards"], paint["exception_info"]) == ({"reward": 1.0}, None)
+    assert (result["exception_info"], result["verifier_environment_mode"]) == (None, None)
+    assert result["verifier_result"]["rewards"] == {"reward": 0.5}
+    home = tmp_path / result["trial_name"] / "steps"
+    assert written(home / "look" / "verifier" / "reward.json") == {"reward": 0.0, "seen": 1.0}
+    parts = [written(home / n / "agent" / "trajectory.json")["steps"] for n in ("look", "paint")]
+    texts = [[step["message"] for step in part] for part in parts]
+    whole = [step["message"] for step in trials["n4"]["trajectory"]["steps"]]
+    assert texts[0] + texts[1] == whole
+    assert texts[0][0] == "Paint the fence."
+
+
+def test_a_step_without_a_verdict_is_told_there_and_of_the_trial(tmp_path):
+    result = exported(tmp_path, stepped())["n3"]["result"]
+    failed = [step["exception_info"] for step in result["step_results"]]
+    assert [each and each["exception_type"] for each in failed] == [
+        "AgentTimeoutError",
+        "RewardFileNotFoundError",
+    ]
+    assert result["exception_info"]["exception_type"] == "RewardFileNotFoundError"
+    assert result["verifier_result"] is None
+
+
+def test_a_task_of_one_prompt_has_no_step_results(tmp_path):
+    trials = exported(tmp_path, fake_finished_rollout())
+    assert [trial["result"]["step_results"] for trial in trials.values()] == [None] * 3
+    assert not list(tmp_path.glob("*/steps"))
+
+
+@pytest.mark.parametrize("name", ["../up", "..", "a/b", "end.", "new\nline", "x" * 201])
+def test_a_step_whose_name_is_no_file_name_is_refused(tmp_path, name):
+    rollout = fake_finished_rollout()
+    rollout.tree.index["n1"].results[f"{name}/reward"] = VerifyResult(reward=1.0)
+    with pytest.raises(StoreError, match="cannot be the name of a step"):
+        HarborExporter().export("job", [rollout], tmp_path)

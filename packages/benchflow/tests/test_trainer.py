@@ -80,3 +80,18 @@ def test_tokens_are_summed_over_the_path_or_left_out(tmp_path: Path) -> None:
     assert row["token_usage"] == {"input_tokens": 10.0, "output_tokens": 4.0}
     assert sibling["token_usage"] == {"input_tokens": 5.0, "output_tokens": 2.0}
     assert "token_usage" not in rows(tmp_path / "again", forked(META))[0]
+
+
+def test_a_row_tells_the_verdict_on_each_step_of_the_task(tmp_path: Path) -> None:
+    log = forked(META)
+    assert all("task_steps" not in row["info"] for row in rows(tmp_path / "plain", log))
+    ends = [("n1", "look/reward", 0.0), ("n2", "paint/reward", 1.0)]
+    log += [
+        NodeScored(seq=13 + at, ts=46, node=node, name=name, result=VerifyResult(reward=reward))
+        for at, (node, name, reward) in enumerate(ends)
+    ]
+    [row, _] = rows(tmp_path, log)
+    assert row["info"]["task_steps"] == [
+        {"name": "look", "node": "n1", "reward": 0.0},
+        {"name": "paint", "node": "n2", "reward": 1.0},
+    ]

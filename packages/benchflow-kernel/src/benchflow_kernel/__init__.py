@@ -23,6 +23,7 @@ from .tree import (
     tree_to_bytes,
     tree_to_json,
     value_of,
+    verdict_name,
     verdicts_at,
 )
 from .users import AutoUser, HumanUser, ScriptedUser, SimulatedUser, make_user
@@ -62,5 +63,6 @@ __all__ = [
     "tree_to_bytes",
     "tree_to_json",
     "value_of",
+    "verdict_name",
     "verdicts_at",
 ]

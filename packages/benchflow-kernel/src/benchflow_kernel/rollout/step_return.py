@@ -8,6 +8,8 @@ from benchflow_contracts import RolloutNode, Task, TaskStep, VerifyResult
 
 from benchflow_kernel.tree import step_verdicts
 
+_BY_HARM = ("clean", "suspicious", "tampered")
+
 Graded = tuple[TaskStep, VerifyResult]
 """A step that was graded, and its verdict."""
 
@@ -92,4 +94,17 @@ def _meta(task: Task, graded: Sequence[Graded]) -> dict[str, Any]:
         for step, verdict in graded
     ]
     stopped = shortfall(*graded[-1]) if len(graded) < len(task.steps) else None
-    return {"steps": told, **({} if stopped is None else {"stopped": stopped})}
+    return {
+        "steps": told,
+        **({} if stopped is None else {"stopped": stopped}),
+        **_integrity([verdict for _, verdict in graded]),
+    }
+
+
+def _integrity(verdicts: Sequence[VerifyResult]) -> dict[str, Any]:
+    """Return the report of the step that was tampered with most: it holds for the whole."""
+    told = [verdict for verdict in verdicts if verdict.integrity is not None]
+    if not told:
+        return {}
+    worst = max(told, key=lambda verdict: _BY_HARM.index(str(verdict.integrity)))
+    return {"integrity": worst.meta["integrity"]}

@@ -8,6 +8,7 @@ from typing import Any
 
 from benchflow_contracts import FinishedRollout, RolloutNode
 
+from .parts import Part
 from .plain import plain, plain_text
 from .steps import node_steps
 
@@ -36,16 +37,21 @@ def _retold(rollout: FinishedRollout, node: RolloutNode) -> bool:
 
 
 def trajectory(
-    rollout: FinishedRollout, leaf: RolloutNode, owned: Mapping[str, str]
+    rollout: FinishedRollout,
+    leaf: RolloutNode,
+    owned: Mapping[str, str],
+    part: Part | None = None,
 ) -> dict[str, Any] | None:
     """Return the trajectory that ends in `leaf`, or `None` when its agent never acted.
+
+    With `part` it is that of one step of the task.
 
     The steps of a shared prefix are the same in the trajectory of every leaf below it, and
     are marked `is_copied_context` in all but the one of their owner. `final_metrics` leave
     copies out, so that those of a tree add up to what was spent.
     """
     steps: list[dict[str, Any]] = []
-    for node in leaf.path:
+    for node in leaf.path if part is None else part.nodes:
         copied = owned[node.id] != leaf.id
         for step in node_steps(rollout, node):
             mark = {"is_copied_context": True} if copied else {}
@@ -59,7 +65,7 @@ def trajectory(
     return {
         "schema_version": "ATIF-v1.8",
         "session_id": rollout_id,
-        "trajectory_id": f"{rollout_id}-{plain_text(leaf.id)}",
+        "trajectory_id": plain_text(f"{rollout_id}-{leaf.id}{'' if part is None else part.name}"),
         "agent": agent,
         "steps": steps,
         "final_metrics": _totals([step for step in steps if "is_copied_context" not in step]),

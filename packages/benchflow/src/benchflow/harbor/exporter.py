@@ -11,9 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from benchflow_contracts import Exported, FinishedRollout, RolloutNode
+from benchflow_contracts import Exported, FinishedRollout, RolloutNode, VerifyResult
 
 from .atif import owners, trajectory
+from .parts import parts_of
 from .plain import plain, plain_text, write_json
 from .tally import Tally
 from .trial import (
@@ -89,7 +90,18 @@ def _write_trial(
     path = trajectory(rollout, leaf, owned)
     if path is not None:
         write_json(home / "agent" / "trajectory.json", path)
-    _write_verdict(home / "verifier", rollout, leaf, result)
+    verdict, found = leaf.results.get("reward"), result["verifier_result"]
+    output = _test_output(rollout, leaf, Path("verifier"))
+    _write_verdict(home / "verifier", verdict, found, output)
+    for part, told in zip(parts_of(leaf), result["step_results"] or (), strict=True):
+        step = home / "steps" / part.name
+        for name in ("agent", "verifier", "artifacts"):
+            (step / name).mkdir(parents=True)
+        path = trajectory(rollout, leaf, owned, part)
+        if path is not None:
+            write_json(step / "agent" / "trajectory.json", path)
+        output = _test_output(rollout, part.end, Path("steps", part.name, "verifier"))
+        _write_verdict(step / "verifier", part.verdict, told["verifier_result"], output)
     failed = result["exception_info"]
     if failed is not None:
         text = f"{failed['exception_type']}: {failed['exception_message']}\n"
@@ -100,27 +112,28 @@ def _write_trial(
 
 
 def _write_verdict(
-    home: Path, rollout: FinishedRollout, leaf: RolloutNode, result: Mapping[str, Any]
+    home: Path, verdict: VerifyResult | None, found: Mapping[str, Any] | None, output: str | None
 ) -> None:
-    verdict, found = leaf.results.get("reward"), result["verifier_result"]
     if verdict is not None:
         # The whole of it, with the integrity report of a twin: no field of Harbor's has it.
         write_json(home / "benchflow-verdict.json", plain(verdict.model_dump()))
     if found is not None:
         write_json(home / "reward.json", found["rewards"])
-    output = None if rollout.directory is None else _test_output(rollout.directory, leaf)
     if output is not None:
         (home / "test-stdout.txt").write_text(output, encoding="utf-8")
 
 
-def _test_output(home: Path, leaf: RolloutNode) -> str | None:
-    """Return what the tests of the leaf's world printed, if that was kept."""
+def _test_output(rollout: FinishedRollout, leaf: RolloutNode, logs: Path) -> str | None:
+    """Return what the tests of the leaf's world printed to `logs`, if that was kept."""
+    home = rollout.directory
+    if home is None:
+        return None
     worlds = [home / "branches" / node.id for node in reversed(leaf.path)]
     world = next((each for each in worlds if each.is_dir()), home)
     with suppress(OSError):
         # Neither a link nor a pipe: the file's name is ours, and its directory may be anybody's.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-        with os.fdopen(os.open(world / "verifier" / "test-stdout.txt", flags), "rb") as file:
+        with os.fdopen(os.open(world / logs / "test-stdout.txt", flags), "rb") as file:
             if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 return plain_text(file.read(_STDOUT).decode("utf-8", "replace"))
     return None

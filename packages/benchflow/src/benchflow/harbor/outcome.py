@@ -2,7 +2,15 @@
 
 from typing import Any
 
-from benchflow_contracts import FinishedRollout, NodeError, NodeFailed, NodeScored, RolloutNode
+from benchflow_contracts import (
+    FinishedRollout,
+    NodeError,
+    NodeFailed,
+    NodeScored,
+    RolloutNode,
+    VerifyResult,
+)
+from benchflow_kernel import verdicts_at
 
 from .plain import plain_text
 from .steps import iso
@@ -17,13 +25,13 @@ _HARBORS_NAMES = {
 """Where Harbor has another name for what happened; grading errors have its names already."""
 
 
-def rewards(leaf: RolloutNode, task_format: str) -> dict[str, float] | None:
-    """Return the rewards by name, the leaf's return as `reward` before its parts.
+def rewards(verdict: VerifyResult | None, task_format: str) -> dict[str, float] | None:
+    """Return the rewards by name, the return as `reward` before its parts.
 
     A task of Harbor's has the names that its own tests gave, and no other.
     """
-    graded = leaf.results.get("reward")
-    verdict = None if graded is None else graded.counted()
+    if verdict is not None:
+        verdict = verdict.counted()
     if verdict is None or verdict.reward is None:
         return None
     if task_format != "benchflow" and verdict.items:
@@ -41,33 +49,46 @@ def verifier_mode(leaf: RolloutNode) -> str | None:
 def exception_info(rollout: FinishedRollout, leaf: RolloutNode) -> dict[str, Any] | None:
     """Return why a leaf has no reward, or what went wrong before it was graded all the same."""
     error = _failure(rollout, leaf)
-    if error is None:
-        return None
+    return None if error is None else info_of(error, _failed_at(rollout, leaf))
+
+
+def info_of(error: NodeError, at: float) -> dict[str, Any]:
+    """Return Harbor's `ExceptionInfo`; `at` is in seconds since the epoch."""
     remedy = "" if error.hint is None else f"\nhint: {error.hint}"
     return {
         "exception_type": plain_text(_HARBORS_NAMES.get(error.type, error.type)),
         "exception_message": plain_text(error.message),
         "exception_traceback": plain_text(f"at the {error.boundary} boundary{remedy}"),
-        "occurred_at": iso(_failed_at(rollout, leaf)),
+        "occurred_at": iso(at),
     }
 
 
 def _failure(rollout: FinishedRollout, leaf: RolloutNode) -> NodeError | None:
     tree = rollout.tree
+    if leaf.reward is not None and verdicts_at(leaf):
+        return None  # what the agent did in a step of the task is told there
     if leaf.error is not None or leaf.reward is not None:
         return leaf.error
-    graded = leaf.results.get("reward")
-    verdict = None if graded is None else graded.counted()
-    if verdict is not None and verdict.error is not None:
-        return NodeError(
-            boundary="reward", type=verdict.error_type or "RewardError", message=verdict.error
-        )
+    failed = grading_error(leaf.results.get("reward"))
+    if failed is not None:
+        return failed
     if tree.status == "cancelled":
         # Harbor counts cancelled trials by this name.
         message = "the rollout was cancelled"
         return NodeError(boundary="rollout", type="CancelledError", message=message)
     unfinished = "the rollout has not ended" if tree.status == "running" else "it was never graded"
     return tree.error or NodeError(boundary="reward", type="RewardError", message=unfinished)
+
+
+def grading_error(verdict: VerifyResult | None) -> NodeError | None:
+    """Return why there is no reward, if grading is what failed."""
+    if verdict is None:
+        return None
+    verdict = verdict.counted()
+    if verdict.error is None:
+        return None
+    kind = verdict.error_type or "RewardError"
+    return NodeError(boundary="reward", type=kind, message=verdict.error)
 
 
 def _failed_at(rollout: FinishedRollout, leaf: RolloutNode) -> float:

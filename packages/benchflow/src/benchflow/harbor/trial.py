@@ -12,6 +12,7 @@ from benchflow_contracts import FinishedRollout, RolloutNode, StoreError
 
 from .atif import leaf_facts
 from .outcome import exception_info, rewards, verifier_mode
+from .parts import parts_of, step_result
 from .plain import plain, plain_text
 from .steps import step_calls, step_usage
 from .times import trial_times
@@ -75,7 +76,11 @@ def trial_result(
     Tokens are those of the steps that are the leaf's own: over the trials of a job they add
     up to what was spent.
     """
-    name, found = trial_name(rollout, leaf), rewards(leaf, rollout.task_format)
+    name, found = (
+        trial_name(rollout, leaf),
+        rewards(leaf.results.get("reward"), rollout.task_format),
+    )
+    parts = parts_of(leaf)
     own = [node for node in leaf.path if owned[node.id] == leaf.id]
     return {
         "id": str(uuid5(NAMESPACE_OID, f"benchflow:{job}/{name}")),
@@ -93,8 +98,9 @@ def trial_result(
             "metadata": {"benchflow": leaf_facts(rollout, leaf)},
         },
         "verifier_result": None if found is None else {"rewards": found},
-        "verifier_environment_mode": verifier_mode(leaf),
+        "verifier_environment_mode": None if parts else verifier_mode(leaf),
         "exception_info": exception_info(rollout, leaf),
+        "step_results": [step_result(rollout, part) for part in parts] or None,
         **trial_times(rollout, leaf),
     }
 

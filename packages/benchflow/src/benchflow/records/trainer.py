@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from benchflow_contracts import Event, RolloutNode, RolloutTree, Step, Task, VerifyResult
+from benchflow_kernel import step_verdicts
 
 from benchflow.options import RunOptions
 from benchflow.trajectories import steps_to_messages, trajectory_to_verifiers_record
@@ -48,8 +49,19 @@ def leaf_record(
                 {"node": node.id, "value": node.value.mean} for node in leaf.path if node.value
             ],
             "advantage": None if leaf.credit is None else leaf.credit.model_dump(),
+            **_task_steps(leaf),
         },
     )
+
+
+def _task_steps(leaf: RolloutNode) -> dict[str, Any]:
+    """Return the verdicts on the steps of the task, each with the node where it ended."""
+    verdicts = step_verdicts(leaf).items()
+    told = [
+        {"name": name, "node": node.id, "reward": r.counted().reward}
+        for name, (node, r) in verdicts
+    ]
+    return {"task_steps": told} if told else {}
 
 
 def _environment(tree: RolloutTree) -> str | None:

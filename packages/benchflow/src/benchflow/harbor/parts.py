@@ -1,0 +1,77 @@
+"""The steps of a task of several, as Harbor's step results.
+
+Source of the format: harbor 0.24.0, `StepResult` and `TrialPaths`.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from benchflow_contracts import (
+    FinishedRollout,
+    NodeError,
+    NodeScored,
+    RolloutNode,
+    StoreError,
+    VerifyResult,
+)
+from benchflow_kernel import step_verdicts, verdict_name
+
+from .outcome import grading_error, info_of, rewards
+from .steps import iso
+
+_FOLDER: Final = re.compile(r"[^/\\\x00-\x1f]{0,199}[^/\\\x00-\x1f. ]")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A step of the task that was graded on the way to a leaf."""
+
+    name: str
+    nodes: Sequence[RolloutNode]
+    """What happened in it, in order; nothing where the agent made no step."""
+    end: RolloutNode
+    """Where it was graded."""
+    verdict: VerifyResult
+
+
+def parts_of(leaf: RolloutNode) -> list[Part]:
+    """Return the graded steps on the way to `leaf`; none for a task of one prompt.
+
+    Raises:
+        StoreError: The rollout is not one of ours: a step's name is no file name.
+    """
+    parts: list[Part] = []
+    path, begun = leaf.path, 0
+    for name, (node, verdict) in step_verdicts(leaf).items():
+        if not _FOLDER.fullmatch(name):
+            hint = "was this rollout's log changed?"
+            raise StoreError(f"{name!r} cannot be the name of a step", hint=hint)
+        end = path.index(node) + 1
+        parts.append(Part(name, path[begun:end], node, verdict))
+        begun = end
+    return parts
+
+
+def step_result(rollout: FinishedRollout, part: Part) -> dict[str, Any]:
+    """Return Harbor's `StepResult`; its tokens are among those of the trial."""
+    found = rewards(part.verdict, rollout.task_format)
+    error = part.end.error or grading_error(part.verdict)
+    result: dict[str, Any] = {
+        "step_name": part.name,
+        "verifier_result": None if found is None else {"rewards": found},
+        "exception_info": None if error is None else _info(rollout, part, error),
+    }
+    steps = [node.step for node in part.nodes if node.step is not None]
+    if steps:
+        times = iso(steps[0].started_at), iso(steps[-1].finished_at)
+        result["agent_execution"] = dict(zip(("started_at", "finished_at"), times, strict=True))
+    return result
+
+
+def _info(rollout: FinishedRollout, part: Part, error: NodeError) -> dict[str, Any]:
+    name = verdict_name(part.name)
+    told = (e for e in rollout.events if isinstance(e, NodeScored) and e.name == name)
+    at = next((e.ts for e in told if e.node == part.end.id), rollout.finished_at)
+    return info_of(error, at)
