@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchflow_contracts import (
+    ComparedSandbox,
     NodeState,
     RolloutNode,
     Sandbox,
@@ -53,8 +54,10 @@ def write_task(path: Path, protocol: Protocol) -> Task:
 
 
 async def agents_box(provider: SandboxProvider) -> Sandbox:
-    """Return a box in which an agent has answered."""
+    """Return a box in which an agent has answered, marked before it as the kernel does."""
     box = await provider.create(SPEC)
+    if isinstance(box, ComparedSandbox):
+        await box.mark()
     done = await box.exec("echo 42 > answer.txt")
     assert done.ok
     return box
