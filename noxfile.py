@@ -177,6 +177,7 @@ PERF = (
     "local_sandbox.py",
     "docker_sandbox.py",
     "local_harbor.py",
+    "harbor.py",
     "live_fork.py",
     "state_fork.py",
     "fork_cost.py",
