@@ -99,3 +99,43 @@ def test_a_sandbox_whose_first_process_is_killed_from_outside_says_so(with_box):
             await box.exec("true")
 
     with_box(check)
+
+
+PEEK = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+print(libc.ptrace(16, 1, 0, 0))
+for path in ("mem", "environ", *(f"fd/{number}" for number in range(8))):
+    try:
+        os.open(f"/proc/1/{path}", os.O_RDWR if path == "mem" else os.O_RDONLY | os.O_NONBLOCK)
+        print(path)
+    except OSError:
+        pass
+"""
+
+
+def test_root_inside_neither_ends_nor_reads_the_first_process(with_box):
+    async def check(box):
+        for attempt in ("kill -9 1", "kill -STOP 1"):
+            await box.exec(attempt, timeout=30)
+            assert await output(box, "echo on") == "on\n"
+        assert await output(box, ["python3", "-I", "-c", PEEK]) == "-1\n"
+
+    with_box(check, user="root")
+
+
+def test_what_root_writes_into_the_pipes_ends_its_own_box_at_most(with_box):
+    async def check(box):
+        # Connections that nobody made, to ports that are and are not, and answers to nobody.
+        forged = "struct.pack('=QIIII', n % 3, 0, 0, n, n % 5)"
+        flood = f"b''.join({forged} for n in range(20000))"
+        code = f"import struct; open('/.bf/io/0.1', 'wb').write({flood})"
+        assert (await box.exec(["python3", "-I", "-c", code], timeout=60)).ok
+        assert await output(box, "echo on") == "on\n"
+        code = "open('/.bf/io/0.0', 'wb').write(b'\\xff' * 65536)"
+        with pytest.raises(SandboxError):
+            await box.exec(
+                ["python3", "-I", "-c", f"{code}; import time; time.sleep(50)"], timeout=60
+            )
+
+    with_box(check, user="root", network="allowlist")
