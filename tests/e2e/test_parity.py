@@ -1,0 +1,201 @@
+"""The same task in boxes of this kernel and in containers: the same verdict, part by part."""
+
+import asyncio
+import os
+import secrets
+import shutil
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchflow.options import RunOptions
+from benchflow.rollout import RunResult, run_in
+from benchflow.task_formats import runnable_task
+from benchflow_contracts import SandboxProvider
+from benchflow_sandbox_docker import DockerProvider
+from benchflow_sandbox_local import LocalProvider
+
+pytestmark = pytest.mark.slow
+CLAWS = Path(__file__).parents[2] / "benchmarks" / "clawsbench"
+LOCAL_ONLY = {"book-the-review-room"}
+"""Its oracle asks by way of the scripted agent, which does not start in a container yet."""
+TASKS = sorted({path.parent.name for path in CLAWS.glob("tasks/*/task.toml")} - LOCAL_ONLY)
+ALONE = '[environment]\nnetwork_mode = "no-network"\n'
+WRITES = "#!/bin/sh\necho {} > /app/answer\n"
+CHECKS = '#!/bin/sh\nV=/logs/verifier\nok() { test "$(cat /app/answer)" = 42; }\n'
+HARBOR = {
+    "one-number": {"test": "ok && echo 1 > $V/reward.txt || echo 0 > $V/reward.txt\nexit 7\n"},
+    "several-keys": {
+        "test": 'echo "{\\"a\\": 0.5, \\"b\\": $(ok && echo 1 || echo 0)}" > $V/reward.json\n'
+    },
+    "no-reward-when-wrong": {"test": "ok && echo 1 > $V/reward.txt\n"},
+    "malformed-when-wrong": {"test": "ok && echo 1 > $V/reward.txt || echo much > $V/reward.txt\n"},
+    "image-says-how": {
+        "docker": "ENV WANTED=42\nRUN echo left > base && chown -R 1234:1234 /app\nUSER 1234\n",
+        "test": 'id -u > $V/id; test "$(id -u)$WANTED$(pwd)" = 123442/app || exit 1\n'
+        "ok && cat /app/base && echo 1 > $V/reward.txt || echo 0 > $V/reward.txt\n",
+    },
+    "entrypoint-is-kept": {
+        "docker": "RUN printf '#!/bin/sh\\necho up > /tmp/up\\nexec \"$@\"\\n' > /e; chmod 755 /e\n"
+        'ENTRYPOINT ["/e"]\n',
+        "toml": '[verifier]\nuser = "root"\n',
+        "test": "ok && grep up /tmp/up && echo 1 > $V/reward.txt || echo 0 > $V/reward.txt\n",
+    },
+    "separate-verifier": {
+        "toml": 'artifacts = ["/app/answer"]\n[verifier]\nenvironment_mode = "separate"\n',
+        "test": "ok && echo 1 > $V/reward.txt || echo 0 > $V/reward.txt\n",
+    },
+    "tests-take-too-long": {
+        "toml": "[verifier]\ntimeout_sec = 2.0\n",
+        "test": "ok || sleep 60\necho 1 > $V/reward.txt\n",
+    },
+}
+"""Each FROM the base image of the tests; the right answer is 42."""
+
+
+@pytest.fixture(scope="module")
+def base() -> str:
+    image = os.environ.get("BENCHFLOW_DOCKER_IMAGE")
+    if image is None:
+        why = "no engine and base image: export BENCHFLOW_DOCKER_IMAGE=$(.ci/docker)"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
+    return image
+
+
+Case = tuple[Path, str]
+Outcomes = dict[str, dict[str, dict[str, Any]]]
+
+
+def _run_all(cases: dict[str, Case], base: str, place: Path) -> Outcomes:
+    """Run each task with its agent in both sandboxes; return what happened, by both names."""
+
+    async def in_one(kind: str) -> dict[str, dict[str, Any]]:
+        slots, found = asyncio.Semaphore(2), dict[str, dict[str, Any]]()
+        async with _provider(kind, base, place) as provider, asyncio.TaskGroup() as group:
+
+            async def one(name: str, task: Path, agent: str) -> None:
+                async with slots:
+                    options = RunOptions(agent=agent, sandbox=kind)
+                    found[name] = _told(await run_in(provider, runnable_task(task), options))
+
+            for name, case in cases.items():
+                group.create_task(one(name, *case))
+        return found
+
+    async def both() -> Outcomes:
+        return {kind: await in_one(kind) for kind in ("local", "docker")}
+
+    return asyncio.run(both())
+
+
+@asynccontextmanager
+async def _provider(kind: str, base: str, place: Path) -> AsyncGenerator[SandboxProvider]:
+    provider: LocalProvider | DockerProvider = (
+        LocalProvider(store=place / "local")
+        if kind == "local"
+        else DockerProvider(image=base, store=place / "docker")
+    )
+    try:
+        yield provider
+    finally:
+        await provider.aclose()
+
+
+def _told(result: RunResult) -> dict[str, Any]:
+    (leaf,) = result.tree.leaves
+    verdict = leaf.results.get("reward")
+    error = result.record.error
+    return {
+        "status": result.record.status,
+        "reward": result.reward,
+        "items": None if verdict is None else dict(verdict.items),
+        "error_type": None if verdict is None else verdict.error_type,
+        "boundary": None if error is None else error.boundary,
+    }
+
+
+def _harbor(root: Path, base: str, name: str, answer: str) -> Path:
+    told = HARBOR[name]
+    toml = told.get("toml", "")
+    files = {
+        # A key of the file itself comes before every table.
+        "task.toml": f"{toml}{ALONE}",
+        "instruction.md": "Write 42.\n",
+        "environment/Dockerfile": f"FROM {base}\nWORKDIR /app\n{told.get('docker', '')}",
+        "tests/test.sh": CHECKS + told["test"],
+        "solution/solve.sh": WRITES.format(answer),
+    }
+    task = root / f"{name}-{answer}"
+    for path, text in files.items():
+        (task / path).parent.mkdir(parents=True, exist_ok=True)
+        (task / path).write_text(text)
+    return task
+
+
+@pytest.fixture(scope="module")
+def harbor(base: str, tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+    root = tmp_path_factory.mktemp("harbor")
+    cases: dict[str, Case] = {}
+    for name in HARBOR:
+        cases[f"{name} right"] = _harbor(root, base, name, "42"), "oracle"
+        cases[f"{name} wrong"] = _harbor(root, base, name, "41"), "oracle"
+        cases[f"{name} nothing"] = _harbor(root, base, name, "42"), "nop"
+    return _run_all(cases, base, root)
+
+
+@pytest.mark.parametrize("name", HARBOR)
+def test_a_harbor_task_has_one_outcome_on_both(harbor: Outcomes, name: str) -> None:
+    for which in ("right", "wrong", "nothing"):
+        case = f"{name} {which}"
+        assert harbor["local"][case] == harbor["docker"][case], case
+    solved = 0.75 if name == "several-keys" else 1
+    assert harbor["local"][f"{name} right"]["reward"] == solved
+    for which in ("wrong", "nothing"):
+        assert harbor["local"][f"{name} {which}"]["reward"] in {0, 0.25, None}
+
+
+@pytest.fixture(scope="module")
+def world(base: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Our benchmark with its world in an image of the engine, which Local takes over."""
+    docker = pytest.importorskip("docker")
+    name = f"benchflow-parity-{secrets.token_hex(4)}"
+    root = tmp_path_factory.mktemp("claws")
+    shutil.copytree(CLAWS, root / "claws", ignore=shutil.ignore_patterns("images"))
+    shutil.copytree(CLAWS / "images/clawsbench-base/rootfs", root / "image/rootfs", symlinks=True)
+    (root / "image/Dockerfile").write_text(f"FROM {base}\nCOPY rootfs /\n")
+    manifest = root / "claws" / "environment.toml"
+    manifest.write_text(manifest.read_text().replace("clawsbench-base:latest", f"{name}:1"))
+    client = docker.from_env()
+    try:
+        client.images.build(path=str(root / "image"), tag=f"{name}:1", network_mode="none")
+        yield root / "claws"
+        client.images.remove(f"{name}:1")
+    finally:
+        client.close()
+
+
+@pytest.fixture(scope="module")
+def ours(base: str, world: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+    wrong = tmp_path_factory.mktemp("wrong")
+    shutil.copytree(world, wrong, dirs_exist_ok=True)
+    cases: dict[str, Case] = {}
+    for name, other in zip(TASKS, [*TASKS[1:], TASKS[0]], strict=True):
+        shutil.rmtree(wrong / "tasks" / name / "solution")
+        shutil.copytree(world / "tasks" / other / "solution", wrong / "tasks" / name / "solution")
+        cases[f"{name} right"] = world / "tasks" / name, "oracle"
+        cases[f"{name} wrong"] = wrong / "tasks" / name, "oracle"
+        cases[f"{name} nothing"] = world / "tasks" / name, "nop"
+    return _run_all(cases, base, wrong)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_of_ours_has_one_outcome_on_both(ours: Outcomes, name: str) -> None:
+    for which in ("right", "wrong", "nothing"):
+        case = f"{name} {which}"
+        assert ours["local"][case] == ours["docker"][case], case
+    assert ours["local"][f"{name} right"]["reward"] == 1
+    assert ours["local"][f"{name} nothing"]["reward"] == 0
+    # Another task's solution may also fail by itself, and then nothing is scored.
+    assert ours["local"][f"{name} wrong"]["reward"] in {0, None}
