@@ -65,10 +65,12 @@ def options(provider, design, agent="oracle"):
     return RunOptions(agent=agent, sandbox=provider.name, isolation=design)
 
 
-def tried(provider, task, design):
+def tried(provider, task, design, only=None):
+    chosen = [cheat for cheat in cheats() if only is None or cheat.name in only]
+
     async def main():
         async with provider:
-            return await try_cheats(provider, task, options(provider, design), cheats())
+            return await try_cheats(provider, task, options(provider, design), chosen)
 
     return {each.cheat: each for each in asyncio.run(main())}
 
@@ -93,9 +95,10 @@ def test_a_cheat_that_gets_a_reward_in_a_twin_has_tampered_with_it(provider, tas
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_cheats_are_real_in_shared_grading(provider, task):
-    found = tried(provider, task, "shared")
-    won = {name for name, one in found.items() if one.verdict == "won"}
-    assert {"python-replaced", "stdlib-patched", "modules-shadowed", "answers-linked"} <= won
+    real = {"python-replaced", "stdlib-patched", "modules-shadowed", "answers-linked"}
+    # All of them take Docker minutes here: cheats that stay keep its machine busy.
+    found = tried(provider, task, "shared", real if provider.name == "docker" else None)
+    assert real <= {name for name, one in found.items() if one.verdict == "won"}
 
 
 @pytest.mark.slow
