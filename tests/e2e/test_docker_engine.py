@@ -102,7 +102,7 @@ def test_prune_removes_all_that_a_killed_runner_had_and_nothing_that_looks_like_
         assert ours["Id"] in engine.holds()["containers"]
         said(runner("sandbox", "prune", "--label", label, *DOCKER))
         assert engine.holds()["containers"] == sorted(foreigners)
-        assert taken in engine.holds()["images"]
+        assert engine.api.inspect_image(taken)
     finally:
         for each in foreigners[1:]:
             engine.api.remove_container(each, v=True)
