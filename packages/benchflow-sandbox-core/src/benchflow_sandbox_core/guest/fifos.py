@@ -11,6 +11,8 @@ import stat
 
 from benchflow_sandbox_core.pipes import Streams
 
+from .peek import is_written
+
 CONTROL = 0
 """The stream of the box's init."""
 _NAME = re.compile(r"(\d{1,9})\.[012]")
@@ -132,10 +134,8 @@ class FifoDirectory:
     def _used(self, name: str) -> bool:
         reader = self._open(name, os.O_RDONLY)
         try:
-            if os.read(reader, 1):
+            if is_written(reader):
                 return True
-        except BlockingIOError:
-            return True  # somebody can still write
         finally:
             os.close(reader)
         try:
