@@ -26,7 +26,6 @@ DIFFERENT = {
     "no-reward-in-a-step",  # the whole rollout says why it has no reward
     "setup-fails",
     "prior-context-is-refused-by-an-agent-that-cannot-load-it",  # before anything starts
-    "evidence-of-a-sidecar",  # its path is taken for the grader's
 }
 """What ours give otherwise, as `docs/reference/harbor.md` says."""
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import signal
 import subprocess
 
 import pytest
@@ -45,6 +46,22 @@ def with_guest(tmp_path):
         asyncio.run(asyncio.wait_for(main(), 60))
 
     return run
+
+
+def test_a_call_that_somebody_swallows_ends_and_so_does_the_box(with_guest, monkeypatch):
+    monkeypatch.setattr("benchflow_sandbox_core.guest.calls._PROMPT_SECONDS", 0.2)
+
+    async def main(calls, _fifos, guest):
+        # Stopped, it takes no frame, as if another had read it.
+        guest_pid = int(subprocess.check_output(["pgrep", "-P", str(guest.pid)]))  # noqa: ASYNC221
+        os.kill(guest_pid, signal.SIGSTOP)
+        with pytest.raises(InitError, match="kill of 7"):
+            await calls.kill(7, signal.SIGKILL)
+        assert calls.ended
+        with pytest.raises(InitError, match="ping"):
+            await calls.ping()
+
+    with_guest(main)
 
 
 def test_a_process_is_started_and_its_code_can_be_asked_for_once(with_guest):

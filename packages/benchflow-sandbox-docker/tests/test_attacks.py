@@ -1,5 +1,21 @@
 import pytest
-from benchflow_contracts.errors import SandboxError, TransferError
+from benchflow_contracts.errors import SandboxError, SandboxTimeoutError, TransferError
+
+TRACER = """
+import ctypes, os, time
+libc = ctypes.CDLL(None)
+me = os.getpid()
+while True:
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = open(f"/proc/{name}/cmdline", "rb").read().split(bytes(1))
+        except OSError:
+            continue
+        if words[:2] == [b"sleep", b"86394"] and libc.ptrace(0x4206, int(name), None, None) == 0:
+            print("traced", flush=True)
+            time.sleep(1000)
+    time.sleep(0.01)
+"""
 
 
 async def output(box, cmd, user="root"):
@@ -139,3 +155,16 @@ def test_what_root_writes_into_the_pipes_ends_its_own_box_at_most(with_box):
             )
 
     with_box(check, user="root", network="allowlist")
+
+
+def test_a_command_that_is_traced_inside_ends_in_time_all_the_same(with_box):
+    async def check(box):
+        tracer = await box.spawn(["python3", "-c", TRACER], user="root")
+        with pytest.raises(SandboxTimeoutError):
+            await box.exec(["sleep", "86394"], user="root", timeout=3)
+        assert await tracer.stdout.read() == b"traced\n"
+        await tracer.kill()
+        # Nobody holds it any more.
+        assert not (await box.exec("grep -laz 86394 /proc/[0-9]*/cmdline | grep -v self")).ok
+
+    with_box(check)

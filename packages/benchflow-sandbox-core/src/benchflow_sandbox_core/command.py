@@ -17,6 +17,7 @@ from .accounts import Account
 from .capture import Capture
 from .life import Life, Meter
 from .pipes import PipeWriter
+from .reaping import reap
 from .shield import finish
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -167,4 +168,4 @@ async def _end(machine: Life, pid: int) -> None:
     # A box that is gone has killed it already.
     with suppress(InitError, SandboxError):
         await machine.init.kill(pid, signal.SIGKILL, group=True)
-        await machine.init.wait(pid)
+        await reap(machine.init, pid)

@@ -11,6 +11,7 @@ from benchflow_sandbox_native import InitError
 from .command import Command
 from .life import Life
 from .pipes import Streams
+from .reaping import reap
 from .shield import finish
 
 
@@ -98,7 +99,13 @@ class BoxProcess:
             await self._machine.init.kill(self._pid, signal.SIGKILL, group=True)
         except InitError:
             return  # it is dead already, or the whole box is
-        await self.wait()
+        self._code = await self._killed()
+
+    async def _killed(self) -> int:
+        try:
+            return await reap(self._machine.init, self._pid)
+        except (InitError, SandboxError):
+            return 128 + signal.SIGKILL
 
     async def aclose(self) -> None:
         """Kill when still running and release the pipes. Idempotent."""

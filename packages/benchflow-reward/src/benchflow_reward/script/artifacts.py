@@ -10,7 +10,9 @@ from benchflow_contracts import Artifact, RewardError, Task
 
 from .layout import ARTIFACTS, EVIDENCE, PINNED_PATH, TESTS, TOOLS, VERIFIER_LOGS
 
-_OURS = (TESTS, TOOLS, EVIDENCE, "/proc", "/sys", "/dev")
+_KERNEL = ("/proc", "/sys", "/dev")
+_OURS = (TESTS, TOOLS, EVIDENCE, "/logs", *_KERNEL)
+_OF_HARBOR = (TESTS, VERIFIER_LOGS, *_KERNEL)
 _HINT = "declare the files that the task asks for, by absolute path"
 _SYSTEM = (*PINNED_PATH.split(":"), "/etc", "/lib", "/lib64", "/usr/lib", "/usr/local/lib")
 
@@ -59,9 +61,8 @@ def check_placeable(artifacts: Iterable[Artifact], task: Task) -> None:
             whole system directory.
     """
     harbor = task.config.verifier.protocol == "harbor"
-    logs = VERIFIER_LOGS if harbor else "/logs"
     for artifact in artifacts:
-        _check_placeable(artifact.source, (*_OURS, logs), task.id)
+        _check_placeable(artifact.source, _OF_HARBOR if harbor else _OURS, task.id)
 
 
 def _check_placeable(declared: str, closed: tuple[str, ...], task_id: str) -> None:

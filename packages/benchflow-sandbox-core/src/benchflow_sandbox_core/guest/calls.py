@@ -18,6 +18,8 @@ from benchflow_sandbox_core.shield import finish
 from .fifos import CONTROL, FifoDirectory
 
 _REST_SECONDS = 30.0
+_PROMPT_SECONDS = 60.0
+"""For what the guest answers at once. Root inside can read its pipe, and swallow a call."""
 _CHUNK = frames.ANSWER_SIZE * 1024
 
 
@@ -110,7 +112,7 @@ class GuestCalls:
         """Return the exit code as a shell reports it."""
         await self._gate.opened()
         what = f"wait for {pid}"
-        code = await self._ask(protocol.WAIT, protocol.encode_wait(pid), what)
+        code = await self._ask(protocol.WAIT, protocol.encode_wait(pid), what, prompt=False)
         with suppress(InitError):
             await self._send(0, frames.FORGET, protocol.encode_wait(pid), what)
         return code
@@ -183,11 +185,16 @@ class GuestCalls:
         if answer is not None and answer.done() and not answer.cancelled():
             answer.exception()
 
-    async def _ask(self, operation: int, body: bytes, what: str) -> int:
+    async def _ask(self, operation: int, body: bytes, what: str, *, prompt: bool = True) -> int:
         number, answer = self._expect(what)
         try:
-            await self._send(number, operation, body, what)
-            return await answer
+            async with asyncio.timeout(_PROMPT_SECONDS if prompt else None):
+                await self._send(number, operation, body, what)
+                return await answer
+        except TimeoutError as error:
+            # Nothing that comes from there can be relied on any more.
+            self.close()
+            raise InitError(errno.ETIMEDOUT, "connection", what) from error
         finally:
             self._forget(number)
 
