@@ -19,9 +19,7 @@ from benchflow_sandbox_local import LocalProvider
 
 pytestmark = pytest.mark.slow
 CLAWS = Path(__file__).parents[2] / "benchmarks" / "clawsbench"
-LOCAL_ONLY = {"book-the-review-room"}
-"""Its oracle asks by way of the scripted agent, which does not start in a container yet."""
-TASKS = sorted({path.parent.name for path in CLAWS.glob("tasks/*/task.toml")} - LOCAL_ONLY)
+TASKS = sorted({path.parent.name for path in CLAWS.glob("tasks/*/task.toml")})
 ALONE = '[environment]\nnetwork_mode = "no-network"\n'
 WRITES = "#!/bin/sh\necho {} > /app/answer\n"
 CHECKS = '#!/bin/sh\nV=/logs/verifier\nok() { test "$(cat /app/answer)" = 42; }\n'

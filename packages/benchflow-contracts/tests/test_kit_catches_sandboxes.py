@@ -238,6 +238,14 @@ class LosesTheExecutableBit(FakeSandbox):
                 self.files.chmod(path, 0o644)
 
 
+class ClosesWhatItMakes(FakeSandbox):
+    async def upload(self, local, remote, *, user="root"):
+        there = self.files.exists(remote)
+        await super().upload(local, remote, user=user)
+        if local.is_dir() and not there:
+            self.files.chmod(remote, local.stat().st_mode & 0o777)
+
+
 class ForgetsTheOwner(FakeSandbox):
     async def upload(self, local, remote, *, user="root"):
         await super().upload(local, remote, user=self.spec.user)
@@ -366,6 +374,7 @@ BROKEN_SANDBOXES = [
     (UploadsUntilALink, "upload_refuses_links"),
     (UploadsThroughLinks, "upload_refuses_links"),
     (LosesTheExecutableBit, "upload_keeps_the_executable_bit"),
+    (ClosesWhatItMakes, "upload_makes_a_directory_that_all_can_enter"),
     (ForgetsTheOwner, "upload_gives_files_to_the_user_it_was_told"),
     (ReplacesDirectories, "upload_merges_a_tree_into_a_directory"),
     (RestoreKeepsProcesses, "restore_ends_all_processes"),

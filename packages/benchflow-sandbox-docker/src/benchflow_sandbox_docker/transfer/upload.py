@@ -51,6 +51,9 @@ async def upload(guest: PipedLife, uid: int, gid: int, local: Path, remote: str)
 
 
 def _item(target: str, entry: Entry) -> Item:
+    if not entry.relative and entry.is_directory:
+        # Its contents are merged into one that is there, or that is made as any other.
+        return Item.directory(target)
     path = f"{target.rstrip('/')}/{entry.relative}" if entry.relative else target
     return Item(path, entry.mode, None if entry.is_directory else entry)
 

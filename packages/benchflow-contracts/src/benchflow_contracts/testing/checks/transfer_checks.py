@@ -53,6 +53,19 @@ async def upload_merges_a_tree_into_a_directory(subject: SandboxSubject) -> None
 
 
 @promise()
+async def upload_makes_a_directory_that_all_can_enter(subject: SandboxSubject) -> None:
+    """`remote` is made as any other directory is, however closed `local` is on the host."""
+    tree = subject.folder()
+    tree.chmod(0o700)
+    (tree / "file").write_text("read")
+    async with subject.box() as box:
+        await box.upload(tree, subject.inside("made"))
+        listed = (await subject.output(box, "ls -ld made")).split()
+        expect(listed[0].startswith("drwxr-xr-x"), f"the directory is {listed[0]}")
+        expect_equal(await subject.output(box, "cat made/file"), "read", "the file")
+
+
+@promise()
 async def upload_keeps_the_executable_bit(subject: SandboxSubject) -> None:
     """A program can be run after the upload; a plain file cannot."""
     tree = subject.folder()
@@ -227,6 +240,7 @@ TRANSFER_CHECKS: tuple[SandboxCheck, ...] = (
     a_file_survives_the_way_in_and_out,
     upload_makes_parents_and_replaces_files,
     upload_merges_a_tree_into_a_directory,
+    upload_makes_a_directory_that_all_can_enter,
     upload_keeps_the_executable_bit,
     upload_gives_files_to_the_user_it_was_told,
     unusual_names_are_only_names,

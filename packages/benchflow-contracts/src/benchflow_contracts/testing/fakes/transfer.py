@@ -29,10 +29,10 @@ def upload(files: FakeFileSystem, local: Path, remote: str, *, user: str) -> Non
     for item in items:
         path = f"{remote}/{item.name}" if item.name else remote
         if item.data is None:
-            known = files.exists(path)
-            files.mkdir(path, owner=user, mode=item.mode, parents=True)
+            known, mode = files.exists(path), item.mode if item.name else 0o755
+            files.mkdir(path, owner=user, mode=mode, parents=True)
             if not known:
-                files.chmod(path, item.mode)
+                files.chmod(path, mode)
         else:
             files.put(path, item.data, user=user, mode=item.mode)
 
