@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from own_engine import DEADLINE, OwnEngine, sleepers, until
+from own_engine import OwnEngine
+from watching import DEADLINE, sleepers, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 BENCH = Path(sys.executable).with_name("bench")

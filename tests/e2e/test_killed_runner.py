@@ -6,37 +6,15 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from watching import DEADLINE, sleepers, until
 
 BENCH = Path(sys.executable).with_name("bench")
 # Of this run alone: another one on the machine has sleepers of its own.
 MARK = str(10**9 + os.getpid())
-DEADLINE = 60.0
-
-
-def until(what: str, condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, f"never saw: {what}"
-        time.sleep(0.05)
-
-
-def marked_processes() -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                argv = (entry / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if argv[:2] == [b"sleep", MARK.encode()]:
-                found.append(int(entry.name))
-    return found
 
 
 def our_mounts() -> list[str]:
@@ -57,13 +35,13 @@ def test_prune_removes_every_process_mount_and_sandbox_of_a_killed_runner(
         stderr=subprocess.DEVNULL,
     )
     try:
-        until("the agent's process", lambda: len(marked_processes()) == 1)
+        until("the agent's process", lambda: len(sleepers(MARK)) == 1)
     finally:
         os.kill(runner.pid, signal.SIGKILL)
         runner.wait()
     until("a sandbox without an owner", lambda: any(not r["owner_alive"] for r in boxes(bench)))
     assert [r for r in bench("sandbox", "prune", "--json") if not r["owner_alive"]]
-    until("the end of its processes", lambda: not marked_processes())
+    until("the end of its processes", lambda: not sleepers(MARK))
     assert not [record for record in boxes(bench) if not record["owner_alive"]]
     assert our_mounts() == before
 
@@ -84,13 +62,13 @@ def test_an_interrupted_runner_tears_down_by_itself(
         text=True,
     )
     try:
-        until("the agent's process", lambda: len(marked_processes()) == 1)
+        until("the agent's process", lambda: len(sleepers(MARK)) == 1)
         runner.send_signal(number)
         _, error = runner.communicate(timeout=DEADLINE)
     finally:
         runner.kill()
     assert runner.returncode == 130, error
-    assert not marked_processes()
+    assert not sleepers(MARK)
     [log] = tmp_path.glob("jobs/*/events.jsonl")
     last = json.loads(log.read_text().splitlines()[-1])
     assert (last["kind"], last["status"]) == ("rollout_finished", "cancelled")

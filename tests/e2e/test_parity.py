@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import docker
 import pytest
 from benchflow.options import RunOptions
 from benchflow.rollout import RunResult, run_in
@@ -157,7 +158,6 @@ def test_a_harbor_task_has_one_outcome_on_both(harbor: Outcomes, name: str) -> N
 @pytest.fixture(scope="module")
 def world(base: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Our benchmark with its world in an image of the engine, which Local takes over."""
-    docker = pytest.importorskip("docker")
     name = f"benchflow-parity-{secrets.token_hex(4)}"
     root = tmp_path_factory.mktemp("claws")
     shutil.copytree(CLAWS, root / "claws", ignore=shutil.ignore_patterns("images"))

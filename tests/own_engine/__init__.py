@@ -5,16 +5,14 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import docker
 import requests
+from watching import DEADLINE, until
 
-DEADLINE = 60.0
 _OURS = {"label": "benchflow.kind=snapshot"}
 _START = 'ip link set lo up && exec dockerd "$@"'
 
@@ -93,25 +91,3 @@ class OwnEngine:
 def docker_of_the_machine() -> Any:
     """Return a client of the machine's own engine, which is closed after a block."""
     return closing(docker.APIClient(version="1.41", timeout=60))
-
-
-def until(what: str, condition: Callable[[], bool]) -> None:
-    """Return when `condition` holds."""
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, f"never saw: {what}"
-        time.sleep(0.05)
-
-
-def sleepers(mark: str) -> list[int]:
-    """Return the processes of this machine, in whatever box, that are `sleep MARK`."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                argv = (entry / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if argv[:2] == [b"sleep", mark.encode()]:
-                found.append(int(entry.name))
-    return found

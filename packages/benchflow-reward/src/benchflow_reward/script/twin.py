@@ -85,7 +85,8 @@ async def _copy(
     """Make the box that grades.
 
     Services run on beside it, with all that they hold, as tests mean to ask them: then it takes
-    the agent's own place among them, which ends every process that was there.
+    the agent's own place among them, which ends every process that was there. Variables and
+    the model endpoint of that place stay what they were.
     """
     if not live.sandbox.spec.services:
         async with grading_box(live, spec, image) as box:

@@ -2,10 +2,11 @@
 
 import asyncio
 import socket
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from contextlib import suppress
-from types import TracebackType
 from typing import Self
+
+from benchflow_sandbox_core.closing import Closing
 
 from .head import MAX_HEAD, Head, HeadError
 
@@ -15,10 +16,11 @@ BROKEN = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, HeadE
 """What a peer does that breaks its own connection."""
 
 
-class Serving(ABC):
+class Serving(Closing):
     """Serves one listener, or what is led to it, until it is closed.
 
-    Each connection carries one request; `answer` says what becomes of it.
+    Each connection carries one request; `answer` says what becomes of it. `aclose` stops
+    listening and ends every connection.
     """
 
     def __init__(self) -> None:
@@ -49,8 +51,7 @@ class Serving(ABC):
         """Return when no request is in flight."""
         await self._idle.wait()
 
-    async def aclose(self) -> None:
-        """Stop listening and end every connection. Idempotent."""
+    async def _aclose(self) -> None:
         if self._server is not None:
             self._server.close()
         handlers = set(self._handlers)
@@ -58,17 +59,6 @@ class Serving(ABC):
             handler.cancel()
         if handlers:
             await asyncio.wait(handlers)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection to its end. `aclose` ends it, too."""

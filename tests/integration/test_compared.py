@@ -1,10 +1,37 @@
 """What the host knows of the files that an agent changed, also of an agent that is root."""
 
+import asyncio
+import os
+
 import pytest
+from benchflow_contracts import SandboxSpec
+from benchflow_sandbox_docker import DockerProvider
+from benchflow_sandbox_local import LocalProvider
 
 FORGED = """touch -r /usr/bin/env /tmp/then; cp /usr/bin/env /tmp/env
 printf X | dd of=/tmp/env bs=1 seek=200 conv=notrunc; cat /tmp/env > /usr/bin/env
 touch -r /tmp/then /usr/bin/env"""
+
+
+@pytest.fixture(params=["docker", "local"])
+def with_box(request, tmp_path):
+    """Run an async test against one sandbox of each provider."""
+    image = os.environ.get("BENCHFLOW_DOCKER_IMAGE")
+    if request.param == "docker" and image is None:
+        why = "no engine and base image: export BENCHFLOW_DOCKER_IMAGE=$(.ci/docker)"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
+
+    def run(test):
+        async def main():
+            made = DockerProvider(image=image, store=tmp_path / "store")
+            if request.param == "local":
+                made = LocalProvider(store=tmp_path / "store")
+            async with made as provider:
+                await test(await provider.create(SandboxSpec()))
+
+        asyncio.run(main())
+
+    return run
 
 
 @pytest.mark.parametrize(
