@@ -1,7 +1,10 @@
 import asyncio
 import os
+import uuid
 
+import docker
 import pytest
+from benchflow_contracts import ImageRecipe
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_docker import DockerProvider
 
@@ -41,3 +44,28 @@ def with_box(with_provider):
         return with_provider(main)
 
     return run
+
+
+@pytest.fixture
+def api():
+    client = docker.APIClient(version="1.41")
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def recipe(image, tmp_path, api):
+    """Write a context whose Dockerfile begins with our base image; its images go after."""
+    context, mark = tmp_path / "context", uuid.uuid4().hex
+    context.mkdir()
+
+    def write(dockerfile="", base=image, timeout_sec=60, **files):
+        text = f"FROM {base}\nLABEL test={mark}\n{dockerfile}"
+        for name, content in {"Dockerfile": text, **files}.items():
+            (context / name).write_text(content)
+        return ImageRecipe(context=context, timeout_sec=timeout_sec)
+
+    yield write
+    for made in api.images(filters={"label": [f"test={mark}"]}):
+        for name in set(made["RepoTags"] or ()) - {"<none>:<none>"} or {made["Id"]}:
+            api.remove_image(name)

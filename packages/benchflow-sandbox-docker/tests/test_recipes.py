@@ -6,7 +6,7 @@ import uuid
 
 import docker
 import pytest
-from benchflow_contracts import ImageRecipe, ReapPolicy, SandboxSpec
+from benchflow_contracts import ReapPolicy, SandboxSpec
 from benchflow_contracts.errors import SandboxError, SandboxTimeoutError
 from benchflow_sandbox_docker import DockerProvider
 from benchflow_sandbox_docker.building import recipes as module
@@ -25,31 +25,6 @@ async def main():
 
 asyncio.run(main())
 """
-
-
-@pytest.fixture
-def api():
-    client = docker.APIClient(version="1.41")
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def recipe(image, tmp_path, api):
-    """Write a context whose Dockerfile begins with our base image; its images go after."""
-    context, mark = tmp_path / "context", uuid.uuid4().hex
-    context.mkdir()
-
-    def write(dockerfile="", base=image, timeout_sec=60, **files):
-        text = f"FROM {base}\nLABEL test={mark}\n{dockerfile}"
-        for name, content in {"Dockerfile": text, **files}.items():
-            (context / name).write_text(content)
-        return ImageRecipe(context=context, timeout_sec=timeout_sec)
-
-    yield write
-    for made in api.images(filters={"label": [f"test={mark}"]}):
-        for name in set(made["RepoTags"] or ()) - {"<none>:<none>"} or {made["Id"]}:
-            api.remove_image(name)
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ class Facts:
     config: ImageConfig
     volumes: tuple[str, ...]
     """Directories whose files no snapshot would hold."""
+    plain: tuple[str, ...] = ()
+    """Directories that are there as if they were volumes, and are not."""
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Self:

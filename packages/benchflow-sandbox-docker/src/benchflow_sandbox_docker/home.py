@@ -4,9 +4,9 @@ from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_core.accounts import Account
 from benchflow_sandbox_core.command import Command
-from benchflow_sandbox_core.image_config import ImageConfig
 from benchflow_sandbox_native import InitError
 
+from .facts import Facts
 from .guest import run
 from .machine import DockerMachine
 from .transfer.upload import Item, put
@@ -15,7 +15,7 @@ _FIRST, _LAST = 10001, 60000
 _BASH = "/bin/bash"
 
 
-async def make_ready(machine: DockerMachine, spec: SandboxSpec, config: ImageConfig) -> None:
+async def make_ready(machine: DockerMachine, spec: SandboxSpec, facts: Facts) -> None:
     """Shut the pipes off, and make the user and the working directory when they are missing.
 
     Raises:
@@ -25,12 +25,15 @@ async def make_ready(machine: DockerMachine, spec: SandboxSpec, config: ImageCon
     if said.code:
         raise SandboxError("the pipes of the sandbox cannot be shut off from its users")
     # What the image says it has is not made up for it.
+    config = facts.config
     filled = config.fill(spec)
     name = filled.user
     account = await (_ensure(machine, name) if spec.user else machine.accounts.look_up(name))
     await put(machine, account.uid, account.gid, [Item.directory(filled.workdir)])
     if spec.entrypoint == "image" and config.workdir:
         await put(machine, 0, 0, [Item.directory(config.workdir)])
+    if facts.plain:
+        await put(machine, 0, 0, [Item.directory(path) for path in facts.plain])
     if await _has_bash(machine):
         machine.shell = _BASH
 

@@ -27,6 +27,7 @@ from .sandbox import DockerSandbox
 from .saving import Saver
 from .services import Stack
 from .sources import Sources
+from .volumes import Volumes
 from .written import Written
 
 
@@ -49,6 +50,7 @@ class Keeper:
         self.saver = Saver(engine, images, Seal(directory.parent / "seal"))
         self.disk = DiskCap(engine)
         self._written = Written(engine)
+        self._volumes = Volumes(engine)
         self._sandboxes: dict[str, DockerSandbox] = {}
         self._labels: dict[str, Label] = {}
         self._facts: dict[str, Facts] = {}
@@ -87,7 +89,7 @@ class Keeper:
     async def _create(
         self, spec: SandboxSpec, image: SandboxImage | None, labels: Mapping[str, str]
     ) -> DockerSandbox:
-        facts = await self.sources.facts(spec, image)
+        facts = await self._volumes.without(await self.sources.facts(spec, image))
         name = f"d-{secrets.token_hex(6)}"
         label = Label(name, self._owner, time.time(), dict(labels))
         stack = self._stack(label, spec)
@@ -136,7 +138,7 @@ class Keeper:
         self._containers[sandbox.id] = made["Id"]
         machine = await DockerMachine.start(self.engine, plan.name, pipes)
         try:
-            await make_ready(machine, sandbox.spec, facts.config)
+            await make_ready(machine, sandbox.spec, facts)
         except BaseException:
             machine.close()
             raise
@@ -157,7 +159,7 @@ class Keeper:
             raise SnapshotError(
                 f"the image of {sandbox.id!r} keeps {', '.join(facts.volumes)} in volumes, which "
                 "no snapshot of a container holds",
-                hint="use an image without VOLUME",
+                hint="this engine takes no image without its layers: use an image without VOLUME",
             )
         container, labels = sandbox.machine.container, self._labels[sandbox.id].labels
         work = self.images.commit(container, facts, labels)

@@ -1,0 +1,61 @@
+import pytest
+from benchflow_contracts import ReapPolicy, SandboxSpec
+
+DOCKERFILE = """
+RUN mkdir -p /data/own && echo first > /data/file && chown 7:7 /data/own
+VOLUME ["/data", "/absent/below"]
+"""
+
+
+@pytest.fixture
+def spec(recipe, api):
+    """An image with volumes. What is made of it goes after."""
+    before = {each["Name"] for each in api.volumes()["Volumes"] or ()}
+    yield SandboxSpec(recipe=recipe(DOCKERFILE), user="root")
+    # Others may use the same engine: volumes of an image have such names, and these labels.
+    after = [each for each in api.volumes()["Volumes"] or () if each["Name"] not in before]
+    assert not [each["Name"] for each in after if len(each["Name"]) == 64]
+
+
+def test_what_is_written_to_volumes_is_in_snapshots_forks_and_changes(with_provider, spec):
+    async def check(provider):
+        box = await provider.create(spec)
+        said = await box.exec("cat /data/file; stat -c %u:%g:%a /data/own /absent/below")
+        assert said.stdout == "first\n7:7:755\n0:0:755\n"
+        await box.mark()
+        assert (await box.exec("echo second >> /data/file; echo n > /absent/below/new")).ok
+        changes = await box.changes()
+        assert (changes.added, changes.changed) == (("/absent/below/new",), ("/data/file",))
+        image = await box.snapshot()
+        assert (await box.exec("echo lost >> /data/file")).ok
+        await box.restore(image)
+        fork = await provider.create(spec, image=image)
+        for each in (box, fork):
+            assert (await each.exec("cat /data/file /absent/below/new")).stdout == (
+                "first\nsecond\nn\n"
+            )
+        assert (await fork.exec("echo third > /data/file")).ok
+        again = await provider.create(spec, image=await fork.snapshot())
+        assert (await again.exec("cat /data/file")).stdout == "third\n"
+        assert (await box.exec("cat /data/file")).stdout == "first\nsecond\n"
+
+    with_provider(check)
+
+
+def test_an_image_with_volumes_is_made_over_once_and_pruned(with_provider, spec, api):
+    def twins():
+        return [each["Id"] for each in api.images(name="benchflow-plain")]
+
+    async def check(provider):
+        before = set(twins())
+        box = await provider.create(spec)
+        (made,) = set(twins()) - before
+        other = await provider.create(spec)
+        assert set(twins()) - before == {made}
+        assert (await other.exec("cat /data/file")).stdout == "first\n"
+        await box.teardown()
+        await other.teardown()
+        await provider.reap(ReapPolicy(labels={"job": "none"}, built_images=True))
+        assert made not in twins()
+
+    with_provider(check)
