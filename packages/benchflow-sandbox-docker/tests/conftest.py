@@ -54,9 +54,19 @@ def api():
 
 
 @pytest.fixture
-def recipe(image, tmp_path, api):
-    """Write a context whose Dockerfile begins with our base image; its images go after."""
-    context, mark = tmp_path / "context", uuid.uuid4().hex
+def mark(api):
+    """A word for `LABEL test=`. Images that have it go after."""
+    mark = uuid.uuid4().hex
+    yield mark
+    for made in api.images(filters={"label": [f"test={mark}"]}):
+        for name in set(made["RepoTags"] or ()) - {"<none>:<none>"} or {made["Id"]}:
+            api.remove_image(name)
+
+
+@pytest.fixture
+def recipe(image, tmp_path, mark):
+    """Write a context whose Dockerfile begins with our base image."""
+    context = tmp_path / "context"
     context.mkdir()
 
     def write(dockerfile="", base=image, timeout_sec=60, **files):
@@ -65,7 +75,4 @@ def recipe(image, tmp_path, api):
             (context / name).write_text(content)
         return ImageRecipe(context=context, timeout_sec=timeout_sec)
 
-    yield write
-    for made in api.images(filters={"label": [f"test={mark}"]}):
-        for name in set(made["RepoTags"] or ()) - {"<none>:<none>"} or {made["Id"]}:
-            api.remove_image(name)
+    return write

@@ -94,6 +94,40 @@ def test_run_changes_files_and_the_image_says_how_its_processes_run(built):
     )
 
 
+def test_here_documents_are_scripts_inputs_and_files(built, context):
+    (context / "given").write_text("given\n")
+    dockerfile = """# syntax=docker/dockerfile:1
+FROM tiny
+ARG WHO=you
+RUN <<EOF
+echo one >/made
+echo "$WHO" >>/made
+EOF
+RUN cat >>/made <<-'EOF' && echo after >>/made
+\tas it is: $WHO
+\tEOF
+RUN <<EOF
+#!/bin/env sh
+echo $0 >>/made
+EOF
+COPY --chmod=600 <<EOF /text
+"hello" $WHO \\$WHO
+EOF
+COPY given <<first <<'second' /files/
+1
+first
+$WHO
+second
+"""
+    said = "one\nyou\nas it is: $WHO\nafter\n/dev/shm/EOF\n"
+    files = '"hello" you $WHO\ngiven\n1\n$WHO\n600 644\n'
+    command = (
+        "cat /made /text /files/given /files/first /files/second; "
+        "echo $(stat -c %a /text /files/first); ls /dev/shm"
+    )
+    built(dockerfile, shows(command, said + files))
+
+
 def test_what_run_starts_ends_with_it(built):
     built("FROM tiny\nRUN sleep 1000 & echo x > /tmp/x\n", shows("cat /tmp/x", "x\n"))
 

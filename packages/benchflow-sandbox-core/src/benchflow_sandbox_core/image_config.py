@@ -21,6 +21,8 @@ class ImageConfig:
     workdir: str = ""
     """Empty is `/`."""
     entrypoint: tuple[str, ...] = ()
+    shell: tuple[str, ...] = ()
+    """What runs the shell form of RUN in images that are made from it; empty is `/bin/sh -c`."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Self:
@@ -40,6 +42,7 @@ class ImageConfig:
             user=user,
             workdir=workdir,
             entrypoint=tuple(_texts(config, "Entrypoint")),
+            shell=tuple(_texts(config, "Shell")),
         )
 
     def encode(self) -> dict[str, Any]:
@@ -49,6 +52,7 @@ class ImageConfig:
             "User": self.user,
             "WorkingDir": self.workdir,
             "Entrypoint": list(self.entrypoint),
+            **({"Shell": list(self.shell)} if self.shell else {}),
         }
 
     @property

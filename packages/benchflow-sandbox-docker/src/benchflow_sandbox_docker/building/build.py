@@ -1,6 +1,8 @@
 """One build."""
 
 import asyncio
+import io
+import os
 import stat
 import tarfile
 import tempfile
@@ -12,6 +14,7 @@ import requests
 from benchflow_contracts.errors import SandboxError, SandboxTimeoutError
 from benchflow_contracts.image import ImageRecipe
 from benchflow_sandbox_core.recipe.context import BuildContext, ContextEntry
+from benchflow_sandbox_core.recipe.dockerfile import Dockerfile
 from benchflow_sandbox_core.shield import finish
 from docker import APIClient
 from docker.errors import DockerException
@@ -27,10 +30,14 @@ _CHUNK = 65536
 class Build:
     """Makes an image of a context, in a thread that another may end."""
 
-    def __init__(self, api: APIClient, recipe: ImageRecipe, context: BuildContext) -> None:
+    def __init__(
+        self, api: APIClient, recipe: ImageRecipe, context: BuildContext, text: str
+    ) -> None:
+        """Take the place of the context's Dockerfile by `text`."""
         self._api = api
         self._recipe = recipe
         self._context = context
+        self._text = text.encode()
         self._stream: CancellableStream[Any] | None = None
         self._killed = False
 
@@ -43,7 +50,8 @@ class Build:
             SandboxTimeoutError: It took too long.
             SandboxError: It failed, with the instruction and the last of its output.
         """
-        output = BuildOutput(self._recipe.dockerfile, self._context.dockerfile, tag)
+        name = self._recipe.dockerfile
+        output = BuildOutput(name, Dockerfile.parse(self._text, name), tag)
         limit = self._recipe.timeout_sec
         running = asyncio.get_running_loop().create_task(
             asyncio.to_thread(self._build, output, {"t": tag, **options})
@@ -105,7 +113,16 @@ class Build:
             for entry in self._context.entries:
                 if self._killed:
                     return
-                _add(archive, entry)
+                if entry.path == os.path.normpath(self._recipe.dockerfile):
+                    _add_text(archive, entry, self._text)
+                else:
+                    _add(archive, entry)
+
+
+def _add_text(archive: tarfile.TarFile, entry: ContextEntry, text: bytes) -> None:
+    member = tarfile.TarInfo(entry.path)
+    member.mode, member.mtime, member.size = entry.mode, int(entry.info.st_mtime), len(text)
+    archive.addfile(member, io.BytesIO(text))
 
 
 def _add(archive: tarfile.TarFile, entry: ContextEntry) -> None:

@@ -2,12 +2,16 @@
 
 import asyncio
 import hashlib
+import os
 from collections import defaultdict
 from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.image import ImageRecipe
+from benchflow_sandbox_core.image_config import ImageConfig
 from benchflow_sandbox_core.recipe.context import BuildContext
+from benchflow_sandbox_core.recipe.dockerfile import Dockerfile
+from docker.utils import parse_repository_tag
 
 from benchflow_sandbox_docker.engine import BRIDGE, Engine, GoneError
 from benchflow_sandbox_docker.facts import Facts
@@ -15,10 +19,13 @@ from benchflow_sandbox_docker.labels import BUILT, KIND
 from benchflow_sandbox_docker.pull import PullPolicy
 
 from .build import Build
-from .dockerfile import bases
+from .documents import documents
 from .lock import locked
+from .lowering import Lowering
+from .stages import Stages
 
 _NAME = "benchflow-recipe"
+_BESIDE = "benchflow-documents"
 _LOCKS = "builds"
 
 
@@ -57,29 +64,69 @@ class Recipes:
 
     async def _find_or_make(self, recipe: ImageRecipe, context: BuildContext) -> Facts:
         own = await asyncio.to_thread(context.digest, recipe.dockerfile)
-        name = await self._name(own, context)
+        file = Dockerfile.parse(context.dockerfile.encode(), recipe.dockerfile)
+        images = Stages(file, recipe.dockerfile, {}).images()
+        name = await self._name(own, images)
         if self._policy != "always" and (found := await self._find(name)) is not None:
             return found
         async with locked(self._locks, own):
             found = None if self._policy == "always" else await self._find(name)
             if found is None:
-                await self._make(recipe, context, name)
+                lowering = await self._lower(recipe, file, own, images)
+                await self._make(recipe, context, name, lowering)
                 found = await self._find(name)
                 # A base that the engine lacked has a name in it only now.
-                now = await self._name(own, context)
+                now = await self._name(own, images)
                 if now != name:
                     await self._engine.do("tag", name, *now.split(":"))
         if found is None:
             raise SandboxError(f"the engine built {name!r} and does not have it", retryable=True)
         return found
 
-    async def _make(self, recipe: ImageRecipe, context: BuildContext, name: str) -> None:
+    async def _lower(
+        self, recipe: ImageRecipe, file: Dockerfile, own: str, images: list[str]
+    ) -> Lowering:
+        """Prepare a build, with the bases here if it needs to know them.
+
+        BuildKit asks a session for the keys of a registry, and has none here.
+        """
+        beside = f"{_BESIDE}:{own[:40]}"
+        lowering = Lowering(file, recipe.dockerfile, beside, {})
+        if lowering.needs_buildkit or any(one.documents for one in file.instructions):
+            lowering.bases = {image: await self._fetch(image) for image in images}
+        return lowering
+
+    async def _fetch(self, image: str) -> ImageConfig:
+        found = await self._find(image)
+        if found is None or self._policy == "always":
+            repository, tag = parse_repository_tag(image)
+            try:
+                await self._engine.do("pull", repository, tag or "latest")
+            except SandboxError as error:
+                raise type(error)(
+                    f"the image {image!r}, which the build needs, cannot be pulled: {error}",
+                    hint="pull it, or correct its name",
+                    retryable=error.retryable,
+                ) from error
+            found = await self._find(image)
+        return ImageConfig() if found is None else found.config
+
+    async def _make(
+        self, recipe: ImageRecipe, context: BuildContext, name: str, lowering: Lowering
+    ) -> None:
+        text, memory = lowering.text(context.dockerfile), str(_memory())
         options = {
             "labels": f'{{"{KIND}": "{BUILT}"}}',
             "networkmode": "default" if await self._engine.has_network(BRIDGE) else "none",
-            **({"pull": "1"} if self._policy == "always" else {}),
+            "memory": memory,
+            "memswap": memory,
         }
-        await Build(self._engine.api, recipe, context).run(name, options)
+        if lowering.needs_buildkit:
+            options["version"] = "2"
+        elif self._policy == "always" and not lowering.bases:
+            options["pull"] = "1"
+        async with documents(self._engine, lowering.beside, lowering.files):
+            await Build(self._engine.api, recipe, context, text).run(name, options)
 
     async def _find(self, name: str) -> Facts | None:
         try:
@@ -87,9 +134,9 @@ class Recipes:
         except GoneError:
             return None
 
-    async def _name(self, own: str, context: BuildContext) -> str:
+    async def _name(self, own: str, images: list[str]) -> str:
         whole = hashlib.sha256(own.encode())
-        for base in bases(context.dockerfile):
+        for base in images:
             found = await self._find(base)
             if found is None and self._policy == "never":
                 raise SandboxError(
@@ -98,3 +145,8 @@ class Recipes:
                 )
             whole.update(f"\0{base}\0{found.id if found else ''}".encode())
         return f"{_NAME}:{whole.hexdigest()[:40]}"
+
+
+def _memory() -> int:
+    """Return the bytes that a step of a build may take: the host needs some."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4

@@ -12,6 +12,10 @@ from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, Ta
 from benchflow_contracts.limits import ResourceLimits
 from benchflow_contracts.sandbox import ExecResult, SandboxSpec
 from benchflow_contracts.task import IMAGE_NAME
+from benchflow_sandbox_core.recipe.dockerfile import Dockerfile, Instruction
+from benchflow_sandbox_core.recipe.heredoc import command
+from benchflow_sandbox_core.recipe.scope import ARCHITECTURE, Scope
+from benchflow_sandbox_core.recipe.words import Words
 from benchflow_sandbox_core.thread import Stop, run
 
 from benchflow_sandbox_local.rootfs.source import RootSource
@@ -20,12 +24,14 @@ from benchflow_sandbox_local.sandbox import LocalSandbox
 
 from .copier import Copier
 from .copying import Copying
-from .dockerfile import Dockerfile, Instruction
 from .files import Tree
-from .stage import ARCHITECTURE, Stage, declare, global_arguments
-from .words import Words
+from .stage import Stage
 
 _TAIL = 2000
+_KNOWN = {
+    *("ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL"),
+    *("MAINTAINER", "RUN", "SHELL", "STOPSIGNAL", "USER", "VOLUME", "WORKDIR"),
+}
 _SPEC = SandboxSpec(
     user="root", workdir="/", limits=ResourceLimits(pids=16384, disk_mb=16384, output_bytes=1 << 20)
 )
@@ -72,7 +78,7 @@ class Build:
         self._name = name
         self._file = file
         self._tree = Tree.context(root, name, name)
-        self._given: dict[str, str] = {}
+        self._before = Scope.before(file.escape)
         self._parts = self._divide()
         self._made: dict[int, Stage] = {}
 
@@ -89,20 +95,24 @@ class Build:
         return f"{self._name}:{one.line}"
 
     def _divide(self) -> list[_Part]:
-        args = global_arguments()
-        parts: list[_Part] = []
+        before, parts = self._before, list[_Part]()
         for one in self._file.instructions:
-            words = Words(args, self._where(one), self._file.escape)
+            where = self._where(one)
+            if one.name not in _KNOWN:
+                raise TaskError(
+                    f"the instruction {one.name[:40]!r} is not interpreted by the local sandbox",
+                    where=where,
+                    hint="use the docker sandbox for this task",
+                )
             if one.name == "FROM":
-                parts.append(self._begin(one, words, len(parts)))
+                parts.append(self._begin(one, before.words(where), len(parts)))
             elif parts:
                 last = parts[-1]
                 parts[-1] = _Part(last.begin, last.base, last.names, (*last.body, one))
             elif one.name == "ARG":
-                declare(args, {}, one, words, self._where(one))
-                self._given = args
+                before.take(one, where)
             else:
-                raise TaskError(f"{one.name} before the first FROM", where=self._where(one))
+                raise TaskError(f"{one.name} before the first FROM", where=where)
         if not parts:
             raise TaskError("it has no FROM", where=self._name)
         return parts
@@ -137,7 +147,7 @@ class Build:
         if number is not None:
             return (await self._stage(number)).child()
         if name == "scratch":
-            return Stage.scratch(self._file.escape, self._given)
+            return Stage.scratch(self._before)
         if not re.match(IMAGE_NAME, name):
             raise TaskError(f"{name[:200]!r} is no name of an image", where=where)
         try:
@@ -146,7 +156,7 @@ class Build:
             raise type(error)(f"FROM: {error}", where=where, hint=error.hint) from error
         if source.path is None:
             raise TaskError("an image cannot be made of the host's root", where=where)
-        return Stage.on(source, self._file.escape, self._given)
+        return Stage.on(source, self._before)
 
     def _earlier(self, name: str, before: int) -> int | None:
         for number in reversed(range(before)):
@@ -182,8 +192,11 @@ class Build:
                 where=where,
                 hint="leave it out, or use the docker sandbox for this task",
             )
-        argv = (*stage.shell, one.text) if one.array is None else one.array
-        env, user, cwd = stage.variables, stage.user or "root", stage.workdir or "/"
+        scope = stage.scope
+        argv = (*scope.shell, one.text) if one.array is None else one.array
+        if one.documents:
+            argv = command(one.text, one.documents, scope.shell, where)
+        env, user, cwd = scope.variables, stage.user or "root", stage.workdir or "/"
         told = ("run", *argv, "", user, cwd, *(f"{k}={v}" for k, v in sorted(env.items())))
 
         async def act(sandbox: LocalSandbox) -> None:
@@ -234,7 +247,7 @@ class Build:
         await self._grow(stage, copying.told(("from", other.key)), act)
 
     async def _workdir(self, stage: Stage, one: Instruction, where: str) -> None:
-        stage.workdir = path = stage.path(stage.words(where).one(one.text))
+        stage.workdir = path = stage.path(stage.scope.words(where).one(one.text))
         user = stage.user or "root"
 
         async def act(sandbox: LocalSandbox) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from benchflow_contracts.errors import SandboxTimeoutError, SandboxUnsupportedError, TaskError
 from benchflow_contracts.image import ImageRecipe
 from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_sandbox_core.recipe.dockerfile import Dockerfile
 
 from benchflow_sandbox_local.rootfs.finder import ImageFinder
 from benchflow_sandbox_local.rootfs.record import ImageRecord
@@ -17,7 +18,6 @@ from benchflow_sandbox_local.rootfs.source import RootSource
 from benchflow_sandbox_local.rootfs.store import ImageStore, digest_of
 
 from .build import Boxes, Build
-from .dockerfile import Dockerfile
 
 _MAX_BYTES = 1 << 20
 

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, TaskError
+from benchflow_sandbox_core.recipe.dockerfile import Instruction
+from benchflow_sandbox_core.recipe.heredoc import begun_by
 from benchflow_sandbox_core.thread import Stop
 
 from benchflow_sandbox_local.box.syscalls import RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS, openat2
 from benchflow_sandbox_local.rootfs.archive import extract
 
 from .copier import Copier
-from .dockerfile import Instruction
 from .files import Tree
 from .stage import Stage
 
@@ -35,6 +36,8 @@ class Copying:
     chown: str
     mode: int | None
     unpacks: bool
+    documents: tuple[tuple[str, str], ...]
+    """Names and texts of files that the instruction itself holds, copied after the sources."""
     where: str
 
     @classmethod
@@ -45,15 +48,18 @@ class Copying:
             TaskError: It is malformed.
             SandboxUnsupportedError: It needs the network, or what is not interpreted here.
         """
-        words, flags = stage.words(where), dict(one.flags)
+        words, flags = stage.scope.words(where), dict(one.flags)
         if unknown := sorted(set(flags) - _FLAGS[one.name]):
             raise SandboxUnsupportedError(
                 f"{one.name} --{unknown[0]} is not interpreted by the local sandbox",
                 where=where,
                 hint="use the docker sandbox for this task",
             )
-        named = words.split(one.text) if one.array is None else [*map(words.one, one.array)]
-        if len(named) < 2:
+        raw = words.raw(one.text) if one.array is None else list(one.array)
+        if one.documents:
+            raw = [word for word in raw if begun_by(word, where) is None]
+        named, count = [words.one(word) for word in raw], len(raw) + len(one.documents)
+        if not named or count < 2:
             raise TaskError(f"{one.name} needs a source and a target", where=where)
         remote = next((name for name in named[:-1] if name.startswith(_REMOTE)), None)
         if remote is not None:
@@ -63,7 +69,7 @@ class Copying:
                 hint="put the file into the context, or use the docker sandbox",
             )
         last = named[-1]
-        directory = last.endswith(("/", "/.")) or last == "." or len(named) > 2
+        directory = last.endswith(("/", "/.")) or last == "." or count > 2
         return cls(
             sources=tuple(named[:-1]),
             target=stage.path(last).rstrip("/") + ("/" if directory else ""),
@@ -71,13 +77,15 @@ class Copying:
             chown=words.one(flags.get("chown", "")),
             mode=_mode(words.one(flags.get("chmod", "")), where),
             unpacks=one.name == "ADD",
+            documents=tuple((each.name, each.content(words)) for each in one.documents),
             where=where,
         )
 
     def told(self, found: Sequence[str]) -> tuple[str, ...]:
         """Return what makes the result, with what is known of the sources."""
         options = (self.target, self.chown, str(self.mode), str(self.unpacks))
-        return ("copy", *options, *self.sources, *found)
+        texts = (text for document in self.documents for text in document)
+        return ("copy", *options, *self.sources, *found, *texts)
 
     def digests(self, tree: Tree) -> list[str]:
         """Return what is the same for the same files of the context."""
@@ -90,6 +98,17 @@ class Copying:
         found = [path for source in self.sources for path in tree.find(source)]
         for path in found:
             self._one(tree, root, path, copier, several=len(found) > 1)
+        if self.documents:
+            self._write(copier)
+
+    def _write(self, copier: Copier) -> None:
+        with tempfile.TemporaryDirectory(prefix="benchflow-copy-") as directory:
+            for name, text in self.documents:
+                path = Path(directory) / name
+                path.write_text(text, encoding="utf-8", newline="")
+                path.chmod(0o644)
+                tree = Tree(Path(directory), self.where)
+                self._one(tree, Path(directory), name, copier, several=False)
 
     def copy_inside(self, root: int, copier: Copier) -> None:
         """Copy from the root of another box in which nothing runs."""

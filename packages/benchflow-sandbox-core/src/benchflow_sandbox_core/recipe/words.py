@@ -23,11 +23,11 @@ class Words:
         Raises:
             TaskError: A quote is not closed, or a variable is malformed.
         """
-        return [self.one(word) for word in self._raw(text)]
+        return [self.one(word) for word in self.raw(text)]
 
     def pairs(self, text: str) -> dict[str, str]:
         """Read `NAME=VALUE …`, or one `NAME VALUE` of old."""
-        raw = self._raw(text)
+        raw = self.raw(text)
         name, blank, value = text.partition(" ")
         if "=" not in raw[0]:
             if not blank:
@@ -65,6 +65,20 @@ class Words:
             place += 1
         return "".join(out)
 
+    def document(self, text: str) -> str:
+        """Resolve the variables of a here-document, in which quotes mean nothing."""
+        out, place = list[str](), 0
+        while place < len(text):
+            if text[place] == "$":
+                value, place = self._variable(text, place + 1)
+                out.append(value)
+                continue
+            # The escape of here-documents is never another.
+            place += text[place] == "\\"
+            out.append(text[place : place + 1])
+            place += 1
+        return "".join(out)
+
     def _variable(self, text: str, place: int) -> tuple[str, int]:
         """Return the value of the variable that begins at `place`, and where it ends."""
         if text[place : place + 1] != "{":
@@ -85,7 +99,8 @@ class Words:
             return self.one(match[3]), match.end()
         return value or "", match.end()
 
-    def _raw(self, text: str) -> list[str]:
+    def raw(self, text: str) -> list[str]:
+        """Split as `split` does, and leave variables and quotes as they are."""
         words, word, quote, escaped = list[str](), "", "", False
         for char in text:
             if escaped:

@@ -2,8 +2,9 @@
 
 import pytest
 from benchflow_contracts.errors import BenchFlowError, TaskError
-from benchflow_sandbox_local.build.dockerfile import Dockerfile
-from benchflow_sandbox_local.build.words import Words
+from benchflow_sandbox_core.recipe.dockerfile import Dockerfile
+from benchflow_sandbox_core.recipe.heredoc import command
+from benchflow_sandbox_core.recipe.words import Words
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,14 +32,14 @@ def test_flags_and_arrays_are_read():
     ("text", "where", "what"),
     [
         ("", "Dockerfile", "no instruction"),
-        ("FROM x\nONBUILD RUN true", "Dockerfile:2", "ONBUILD"),
-        ("FROM x\nRUN cat <<EOF\nhi\nEOF", "Dockerfile:2", "here-document"),
-        ("FROM x\n\nCOPY <<-'EOF' /a\nhi\nEOF", "Dockerfile:3", "here-document"),
+        ("FROM x\nRUN cat <<EOF\nhi\n EOF", "Dockerfile:2", "does not end"),
+        ("FROM x\n\nCOPY <<$A /a\nhi\nEOF", "Dockerfile:3", "cannot end"),
+        ("FROM x\nCOPY <<../up /a\nhi\n../up", "Dockerfile:2", "cannot end"),
         ("FROM x\nRUN", "Dockerfile:2", "says nothing"),
         ("# escape=x\nFROM x", "Dockerfile:1", "escape"),
     ],
 )
-def test_what_is_not_interpreted_is_refused_with_its_line(text, where, what):
+def test_what_is_malformed_is_refused_with_its_line(text, where, what):
     with pytest.raises(TaskError, match=what) as refused:
         parse(text)
     assert refused.value.where == where
@@ -46,6 +47,73 @@ def test_what_is_not_interpreted_is_refused_with_its_line(text, where, what):
 
 def test_a_here_string_is_no_here_document():
     assert parse("FROM x\nRUN cat <<< word\nRUN echo $((1<<2))")[1][2] == "cat <<< word"
+
+
+DOCUMENTS = """FROM x
+RUN one <<A && \\
+  # still the command
+  two <<-'B'
+first $X
+A
+\tsecond
+\tB
+COPY <<"c d" /c
+  three \\
+# no comment
+c d
+RUN ["cat", "<<E"]
+RUN last
+"""
+
+
+def test_here_documents_are_taken_in_their_order_and_end_at_their_word():
+    run, copy, array, last = Dockerfile.parse(DOCUMENTS.encode()).instructions[1:]
+    assert (run.line, run.last, run.text) == (2, 8, "one <<A &&   two <<-'B'")
+    assert [(d.name, d.text, d.expands) for d in run.documents] == [
+        ("A", "first $X\n", True),
+        ("B", "second\n", False),
+    ]
+    assert [(d.name, d.text) for d in copy.documents] == [("c d", "  three \\\n# no comment\n")]
+    assert (array.documents, last.line) == ((), 14)
+
+
+@pytest.mark.parametrize(
+    ("dockerfile", "argv"),
+    [
+        ("RUN <<EOF\na\n\tb $X\nEOF", ("sh", "-c", "a\n\tb $X\n")),
+        ("RUN <<-EOF\n\ta\n\tEOF", ("sh", "-c", "a\n")),
+        ("RUN cat <<'E' >f\na\nE", ("sh", "-c", "cat <<'E' >f\na\nE")),
+        ("RUN <<A cat <<B\na\nA\nb\nB", ("sh", "-c", "<<A cat <<B\na\nA\nb\nB")),
+    ],
+)
+def test_a_script_is_the_shells_and_what_a_command_reads_too(dockerfile, argv):
+    (one,) = Dockerfile.parse(dockerfile.encode()).instructions
+    assert command(one.text, one.documents, ("sh", "-c"), "here") == argv
+
+
+def test_a_script_may_name_its_interpreter():
+    text = b"RUN <<EOF\n#!/usr/bin/env python3 -u\nprint(1)\nEOF"
+    (one,) = Dockerfile.parse(text).instructions
+    argv = command(one.text, one.documents, ("sh", "-c"), "here")
+    assert argv[-3:] == ("/usr/bin/env", "python3 -u", "/dev/shm/EOF")
+    assert argv[-4] == "#!/usr/bin/env python3 -u\nprint(1)\n"
+
+
+def test_variables_of_a_document_are_resolved_and_its_quotes_stay():
+    words = Words({"A": "1"}, "here", "`")
+    assert words.document("'$A' \"${B:-2}\" \\$A \\\\ `") == "'1' \"2\" $A \\ `"
+
+
+@given(st.text("<-EOF'\"$\\ \t\r\n#!/x", max_size=80))
+def test_any_document_is_read_or_a_typed_error(text):
+    try:
+        file = Dockerfile.parse(f"RUN {text}\nEOF\n".encode())
+        for one in file.instructions:
+            assert 1 <= one.line <= one.last
+            for document in one.documents:
+                document.content(Words({}, "here"))
+    except TaskError as error:
+        assert error.where in {"here"} or error.where.startswith("Dockerfile:")  # noqa: PT017
 
 
 @given(st.binary(max_size=400))

@@ -1,0 +1,117 @@
+"""A Dockerfile of today, as a builder of the engine takes it."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from benchflow_contracts.errors import TaskError
+from benchflow_sandbox_core.image_config import ImageConfig
+from benchflow_sandbox_core.recipe.dockerfile import Dockerfile, Instruction
+from benchflow_sandbox_core.recipe.heredoc import begun_by, command
+from benchflow_sandbox_core.recipe.scope import Scope
+
+from .stages import Stages
+
+_LONGEST = 65_000
+"""Bytes of a line that the classic builder and BuildKit before 0.11 take."""
+_OLD = {
+    "RUN": frozenset[str](),
+    "COPY": frozenset({"from", "chown"}),
+    "ADD": frozenset({"chown"}),
+}
+"""Flags that the classic builder knows."""
+_PLATFORM = re.compile(r"\b(TARGET|BUILD)(PLATFORM|OS|ARCH|VARIANT)\b")
+
+
+@dataclass(slots=True)
+class Lowering:
+    """Writes here-documents as what every engine knows, each line where it was.
+
+    Scripts become arguments of the shell; files become those of an image of their own, from
+    which they are copied, so that `COPY .` does not take them along.
+    """
+
+    file: Dockerfile
+    name: str
+    beside: str
+    """The image of the files."""
+    bases: Mapping[str, ImageConfig]
+    files: dict[str, str] = field(default_factory=dict[str, str])
+    """What that image must hold."""
+
+    def text(self, text: str) -> str:
+        """Return the file with the same instructions at the same lines.
+
+        Raises:
+            TaskError: A here-document is malformed, or longer than a line of a Dockerfile may be.
+        """
+        lines = text.removeprefix("\ufeff").split("\n")
+        # The engine would fetch the frontend that is named there.
+        top = [f"# escape={self.file.escape}", *["#"] * self.file.directives]
+        lines[: self.file.directives] = top[: self.file.directives]
+        if any(one.documents for one in self.file.instructions):
+            for one, scope in Stages(self.file, self.name, self.bases).scopes():
+                if one.documents:
+                    self._put(lines, one, self._documented(one, scope))
+        for one in self.file.instructions:
+            if "link" in dict(one.flags) and not one.documents:
+                self._put(lines, one, [f"{_head(one)} {one.text}"])
+        return "\n".join(lines)
+
+    @property
+    def needs_buildkit(self) -> bool:
+        """Whether the classic builder would refuse it, or know less of the platform."""
+        for one in self.file.instructions:
+            known = _OLD.get(one.name)
+            if known is not None and not {name for name, _ in one.flags} <= known | {"link"}:
+                return True
+            if one.name in {"ARG", "FROM"} and _PLATFORM.search(f"{one.text} {one.flags}"):
+                return True
+        return False
+
+    def _put(self, lines: list[str], one: Instruction, new: list[str]) -> None:
+        if any(len(line.encode()) > _LONGEST for line in new):
+            raise TaskError(
+                f"a here-document is longer than the {_LONGEST} bytes of a line",
+                where=f"{self.name}:{one.line}",
+                hint="put it into a file of the context",
+            )
+        room = one.last - one.line + 1
+        lines[one.line - 1 : one.last] = new + [""] * (room - len(new))
+
+    def _documented(self, one: Instruction, scope: Scope) -> list[str]:
+        where = f"{self.name}:{one.line}"
+        if one.name == "RUN":
+            argv = command(one.text, one.documents, scope.shell, where)
+            return [f"{_head(one)} {json.dumps(argv)}"]
+        words = scope.words(where)
+        raw = [word for word in words.raw(one.text) if begun_by(word, where) is None]
+        if not raw:
+            raise TaskError(f"{one.name} needs a target", where=where)
+        *sources, target = raw
+        if len(sources) + len(one.documents) > 1 and not target.endswith("/"):
+            raise TaskError(f"{target[:80]!r} must end with / for several files", where=where)
+        made = [f"{_head(one)} {json.dumps([*sources, target])}"] if sources else []
+        place = f"/{one.line}"
+        for document in one.documents:
+            self.files[f"{place}/{document.name}"] = document.content(words)
+        names = [_literal(f"{place}/{document.name}", where) for document in one.documents]
+        flags = [f"--{key}={value}" for key, value in one.flags if key in {"chown", "chmod"}]
+        copy = " ".join(["COPY", f"--from={self.beside}", *flags, json.dumps([*names, target])])
+        return [*made, copy]
+
+
+def _head(one: Instruction) -> str:
+    kept = [f"--{key}={value}" if value else f"--{key}" for key, value in one.flags]
+    return " ".join([one.name, *(flag for flag in kept if not flag.startswith("--link"))])
+
+
+def _literal(path: str, where: str) -> str:
+    if not re.fullmatch(r"[\w./-]+", path, re.ASCII):
+        raise TaskError(
+            f"the here-document {path[:80]!r} is no plain name of a file",
+            where=where,
+            hint="let letters, digits, dots, dashes and underscores name it",
+        )
+    return path

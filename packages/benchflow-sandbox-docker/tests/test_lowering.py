@@ -1,0 +1,128 @@
+from base64 import b64encode
+
+import pytest
+from benchflow_contracts.errors import TaskError
+from benchflow_sandbox_core.image_config import ImageConfig
+from benchflow_sandbox_core.recipe.dockerfile import Dockerfile
+from benchflow_sandbox_docker.building.lowering import Lowering
+from benchflow_sandbox_docker.building.stages import Stages
+from benchflow_sandbox_docker.building.trace import read_trace
+from hypothesis import given
+from hypothesis import strategies as st
+
+TEXT = """# syntax=docker/dockerfile:1
+# escape=`
+ARG BASE=debian:12
+ARG NONE
+FROM --platform=linux/amd64 golang:1 AS Build
+RUN one `
+    # a comment between
+    two
+from ${BASE}-slim
+FROM build
+FROM scratch as last
+FROM $NONE
+COPY --from=build a b
+COPY --from=0 a b
+COPY --from=tool/one:2 a b
+RUN --mount=from=tool:3,target=/x true
+FROM golang:1
+FROM golang:1 as golang:1
+"""
+
+
+def lowered(text, **bases):
+    file = Dockerfile.parse(text.encode())
+    lowering = Lowering(file, "Dockerfile", "beside:1", bases)
+    return lowering, lowering.text(text)
+
+
+def test_images_are_told_from_stages_and_arguments_resolved():
+    found = Stages(Dockerfile.parse(TEXT.encode()), "Dockerfile", {}).images()
+    assert found == ["golang:1", "debian:12-slim", "tool/one:2", "tool:3"]
+
+
+def test_the_frontend_is_the_engines_own_and_every_line_stays_where_it_is():
+    _, text = lowered(TEXT)
+    assert text.split("\n")[:2] == ["# escape=`", "#"]
+    assert text.split("\n")[2:] == TEXT.split("\n")[2:]
+
+
+def test_documents_become_arguments_and_files_of_an_image_beside():
+    text = """FROM base AS one
+ENV A=1
+SHELL ["bash", "-e", "-c"]
+RUN --network=none <<EOF
+echo "$A"
+EOF
+FROM one
+COPY --link --chown=1:2 given <<first <<'second' /to/
+$A $B
+first
+$A
+second
+COPY --link \\
+  a b
+RUN last
+"""
+    lowering, made = lowered(text, base=ImageConfig(env={"B": "2"}))
+    assert made.split("\n") == [
+        *text.split("\n")[:3],
+        'RUN --network=none ["bash", "-e", "-c", "echo \\"$A\\"\\n"]',
+        *("", "", "FROM one"),
+        'COPY --chown=1:2 ["given", "/to/"]',
+        'COPY --from=beside:1 --chown=1:2 ["/8/first", "/8/second", "/to/"]',
+        *("", "", "", "COPY a b", "", "RUN last", ""),
+    ]
+    assert lowering.files == {"/8/first": "1 2\n", "/8/second": "$A\n"}
+
+
+@pytest.mark.parametrize(
+    ("line", "needs"),
+    [
+        ("RUN <<EOF\nEOF", False),
+        ("COPY --link --chown=1 a b", False),
+        ("COPY --chmod=644 a b", True),
+        ("ADD --checksum=sha256:0 a b", True),
+        ("RUN --mount=type=cache,target=/x true", True),
+        ("ARG TARGETARCH", True),
+        ("HEALTHCHECK --interval=1s CMD true", False),
+    ],
+)
+def test_buildkit_is_asked_for_what_it_alone_knows(line, needs):
+    assert lowered(f"FROM x\n{line}\n")[0].needs_buildkit is needs
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("COPY <<a <<b /to\na\nb", "end with /"),
+        ("COPY <<EOF\nEOF", "needs a target"),
+        ("COPY <<'a b' /to\na b", "no plain name"),
+        (f"RUN <<EOF\n{'x' * 65000}\nEOF", "longer than"),
+    ],
+)
+def test_what_no_builder_would_take_is_refused_with_its_line(text, what):
+    with pytest.raises(TaskError, match=what) as refused:
+        lowered(f"FROM x\n{text}\n")
+    assert refused.value.where == "Dockerfile:2"
+
+
+@given(st.lists(st.sampled_from(["RUN <<A", "COPY <<A", "A", "ARG X", " /t", "#", "\\", "ENV $X"])))
+def test_any_file_is_lowered_line_by_line_or_refused(lines):
+    text = "\n".join(["FROM x", *lines])
+    try:
+        _, made = lowered(text)
+    except TaskError as error:
+        assert error.where.startswith("Dockerfile")  # noqa: PT017 - either is right
+    else:
+        assert made.count("\n") == text.count("\n")
+        before, after = Dockerfile.parse(text.encode()), Dockerfile.parse(made.encode())
+        assert [one.line for one in after.instructions] == [one.line for one in before.instructions]
+        assert not any(one.documents for one in after.instructions)
+
+
+@given(st.binary(max_size=60))
+def test_any_trace_is_read(data):
+    list(read_trace(b64encode(data).decode()))
+    list(read_trace(data.decode("latin-1")))
