@@ -337,6 +337,44 @@ class AcceptsEveryNetwork(FakeSandboxProvider):
             return await super().create(spec.model_copy(update={"network": "none"}), **rest)
 
 
+class AcceptsEverySwitch(FakeSandboxProvider):
+    async def create(self, spec, **rest):
+        return await super().create(spec.model_copy(update={"switches": ()}), **rest)
+
+
+class SwitchesSilently(FakeSandbox):
+    async def switch_network(self, mode, allowed_hosts=()):
+        del mode, allowed_hosts
+
+
+class SwitchesToAnything(FakeSandbox):
+    async def switch_network(self, mode, allowed_hosts=()):
+        hosts = tuple(allowed_hosts)
+        self._spec = self.spec.model_copy(update={"network": mode, "allowed_hosts": hosts})
+
+
+class SwitchEndsProcesses(FakeSandbox):
+    async def switch_network(self, mode, allowed_hosts=()):
+        await super().switch_network(mode, allowed_hosts)
+        await self.machine.halt()
+
+
+class RestoreForgetsTheSwitch(FakeSandbox):
+    async def restore(self, image):
+        await super().restore(image)
+        self._spec = self.spec.model_copy(update={"network": "model-only"})
+
+
+class SwitchesTheNameAlone(FakeSandbox):
+    async def exec(self, cmd, *, user=None, **rest):
+        return await super().exec(cmd, user=user or "agent", **rest)
+
+
+class SwitchesToNobody(FakeSandbox):
+    async def switch_user(self, user):
+        self._spec = self.spec.model_copy(update={"user": user})
+
+
 class RepeatsIds(FakeSandbox):
     id = "always-the-same"
 
@@ -380,6 +418,12 @@ BROKEN_SANDBOXES = [
     (RestoreKeepsProcesses, "restore_ends_all_processes"),
     (RestoreDoesNothing, "restore_rolls_the_files_back"),
     (WorksAfterTeardown, "teardown_may_be_repeated"),
+    (SwitchesSilently, "the_spec_tells_the_network_of_now"),
+    (SwitchEndsProcesses, "the_spec_tells_the_network_of_now"),
+    (SwitchesToAnything, "a_network_that_was_not_named_is_refused"),
+    (RestoreForgetsTheSwitch, "a_restored_sandbox_has_the_network_of_now"),
+    (SwitchesTheNameAlone, "the_default_user_changes"),
+    (SwitchesToNobody, "a_user_that_is_not_there_is_refused"),
     (RepeatsIds, "sandboxes_have_ids_and_specs_of_their_own"),
 ]
 
@@ -391,6 +435,7 @@ BROKEN_PROVIDERS = [
     (DropsLabels, "labels_show_in_the_records"),
     (ReapsTheLiving, "reap_leaves_live_sandboxes_alone"),
     (LeavesSandboxes, "closing_the_provider_leaves_no_sandbox"),
+    (AcceptsEverySwitch, "a_switch_that_cannot_be_is_refused_at_once"),
     (AcceptsEveryNetwork, "an_unsupported_network_is_refused"),
 ]
 

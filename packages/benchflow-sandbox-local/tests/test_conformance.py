@@ -10,6 +10,7 @@ def test_the_provider_keeps_every_promise_of_the_contract(with_provider):
     # What is not claimed, and nothing else, is skipped.
     assert {r.reason for r in results if r.status == "skipped"} <= {
         "capabilities: no live snapshots",
+        "capabilities: no network mode public",
         "every level is supported",
         "capabilities: there are live snapshots",
         "not claimed: one of a living owner is not reaped",

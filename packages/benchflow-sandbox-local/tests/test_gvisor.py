@@ -61,6 +61,8 @@ def test_a_gvisor_box_keeps_every_promise_of_the_contract(with_provider):
         "every level is supported",
         "not claimed: one of a living owner is not reaped",
         "capabilities: there are live snapshots",
+        "capabilities: no network mode allowlist",
+        "capabilities: no network mode public",
         "capabilities: no pids limit",
         "capabilities: no memory limit",
     }

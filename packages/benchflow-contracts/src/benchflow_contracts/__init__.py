@@ -140,6 +140,7 @@ from .service import (
     ServiceSpec,
 )
 from .step import Observation, Step, StopReason, ToolCall, ToolStatus, Usage
+from .switched import SwitchedSandbox
 from .task import (
     IMAGE_NAME,
     Artifact,
@@ -310,6 +311,7 @@ __all__ = [
     "StepHandler",
     "StopReason",
     "StoreError",
+    "SwitchedSandbox",
     "TableDiff",
     "TableState",
     "Task",

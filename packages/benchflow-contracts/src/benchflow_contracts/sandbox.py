@@ -70,8 +70,10 @@ class SandboxSpec(Model):
     network: NetworkMode = "none"
     allowed_hosts: tuple[str, ...] = ()
     """For `allowlist`: names, `*.example.org`, addresses and CIDR blocks, without ports."""
+    switches: tuple[NetworkMode, ...] = ()
+    """All that `network` may become while it runs, by `SwitchedSandbox.switch_network`."""
     model: ModelEndpoint | None = None
-    """Needs another network than `none`."""
+    """Needs another network than `none`, among `switches` too."""
     ports: tuple[int, ...] = ()
     limits: ResourceLimits = ResourceLimits()
     services: tuple[ServiceSpec, ...] = ()

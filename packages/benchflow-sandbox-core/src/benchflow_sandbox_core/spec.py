@@ -1,7 +1,9 @@
 """What no sandbox of this host can be, whatever keeps it apart."""
 
+from collections.abc import Sequence
+
 from benchflow_contracts.errors import SandboxUnsupportedError, UsageError
-from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_contracts.sandbox import NetworkMode, SandboxSpec
 
 from .proxy.allowlist import Allowlist
 from .relay.upstream import Upstream
@@ -30,14 +32,39 @@ def check_spec(spec: SandboxSpec, *, services: bool = False) -> None:
                 f"{path!r} is not a path inside a sandbox",
                 hint="name an absolute path without '..'",
             )
-    if spec.model is not None and spec.network == "none":
+    if spec.model is not None and "none" in {spec.network, *spec.switches}:
         raise SandboxUnsupportedError(
             "a model endpoint needs another network than 'none'", hint="use 'model-only'"
         )
     if spec.model is not None:
         Upstream.of(spec.model)
+    listed(spec)
+
+
+def listed(spec: SandboxSpec) -> Allowlist:
+    """Return whom the proxy lets through: nobody, where the network is no allowlist.
+
+    Raises:
+        UsageError: A host is none, or means nothing in this network.
+    """
     if spec.allowed_hosts and spec.network != "allowlist":
         raise UsageError(
             f"allowed hosts mean nothing in network {spec.network!r}", hint="use 'allowlist'"
         )
-    Allowlist.parse(spec.allowed_hosts)
+    return Allowlist.parse(spec.allowed_hosts)
+
+
+def switched(spec: SandboxSpec, mode: NetworkMode, hosts: Sequence[str]) -> SandboxSpec:
+    """Return the spec of a sandbox whose network is switched.
+
+    Raises:
+        SandboxUnsupportedError: It was not made to have this one.
+        UsageError: A host is none, or means nothing in this network.
+    """
+    if mode not in {spec.network, *spec.switches}:
+        raise SandboxUnsupportedError(
+            f"the sandbox was not made to have network {mode!r}", hint="name it in `switches`"
+        )
+    new = spec.model_copy(update={"network": mode, "allowed_hosts": tuple(hosts)})
+    listed(new)
+    return new

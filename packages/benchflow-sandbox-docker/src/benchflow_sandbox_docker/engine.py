@@ -28,6 +28,8 @@ _API = "1.41"
 
 BRIDGE = "bridge"
 """The engine's network that leads to the public."""
+NOTHING = "none"
+"""The engine's network that leads nowhere."""
 
 
 class GoneError(SandboxError):

@@ -5,6 +5,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from benchflow_contracts.compared import FileChanges
@@ -16,7 +17,7 @@ from benchflow_sandbox_core.owner import ProcessIdentity
 from benchflow_sandbox_core.shield import finish_or
 
 from .disk import DiskCap
-from .engine import BRIDGE, Engine, GoneError
+from .engine import BRIDGE, NOTHING, Engine, GoneError
 from .facts import Facts
 from .home import make_ready
 from .images import Images
@@ -68,7 +69,7 @@ class Keeper:
         Raises:
             SandboxError: It did not start; nothing is left behind.
         """
-        if spec.network == "public" and not await self.engine.has_network(BRIDGE):
+        if "public" in {spec.network, *spec.switches} and not await self.engine.has_network(BRIDGE):
             raise SandboxUnsupportedError(
                 "the engine has no network 'bridge' to the public",
                 hint="start dockerd without --bridge=none",
@@ -207,6 +208,24 @@ class Keeper:
             self._parents.pop(sandbox.id, None)
             self._written.forget(sandbox.id)
             await self.images.sweep()
+
+    async def cut(self, sandbox: DockerSandbox) -> None:
+        """Take a container off the way to the public: what is open there goes nowhere."""
+        await self.engine.do(
+            "disconnect_container_from_network", sandbox.machine.container, BRIDGE, force=True
+        )
+
+    async def route(self, sandbox: DockerSandbox) -> None:
+        """Put a container on the way to the public.
+
+        Raises:
+            SandboxError: The engine refused; nothing is reached.
+        """
+        container = sandbox.machine.container
+        with suppress(SandboxError):
+            # No other network can be beside it; one that has none is on none of ours.
+            await self.engine.do("disconnect_container_from_network", container, NOTHING)
+        await self.engine.do("connect_container_to_network", container, BRIDGE)
 
     async def _remove_container(self, sandbox: DockerSandbox) -> None:
         try:

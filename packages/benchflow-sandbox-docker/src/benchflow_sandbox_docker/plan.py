@@ -10,7 +10,7 @@ from benchflow_sandbox_core.proxy.inside import proxy_port
 from benchflow_sandbox_core.spec import check_spec
 from benchflow_sandbox_native import guest_path
 
-from .engine import BRIDGE
+from .engine import BRIDGE, NOTHING
 
 CAPABILITIES = (
     "CHOWN",
@@ -25,9 +25,9 @@ CAPABILITIES = (
 )
 """What package managers and services need of root, and what takes all of it from other users."""
 NETWORKS: dict[NetworkMode, str] = {
-    "none": "none",
-    "model-only": "none",
-    "allowlist": "none",
+    "none": NOTHING,
+    "model-only": NOTHING,
+    "allowlist": NOTHING,
     "public": BRIDGE,
 }
 

@@ -11,6 +11,7 @@ from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, Sn
 from benchflow_contracts.sandbox import (
     Endpoint,
     ExecResult,
+    NetworkMode,
     Process,
     SandboxImage,
     SandboxSpec,
@@ -24,13 +25,13 @@ from benchflow_sandbox_core.guest.doorman import Doorman
 from benchflow_sandbox_core.guest.port import connect_port
 from benchflow_sandbox_core.image_config import ImageConfig
 from benchflow_sandbox_core.process import BoxProcess
-from benchflow_sandbox_core.proxy.allowlist import Allowlist
-from benchflow_sandbox_core.proxy.inside import proxy_environment
+from benchflow_sandbox_core.proxy.inside import proxy_environment, proxy_port
 from benchflow_sandbox_core.proxy.server import Proxy
 from benchflow_sandbox_core.relay.server import Relay
 from benchflow_sandbox_core.relay.serving import Serving
 from benchflow_sandbox_core.relay.upstream import Upstream
 from benchflow_sandbox_core.shield import finish
+from benchflow_sandbox_core.spec import listed, switched
 from benchflow_sandbox_core.thread import Stop, run
 
 from .engine import Engine
@@ -74,6 +75,14 @@ class Keeper(Protocol):
         """Remove the container; let the sandbox adopt another, made from `image`."""
         ...
 
+    async def cut(self, sandbox: "DockerSandbox") -> None:
+        """Take away the way to the public."""
+        ...
+
+    async def route(self, sandbox: "DockerSandbox") -> None:
+        """Give a way to the public."""
+        ...
+
     async def remove(self, sandbox: "DockerSandbox") -> None:
         """Remove the container and everything of it."""
         ...
@@ -95,6 +104,7 @@ class DockerSandbox:
         self._entrypoint: Entrypoint | None = None
         self._doorman: Doorman | None = None
         self._servings = list[Serving]()
+        self._proxy: Proxy | None = None
         self._forwards = Forwards(self.connect)
         self._holding = Holding(keeper.engine)
         self._changing = asyncio.Lock()
@@ -124,9 +134,30 @@ class DockerSandbox:
         # In the order in which the plan names their ports.
         if self._spec.model is not None:
             self._servings.append(Relay(Upstream.of(self._spec.model)))
-        if self._spec.network == "allowlist":
-            self._servings.append(Proxy(Allowlist.parse(self._spec.allowed_hosts)))
+        self._proxy = None
+        if proxy_port(self._spec) is not None:
+            self._proxy = Proxy(listed(self._spec))
+            self._servings.append(self._proxy)
         self._doorman = Doorman(machine, *self._servings)
+
+    async def switch_network(self, mode: NetworkMode, allowed_hosts: Sequence[str] = ()) -> None:
+        """Let the inside reach something else, by the proxy or by the engine's own network."""
+        async with self._changing:
+            _, spec = self.machine, switched(self._spec, mode, allowed_hosts)
+            routed = self._spec.network == "public"
+            if routed and mode != "public":
+                await self._keeper.cut(self)
+            self._spec = spec
+            if self._proxy is not None:
+                await self._proxy.switch(listed(spec))
+            if mode == "public" and not routed:
+                await self._keeper.route(self)
+
+    async def switch_user(self, user: str) -> None:
+        """Let `user`, who must be there, be who runs what names nobody."""
+        async with self._alive():
+            await self._account(user)
+        self._spec = self._spec.model_copy(update={"user": user})
 
     async def start_entrypoint(self) -> None:
         """Start the spec's entrypoint: its own as root, or the image's as the image says.

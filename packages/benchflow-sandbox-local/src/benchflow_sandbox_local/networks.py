@@ -13,8 +13,9 @@ GUEST: frozenset[NetworkMode] = frozenset({"none", "model-only"})
 
 def refuse_network(spec: SandboxSpec, known: AbstractSet[NetworkMode]) -> None:
     """Raise `SandboxUnsupportedError` for a network that this provider does not have."""
-    if spec.network not in known:
-        raise SandboxUnsupportedError(
-            f"the local provider has no network {spec.network!r}",
-            hint="--sandbox docker has; --offline runs the task without",
-        )
+    for mode in (spec.network, *spec.switches):
+        if mode not in known:
+            raise SandboxUnsupportedError(
+                f"the local provider has no network {mode!r}",
+                hint="--sandbox docker has; --offline runs the task without",
+            )

@@ -14,6 +14,7 @@ from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, Sn
 from benchflow_contracts.sandbox import (
     Endpoint,
     ExecResult,
+    NetworkMode,
     SandboxImage,
     SandboxSpec,
     SnapshotLevel,
@@ -26,13 +27,13 @@ from benchflow_sandbox_core.freezing import Freezer
 from benchflow_sandbox_core.gate import Gate
 from benchflow_sandbox_core.image_config import ImageConfig
 from benchflow_sandbox_core.process import BoxProcess
-from benchflow_sandbox_core.proxy.allowlist import Allowlist
 from benchflow_sandbox_core.proxy.inside import proxy_environment, proxy_port
 from benchflow_sandbox_core.proxy.server import Proxy
 from benchflow_sandbox_core.relay.server import Relay
 from benchflow_sandbox_core.relay.serving import Serving
 from benchflow_sandbox_core.relay.upstream import Upstream
 from benchflow_sandbox_core.shield import finish, finish_or
+from benchflow_sandbox_core.spec import listed, switched
 from benchflow_sandbox_core.thread import run
 
 from .body import Body
@@ -74,7 +75,7 @@ class LocalSandbox:
         self._keeper = keeper
         self._rooted = rooted
         given: Mapping[str, str] = {} if base is None else base.environment
-        self._environment = {**given, **proxy_environment(spec)}
+        self._environment = dict(given)
         self._config = ImageConfig() if base is None else base.source.config
         self._machine: Body | None = None
         self._relay: Relay | None = None
@@ -140,11 +141,23 @@ class LocalSandbox:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(("127.0.0.1", port))
             listener.listen()
-            allowed = Allowlist.parse(self._spec.allowed_hosts)
-            self._proxy = await Proxy.start(listener, allowed)
+            self._proxy = await Proxy.start(listener, listed(self._spec))
         except BaseException:
             listener.close()
             raise
+
+    async def switch_network(self, mode: NetworkMode, allowed_hosts: Sequence[str] = ()) -> None:
+        """Let the inside reach something else. There is nothing but what the host serves."""
+        async with self._changing:
+            _, self._spec = self.machine, switched(self._spec, mode, allowed_hosts)
+            if self._proxy is not None:
+                await self._proxy.switch(listed(self._spec))
+
+    async def switch_user(self, user: str) -> None:
+        """Let `user`, who must be there, be who runs what names nobody."""
+        if self._rooted:
+            self._account(user)
+        self._spec = self._spec.model_copy(update={"user": user})
 
     @property
     def _served(self) -> list[Serving]:
@@ -229,7 +242,8 @@ class LocalSandbox:
     ) -> Command:
         shell = self._shell() if isinstance(cmd, str) else ""
         account = self._account(user or self._spec.user)
-        added = {**self._environment, **self._spec.env, **(env or {})}
+        own = {**self._environment, **proxy_environment(self._spec), **self._spec.env}
+        added = {**own, **(env or {})}
         return Command.of(cmd, account, self._directory_of(cwd), added, shell)
 
     def _shell(self) -> str:

@@ -124,6 +124,7 @@ class SubprocessProvider:
             )
         missing = {
             f"network {spec.network!r}": spec.network != "public",
+            f"networks {spec.switches!r}": not {"public"}.issuperset(spec.switches),
             f"image {spec.image!r}": spec.image not in {None, "host"},
             "snapshots": image is not None,
             "mounts": bool(spec.mounts),

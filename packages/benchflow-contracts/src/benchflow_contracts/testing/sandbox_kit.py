@@ -16,6 +16,7 @@ from .checks.live_checks import LIVE_CHECKS
 from .checks.saved_checks import SAVED_CHECKS
 from .checks.snapshot_checks import SNAPSHOT_CHECKS
 from .checks.spawn_checks import SPAWN_CHECKS
+from .checks.switched_checks import SWITCHED_CHECKS
 from .checks.transfer_checks import TRANSFER_CHECKS
 from .sandbox_subject import SandboxCheck, SandboxSubject
 
@@ -29,6 +30,7 @@ def sandbox_checks() -> list[SandboxCheck]:
         *FREEZE_CHECKS,
         *SNAPSHOT_CHECKS,
         *COMPARED_CHECKS,
+        *SWITCHED_CHECKS,
         *LIVE_CHECKS,
         *SAVED_CHECKS,
         *LIFE_CHECKS,

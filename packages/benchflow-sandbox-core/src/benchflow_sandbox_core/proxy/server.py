@@ -32,6 +32,12 @@ class Proxy(Serving):
         """Serve `listener`, which may live in another network namespace."""
         return await cls(allowed).listen(listener)
 
+    async def switch(self, allowed: Allowlist) -> None:
+        """Lead to `allowed` from now on, and end every connection that is open."""
+        # First, so that who was let in and has not asked yet is asked by the new list.
+        self._allowed = allowed
+        await self._hang_up()
+
     async def answer(
         self, raw: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:

@@ -54,6 +54,10 @@ class Serving(Closing):
     async def _aclose(self) -> None:
         if self._server is not None:
             self._server.close()
+        await self._hang_up()
+
+    async def _hang_up(self) -> None:
+        """End every connection."""
         handlers = set(self._handlers)
         for handler in handlers:
             handler.cancel()

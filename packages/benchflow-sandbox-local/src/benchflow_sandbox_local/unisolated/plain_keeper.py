@@ -180,6 +180,7 @@ def _refuse(spec: SandboxSpec, image: SandboxImage | None) -> None:
     """Refuse what plain processes would only pretend to honour."""
     wishes = {
         f"network {spec.network!r}": spec.network != "public",
+        f"networks {spec.switches!r}": not {"public"}.issuperset(spec.switches),
         f"image {spec.image!r}": spec.image not in {None, "host"},
         "a recipe": spec.recipe is not None,
         "mounts": bool(spec.mounts),

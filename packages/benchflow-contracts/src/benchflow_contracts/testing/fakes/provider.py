@@ -46,8 +46,9 @@ class FakeSandboxProvider:
 
     `log` holds each operation in order as (operation, sandbox id), with `create`,
     `discard`, `exec`, `spawn`, `attach`, `upload`, `download`, `expose_port`, `freeze`,
-    `thaw`, `snapshot`, `restore`, `save`, `load` and `teardown`; `faults` is keyed by the
-    same names, and by `snapshot:live` and `create:live` for the live level alone.
+    `thaw`, `switch_network`, `switch_user`, `snapshot`, `restore`, `save`, `load` and
+    `teardown`; `faults` is keyed by the same names, and by `snapshot:live` and `create:live`
+    for the live level alone.
     """
 
     def __init__(
@@ -112,8 +113,9 @@ class FakeSandboxProvider:
     ) -> FakeSandbox:
         """Make a sandbox from the spec or from a snapshot."""
         await self.faults.strike("create")
-        if spec.network not in self._capabilities.network_modes:
-            raise SandboxUnsupportedError(f"network {spec.network!r} is not supported")
+        for mode in (spec.network, *spec.switches):
+            if mode not in self._capabilities.network_modes:
+                raise SandboxUnsupportedError(f"network {mode!r} is not supported")
         if spec.services:
             raise SandboxUnsupportedError("a fake has no services")
         if image is not None and image.level == "live":

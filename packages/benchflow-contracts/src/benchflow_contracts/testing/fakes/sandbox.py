@@ -18,10 +18,12 @@ from benchflow_contracts.errors import (
     SandboxUnsupportedError,
     SnapshotError,
     TransferError,
+    UsageError,
 )
 from benchflow_contracts.sandbox import (
     Endpoint,
     ExecResult,
+    NetworkMode,
     SandboxImage,
     SandboxSpec,
     SnapshotLevel,
@@ -47,7 +49,7 @@ class FakeSandbox:
     Commands are those that the test registered (`on`, `on_spawn`, here or on the
     provider), then the fake shell's own. Files are in `files`; every `exec` and
     `spawn` is in `calls`. There is no network and there are no resource limits but
-    the output cap.
+    the output cap. Whoever has a home is a user.
     """
 
     def __init__(
@@ -201,6 +203,22 @@ class FakeSandbox:
             raise SandboxUnsupportedError(f"sandbox {self.id!r} was never marked")
         return found
 
+    async def switch_network(self, mode: NetworkMode, allowed_hosts: Sequence[str] = ()) -> None:
+        """Say in `spec` what may be reached from now on."""
+        await self._begin("switch_network")
+        if mode not in {self.spec.network, *self.spec.switches}:
+            raise SandboxUnsupportedError(f"sandbox {self.id!r} was not made to have {mode!r}")
+        if allowed_hosts and mode != "allowlist":
+            raise UsageError(f"allowed hosts mean nothing in network {mode!r}")
+        update = {"network": mode, "allowed_hosts": tuple(allowed_hosts)}
+        self._spec = self._spec.model_copy(update=update)
+
+    async def switch_user(self, user: str) -> None:
+        """Let `user` be who runs what names nobody."""
+        await self._begin("switch_user")
+        self._check_user(user)
+        self._spec = self._spec.model_copy(update={"user": user})
+
     async def expose_port(self, port: int) -> Endpoint:
         """Return the endpoint that the test put into `endpoints`."""
         await self._begin("expose_port")
@@ -301,7 +319,7 @@ class FakeSandbox:
         return call
 
     def _check_user(self, user: str) -> None:
-        if user not in {"root", self.spec.user}:
+        if user not in {"root", self.spec.user} and not self.files.exists(f"/home/{user}"):
             raise SandboxError(f"no user {user!r} in sandbox {self.id!r}")
 
     async def _run(self, call: FakeCall, started: float) -> ExecResult:
