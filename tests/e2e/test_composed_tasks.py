@@ -61,27 +61,62 @@ echo 1 > /logs/verifier/reward.txt
 """
 
 
+STEPS = """
+[environment]
+network_mode = "no-network"
+[[steps]]
+name = "one"
+[[steps]]
+name = "two"
+"""
+NOTE = f"""#!/bin/sh
+set -e
+# What a step left runs on in the next one, after its copy was graded.
+[ ! -e page ] || pgrep -f 'sleep 8639[6]'
+{ASK.format(path="/page", data=None, method="GET")} >> page
+(setsid sleep 86396 &)
+"""
+NOTED = f"""#!/bin/sh
+set -ex
+[ "$(grep -cx hello page)" = "$(cat /tests/number)" ]
+{ASK.format(path="/page", data=None, method="GET")} | grep -qx hello
+! grep -la 8639[6] /proc/[0-9]*/cmdline
+echo 1 > /logs/verifier/reward.txt
+"""
+
+
 @pytest.fixture
 def tasks(tmp_path: Path) -> Path:
     image = os.environ.get("BENCHFLOW_DOCKER_IMAGE")
     if image is None:
         why = "no engine and base image: export BENCHFLOW_DOCKER_IMAGE=$(.ci/docker)"
         (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
-    files = {
-        "task.toml": '[environment]\nnetwork_mode = "no-network"\n',
-        "instruction.md": "Fetch the page, and tell the server what it says.\n",
+    parts = {
         "environment/Dockerfile": f"FROM {image}\nWORKDIR /srv\n",
         "environment/docker-compose.yaml": COMPOSE,
         "environment/web/Dockerfile": f'FROM {image}\nCOPY s.py /\nCMD ["python3", "/s.py"]\n',
         "environment/web/s.py": SERVER,
+    }
+    told = {
+        "task.toml": '[environment]\nnetwork_mode = "no-network"\n',
+        "instruction.md": "Fetch the page, and tell the server what it says.\n",
         "solution/solve.sh": SOLVE,
         "tests/test.sh": CHECK,
     }
+    noted = {"task.toml": STEPS, "solution/solve.sh": NOTE, "tests/test.sh": NOTED}
+    for number, step in enumerate(("one", "two"), 1):
+        noted[f"steps/{step}/instruction.md"] = "Note what the page says.\n"
+        noted[f"steps/{step}/tests/number"] = f"{number}\n"
+    write(tmp_path / "tasks" / "told", {**parts, **told})
+    write(tmp_path / "steps" / "noted", {**parts, **noted})
+    return tmp_path / "tasks"
+
+
+def write(root: Path, files: dict[str, str]) -> None:
     for name, text in files.items():
-        path = tmp_path / "tasks" / "told" / name
+        path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return tmp_path / "tasks"
 
 
 def test_services_are_graded_alive_and_the_agents_processes_dead(
@@ -104,3 +139,13 @@ def test_services_are_graded_alive_and_the_agents_processes_dead(
     finally:
         api.close()
     assert left == []
+
+
+def test_each_step_is_graded_in_a_copy_beside_the_services_and_the_box_goes_on(
+    tasks: Path, bench: Callable[..., Any]
+) -> None:
+    steps = tasks.parent / "steps"
+    ran = bench(
+        "eval", "create", "--tasks-dir", steps, "--sandbox", "docker", "--agent", "oracle", "--json"
+    )
+    assert [one["reward"] for one in ran["records"]] == [1.0], ran

@@ -5,7 +5,7 @@ import pytest
 from benchflow_adapters_harbor import load_harbor_task
 from benchflow_adapters_harbor.lowering import lower
 from benchflow_adapters_harbor.lowering.composed.interpolation import filled
-from benchflow_contracts import ServiceHealth, Task, TaskError
+from benchflow_contracts import ContainerOptions, ServiceHealth, Task, TaskError
 from harbor_corpus import write
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,7 +73,7 @@ volumes: {data: {}}
     assert [path.name for path in first.files.values()] == ["init.sql"]
     assert first.limits.memory_mb == 512
     for task in tasks:
-        assert task.parts.needs == {"db": "started"}
+        assert task.parts.container.needs == {"db": "started"}
         assert task.config.environment.env == {"A": "1", "B": "two words"}
 
 
@@ -98,13 +98,13 @@ services:
         **{"environment__web__Web.dockerfile": "FROM x\n"},
     )
     web, seed = task.parts.services
-    assert task.parts.needs == {"web": "healthy", "seed": "completed"}
+    assert task.parts.container.needs == {"web": "healthy", "seed": "completed"}
     assert web.health == ServiceHealth(
         test=("CMD-SHELL", "curl -f localhost"), interval_sec=90, timeout_sec=2, retries=7
     )
     assert seed.health is not None
     assert seed.health.test == ("NONE",)
-    assert set(web.aliases) == {"pages", "web1"}
+    assert (web.networks, web.hostname) == ({"default": ("pages",)}, "web1")
     assert web.recipe is not None
     assert web.recipe.context == tmp_path.resolve() / "environment" / "web"
     assert web.recipe.dockerfile == "Web.dockerfile"
@@ -133,15 +133,16 @@ services:
     db = task.parts.services[0]
     assert (db.image, db.limits.cpus, db.limits.memory_mb) == ("db:3", 2.0, 64)
     assert task.config.environment.env == {"MODE": "fast", "COST": "$5", "TAG": "3"}
-    assert task.parts.volumes == {}
+    assert task.parts.container == ContainerOptions()
     assert task.parts.recipe is not None
 
 
 @pytest.mark.parametrize(
     ("compose", "where"),
     [
-        ("services: {db: {image: x, read_only: true}}", "db:read_only"),
-        ("services: {db: {image: x, secrets: [s]}}", "db:secrets"),
+        ("services: {db: {image: x, sysctls: {a: 1}}}", "db:sysctls"),
+        ("services: {db: {image: x, secrets: [s]}}", "db.secrets"),
+        ("services: {db: {image: x, configs: [s]}}\nconfigs: {s: {content: x}}", "db.configs"),
         ("services: {db: {image: x, deploy: {replicas: 2}}}", "db:deploy"),
         ("services: {db: {image: x, healthcheck: {test: a, interval: soon}}}", "interval"),
         ("services: {db: {image: x, mem_limit: much}}", "mem_limit"),
@@ -149,10 +150,21 @@ services:
         ("services: {db: {}}", "db"),
         ("services: {db: {build: ./absent}}", "db.build"),
         ("services: {db: {image: x, volumes: ['./absent:/a']}}", "db.volumes"),
-        ("services: {main: {entrypoint: /x}}", "main.entrypoint"),
-        ("services: {main: {command: /start}}", "main.command"),
+        ("services: {main: {read_only: true}}", "main.read_only"),
+        ("services: {main: {network_mode: none}}", "main.network_mode"),
+        ("services: {main: {profiles: [late]}}", "main.profiles"),
         ("services: {main: {volumes: ['./tests:/tests']}}", "main.volumes"),
-        ("services: {db: {image: x, networks: [back]}}", "services"),
+        ("services: {db: {image: x, network_mode: 'service:main'}}", "db.network_mode"),
+        ("services: {db: {image: x, network_mode: bridge}}", "db:network_mode"),
+        ("services: {db: {image: x, extra_hosts: ['a:host-gateway']}}", "db.extra_hosts"),
+        ("services: {db: {image: x, env_file: absent.env}}", "db.env_file"),
+        ("services: {db: {extends: other}}", "services.other"),
+        ("services: {db: {extends: {service: x, file: absent.yaml}}}", "extends.file"),
+        ("services: {a: {extends: b}, b: {extends: a}}", "services."),
+        (
+            "services: {a: {depends_on: [b], image: x}, b: {image: x, profiles: [p]}}",
+            "a.depends_on",
+        ),
         ("services: {db: {image: x, depends_on: {main: {condition: later}}}}", "depends_on"),
     ],
 )

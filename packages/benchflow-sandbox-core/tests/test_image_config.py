@@ -1,4 +1,5 @@
 import pytest
+from benchflow_contracts.container import ContainerOptions
 from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_core.accounts import Accounts
@@ -28,13 +29,17 @@ def test_a_spec_takes_what_it_leaves_to_the_image():
     config = ImageConfig.of({"User": "app:web", "WorkingDir": "/srv", "Entrypoint": ["/run.sh"]})
     filled = config.fill(SandboxSpec(user="", workdir="", entrypoint="image"))
     assert (filled.user, filled.workdir) == ("app:web", "/srv")
-    assert config.command == ("/run.sh", "sh", "-c", "sleep infinity")
+    assert config.command(ContainerOptions()) == ("/run.sh", "sh", "-c", "sleep infinity")
     assert config.fill(SandboxSpec()) == SandboxSpec()
 
 
 def test_an_image_that_says_nothing_is_roots_and_runs_nothing():
     filled = ImageConfig.of({"Env": None}).fill(SandboxSpec(user="", workdir=""))
-    assert (filled.user, filled.workdir, ImageConfig().command) == ("root", "/", ())
+    assert (filled.user, filled.workdir, ImageConfig().command(ContainerOptions())) == (
+        "root",
+        "/",
+        (),
+    )
 
 
 def test_a_user_may_come_with_a_group():

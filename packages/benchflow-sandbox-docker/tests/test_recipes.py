@@ -50,6 +50,23 @@ def builds(monkeypatch):
     return made
 
 
+def test_an_image_is_made_up_to_a_stage_and_with_the_arguments_it_is_given(
+    with_provider, recipe, image
+):
+    stages = "ARG WHAT=none\nRUN echo $WHAT > /made\nFROM first\nRUN rm /made\n"
+    plain = recipe(stages, base=f"{image} AS first")
+    asked = [
+        plain.model_copy(update={"args": (("WHAT", what),), "target": "first"})
+        for what in ("this", "that")
+    ]
+
+    async def test(provider):
+        boxes = [await provider.create(SandboxSpec(recipe=each)) for each in asked]
+        return [(await box.exec("cat /made")).stdout for box in boxes]
+
+    assert with_provider(test) == ["this\n", "that\n"]
+
+
 def test_eight_that_ask_at_once_get_one_image_and_a_change_makes_another(
     with_provider, recipe, builds, tmp_path
 ):

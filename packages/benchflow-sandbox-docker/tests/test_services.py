@@ -7,6 +7,7 @@ import sys
 import docker
 import pytest
 from benchflow_contracts import (
+    ContainerOptions,
     ResourceLimits,
     SandboxError,
     SandboxTimeoutError,
@@ -103,7 +104,7 @@ def test_a_sandbox_and_its_services_reach_each_other_by_name_and_nobody_else(wit
         ]
         return page, alias, outside, await box.exec(["python3", "-c", KNOCK_AT_GATEWAY])
 
-    page, alias, outside, knocked = with_box(test, services=[web(aliases=["pages"])])
+    page, alias, outside, knocked = with_box(test, services=[web(networks={"default": ["pages"]})])
     assert "Directory listing" in page
     assert alias == page
     assert not any(result.ok for result in outside)
@@ -126,8 +127,9 @@ def test_services_start_in_the_order_of_their_needs(with_box, web):
         shared = await box.exec("cat /shared/page")
         return first, shared, await box.service_exec("late", "true")
 
-    spec = {"services": [late, server, seed], "needs": {"web": "healthy"}}
-    first, shared, code = with_box(test, **spec, volumes={"/shared": "d"})
+    main = ContainerOptions(needs={"web": "healthy"}, volumes={"/shared": "d"})
+    spec = {"services": [late, server, seed], "container": main}
+    first, shared, code = with_box(test, **spec)
     assert first == "seeded\n\n"
     assert shared.stdout == "seeded\n"
     assert code == 0
@@ -146,8 +148,9 @@ def test_a_service_that_fails_is_named_and_nothing_is_left(
     with_provider, web, api, broken, condition, said
 ):
     async def test(provider):
+        main = ContainerOptions(needs={"web": condition})
         with pytest.raises(SandboxError, match="'web'") as caught:
-            await provider.create(SandboxSpec(services=[web(**broken)], needs={"web": condition}))
+            await provider.create(SandboxSpec(services=[web(**broken)], container=main))
         return str(caught.value)
 
     text = with_provider(test)
@@ -160,7 +163,10 @@ def test_a_service_that_fails_is_named_and_nothing_is_left(
 def test_everything_of_a_sandbox_with_services_is_gone_after_its_teardown(with_provider, web, api):
     async def test(provider):
         box = await provider.create(
-            SandboxSpec(services=[web(volumes={"/data": "d"})], volumes={"/shared": "d"})
+            SandboxSpec(
+                services=[web(volumes={"/data": "d"})],
+                container=ContainerOptions(volumes={"/shared": "d"}),
+            )
         )
         there = ours(api, box.id)
         await box.teardown()
@@ -216,6 +222,157 @@ def test_a_fork_of_a_sandbox_with_services_is_refused(with_provider, web):
     with_provider(test)
 
 
+def test_another_sandbox_stands_in_for_one_beside_its_services(with_box, web):
+    """It has the names and the volumes of the place, and nothing else of who had it."""
+
+    async def test(box):
+        await box.exec("echo kept > /shared/state; echo left > /left")
+        server = await box.spawn(["python3", "-m", "http.server", "7000", "--directory", "/"])
+        image = await box.snapshot()
+        spec = SandboxSpec(image="host", env={"GIVEN": "1"}, user="root", workdir="/")
+        async with box.stand_in(image, spec, labels={"purpose": "grading"}) as other:
+            said = (await other.exec("cat /shared/state /left; env")).stdout
+            page = await page_of(other, "http://web:8000/")
+            deaf = await box_hears(box, "web", "main")
+            local = await other.spawn(["python3", "-m", "http.server", "7000", "--directory", "/"])
+            async with asyncio.timeout(30):
+                while not await box_hears(box, "web", "main"):
+                    pass
+            await local.aclose()
+        async with asyncio.timeout(30):
+            while not await box_hears(box, "web", "main"):
+                pass
+        back = await page_of(box, "http://web:8000/")
+        await server.aclose()
+        return said, page, deaf, back
+
+    def spec():
+        shared = ContainerOptions(volumes={"/shared": "d"})
+        return {"services": [web()], "container": shared, "env": {"KEY": "secret"}, "user": "root"}
+
+    said, page, deaf, back = with_box(test, **spec())
+    assert said.startswith("kept\nleft\n")
+    assert "GIVEN=1" in said
+    assert "secret" not in said
+    assert "Directory listing" in page
+    assert not deaf
+    assert back == page
+
+
+async def box_hears(box, service, name):
+    """Ask from a service whether somebody listens in the place of the sandbox."""
+    return await box.service_exec(service, GET.format(f"http://{name}:7000/")) == 0
+
+
+def test_no_box_that_reaches_less_stands_in_beside_public_services(with_box, web):
+    async def test(box):
+        image = await box.snapshot()
+        with pytest.raises(SandboxUnsupportedError, match="public"):
+            async with box.stand_in(image, SandboxSpec(), labels={}):
+                pass
+        return (await box.exec("echo on")).stdout
+
+    assert with_box(test, services=[web()], network="public") == "on\n"
+
+
+def test_services_are_kept_apart_by_their_networks(with_box, web, api):
+    front = web("front", networks={"front": [], "back": ["shop"]})
+    back = web("back", networks={"back": []})
+    alone = web("alone", network_of="")
+    beside = web("beside", network_of="back", command=("sleep", "1000"))
+
+    async def test(box):
+        page = await page_of(box, "http://front:8000/")
+        unknown = await box.exec(GET.format("http://back:8000/"))
+        there = [
+            await box.service_exec(name, GET.format(f"http://{host}:8000/"))
+            for name, host in (("front", "back"), ("beside", "localhost"), ("back", "shop"))
+        ]
+        lone = await box.service_exec("alone", GET.format("http://front:8000/"))
+        return page, unknown.ok, there, lone, len(ours(api, box.id))
+
+    page, unknown, there, lone, count = with_box(
+        test,
+        services=[front, back, alone, beside],
+        container=ContainerOptions(networks={"front": []}),
+    )
+    assert "Directory listing" in page
+    assert not unknown
+    assert there == [0, 0, 0]
+    assert lone != 0
+    assert count == 7
+
+
+def test_an_inner_network_has_no_way_out_where_the_others_have_one(with_box, web, api):
+    async def test(box):
+        names = [name for name in ours(api, box.id) if not name.startswith("/")]
+        return [api.inspect_network(name)["Internal"] for name in sorted(names)]
+
+    services = [web("a", networks={"inside": [], "outside": []})]
+    main = ContainerOptions(networks={"outside": []})
+    inner = frozenset({"inside"})
+    spec = {"network": "public", "services": services, "container": main}
+    assert with_box(test, **spec, inner_networks=inner) == [True, False]
+
+
+def test_both_the_sandbox_and_its_services_have_the_options_they_were_given(
+    with_box, web, tmp_path
+):
+    (tmp_path / "conf").write_text("value")
+    options = {
+        "hostname": "named",
+        "hosts": {"elsewhere": "192.0.2.9"},
+        "files": {"/etc/conf": tmp_path / "conf"},
+        "ulimits": {"nofile": (100, 200)},
+        "shm_mb": 32,
+    }
+    checks = [
+        'test "$(cat /proc/sys/kernel/hostname)" = named',
+        "grep -q '192.0.2.9.elsewhere' /etc/hosts",
+        'test "$(cat /etc/conf)" = value',
+        "! echo x > /etc/conf",
+        "grep -q 'Max open files *100 *200' /proc/1/limits",
+        "grep -q '/dev/shm .*size=32768k' /proc/mounts",
+    ]
+    main = ContainerOptions(**options)
+    service = web(**options, read_only=True, tmpfs=["/scratch"])
+
+    async def test(box):
+        of_box = [(await box.exec(check)).exit_code for check in checks]
+        of_service = [
+            await box.service_exec("web", check)
+            for check in [*checks, "! touch /srv/new", "touch /scratch/new"]
+        ]
+        return of_box, of_service
+
+    of_box, of_service = with_box(test, services=[service], container=main, user="root")
+    assert of_box == [0] * len(checks)
+    assert of_service == [0] * (len(checks) + 2)
+
+
+def test_the_sandbox_runs_the_command_that_it_is_given(with_box):
+    main = ContainerOptions(command=("sh", "-c", "echo started > /began; sleep 1000"))
+
+    async def test(box):
+        return (await box.exec("until test -s /began; do sleep 0.1; done; cat /began")).stdout
+
+    assert with_box(test, container=main, entrypoint="image", user="root") == "started\n"
+
+
+def test_what_a_service_printed_last_is_told(with_box, web):
+    chatty = web(command=("sh", "-c", "exec >&2; echo early; echo late; exec sleep 1000"))
+
+    async def test(box):
+        async with asyncio.timeout(30):
+            while b"late" not in (whole := await box.service_logs("web")):
+                pass
+        return whole, await box.service_logs("web", max_bytes=5)
+
+    whole, last = with_box(test, services=[chatty])
+    assert whole == b"early\nlate\n"
+    assert last == b"late\n"
+
+
 def test_commands_in_services_tell_their_exit_code_and_end_in_time(with_box, web, tmp_path):
     async def test(box):
         codes = [await box.service_exec("web", text) for text in ("exit 3", "true")]
@@ -235,19 +392,25 @@ def test_commands_in_services_tell_their_exit_code_and_end_in_time(with_box, web
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ({"needs": {"db": "started"}}, "'main' waits for 'db'"),
+        ({"container": {"needs": {"db": "started"}}}, "'main' waits for 'db'"),
         ({"services": ["web", "web"]}, "two services"),
+        ({"services": [("web", {}, "main")]}, "in the network of the sandbox itself"),
         ({"services": [("web", {"main": "completed"})]}, "the end of the sandbox"),
         ({"services": [("a", {"b": "started"}), ("b", {"a": "started"})]}, "wait for each other"),
         (
-            {"services": [("a", {"main": "started"})], "needs": {"a": "started"}},
+            {
+                "services": [("a", {"main": "started"})],
+                "container": {"needs": {"a": "started"}},
+            },
             "wait for each other",
         ),
     ],
 )
 def test_services_that_make_no_sense_together_are_refused(with_provider, web, spec, said):
-    pairs = [(each, {}) if isinstance(each, str) else each for each in spec.get("services", ["a"])]
-    services = [web(name, needs=needs) for name, needs in pairs]
+    given = [(each, {}) if isinstance(each, str) else each for each in spec.get("services", ["a"])]
+    services = [
+        web(name, needs=needs, network_of=next(iter(other), None)) for name, needs, *other in given
+    ]
 
     async def test(provider):
         with pytest.raises(UsageError, match=said):
@@ -256,20 +419,16 @@ def test_services_that_make_no_sense_together_are_refused(with_provider, web, sp
     with_provider(test)
 
 
-def test_a_service_has_the_limits_the_files_and_the_user_that_it_was_given(with_box, web, tmp_path):
-    (tmp_path / "conf").write_text("value")
+def test_a_service_has_the_limits_and_the_user_that_it_was_given(with_box, web):
     service = web(
         user="65534",
         env={"NAME": "v"},
-        files={"/etc/conf": tmp_path / "conf"},
         tmpfs=["/scratch"],
         limits=ResourceLimits(memory_mb=64, pids=50, cpus=0.5),
     )
     checks = [
         'test "$(id -u)" = 65534',
         'test "$NAME" = v',
-        'test "$(cat /etc/conf)" = value',
-        "! echo x > /etc/conf",
         "grep -q '/scratch tmpfs' /proc/mounts",
         "grep -q 'NoNewPrivs:.1' /proc/self/status",
     ]

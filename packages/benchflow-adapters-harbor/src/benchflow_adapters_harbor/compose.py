@@ -6,6 +6,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator
 
+from .compose_yaml import ComposeLoader
 from .config import Record
 from .config.artifact import ServiceName
 from .toml_text import validate
@@ -43,5 +44,5 @@ def read_compose(root: Path, file: Path) -> Compose:
     Raises:
         TaskError: It is no YAML, has no services or one of a wrong name.
     """
-    document = read_yaml(root, file)
+    document = read_yaml(root, file, ComposeLoader)
     return validate(Compose, {"services": document.get("services"), "document": document}, file)

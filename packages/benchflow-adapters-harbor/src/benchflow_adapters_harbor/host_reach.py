@@ -28,7 +28,8 @@ _SERVICE = _words(
 )
 _BUILD = _words("args dockerfile_inline extra_hosts labels no_cache platforms pull shm_size target")
 _VOLUME = frozenset({"driver", "labels"})
-_NETWORK = frozenset({"driver", "internal", "attachable", "labels", "ipam", "enable_ipv6"})
+_NETWORK = frozenset({"driver", "internal", "attachable", "labels", "ipam", "enable_ipv6", "name"})
+"""A `name` is no other's: compose takes no network that it did not make."""
 _NAMESPACES = ("network_mode", "pid", "ipc", "uts", "userns_mode", "cgroup")
 _INSIDE = re.compile(r"none|bridge|private|shareable|service:[A-Za-z0-9_.-]+")
 _CAPS = _words(
@@ -65,6 +66,7 @@ def _service(service: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         "cap_add": _capabilities,
         "deploy": _deploy,
         "env_file": _env_files,
+        "extends": _extends,
         "security_opt": _security,
         "volumes": _mounts,
     }
@@ -128,6 +130,11 @@ def _env_files(value: object) -> Iterator[tuple[str, str]]:
     for item in _items(value):
         if leaves(item if isinstance(item, str) else _table(item).get("path", 0)):
             yield "env_file", "reads a file of the host"
+
+
+def _extends(value: object) -> Iterator[tuple[str, str]]:
+    if leaves(_table(value).get("file")):
+        yield "extends", "reads a file of the host"
 
 
 def _security(value: object) -> Iterator[tuple[str, str]]:

@@ -15,10 +15,12 @@ MAX_NODES = 50_000
 """Values, with every alias counted as all that it stands for."""
 
 
-def read_yaml(root: Path, file: Path) -> dict[str, object]:
+def read_yaml(
+    root: Path, file: Path, loader: type[yaml.SafeLoader] = yaml.SafeLoader
+) -> dict[str, object]:
     """Return the mapping that a YAML file of the task `root` holds.
 
-    Only plain data: no tag makes an object.
+    Only plain data: no tag makes an object. `loader` says what a plain text is.
 
     Raises:
         TaskError: It is missing, too large, no YAML or no mapping, or grows beyond bounds.
@@ -26,7 +28,7 @@ def read_yaml(root: Path, file: Path) -> dict[str, object]:
     text = read_text(root, file, cap=MAX_BYTES)
     try:
         _check_growth(yaml.parse(text, Loader=yaml.SafeLoader), file)
-        data = yaml.safe_load(text)
+        data = yaml.load(text, Loader=loader)  # noqa: S506 - a safe one
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{file}:{mark.line + 1}" if mark is not None else str(file)

@@ -32,6 +32,7 @@ from .config import (
     Turn,
     ValueBranch,
 )
+from .container import ContainerOptions, ServiceCondition
 from .env_diff import EnvDiff, FileDiff, RowChange, TableDiff, diff_states
 from .environment import (
     EnvHandle,
@@ -133,12 +134,8 @@ from .sandbox import (
     SnapshotLevel,
 )
 from .sandbox_record import DEADLINE, ReapPolicy, SandboxRecord
-from .service import (
-    ServiceCondition,
-    ServicedSandbox,
-    ServiceHealth,
-    ServiceSpec,
-)
+from .service import ServiceHealth, ServiceSpec
+from .serviced_sandbox import ServicedSandbox
 from .step import Observation, Step, StopReason, ToolCall, ToolStatus, Usage
 from .switched import SwitchedSandbox
 from .task import (
@@ -205,6 +202,7 @@ __all__ = [
     "Checkpointed",
     "CollectCommand",
     "ComparedSandbox",
+    "ContainerOptions",
     "Credit",
     "Deadlines",
     "DialledSandbox",

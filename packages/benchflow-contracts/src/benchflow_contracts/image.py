@@ -18,5 +18,9 @@ class ImageRecipe(Model):
     """An absolute host directory."""
     dockerfile: str = "Dockerfile"
     """Relative to `context`."""
+    args: tuple[tuple[str, str], ...] = ()
+    """Values of `ARG`, by name."""
+    target: str = ""
+    """The stage that is made; `""` is the last."""
     timeout_sec: float = Field(default=600, gt=0)
     """For one build; one that is found made already takes none of it."""

@@ -9,10 +9,11 @@ from typing import Literal, Protocol, runtime_checkable
 from pydantic import Field
 
 from ._model import Model
+from .container import ContainerOptions
 from .image import ImageRecipe
 from .limits import ResourceKind, ResourceLimits
 from .sandbox_record import ReapPolicy, SandboxRecord
-from .service import ServiceCondition, ServiceSpec
+from .service import ServiceSpec
 
 SnapshotLevel = Literal["filesystem", "live"]
 """`filesystem` carries files; `live` carries files, processes and sockets."""
@@ -80,10 +81,11 @@ class SandboxSpec(Model):
     """Containers beside it, which reach it as `main`. They are started with it and end with it;
     a freeze does not hold them, no snapshot has them, and `restore` leaves them as they are.
     Needs the capability `services`."""
-    needs: Mapping[str, ServiceCondition] = {}
-    """What must be so of services before the sandbox itself starts."""
-    volumes: Mapping[str, str] = {}
-    """Volumes that it shares with services, by absolute path inside."""
+    inner_networks: frozenset[str] = frozenset()
+    """Those of the services' networks that nothing leads out of, whatever `network` says."""
+    container: ContainerOptions = ContainerOptions()
+    """Of the sandbox itself, beside services. Its entrypoint and command are for
+    `entrypoint = "image"`."""
 
 
 class SandboxCapabilities(Model):

@@ -1,12 +1,11 @@
 """Services: containers beside the sandbox's own, in a network that they share."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from collections.abc import Mapping
 
 from pydantic import Field, model_validator
 
 from ._model import Model
+from .container import ContainerOptions
 from .image import ImageRecipe
 from .limits import ResourceLimits
 
@@ -14,9 +13,6 @@ MAIN = "main"
 """What services call the sandbox itself."""
 
 SERVICE_NAME = r"^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$"
-
-ServiceCondition = Literal["started", "healthy", "completed"]
-"""What a dependent waits for. `completed` is an end with exit code 0."""
 
 
 class ServiceHealth(Model):
@@ -31,10 +27,10 @@ class ServiceHealth(Model):
     retries: int = Field(default=3, ge=1)
 
 
-class ServiceSpec(Model):
-    """One container beside the sandbox's own. The agent reaches it by its name.
+class ServiceSpec(ContainerOptions):
+    """One container beside the sandbox's own. Who shares a network reaches it by its name.
 
-    It has the network of the sandbox and no way to the model. What it may do to the host is
+    It reaches what the sandbox may reach and no model. What it may do to the host is
     what the sandbox may.
     """
 
@@ -42,26 +38,19 @@ class ServiceSpec(Model):
     image: str | None = None
     recipe: ImageRecipe | None = None
     """One of both makes its image."""
-    entrypoint: tuple[str, ...] | None = None
-    """`None` is the image's own."""
-    command: tuple[str, ...] | None = None
-    """`None` is the image's own."""
     env: Mapping[str, str] = {}
     user: str = ""
     """`""` is the image's own."""
     workdir: str = ""
     """`""` is the image's own."""
-    aliases: tuple[str, ...] = ()
-    """Further names in the network."""
-    needs: Mapping[str, ServiceCondition] = {}
-    """What must be so of other services, or of `main`, before it starts."""
+    network_of: str | None = None
+    """The container whose network it is in, a service or `main`, instead of `networks`; `""` is
+    nobody's: it reaches and is reached by none."""
     health: ServiceHealth | None = None
     """`None` is the image's own, if it has one."""
-    volumes: Mapping[str, str] = {}
-    """Names of the sandbox's own volumes, by absolute path inside. Empty at first."""
-    files: Mapping[str, Path] = {}
-    """Files and directories of the task on the host, shown read-only, by path inside."""
     tmpfs: tuple[str, ...] = ()
+    read_only: bool = False
+    """Whether its root is; volumes and `tmpfs` are not."""
     restarts: int = Field(default=0, ge=0)
     """How often it is started again after an end with another exit code than 0."""
     limits: ResourceLimits = ResourceLimits()
@@ -73,30 +62,3 @@ class ServiceSpec(Model):
         if self.name == MAIN:
             raise ValueError(f"{MAIN!r} is the sandbox itself")
         return self
-
-
-@runtime_checkable
-class ServicedSandbox(Protocol):
-    """What a sandbox can do that has services."""
-
-    async def service_exec(
-        self,
-        service: str,
-        cmd: str | Sequence[str],
-        *,
-        user: str | None = None,
-        timeout: float | None = None,
-    ) -> int:
-        """Run a command in a service, and return its exit code. Its output is dropped.
-
-        Raises:
-            SandboxTimeoutError: The time ran out; the command may go on.
-            SandboxError: There is no such service, or it does not run.
-        """
-        ...
-
-    async def service_download(
-        self, service: str, remote: str, local: Path, *, max_bytes: int = 1 << 30
-    ) -> None:
-        """Copy a file or a directory tree out of a service, as `Sandbox.download` does."""
-        ...

@@ -8,11 +8,12 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from ._model import Model
 from .agent import McpServer
+from .container import ContainerOptions
 from .image import ImageRecipe
 from .limits import ResourceLimits
 from .reward import Grading
 from .sandbox import NetworkMode
-from .service import ServiceCondition, ServiceSpec
+from .service import ServiceSpec
 
 _MANY_PIDS = 16384
 """What an uncapped box may have: no task needs more, and a fork bomb ends there."""
@@ -270,10 +271,10 @@ class TaskParts(Model):
     """What the image of `[verifier.environment]` is made from."""
     services: tuple[ServiceSpec, ...] = ()
     """Containers beside the box."""
-    needs: Mapping[str, ServiceCondition] = {}
-    """What must be so of services before the box itself starts."""
-    volumes: Mapping[str, str] = {}
-    """Volumes that the box shares with services, by absolute path inside."""
+    inner_networks: frozenset[str] = frozenset()
+    """Networks of services that nothing leads out of."""
+    container: ContainerOptions = ContainerOptions()
+    """Of the box itself."""
 
     @classmethod
     def of(cls, root: Path) -> "TaskParts":

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
+from benchflow_contracts.container import ContainerOptions
 from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox import SandboxSpec
 
@@ -55,10 +56,12 @@ class ImageConfig:
             **({"Shell": list(self.shell)} if self.shell else {}),
         }
 
-    @property
-    def command(self) -> tuple[str, ...]:
-        """What `entrypoint = "image"` runs; empty when the image has none."""
-        return (*self.entrypoint, *IDLE) if self.entrypoint else ()
+    def command(self, given: ContainerOptions) -> tuple[str, ...]:
+        """Return what `entrypoint = "image"` runs; empty when that would only idle."""
+        entrypoint = self.entrypoint if given.entrypoint is None else given.entrypoint
+        if not entrypoint and given.command is None:
+            return ()
+        return (*entrypoint, *(IDLE if given.command is None else given.command))
 
     def fill(self, spec: SandboxSpec) -> SandboxSpec:
         """Return the spec with the image's own user and working directory where it asks so."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from benchflow_contracts.container import ContainerOptions
 from benchflow_contracts.errors import SandboxUnsupportedError, UsageError
 from benchflow_contracts.sandbox import NetworkMode, SandboxSpec
 
@@ -18,8 +19,8 @@ def check_spec(spec: SandboxSpec, *, services: bool = False) -> None:
         SandboxUnsupportedError: A model endpoint is asked for in a network without one, or
             services where there can be none.
     """
-    if (spec.services or spec.volumes) and not services:
-        names = ", ".join(service.name for service in spec.services)
+    if not services and (spec.services or spec.container != ContainerOptions()):
+        names = ", ".join(service.name for service in spec.services) or "its own options"
         raise SandboxUnsupportedError(
             f"no services can be beside this sandbox: {names}", hint="use the docker sandbox"
         )

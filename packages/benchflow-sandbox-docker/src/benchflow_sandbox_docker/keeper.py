@@ -4,8 +4,8 @@ import asyncio
 import secrets
 import shutil
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from benchflow_contracts.compared import FileChanges
@@ -14,7 +14,7 @@ from benchflow_contracts.image import ImageRecipe
 from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
 from benchflow_contracts.seal import Seal
 from benchflow_sandbox_core.owner import ProcessIdentity
-from benchflow_sandbox_core.shield import finish_or
+from benchflow_sandbox_core.shield import finish, finish_or
 
 from .disk import DiskCap
 from .engine import BRIDGE, NOTHING, Engine, GoneError
@@ -26,7 +26,7 @@ from .machine import DockerMachine
 from .plan import Plan
 from .sandbox import DockerSandbox
 from .saving import Saver
-from .services import Stack
+from .services import Stack, with_options
 from .sources import Sources
 from .volumes import Volumes
 from .written import Written
@@ -60,6 +60,9 @@ class Keeper:
         self._parents: dict[str, str] = {}
         """The snapshots that sandboxes were made from."""
         self._stacks: dict[str, Stack] = {}
+        """Services, by the sandbox that they were made for."""
+        self._beside: dict[str, Stack] = {}
+        """The same, also by sandboxes that stand in for those."""
 
     async def create(
         self, spec: SandboxSpec, image: SandboxImage | None, labels: Mapping[str, str]
@@ -74,7 +77,7 @@ class Keeper:
                 "the engine has no network 'bridge' to the public",
                 hint="start dockerd without --bridge=none",
             )
-        if spec.services and image is not None:
+        if image is not None and (spec.services or spec.container.volumes):
             raise SandboxUnsupportedError(
                 "what services hold is in no snapshot: no other sandbox can go on from one",
                 hint="restore the sandbox itself, or fork a task without services",
@@ -88,12 +91,18 @@ class Keeper:
             return await self._create(spec, None, labels)
 
     async def _create(
-        self, spec: SandboxSpec, image: SandboxImage | None, labels: Mapping[str, str]
+        self,
+        spec: SandboxSpec,
+        image: SandboxImage | None,
+        labels: Mapping[str, str],
+        beside: Stack | None = None,
     ) -> DockerSandbox:
         facts = await self._volumes.without(await self.sources.facts(spec, image))
         name = f"d-{secrets.token_hex(6)}"
         label = Label(name, self._owner, time.time(), dict(labels))
         stack = self._stack(label, spec)
+        if beside is not None:
+            self._beside[name] = beside
         self._labels[name] = label
         sandbox = self._sandboxes[name] = DockerSandbox(name, spec, self)
         if image is not None:
@@ -111,10 +120,36 @@ class Keeper:
         return sandbox
 
     def _stack(self, label: Label, spec: SandboxSpec) -> Stack | None:
-        if not spec.services and not spec.volumes:
+        if not spec.services and not spec.container.volumes:
             return None
-        stack = self._stacks[label.id] = Stack(self.engine, label, spec, self._image_of)
+        stack = Stack(self.engine, label, spec, self._image_of)
+        self._stacks[label.id] = self._beside[label.id] = stack
         return stack
+
+    @asynccontextmanager
+    async def stand_in(
+        self,
+        sandbox: DockerSandbox,
+        image: SandboxImage,
+        spec: SandboxSpec,
+        labels: Mapping[str, str],
+    ) -> AsyncGenerator[DockerSandbox]:
+        """Have another sandbox in the place of one that stands still, for the block.
+
+        Raises:
+            SandboxError: One of both could not be brought onto the networks.
+        """
+        stack, container = self.stack(sandbox), sandbox.machine.container
+        self.images.check(image)
+        await stack.networks.step_aside(container)
+        try:
+            twin = await self._create(spec, image, labels, stack)
+            try:
+                yield twin
+            finally:
+                await twin.teardown()
+        finally:
+            await finish(stack.networks.step_back(container))
 
     async def _image_of(self, image: str | None, recipe: ImageRecipe | None) -> str:
         return (await self.sources.facts(SandboxSpec(image=image, recipe=recipe), None)).id
@@ -132,11 +167,15 @@ class Keeper:
         capped = await self.disk.missing(facts.id) is None
         plan = Plan(PREFIX + sandbox.id, facts.id, pipes, label, capped=capped)
         self._facts[sandbox.id] = facts
-        arguments = plan.arguments(sandbox.spec)
-        if sandbox.id in self._stacks:
-            arguments = self._stacks[sandbox.id].join(arguments)
+        own = sandbox.spec.container.model_copy(update={"volumes": {}})
+        arguments = with_options(plan.arguments(sandbox.spec), own, {})
+        stack = self._beside.get(sandbox.id)
+        if stack is not None:
+            arguments = stack.with_main(arguments)
         made = await self.engine.do("create_container_from_config", arguments, plan.name)
         self._containers[sandbox.id] = made["Id"]
+        if stack is not None:
+            await stack.join(made["Id"], sandbox.spec)
         machine = await DockerMachine.start(self.engine, plan.name, pipes)
         try:
             await make_ready(machine, sandbox.spec, facts)
@@ -204,6 +243,7 @@ class Keeper:
                 await self._stacks[sandbox.id].remove()
                 del self._stacks[sandbox.id]
             del self._sandboxes[sandbox.id], self._labels[sandbox.id]
+            self._beside.pop(sandbox.id, None)
             self._facts.pop(sandbox.id, None)
             self._parents.pop(sandbox.id, None)
             self._written.forget(sandbox.id)

@@ -3,6 +3,7 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from benchflow_contracts.container import ContainerOptions
 from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.image import ImageRecipe
 from benchflow_contracts.limits import ResourceKind
@@ -17,7 +18,7 @@ from .sandbox import DockerSandbox
 
 _BUILD_SECONDS = 60
 _PROXIED = SandboxSpec(network="allowlist")
-_WITH_NETWORK = SandboxSpec(volumes={"/probe": "probe"})
+_WITH_NETWORK = SandboxSpec(container=ContainerOptions(volumes={"/probe": "probe"}))
 
 
 async def probe(keeper: Keeper) -> SandboxCapabilities:

@@ -87,6 +87,16 @@ class Keeper(Protocol):
         """Remove the container and everything of it."""
         ...
 
+    def stand_in(
+        self,
+        sandbox: "DockerSandbox",
+        image: SandboxImage,
+        spec: SandboxSpec,
+        labels: Mapping[str, str],
+    ) -> "AbstractAsyncContextManager[DockerSandbox]":
+        """Have another sandbox in the place of one that stands still, for the block."""
+        ...
+
     def stack(self, sandbox: "DockerSandbox") -> Stack:
         """Return the sandbox's services; raise `SandboxError` when it has none."""
         ...
@@ -167,9 +177,9 @@ class DockerSandbox:
         """
         if self._spec.entrypoint == "image":
             config = self._config
-            if config.command:
+            if words := config.command(self._spec.container):
                 user, workdir = config.user or "root", config.workdir or "/"
-                command = await self._command(config.command, user, workdir, None)
+                command = await self._command(words, user, workdir, None)
                 self._entrypoint = await Entrypoint.start(self.machine, command)
         elif self._spec.entrypoint is not None:
             command = await self._command(self._spec.entrypoint, "root", "/", None)
@@ -291,6 +301,21 @@ class DockerSandbox:
             )
 
         await run(work)
+
+    async def service_logs(self, service: str, *, max_bytes: int = 1 << 20) -> bytes:
+        """Return the last of what a service printed."""
+        return await self._keeper.stack(self).logs(service, max_bytes)
+
+    @asynccontextmanager
+    async def stand_in(
+        self, image: SandboxImage, spec: SandboxSpec, *, labels: Mapping[str, str]
+    ) -> AsyncGenerator["DockerSandbox"]:
+        """Make a sandbox that the services take for this one, for the length of the block."""
+        async with (
+            self._holding.hold(self.machine),
+            self._keeper.stand_in(self, image, spec, labels) as other,
+        ):
+            yield other
 
     async def connect(self, port: int) -> Connection:
         """Connect a stream to a port inside; raise `OSError` when nothing listens there."""

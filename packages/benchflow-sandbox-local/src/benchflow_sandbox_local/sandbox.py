@@ -168,7 +168,7 @@ class LocalSandbox:
         """Start the spec's entrypoint, without any stream of the host."""
         entrypoint, user, cwd = self._spec.entrypoint, "root", "/"
         if entrypoint == "image":
-            entrypoint = self._config.command
+            entrypoint = self._config.command(self._spec.container)
             user, cwd = self._config.user or user, self._config.workdir or cwd
         if not entrypoint:
             return

@@ -39,8 +39,8 @@ def merged_spec(task: Task, config: RolloutConfig, needs: Sequence[AgentNeeds]) 
         model=model,
         limits=config.limits or environment.limits(),
         services=parts.services,
-        needs=parts.needs,
-        volumes=parts.volumes,
+        inner_networks=parts.inner_networks,
+        container=parts.container,
     )
 
 
@@ -49,8 +49,10 @@ def grading_box(
 ) -> SandboxSpec:
     """Return the same machine without anything that was there for the agent.
 
-    Nothing of the image's own runs in it, and it reaches what the verifier may reach.
+    Nothing of the image's own runs in it, no service is beside it, and it reaches what the
+    verifier may reach.
     """
+    alone: dict[str, object] = {"needs": {}, "networks": {}, "volumes": {}}
     return SandboxSpec(
         image=spec.image,
         recipe=spec.recipe,
@@ -61,6 +63,7 @@ def grading_box(
         network=verifier.network,
         allowed_hosts=verifier.allowed_hosts,
         limits=spec.limits,
+        container=spec.container.model_copy(update=alone),
     )
 
 

@@ -3,7 +3,15 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
-from benchflow_contracts import ExecResult, Grading, RewardError, Sandbox, SandboxImage, SandboxSpec
+from benchflow_contracts import (
+    ExecResult,
+    Grading,
+    RewardError,
+    Sandbox,
+    SandboxImage,
+    SandboxSpec,
+    ServicedSandbox,
+)
 
 from benchflow_reward.live_node import LiveNode
 
@@ -18,12 +26,35 @@ async def grading_box(
 
     On exit, also by an error, it is gone with everything in it.
     """
-    labels = {**live.labels, "benchflow.purpose": "grading", "benchflow.node": live.node.id}
-    box = await live.provider.create(spec, image=image, labels=labels)
+    box = await live.provider.create(spec, image=image, labels=_labels(live))
     try:
         yield box
     finally:
         await box.teardown()
+
+
+def has_services(box: Sandbox) -> bool:
+    """Whether there is more of a box than is in its snapshots."""
+    return bool(box.spec.services or box.spec.container.volumes)
+
+
+@asynccontextmanager
+async def stand_in_box(
+    live: LiveNode, spec: SandboxSpec, image: SandboxImage
+) -> AsyncGenerator[Sandbox, None]:
+    """Make a box from `image` in the place of the agent's, beside the services.
+
+    Raises:
+        RewardError: The agent's box cannot be replaced.
+    """
+    if not isinstance(live.sandbox, ServicedSandbox):
+        raise RewardError(f"nothing can stand in for {live.sandbox.id!r} beside its services")
+    async with live.sandbox.stand_in(image, spec, labels=_labels(live)) as box:
+        yield box
+
+
+def _labels(live: LiveNode) -> dict[str, str]:
+    return {**live.labels, "benchflow.purpose": "grading", "benchflow.node": live.node.id}
 
 
 async def furnish(box: Sandbox, live: LiveNode, grading: Grading) -> None:

@@ -20,7 +20,7 @@ from benchflow_reward.live_node import LiveNode
 
 from .at_once import both
 from .grading import bench_of, verdict
-from .grading_box import furnish, grading_box
+from .grading_box import furnish, grading_box, has_services, stand_in_box
 from .grading_spec import grading_spec
 from .hooks import run_collect_hooks
 from .integrity import inside_report, integrity_report, steering, told_by_host
@@ -33,8 +33,9 @@ async def grade_twin(live: LiveNode) -> VerifyResult:
     No process of the agent's box runs there, services included; `/tests` and
     `/logs/verifier` are made anew and no variable is the agent's. Files are, so
     `meta["integrity"]` says what it changed that can steer the tests. The exit code of
-    test.sh is recorded only. Containers beside the box are graded alive. Nothing is ended
-    when the rollout goes on in the agent's box.
+    test.sh is recorded only. Services beside the box run on, with all that they hold, as tests
+    mean to ask them: the copy takes its place among them, and it stands still meanwhile.
+    Nothing is ended when the rollout goes on in the agent's box.
     """
     spec = grading_spec(live, "twin")
     with tempfile.TemporaryDirectory(prefix="bf-grading-") as name:
@@ -42,8 +43,9 @@ async def grade_twin(live: LiveNode) -> VerifyResult:
         hooks = await run_collect_hooks(live)
         await keep_from(live, scratch / "artifacts")
         async with _sealed(live) as (image, changes), AsyncExitStack() as stack:
-            making = stack.enter_async_context(_copy(live, spec, image))
-            # The tests are put in when both are done: nothing of the agent is alive then.
+            copying = stand_in_box if has_services(live.sandbox) else grading_box
+            making = stack.enter_async_context(copying(live, spec, image))
+            # The tests are put in when both are done: nothing of the agent runs then.
             box, _ = await both(making, _end(live))
             integrity = await _integrity(live, spec, box, changes)
             bench = bench_of(box, live, "twin")
@@ -79,33 +81,7 @@ async def _forget_bytecode(box: Sandbox, changes: FileChanges) -> None:
 
 
 @asynccontextmanager
-async def _copy(
-    live: LiveNode, spec: SandboxSpec, image: SandboxImage
-) -> AsyncGenerator[Sandbox, None]:
-    """Make the box that grades.
-
-    Services run on beside it, with all that they hold, as tests mean to ask them: then it takes
-    the agent's own place among them, which ends every process that was there. Variables and
-    the model endpoint of that place stay what they were.
-    """
-    if not live.sandbox.spec.services:
-        async with grading_box(live, spec, image) as box:
-            yield box
-        return
-    await live.sandbox.restore(image)
-    try:
-        yield live.sandbox
-    finally:
-        await live.sandbox.teardown()
-
-
-@asynccontextmanager
 async def _sealed(live: LiveNode) -> AsyncGenerator[tuple[SandboxImage, FileChanges | None], None]:
-    if live.sandbox.spec.services and live.goes_on:
-        raise RewardError(
-            "between steps there is no copy of a box that has services",
-            hint="grade with --isolation shared",
-        )
     async with live.sandbox.freeze():
         changes = await told_by_host(live.sandbox)
         image = await live.sandbox.snapshot("filesystem")
@@ -116,5 +92,6 @@ async def _sealed(live: LiveNode) -> AsyncGenerator[tuple[SandboxImage, FileChan
 
 
 async def _end(live: LiveNode) -> None:
-    if not live.goes_on and not live.sandbox.spec.services:
+    # One whose services go on stands still beside them, and ends with them.
+    if not live.goes_on and not has_services(live.sandbox):
         await live.sandbox.teardown()

@@ -2,11 +2,12 @@
 
 import asyncio
 import hashlib
+import json
 import os
 from collections import defaultdict
 from pathlib import Path
 
-from benchflow_contracts.errors import SandboxError
+from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError
 from benchflow_contracts.image import ImageRecipe
 from benchflow_sandbox_core.image_config import ImageConfig
 from benchflow_sandbox_core.recipe.context import BuildContext
@@ -64,6 +65,9 @@ class Recipes:
 
     async def _find_or_make(self, recipe: ImageRecipe, context: BuildContext) -> Facts:
         own = await asyncio.to_thread(context.digest, recipe.dockerfile)
+        if recipe.args or recipe.target:
+            asked = f"{own}\0{json.dumps([recipe.args, recipe.target])}"
+            own = hashlib.sha256(asked.encode()).hexdigest()
         file = Dockerfile.parse(context.dockerfile.encode(), recipe.dockerfile)
         images = Stages(file, recipe.dockerfile, {}).images()
         name = await self._name(own, images)
@@ -92,7 +96,13 @@ class Recipes:
         """
         beside = f"{_BESIDE}:{own[:40]}"
         lowering = Lowering(file, recipe.dockerfile, beside, {})
-        if lowering.needs_buildkit or any(one.documents for one in file.instructions):
+        documented = any(one.documents for one in file.instructions)
+        if documented and recipe.args:
+            raise SandboxUnsupportedError(
+                f"{recipe.dockerfile!r} has here-documents, and is to be built with arguments",
+                hint="give the arguments their values in the Dockerfile",
+            )
+        if lowering.needs_buildkit or documented:
             lowering.bases = {image: await self._fetch(image) for image in images}
         return lowering
 
@@ -120,6 +130,8 @@ class Recipes:
             "networkmode": "default" if await self._engine.has_network(BRIDGE) else "none",
             "memory": memory,
             "memswap": memory,
+            **({"buildargs": json.dumps(dict(recipe.args))} if recipe.args else {}),
+            **({"target": recipe.target} if recipe.target else {}),
         }
         if lowering.needs_buildkit:
             options["version"] = "2"

@@ -7,6 +7,8 @@ from benchflow_contracts.service import ServiceHealth, ServiceSpec
 
 from benchflow_sandbox_docker.plan import CAPABILITIES
 
+from .options import with_options
+
 _SERVERS = ("NET_RAW", "SETFCAP", "SYS_CHROOT")
 """What servers need of root beyond what a sandbox has, and Docker gives by default."""
 _LOG = {"max-size": "1m", "max-file": "1"}
@@ -14,12 +16,7 @@ _NANO = 1_000_000_000
 
 
 def arguments(
-    spec: ServiceSpec,
-    image: str,
-    labels: Mapping[str, str],
-    volumes: Mapping[str, str],
-    network: str,
-    names: Mapping[str, Any],
+    spec: ServiceSpec, image: str, labels: Mapping[str, str], volumes: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the arguments of the engine's `create`; `volumes` maps names to the engine's."""
     config: dict[str, Any] = {
@@ -30,7 +27,7 @@ def arguments(
         "Hostname": spec.name,
         "User": spec.user,
         "WorkingDir": spec.workdir,
-        "HostConfig": {**_host(spec, volumes), **names, "NetworkMode": network},
+        "HostConfig": _host(spec),
     }
     if spec.entrypoint is not None:
         config["Entrypoint"] = list(spec.entrypoint)
@@ -38,20 +35,12 @@ def arguments(
         config["Cmd"] = list(spec.command)
     if spec.health is not None:
         config["Healthcheck"] = _health(spec.health)
-    return config
+    return with_options(config, spec, volumes)
 
 
-def _host(spec: ServiceSpec, volumes: Mapping[str, str]) -> dict[str, Any]:
+def _host(spec: ServiceSpec) -> dict[str, Any]:
     limits = spec.limits
     memory = None if limits.memory_mb is None else limits.memory_mb << 20
-    mounts: list[dict[str, Any]] = [
-        {"Type": "volume", "Source": volumes[name], "Target": target}
-        for target, name in spec.volumes.items()
-    ]
-    mounts += [
-        {"Type": "bind", "Source": str(source), "Target": target, "ReadOnly": True}
-        for target, source in spec.files.items()
-    ]
     return {
         "CapDrop": ["ALL"],
         "CapAdd": [*CAPABILITIES, *_SERVERS],
@@ -60,11 +49,12 @@ def _host(spec: ServiceSpec, volumes: Mapping[str, str]) -> dict[str, Any]:
         "Memory": memory,
         "MemorySwap": memory,
         "NanoCpus": None if limits.cpus is None else int(limits.cpus * _NANO),
+        "ReadonlyRootfs": spec.read_only,
         "LogConfig": {"Type": "json-file", "Config": _LOG},
         "RestartPolicy": _restarts(spec.restarts),
         "Init": True,
         "IpcMode": "private",
-        "Mounts": mounts,
+        "Mounts": [],
         "Tmpfs": dict.fromkeys(spec.tmpfs, ""),
     }
 

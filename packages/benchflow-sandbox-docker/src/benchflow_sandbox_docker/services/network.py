@@ -1,6 +1,6 @@
 """The private network of one sandbox and its services."""
 
-from typing import Any
+from collections.abc import Sequence
 
 from benchflow_contracts.errors import SandboxError
 
@@ -9,9 +9,6 @@ from benchflow_sandbox_docker.labels import PREFIX, Label
 
 NETWORK, VOLUME, SERVICE = "network", "volume", "service"
 """Kinds of what is ours in the engine."""
-
-_NOWHERE = "192.0.2.1"
-"""An address that is no host's (RFC 5737)."""
 
 
 class PrivateNetwork:
@@ -22,11 +19,11 @@ class PrivateNetwork:
     ask the host's own resolver for them.
     """
 
-    def __init__(self, engine: Engine, label: Label, *, public: bool) -> None:
+    def __init__(self, engine: Engine, label: Label, index: int, *, public: bool) -> None:
         self._engine = engine
         self._label = label
-        self._public = public
-        self.name = PREFIX + label.id
+        self.public = public
+        self.name = f"{PREFIX}{label.id}" + (f"-n{index}" if index else "")
 
     async def make(self) -> None:
         """Make it.
@@ -34,13 +31,13 @@ class PrivateNetwork:
         Raises:
             SandboxError: The engine has no bridges, or no addresses left; `retryable` then.
         """
-        options = {} if self._public else {"com.docker.network.bridge.inhibit_ipv4": "true"}
+        options = {} if self.public else {"com.docker.network.bridge.inhibit_ipv4": "true"}
         try:
             await self._engine.do(
                 "create_network",
                 self.name,
                 driver="bridge",
-                internal=not self._public,
+                internal=not self.public,
                 check_duplicate=True,
                 options=options,
                 labels=self._label.encode(NETWORK),
@@ -52,15 +49,15 @@ class PrivateNetwork:
                 retryable=True,
             ) from error
 
-    def names(self) -> dict[str, Any]:
-        """Return what the engine's `HostConfig` says of names, so that none gets out."""
-        if self._public:
-            return {}
-        return {"Dns": [_NOWHERE], "DnsOptions": ["timeout:1", "attempts:1"]}
+    async def join(self, container: str, names: Sequence[str]) -> None:
+        """Let a container onto it, by these names."""
+        await self._engine.do(
+            "connect_container_to_network", container, self.name, aliases=list(names)
+        )
 
-    def endpoint(self, aliases: list[str]) -> dict[str, Any]:
-        """Return what the engine's `NetworkingConfig` says of one container."""
-        return {"EndpointsConfig": {self.name: {"Aliases": aliases}}}
+    async def leave(self, container: str) -> None:
+        """Take a container off it. Its connections there are broken."""
+        await self._engine.do("disconnect_container_from_network", container, self.name)
 
     async def remove(self) -> None:
         """Remove it. No container may be left on it. Idempotent."""

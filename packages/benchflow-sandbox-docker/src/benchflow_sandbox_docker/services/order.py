@@ -3,22 +3,31 @@
 from collections.abc import Mapping
 from graphlib import CycleError, TopologicalSorter
 
+from benchflow_contracts.container import ServiceCondition
 from benchflow_contracts.errors import UsageError
 from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_contracts.service import MAIN, ServiceCondition
+from benchflow_contracts.service import MAIN
 
 
 def needs_of(spec: SandboxSpec) -> dict[str, Mapping[str, ServiceCondition]]:
     """Return what each service, and `main`, waits for.
 
     Raises:
-        UsageError: Two have one name, or something that is not there is waited for.
+        UsageError: Two have one name, something that is not there is waited for, or one has no
+            network but that of the sandbox itself, whose place another may take.
     """
-    needs: dict[str, Mapping[str, ServiceCondition]] = {MAIN: spec.needs}
+    needs: dict[str, Mapping[str, ServiceCondition]] = {MAIN: spec.container.needs}
     for service in spec.services:
         if service.name in needs:
             raise UsageError(f"two services are named {service.name!r}", where="services")
-        needs[service.name] = service.needs
+        shared: dict[str, ServiceCondition] = (
+            {service.network_of: "started"} if service.network_of else {}
+        )
+        needs[service.name] = {**shared, **service.needs}
+        if service.network_of == MAIN:
+            raise UsageError(
+                f"{service.name!r} is in the network of the sandbox itself", where="services"
+            )
     for name, wanted in needs.items():
         for other, condition in wanted.items():
             if other not in needs:

@@ -5,16 +5,19 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
+from benchflow_contracts.container import ContainerOptions, ServiceCondition
 from benchflow_contracts.errors import SandboxError, SandboxTimeoutError
 from benchflow_contracts.image import ImageRecipe
 from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_contracts.service import MAIN, ServiceCondition, ServiceSpec
+from benchflow_contracts.service import MAIN, ServiceSpec
 
 from benchflow_sandbox_docker.engine import Engine
 from benchflow_sandbox_docker.labels import PREFIX, Label
 
 from .container import arguments
-from .network import SERVICE, VOLUME, PrivateNetwork
+from .network import SERVICE, VOLUME
+from .networks import Networks
+from .options import with_options
 from .order import needs_of, start_order
 from .state import ServiceState
 from .sweep import remove_volume
@@ -40,11 +43,11 @@ class Stack:
         self._order = start_order(self._needs)
         self._containers: dict[str, str] = {}
         shared = {name for service in spec.services for name in service.volumes.values()}
-        names = sorted(shared | set(spec.volumes.values()))
+        names = sorted(shared | set(spec.container.volumes.values()))
         prefix = f"{PREFIX}{label.id}"
         self._volumes = {name: f"{prefix}-v{index}" for index, name in enumerate(names)}
-        self._targets = spec.volumes
-        self.network = PrivateNetwork(engine, label, public=spec.network == "public")
+        self._main = spec.container
+        self.networks = Networks(engine, label, spec)
 
     async def begin(self) -> None:
         """Start what does not wait for the sandbox, and wait for what the sandbox needs.
@@ -53,7 +56,7 @@ class Stack:
             UsageError: The services make no sense together.
             SandboxError: One did not start, or never came to be what another waits for.
         """
-        await self.network.make()
+        await self.networks.make()
         for volume in self._volumes.values():
             await self._engine.do("create_volume", volume, labels=self._label.encode(VOLUME))
         for name in self._order[: self._order.index(MAIN)]:
@@ -68,21 +71,17 @@ class Stack:
             ends = any(wants.get(name) == "completed" for wants in self._needs.values())
             await self._settled(name, "completed" if ends else await self._good(name))
 
-    def join(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return the engine's arguments of the sandbox's own container, on this network."""
-        host = config["HostConfig"]
-        mounts = [
-            {"Type": "volume", "Source": self._volumes[name], "Target": target}
-            for target, name in self._targets.items()
-        ]
-        joined = {
-            **host,
-            **self.network.names(),
-            "NetworkMode": self.network.name,
-            "Mounts": [*host["Mounts"], *mounts],
-        }
-        networking = self.network.endpoint([MAIN])
-        return {**config, "HostConfig": joined, "NetworkingConfig": networking}
+    def with_main(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Return the engine's arguments of the sandbox's own container, beside the services."""
+        volumes = ContainerOptions(volumes=self._main.volumes)
+        return self.networks.with_first(
+            with_options(config, volumes, self._volumes), MAIN, self._main
+        )
+
+    async def join(self, container: str, spec: SandboxSpec) -> None:
+        """Bring the sandbox's own container, or one that stands in for it, onto its networks."""
+        await self.networks.join(container, MAIN, self._main)
+        await self.networks.widen(container, spec)
 
     def container(self, service: str) -> str:
         """Return the engine's name of a service's container; raise when there is none."""
@@ -109,6 +108,11 @@ class Stack:
                 f"the command in service {service!r} ran over {timeout:g} s"
             ) from None
 
+    async def logs(self, service: str, max_bytes: int) -> bytes:
+        """Return the last of what a service printed; the engine keeps no more than it was told."""
+        said = await self._engine.do("logs", self.container(service))
+        return bytes(said)[-max_bytes:]
+
     async def _exit_code(self, exec_id: str) -> int:
         pause = _PAUSE
         while True:
@@ -124,24 +128,32 @@ class Stack:
         async with asyncio.TaskGroup() as group:
             for container in containers.values():
                 group.create_task(self._engine.remove(container))
-        await self.network.remove()
+        await self.networks.remove()
         for volume in self._volumes.values():
             await remove_volume(self._engine, volume)
 
     async def _start(self, service: ServiceSpec) -> None:
         await self._wait_for(service.name)
         image = await self._image_of(service.image, service.recipe)
-        labels = self._label.encode(SERVICE)
-        network = self.network
-        config = arguments(service, image, labels, self._volumes, network.name, network.names())
-        config["NetworkingConfig"] = network.endpoint([service.name, *service.aliases])
+        config = arguments(service, image, self._label.encode(SERVICE), self._volumes)
+        config = self._connected(config, service)
         name = f"{PREFIX}{self._label.id}-{service.name}"
         made = await self._engine.do("create_container_from_config", config, name)
         self._containers[service.name] = made["Id"]
+        if service.network_of is None:
+            await self.networks.join(made["Id"], service.name, service)
         try:
             await self._engine.do("start", made["Id"])
         except SandboxError as error:
             raise SandboxError(f"service {service.name!r} does not start: {error}") from error
+
+    def _connected(self, config: dict[str, Any], service: ServiceSpec) -> dict[str, Any]:
+        if service.network_of is None:
+            return self.networks.with_first(config, service.name, service)
+        mode = f"container:{self.container(service.network_of)}" if service.network_of else "none"
+        # The engine takes no name for one in the network of another.
+        unnamed = {key: value for key, value in config.items() if key != "Hostname"}
+        return {**unnamed, "HostConfig": {**config["HostConfig"], "NetworkMode": mode}}
 
     async def _wait_for(self, name: str) -> None:
         for other, condition in self._needs[name].items():

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, cast
 
-from benchflow_contracts.service import ServiceCondition
+from benchflow_contracts.container import ServiceCondition
 
 
 @dataclass(frozen=True, slots=True)

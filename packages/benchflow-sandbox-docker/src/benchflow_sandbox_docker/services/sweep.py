@@ -13,6 +13,7 @@ from .network import NETWORK, SERVICE, VOLUME, remove_network
 
 _SERVICE_PART = re.compile(r"-[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
 _VOLUME_PART = re.compile(r"-v\d+")
+_NETWORK_PART = re.compile(r"(-n\d+)?")
 
 
 async def sweep_services(engine: Engine) -> None:
@@ -26,7 +27,7 @@ async def sweep_services(engine: Engine) -> None:
             await engine.remove(container["Id"])
     for network in await _listed(engine, "networks", NETWORK):
         # Somebody may have put a container of their own on it: that one is left alone.
-        if _is_left(network["Labels"], network["Name"], None):
+        if _is_left(network["Labels"], network["Name"], _NETWORK_PART):
             await _unless_used(remove_network(engine, network["Id"]))
     for volume in await _listed(engine, "volumes", VOLUME):
         if _is_left(volume["Labels"], volume["Name"], _VOLUME_PART):
@@ -55,9 +56,9 @@ async def _listed(engine: Engine, method: str, kind: str) -> list[Mapping[str, A
     )
 
 
-def _is_left(labels: Mapping[str, str] | None, name: str, part: re.Pattern[str] | None) -> bool:
+def _is_left(labels: Mapping[str, str] | None, name: str, part: re.Pattern[str]) -> bool:
     label = Label.decode(labels)
     if label is None or label.owner.alive:
         return False
     rest = name.removeprefix(PREFIX + label.id)
-    return rest != name and (rest == "" if part is None else part.fullmatch(rest) is not None)
+    return rest != name and part.fullmatch(rest) is not None

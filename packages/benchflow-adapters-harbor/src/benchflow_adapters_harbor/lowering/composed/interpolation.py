@@ -4,11 +4,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-_FORM = re.compile(
-    r"\$(?:(?P<escaped>\$)|(?P<plain>[A-Za-z_][A-Za-z0-9_]*)"
-    r"|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?:(?P<rule>:?[-+?])(?P<other>[^${}]*))?\})"
-)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RULE = re.compile(r":?[-+?]")
 _LONGEST = 64 * 1024
+_DEEPEST = 16
 
 
 def filled(value: object, variables: Mapping[str, str]) -> object:
@@ -20,7 +19,7 @@ def filled(value: object, variables: Mapping[str, str]) -> object:
         ValueError: A name is not known, a text grows too long, or a form is none of those.
     """
     if isinstance(value, str):
-        return _text(value, variables)
+        return filled_text(value, variables)
     if isinstance(value, Mapping):
         table = cast("Mapping[object, object]", value)
         return {key: filled(item, variables) for key, item in table.items()}
@@ -29,26 +28,73 @@ def filled(value: object, variables: Mapping[str, str]) -> object:
     return value
 
 
-def _text(text: str, variables: Mapping[str, str]) -> str:
-    rest = _FORM.sub("", text)
-    if "$" in rest:
-        raise ValueError(f"{text[:80]!r} has a $ that begins no plain variable")
-    found = _FORM.sub(lambda form: _value(form, variables), text)
+def filled_text(text: str, variables: Mapping[str, str]) -> str:
+    """Return one text, filled in as `filled` does."""
+    found = _Text(text, variables).read(0)
     if len(found) > _LONGEST:
         raise ValueError(f"{text[:80]!r} grows beyond {_LONGEST} characters")
     return found
 
 
-def _value(form: re.Match[str], variables: Mapping[str, str]) -> str:
-    if form["escaped"]:
-        return "$"
-    name, rule, other = form["plain"] or form["name"], form["rule"] or "", form["other"] or ""
-    value = variables.get(name)
-    there = value is not None and (value != "" or not rule.startswith(":"))
-    if rule.endswith("+"):
-        return other if there else ""
-    if there and value is not None:
-        return value
-    if rule.endswith("-"):
-        return other
-    raise ValueError(f"variable {name[:80]!r} is not set, and has no default")
+class _Text:
+    """One pass over a text; defaults may hold variables again."""
+
+    def __init__(self, text: str, variables: Mapping[str, str]) -> None:
+        self._text = text
+        self._variables = variables
+        self._at = 0
+
+    def read(self, depth: int) -> str:
+        """Read up to the end of the text, or of the default that it is `depth` braces in."""
+        if depth > _DEEPEST:
+            raise ValueError(f"{self._text[:80]!r} has defaults within defaults")
+        parts: list[str] = []
+        while self._at < len(self._text):
+            if depth and self._text[self._at] == "}":
+                break
+            end = self._next(depth)
+            parts.append(self._text[self._at : end])
+            self._at = end
+            if end < len(self._text) and self._text[end] == "$":
+                parts.append(self._variable(depth))
+        return "".join(parts)
+
+    def _next(self, depth: int) -> int:
+        ends = (self._text.find(mark, self._at) for mark in ("$}" if depth else "$"))
+        return min((end for end in ends if end >= 0), default=len(self._text))
+
+    def _variable(self, depth: int) -> str:
+        self._at += 1
+        if self._take("$"):
+            return "$"
+        braced = self._take("{")
+        name = _NAME.match(self._text, self._at)
+        if name is None:
+            raise ValueError(f"{self._text[:80]!r} has a $ that begins no plain variable")
+        self._at = name.end()
+        if not braced:
+            return self._value(name[0], "", "")
+        found = _RULE.match(self._text, self._at)
+        rule = "" if found is None else found[0]
+        self._at += len(rule)
+        # It is read also where it is not used: what is wrong there is wrong.
+        other = self.read(depth + 1) if rule else ""
+        if not self._take("}"):
+            raise ValueError(f"{self._text[:80]!r} has a $ that begins no plain variable")
+        return self._value(name[0], rule, other)
+
+    def _take(self, mark: str) -> bool:
+        taken = self._text.startswith(mark, self._at)
+        self._at += taken
+        return taken
+
+    def _value(self, name: str, rule: str, other: str) -> str:
+        value = self._variables.get(name)
+        there = value is not None and (value != "" or not rule.startswith(":"))
+        if rule.endswith("+"):
+            return other if there else ""
+        if there and value is not None:
+            return value
+        if rule.endswith("-"):
+            return other
+        raise ValueError(f"variable {name[:80]!r} is not set, and has no default")

@@ -1,27 +1,38 @@
 """One service of a compose file, in its one normal form."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from benchflow_adapters_harbor.config import Record
 
 from .forms import Cpus, Megabytes, Seconds, Text, Texts, Words
-from .tables import as_build, as_limits, as_named, as_pairs, as_test, as_volume
+from .tables import (
+    as_addresses,
+    as_build,
+    as_deploy,
+    as_env_files,
+    as_grants,
+    as_named,
+    as_pairs,
+    as_test,
+    as_ulimits,
+    as_volume,
+    without,
+)
 
 Condition = Literal["service_started", "service_healthy", "service_completed_successfully"]
 
-_WITHOUT_EFFECT = frozenset(
-    {
-        # Nobody is outside, on a terminal or at the logs of a service; its name is ours.
-        *("ports", "expose", "tty", "stdin_open", "logging", "container_name", "labels"),
-        *("annotations", "platform", "pull_policy", "attach"),
-        # What ends and confines a container is ours, and stricter.
-        *("stop_grace_period", "stop_signal", "init", "cap_drop", "security_opt"),
-        # Wishes of a scheduler.
-        *("cpu_shares", "mem_reservation", "memswap_limit", "mem_swappiness", "blkio_config"),
-    }
+_WITHOUT_EFFECT = (
+    # Nobody is outside, or at the logs of a service; its name is ours.
+    *("ports", "expose", "logging", "container_name", "labels", "label_file", "annotations"),
+    *("platform", "pull_policy", "attach", "develop"),
+    # What ends and confines a container is ours, and stricter.
+    *("stop_grace_period", "stop_signal", "init", "cap_drop", "security_opt"),
+    # Wishes of a scheduler.
+    *("cpu_shares", "mem_reservation", "memswap_limit", "mem_swappiness", "blkio_config"),
+    *("oom_score_adj", "oom_kill_disable", "cpuset"),
 )
 """Keys of compose that change nothing for who is inside."""
 
@@ -35,6 +46,8 @@ class Build(_Strict):
 
     context: str = "."
     dockerfile: str = "Dockerfile"
+    args: Annotated[Mapping[str, str | None], BeforeValidator(as_pairs)] = {}
+    target: str = ""
 
 
 class Health(_Strict):
@@ -57,6 +70,10 @@ class Dependency(_Strict):
     required: bool = True
 
 
+class _Copying(_Strict):
+    nocopy: bool = False
+
+
 class Volume(_Strict):
     """An entry of `volumes`."""
 
@@ -64,12 +81,35 @@ class Volume(_Strict):
     source: str = ""
     target: str
     read_only: bool = False
+    volume: _Copying = _Copying()
 
 
 class ServiceNetwork(_Strict):
     """A value of `networks`."""
 
     aliases: tuple[str, ...] = ()
+    priority: int = 0
+
+
+class Ulimit(_Strict):
+    """A value of `ulimits`."""
+
+    soft: int
+    hard: int
+
+
+class Grant(_Strict):
+    """An entry of `secrets` or `configs`."""
+
+    source: str
+    target: str = ""
+
+
+class EnvFile(_Strict):
+    """An entry of `env_file`."""
+
+    path: str
+    required: bool = True
 
 
 class Limits(_Strict):
@@ -80,6 +120,23 @@ class Limits(_Strict):
     pids: int | None = None
 
 
+class _Resources(_Strict):
+    limits: Limits = Limits()
+    reservations: Mapping[str, Any] = {}
+
+
+class _RestartPolicy(Record):
+    condition: Literal["none", "on-failure", "any"] = "any"
+
+
+class Deploy(_Strict):
+    """`deploy`."""
+
+    resources: _Resources = _Resources()
+    restart_policy: _RestartPolicy | None = None
+    replicas: Literal[1] = 1
+
+
 class ComposeService(_Strict):
     """A service whose every key is known. Others are errors: none is passed over silently."""
 
@@ -87,29 +144,39 @@ class ComposeService(_Strict):
     build: Annotated[Build | None, BeforeValidator(as_build)] = None
     command: Words | None = None
     entrypoint: Words | None = None
-    environment: Annotated[Mapping[str, str], BeforeValidator(as_pairs)] = {}
+    environment: Annotated[Mapping[str, str | None], BeforeValidator(as_pairs)] = {}
+    env_file: Annotated[tuple[EnvFile, ...], BeforeValidator(as_env_files)] = ()
     user: Text = ""
     working_dir: str = ""
     hostname: str = ""
+    extra_hosts: Annotated[Mapping[str, str], BeforeValidator(as_addresses)] = {}
     depends_on: Annotated[Mapping[str, Dependency], BeforeValidator(as_named)] = {}
     healthcheck: Health | None = None
     volumes: tuple[Annotated[Volume, BeforeValidator(as_volume)], ...] = ()
+    secrets: Annotated[tuple[Grant, ...], BeforeValidator(as_grants)] = ()
+    configs: Annotated[tuple[Grant, ...], BeforeValidator(as_grants)] = ()
     tmpfs: Texts = ()
     networks: Annotated[Mapping[str, ServiceNetwork], BeforeValidator(as_named)] = {}
-    restart: str = "no"
+    network_mode: str = Field(default="", pattern=r"^(|none|service:.+)$")
+    profiles: tuple[str, ...] = ()
+    restart: Text = ""
+    read_only: bool = False
+    tty: bool = False
+    stdin_open: bool = False
+    ulimits: Annotated[Mapping[str, Ulimit], BeforeValidator(as_ulimits)] = {}
+    shm_size: Megabytes | None = None
     mem_limit: Megabytes | None = None
     cpus: Cpus | None = None
     pids_limit: int | None = None
-    limits: Annotated[Limits, BeforeValidator(as_limits)] = Field(default=Limits(), alias="deploy")
+    deploy: Annotated[Deploy, BeforeValidator(as_deploy)] = Deploy()
+    scale: Literal[1] = 1
+
+    @property
+    def limits(self) -> Limits:
+        """Of `deploy`."""
+        return self.deploy.resources.limits
 
     @model_validator(mode="before")
     @classmethod
     def _without_what_has_no_effect(cls, data: Any) -> Any:  # noqa: ANN401 - what YAML gave
-        if not isinstance(data, Mapping):
-            return data
-        table = cast("Mapping[object, object]", data)
-        return {
-            str(key): value
-            for key, value in table.items()
-            if key not in _WITHOUT_EFFECT and not str(key).startswith("x-")
-        }
+        return without(data, *_WITHOUT_EFFECT)

@@ -1,6 +1,8 @@
 """A task of one container, and the services beside it."""
 
-from benchflow_contracts import ImageRecipe, Task, TaskEnvironment, TaskError
+import shlex
+
+from benchflow_contracts import ImageRecipe, SetupCommand, Task, TaskEnvironment, TaskError
 
 from benchflow_adapters_harbor.task import HarborTask
 
@@ -21,8 +23,8 @@ def with_stack(single: Task, stack: ComposedStack, task: HarborTask) -> Task:
         update={
             "recipe": recipe,
             "services": stack.services,
-            "needs": stack.needs,
-            "volumes": stack.volumes,
+            "inner_networks": stack.inner_networks,
+            "container": stack.container,
         }
     )
     environment = _environment(single.config.environment, stack, task)
@@ -59,10 +61,18 @@ def _environment(own: TaskEnvironment, stack: ComposedStack, task: HarborTask) -
             "image": main.image or own.image,
             "workdir": own.workdir or main.working_dir,
             "user": own.user or main.user,
-            "env": {**main.environment, **own.env},
+            "env": {**{k: v for k, v in main.environment.items() if v is not None}, **own.env},
+            "setup_commands": (*own.setup_commands, *_directories(stack)),
             "healthcheck": own.healthcheck or stack.healthcheck,
             "memory_mb": main.mem_limit or main.limits.memory or own.memory_mb,
             "cpus": main.cpus or main.limits.cpus or own.cpus,
             "pids": main.pids_limit or main.limits.pids or own.pids,
         }
     )
+
+
+def _directories(stack: ComposedStack) -> tuple[SetupCommand, ...]:
+    if not stack.directories:
+        return ()
+    paths = shlex.join(stack.directories)
+    return (SetupCommand(command=f"mkdir -p {paths} && chmod 1777 {paths}", cwd="/"),)

@@ -1,0 +1,110 @@
+"""What a service of a compose file gives its container beside its image."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from benchflow_contracts import ContainerOptions, ServiceCondition, TaskError
+
+from benchflow_adapters_harbor.task import HarborTask
+
+from .project import GrantKind, Project, inside
+from .service import ComposeService, Grant, Volume
+from .variables import LOGS
+
+_CONDITIONS: Final[dict[str, ServiceCondition]] = {
+    "service_started": "started",
+    "service_healthy": "healthy",
+    "service_completed_successfully": "completed",
+}
+_PLACES: Final[dict[GrantKind, str]] = {"secrets": "/run/secrets/", "configs": "/"}
+
+
+def options_of(
+    name: str, service: ComposeService, project: Project, task: HarborTask
+) -> ContainerOptions:
+    """Return the options of the service `name`, also when it is the main one.
+
+    Raises:
+        TaskError: A path leaves `environment/`, or something that is named is not there.
+    """
+    place = f"{task.context / 'docker-compose.yaml'}:services.{name}"
+    return ContainerOptions(
+        entrypoint=service.entrypoint,
+        command=service.command,
+        hostname=service.hostname,
+        hosts=_hosts(service, place),
+        networks={net: each.aliases for net, each in service.networks.items()},
+        needs=dict(_needs(service, project, place)),
+        volumes=_volumes(name, service),
+        files={**_binds(service, task, place), **_grants(service, project, task, place)},
+        ulimits={kind: (each.soft, each.hard) for kind, each in service.ulimits.items()},
+        shm_mb=service.shm_size,
+    )
+
+
+def _is_of_logs(volume: Volume) -> bool:
+    """Whether a volume is one of Harbor's own, which are there anyway."""
+    return volume.source == volume.target and volume.target in LOGS.values()
+
+
+def _hosts(service: ComposeService, place: str) -> Mapping[str, str]:
+    if "host-gateway" in service.extra_hosts.values():
+        raise TaskError(
+            "the address of this machine", where=f"{place}.extra_hosts", hint="leave it out"
+        )
+    return service.extra_hosts
+
+
+def _needs(
+    service: ComposeService, project: Project, place: str
+) -> Iterator[tuple[str, ServiceCondition]]:
+    for name, dependency in service.depends_on.items():
+        if name in project.services:
+            yield name, _CONDITIONS[dependency.condition]
+        elif dependency.required:
+            raise TaskError(
+                f"{name[:80]!r} is no service that is started",
+                where=f"{place}.depends_on",
+                hint="name a service without profiles, or say `required: false`",
+            )
+
+
+def _volumes(name: str, service: ComposeService) -> dict[str, str]:
+    return {
+        volume.target: volume.source or f"{name} {index}"
+        for index, volume in enumerate(service.volumes)
+        if volume.type == "volume"
+    }
+
+
+def _binds(service: ComposeService, task: HarborTask, place: str) -> dict[str, Path]:
+    binds = [v for v in service.volumes if v.type == "bind" and not _is_of_logs(v)]
+    return {v.target: inside(task, task.context / v.source, f"{place}.volumes") for v in binds}
+
+
+def _grants(
+    service: ComposeService, project: Project, task: HarborTask, place: str
+) -> dict[str, Path]:
+    granted: list[tuple[GrantKind, Grant]] = [
+        *(("secrets", grant) for grant in service.secrets),
+        *(("configs", grant) for grant in service.configs),
+    ]
+    found: dict[str, Path] = {}
+    for kind, grant in granted:
+        where = f"{place}.{kind}"
+        target = grant.target or grant.source
+        target = target if target.startswith("/") else _PLACES[kind] + target
+        found[target] = _file(project.grants[kind].get(grant.source), grant, task, where)
+    return found
+
+
+def _file(entry: Mapping[str, Any] | None, grant: Grant, task: HarborTask, where: str) -> Path:
+    file = (entry or {}).get("file")
+    if not isinstance(file, str):
+        raise TaskError(
+            f"{grant.source[:80]!r} is no file of the task",
+            where=where,
+            hint="declare it with `file:`, a path below environment/",
+        )
+    return inside(task, task.context / file, where)

@@ -1,0 +1,184 @@
+"""A compose file of which nothing is left to be looked up: its services as they are started."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, Literal, cast
+
+from benchflow_contracts import TaskError
+
+from benchflow_adapters_harbor.compose import Compose, read_compose
+from benchflow_adapters_harbor.config import Record
+from benchflow_adapters_harbor.config.artifact import MAIN
+from benchflow_adapters_harbor.files import read_text
+from benchflow_adapters_harbor.task import HarborTask
+from benchflow_adapters_harbor.toml_text import validate
+
+from .dotenv import read_variables
+from .interpolation import filled
+from .merging import merged
+from .service import ComposeService
+from .variables import MAX_BYTES, compose_variables
+
+_DEEPEST: Final = 8
+GrantKind = Literal["secrets", "configs"]
+
+
+class _Extends(Record):
+    service: str
+    file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """Paths in it are relative to `environment/`."""
+
+    services: Mapping[str, ComposeService]
+    """Those that are started: none that is in a profile."""
+    inner: frozenset[str]
+    """The networks that nothing leads out of."""
+    grants: Mapping[GrantKind, Mapping[str, Mapping[str, Any]]]
+    """Secrets and configs, by name, as the file declares them."""
+
+
+def read_project(task: HarborTask, compose: Compose) -> Project:
+    """Return what the compose file of `task` comes to.
+
+    Raises:
+        TaskError: Something in it is not known, leaves the task or names what is not there,
+            with `file:key`.
+    """
+    reader = _Reader(task, compose_variables(task))
+    file = task.context / "docker-compose.yaml"
+    services = {name: reader.service(name, compose, file, 0) for name in compose.services}
+    started = {
+        name: reader.with_environment(name, service, file)
+        for name, service in services.items()
+        if not service.profiles
+    }
+    if MAIN in services and MAIN not in started:
+        hint = "leave its profiles out"
+        raise TaskError("is never started", where=f"{file}:services.{MAIN}.profiles", hint=hint)
+    document = cast("Mapping[str, Any]", reader.filled(_top(compose), str(file)))
+    return Project(
+        services=started,
+        inner=frozenset(
+            name for name, each in _entries(document, "networks").items() if each.get("internal")
+        ),
+        grants={"secrets": _entries(document, "secrets"), "configs": _entries(document, "configs")},
+    )
+
+
+def _top(compose: Compose) -> dict[str, Any]:
+    return {key: compose.document.get(key) or {} for key in ("networks", "secrets", "configs")}
+
+
+def _entries(document: Mapping[str, Any], key: str) -> dict[str, Mapping[str, Any]]:
+    found = document[key]
+    if not isinstance(found, Mapping):
+        return {}
+    table = cast("Mapping[object, object]", found)
+    return {
+        str(name): cast("Mapping[str, Any]", each)
+        for name, each in table.items()
+        if isinstance(each, Mapping)
+    }
+
+
+class _Reader:
+    """Reads the services of one task."""
+
+    def __init__(self, task: HarborTask, variables: Mapping[str, str]) -> None:
+        self._task = task
+        self._variables = variables
+
+    def service(self, name: str, compose: Compose, file: Path, depth: int) -> ComposeService:
+        """Return a service of a file, with what it extends."""
+        place = f"{file}:services.{name}"
+        if name not in compose.services:
+            raise TaskError("there is no such service", where=place, hint="correct `extends`")
+        if depth > _DEEPEST:
+            raise TaskError("services extend each other", where=place, hint="end the circle")
+        document = compose.services[name].document
+        own = self.filled({k: v for k, v in document.items() if k != "extends"}, place)
+        prefix = file.parent.relative_to(self._task.context)
+        service = _moved(validate(ComposeService, own, Path(place)), prefix)
+        if "extends" not in document:
+            return service
+        base = self._base(self.filled(document["extends"], place), compose, file, depth)
+        return merged(base, service)
+
+    def _base(self, given: object, compose: Compose, file: Path, depth: int) -> ComposeService:
+        table = {"service": given} if isinstance(given, str) else given
+        extends = validate(_Extends, table, file)
+        if extends.file is None:
+            return self.service(extends.service, compose, file, depth + 1)
+        other = inside(self._task, file.parent / extends.file, f"{file}:extends.file")
+        read = read_compose(self._task.path, other)
+        return self.service(extends.service, read, other, depth + 1)
+
+    def filled(self, value: object, place: str) -> object:
+        """Return `value` with the variables of the task in it."""
+        try:
+            return filled(value, self._variables)
+        except ValueError as error:
+            hint = "say it in a form that needs no variable of the operator"
+            raise TaskError(str(error), where=place, hint=hint) from error
+
+    def with_environment(self, name: str, service: ComposeService, file: Path) -> ComposeService:
+        """Return a service whose `environment` is all that it is given.
+
+        A variable without a value is one of the task's, or of nobody's.
+        """
+        found: dict[str, str] = {}
+        for each in service.env_file:
+            place = f"{file}:services.{name}.env_file"
+            path = self._task.context / each.path
+            if not each.required and not path.exists():
+                continue
+            text = read_text(self._task.path, inside(self._task, path, place), cap=MAX_BYTES)
+            try:
+                found |= read_variables(text, {**self._variables, **found})
+            except ValueError as error:
+                raise TaskError(f"{each.path}: {error}", where=place) from error
+        for key, value in service.environment.items():
+            known = self._variables.get(key) if value is None else value
+            found.pop(key, None)
+            if known is not None:
+                found[key] = known
+        return service.model_copy(update={"environment": found, "env_file": ()})
+
+
+def inside(task: HarborTask, path: Path, where: str) -> Path:
+    """Return where `path` leads; raise `TaskError` when that is nothing in `environment/`."""
+    found = path.resolve()
+    if not found.is_relative_to(task.context.resolve()) or not found.exists():
+        shown = str(path).removeprefix(f"{task.context}/")[:80]
+        raise TaskError(
+            f"{shown!r} is nothing below environment/", where=where, hint="add it there"
+        )
+    return found
+
+
+def _moved(service: ComposeService, prefix: Path) -> ComposeService:
+    """Return a service of a file in another directory, with paths from `environment/`."""
+    if prefix == Path():
+        return service
+
+    def moved(path: str) -> str:
+        return str(PurePosixPath(prefix, path))
+
+    update: dict[str, object] = {
+        "volumes": tuple(
+            v.model_copy(update={"source": moved(v.source)}) if v.type == "bind" else v
+            for v in service.volumes
+        ),
+        "env_file": tuple(
+            each.model_copy(update={"path": moved(each.path)}) for each in service.env_file
+        ),
+    }
+    if service.build is not None:
+        context = moved(service.build.context)
+        update["build"] = service.build.model_copy(update={"context": context})
+    known = {key: value for key, value in update.items() if key in service.model_fields_set}
+    return service.model_copy(update=known)

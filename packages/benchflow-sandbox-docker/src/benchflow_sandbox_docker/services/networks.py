@@ -1,0 +1,101 @@
+"""The networks of one sandbox and its services, and who is on which."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from benchflow_contracts.container import ContainerOptions
+from benchflow_contracts.errors import SandboxUnsupportedError
+from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_contracts.service import MAIN
+
+from benchflow_sandbox_docker.engine import BRIDGE, Engine, GoneError
+from benchflow_sandbox_docker.labels import Label
+
+from .network import PrivateNetwork
+
+_DEFAULT: Mapping[str, Sequence[str]] = {"default": ()}
+_NOWHERE = "192.0.2.1"
+"""An address that is no host's (RFC 5737)."""
+_NO_NAMES = {"Dns": [_NOWHERE], "DnsOptions": ["timeout:1", "attempts:1"]}
+
+
+class Networks:
+    """Made before the first container, and removed after the last."""
+
+    def __init__(self, engine: Engine, label: Label, spec: SandboxSpec) -> None:
+        self._engine = engine
+        self._public = spec.network == "public"
+        self._main = spec.container
+        alone = [service.networks for service in spec.services if service.network_of is None]
+        names = sorted(
+            {name for each in (spec.container.networks, *alone) for name in each or _DEFAULT}
+        )
+        self._networks = {
+            name: PrivateNetwork(
+                engine, label, index, public=self._public and name not in spec.inner_networks
+            )
+            for index, name in enumerate(names)
+        }
+
+    async def make(self) -> None:
+        """Make them; raise `SandboxError` when the engine cannot."""
+        for network in self._networks.values():
+            await network.make()
+
+    async def remove(self) -> None:
+        """Remove them. No container may be left on one. Idempotent."""
+        for network in self._networks.values():
+            await network.remove()
+
+    def with_first(
+        self, config: Mapping[str, Any], name: str, options: ContainerOptions
+    ) -> dict[str, Any]:
+        """Return the engine's arguments of a container that begins on its first network.
+
+        `join` brings it onto the others: the engine takes one at a time.
+        """
+        first = self._of(options)[0]
+        public = any(network.public for network in self._of(options))
+        host = {**config["HostConfig"], **({} if public else _NO_NAMES), "NetworkMode": first.name}
+        endpoint = {first.name: {"Aliases": self._names(name, options, first)}}
+        return {**config, "HostConfig": host, "NetworkingConfig": {"EndpointsConfig": endpoint}}
+
+    async def join(self, container: str, name: str, options: ContainerOptions) -> None:
+        """Bring a container onto all but its first network."""
+        for network in self._of(options)[1:]:
+            await network.join(container, self._names(name, options, network))
+
+    async def step_aside(self, container: str) -> None:
+        """Take the sandbox's own container off all networks."""
+        for network in self._of(self._main):
+            await network.leave(container)
+
+    async def step_back(self, container: str) -> None:
+        """Bring it back. One that is gone needs none."""
+        with suppress(GoneError):
+            for network in self._of(self._main):
+                await network.join(container, self._names(MAIN, self._main, network))
+
+    async def widen(self, container: str, spec: SandboxSpec) -> None:
+        """Let a container that stands in for the sandbox's own reach what its spec says.
+
+        Raises:
+            SandboxUnsupportedError: That is less than the networks lead to.
+        """
+        if spec.network == "public" and not self._public:
+            await self._engine.do("connect_container_to_network", container, BRIDGE)
+        if spec.network != "public" and any(each.public for each in self._of(self._main)):
+            raise SandboxUnsupportedError(
+                f"network {spec.network!r} beside services that are on a public one",
+                hint="give the verifier the network of the agent, or the agent less",
+            )
+
+    def _of(self, options: ContainerOptions) -> list[PrivateNetwork]:
+        return [self._networks[name] for name in sorted(options.networks or _DEFAULT)]
+
+    def _names(self, name: str, options: ContainerOptions, network: PrivateNetwork) -> list[str]:
+        given = options.networks or _DEFAULT
+        known = next(each for each, its in self._networks.items() if its is network)
+        hostname = [options.hostname] if options.hostname else []
+        return [name, *hostname, *given[known]]
