@@ -4,7 +4,15 @@ import math
 from pathlib import Path
 
 import pytest
-from benchflow_contracts import RolloutNode, Task, TaskConfig, TaskStep, TaskVerifier, VerifyResult
+from benchflow_contracts import (
+    NO_REWARDS,
+    RolloutNode,
+    Task,
+    TaskConfig,
+    TaskStep,
+    TaskVerifier,
+    VerifyResult,
+)
 from benchflow_kernel.rollout.step_return import shortfall, step_return
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +20,7 @@ from hypothesis import strategies as st
 HARBOR = TaskVerifier(protocol="harbor")
 
 numbers = st.floats(-1e6, 1e6)
-rewards = st.dictionaries(st.sampled_from(["reward", "style", "speed", "a/b"]), numbers, min_size=1)
+rewards = st.dictionaries(st.sampled_from(["reward", "style", "speed", "a/b"]), numbers)
 
 
 def task_of(count: int, strategy: str = "mean", **fields) -> Task:
@@ -35,6 +43,8 @@ def leaf_of(verdicts) -> RolloutNode:
 
 
 def by_harbor(given_rewards: dict[str, float]) -> VerifyResult:
+    if not given_rewards:
+        return VerifyResult.unscored("nothing", grading="twin", error_type=NO_REWARDS)
     total = given_rewards.get("reward", math.fsum(given_rewards.values()) / len(given_rewards))
     return VerifyResult(reward=total, items=given_rewards, grading="twin")
 
@@ -50,7 +60,9 @@ def test_the_mean_is_harbors_over_the_steps_that_were_graded(dicts, unreached):
     task = task_of(len(dicts) + unreached, verifier=HARBOR)
     result = step_return(task, leaf_of([by_harbor(one) for one in dicts]))
     assert result.items == pytest.approx(harbors_mean(dicts), abs=1e-6)
-    if "reward" in result.items:
+    if not result.items:
+        assert (result.reward, result.error_type) == (None, NO_REWARDS)
+    elif "reward" in result.items:
         assert result.reward == result.items["reward"]
     else:
         assert result.reward == pytest.approx(

@@ -12,6 +12,7 @@ from benchflow_contracts import (
     TaskAgent,
     TaskParts,
     TaskStep,
+    TaskVerifier,
     VerifyResult,
 )
 from benchflow_contracts.testing.fakes import Act, Crash, FakeAgent, FakeReward, Hang, Say, Stop
@@ -206,6 +207,23 @@ def test_what_a_verifier_left_in_the_agents_box_is_gone_before_the_next_prompt(t
     assert seen.pop() == [True, True, True]
 
 
+@pytest.mark.parametrize("protocol", ["harbor", "benchflow"])
+def test_the_logs_of_a_step_are_gone_from_the_box_only_in_harbors_protocol(two, protocol):
+    verifier = TaskVerifier(protocol=protocol)
+    two.steps = (step("a", verifier=verifier), step("b", verifier=verifier))
+    seen = []
+
+    async def note(session) -> str:
+        seen.append(session.sandbox.files.entry("/logs/artifacts/note") is not None)
+        command = "mkdir -p /logs/artifacts && echo 1 > /logs/artifacts/note"
+        await session.sandbox.exec(command, user="root")
+        return ""
+
+    two.agent = FakeAgent([[Act(note), Say("ok")]])
+    two.run()
+    assert seen == [False, protocol == "benchflow"]
+
+
 @pytest.mark.parametrize(
     ("least", "verdict", "goes_on"),
     [
@@ -266,20 +284,33 @@ def test_a_step_without_a_verdict_is_the_last_one_and_there_is_no_return(rig, ve
     assert result.error.startswith("step 'b' has no verdict: ")
 
 
+FAILS = {"setup_commands": (SetupCommand(command="false"),)}
+
+
 @pytest.mark.parametrize(
-    "fault",
+    ("fault", "told"),
     [
-        {"setup_commands": (SetupCommand(command="false"),)},
-        {"healthcheck": Healthcheck(command="false", retries=1)},
-        {"parts": TaskParts(workdir_files=Path("/nonexistent"))},
+        (FAILS, {"b": "SetupError"}),
+        ({"healthcheck": Healthcheck(command="false", retries=1)}, {"b": "ReadinessError"}),
+        ({"parts": TaskParts(workdir_files=Path("/nonexistent"))}, {}),
     ],
 )
-def test_a_step_that_cannot_be_made_ready_leaves_no_return(rig, fault):
+def test_a_step_that_cannot_be_made_ready_leaves_no_return(rig, fault, told):
     rig.steps = (step("a"), step("b", **fault))
     tree = rig.run()
     assert tree.status == "failed"
     assert tree.leaves[0].reward is None
-    assert per_step(tree) == {"a": 1.0}
+    assert per_step(tree) == {"a": 1.0, **dict.fromkeys(told)}
+    verdicts = step_verdicts(tree.leaves[0])
+    assert {name: verdicts[name][1].error_type for name in told} == told
+
+
+def test_the_first_step_that_cannot_be_made_ready_is_told_at_the_root(rig):
+    rig.steps = (step("a", **FAILS), step("b"))
+    tree = rig.run()
+    assert tree.error.type == "SetupError"
+    assert tree.root.results["a/reward"].error_type == "SetupError"
+    assert rig.agent.sessions == []
 
 
 def test_an_agent_that_crashes_in_a_later_step_leaves_no_return(two):

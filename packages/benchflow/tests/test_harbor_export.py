@@ -3,15 +3,18 @@
 import asyncio
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from benchflow.harbor import HarborExporter
 from benchflow_contracts import (
+    NO_REWARDS,
     FinishedRollout,
     ModelCall,
     NodeError,
+    NodeFailed,
     NodeScored,
     PhaseEntered,
     RolloutNode,
@@ -120,7 +123,7 @@ def test_the_cause_of_a_missing_score_is_named(tmp_path):
     unscored = {"reward": VerifyResult.unscored("no reward file")}
     assert kind(1) == ("RewardError", "it was never graded")
     assert kind(2, results=unscored, error=failed) == ("RewardError", "no reward file")
-    assert kind(3, error=failed) == ("SandboxError", "no box")
+    assert kind(3, error=failed) == ("RuntimeError", "no box")
     assert kind(4, status="cancelled")[0] == "CancelledError"
     assert kind(5, status="running")[1] == "the rollout has not ended"
 
@@ -298,8 +301,17 @@ def stepped() -> FinishedRollout:
     """A forked rollout of a task of two steps: `look` ended before the fork."""
     rollout = fake_finished_rollout()
     node, (lost, good, fair) = rollout.tree.index["n1"], rollout.tree.leaves
-    node.error = NodeError(boundary="agent", type="AgentTimeoutError", message="late")
-    node.results["look/reward"] = VerifyResult(reward=0.0, items={"seen": 1.0}, grading="twin")
+    late = NodeError(boundary="agent", type="AgentTimeoutError", message="late")
+    seen = VerifyResult(reward=0.0, items={"seen": 1.0}, grading="twin")
+    node.error, node.results["look/reward"] = late, seen
+    rollout = dataclasses.replace(
+        rollout,
+        events=[
+            NodeFailed(seq=0, ts=101.0, node="n1", error=late),
+            PhaseEntered(seq=1, ts=101.25, node="n0", phase="verify"),
+            NodeScored(seq=2, ts=101.5, node="n1", name="look/reward", result=seen),
+        ],
+    )
     for leaf, result in ((good, 1.0), (fair, 0.5)):
         leaf.results["paint/reward"] = VerifyResult(reward=result, grading="twin")
         leaf.results["reward"] = VerifyResult(reward=result / 2, grading="twin")
@@ -316,6 +328,12 @@ def test_each_graded_step_of_the_task_is_a_step_result_with_a_directory(tmp_path
     assert (look["step_name"], paint["step_name"]) == ("look", "paint")
     assert look["verifier_result"]["rewards"] == {"reward": 0.0, "seen": 1.0}
     assert look["exception_info"]["exception_type"] == "AgentTimeoutError"
+    assert look["verifier"] == {
+        "started_at": "1970-01-01T00:01:41.250000+00:00",
+        "finished_at": "1970-01-01T00:01:41.500000+00:00",
+    }
+    assert "agent_execution" in look
+    assert not {"agent_execution", "verifier"} & result.keys()
     assert (paint["verifier_result"]["rewards"], paint["exception_info"]) == ({"reward": 1.0}, None)
     assert (result["exception_info"], result["verifier_environment_mode"]) == (None, None)
     assert result["verifier_result"]["rewards"] == {"reward": 0.5}
@@ -328,7 +346,7 @@ def test_each_graded_step_of_the_task_is_a_step_result_with_a_directory(tmp_path
     assert texts[0][0] == "Paint the fence."
 
 
-def test_a_step_without_a_verdict_is_told_there_and_of_the_trial(tmp_path):
+def test_a_step_without_a_verdict_is_told_of_the_trial_too_where_another_has_rewards(tmp_path):
     result = exported(tmp_path, stepped())["n3"]["result"]
     failed = [step["exception_info"] for step in result["step_results"]]
     assert [each and each["exception_type"] for each in failed] == [
@@ -337,6 +355,94 @@ def test_a_step_without_a_verdict_is_told_there_and_of_the_trial(tmp_path):
     ]
     assert result["exception_info"]["exception_type"] == "RewardFileNotFoundError"
     assert result["verifier_result"] is None
+
+
+def test_what_ended_the_first_step_is_told_there_alone_and_is_no_reward(tmp_path):
+    rollout = stepped()
+    lost = rollout.tree.index["n3"]
+    rollout.tree.index["n1"].results.clear()
+    result = exported(tmp_path, rollout)["n3"]["result"]
+    [failed] = result["step_results"]
+    assert failed["exception_info"]["exception_type"] == "RewardFileNotFoundError"
+    assert (result["exception_info"], result["verifier_result"]) == (None, None)
+    assert lost.reward is None
+
+
+def test_a_step_that_could_not_be_prepared_leaves_the_one_before_it_as_it_was(tmp_path):
+    rollout = stepped()
+    fault = NodeError(boundary="task", type="SetupError", message="exited with 4")
+    unready = VerifyResult.unscored("exited with 4", error_type="SetupError")
+    leaf = rollout.tree.index["n4"]
+    leaf.results = {"look/reward": VerifyResult(reward=1.0), "paint/reward": unready}
+    rollout.tree.index["n1"].results.clear()
+    leaf.error = rollout.tree.error = fault
+    events = [
+        NodeScored(
+            seq=at,
+            ts=110.0 + at,
+            node="n4",
+            name=f"{name}/reward",
+            result=leaf.results[f"{name}/reward"],
+        )
+        for at, name in enumerate(("look", "paint"))
+    ]
+    events.append(NodeFailed(seq=2, ts=113.0, node="n4", error=fault))
+    trial = exported(tmp_path, dataclasses.replace(rollout, events=events))["n4"]["result"]
+    look, paint = trial["step_results"]
+    assert (look["verifier_result"], look["exception_info"]) == ({"rewards": {"reward": 1.0}}, None)
+    assert paint["exception_info"]["exception_type"] == "RuntimeError"
+    assert not {"agent_execution", "verifier"} & paint.keys()
+    # Harbor would give the trial what the first step earned.
+    assert trial["verifier_result"] is None
+    assert trial["exception_info"]["exception_type"] == "RuntimeError"
+
+
+def test_a_verdict_that_names_no_reward_is_one_without_rewards_and_no_error(tmp_path):
+    rollout = fake_finished_rollout()
+    nothing = VerifyResult.unscored("no reward", error_type=NO_REWARDS)
+    rollout.tree.index["n5"].results = {"reward": nothing}
+    result = exported(tmp_path, rollout)["n5"]["result"]
+    assert (result["verifier_result"], result["exception_info"]) == ({"rewards": {}}, None)
+    assert written(tmp_path / "result.json")["stats"]["evals"].popitem()[1]["metrics"] == [
+        {"reward": 1.0, "even": 1.0}
+    ]
+
+
+def test_a_box_that_did_not_start_in_time_has_harbors_name_and_a_late_command_has_not(tmp_path):
+    def told(*phases: str) -> str:
+        rollout = fake_finished_rollout()
+        late = NodeError(boundary="sandbox", type="SandboxTimeoutError", message="late")
+        rollout.tree.error, rollout.tree.index["n3"].error = late, None
+        events = [
+            PhaseEntered(seq=at, ts=90.0, node="n0", phase=phase) for at, phase in enumerate(phases)
+        ]
+        home = tmp_path / phases[-1]
+        home.mkdir()
+        trial = exported(home, dataclasses.replace(rollout, events=events))["n3"]["result"]
+        return trial["exception_info"]["exception_type"]
+
+    assert told("setup", "start") == "EnvironmentStartTimeoutError"
+    assert told("setup", "start", "connect", "execute") == "SandboxTimeoutError"
+
+
+def test_kept_artifacts_come_with_their_manifest_and_no_link_is_followed(tmp_path):
+    source, target, secret = tmp_path / "rollout", tmp_path / "out", tmp_path / "secret"
+    secret.write_text("secret")
+    kept = source / "branches" / "n4" / "artifacts"
+    (kept / "srv" / "empty").mkdir(parents=True)
+    (kept / "manifest.json").write_text("[]")
+    (kept / "srv" / "made").write_bytes(b"\x00\xff")
+    (kept / "srv" / "file").symlink_to(secret)
+    (kept / "srv" / "tree").symlink_to(tmp_path)
+    os.mkfifo(kept / "srv" / "pipe")
+    (source / "branches" / "n5").mkdir()
+    (source / "branches" / "n5" / "artifacts").symlink_to(tmp_path)
+    target.mkdir()
+    exported(target, dataclasses.replace(fake_finished_rollout(), directory=source))
+    names = {str(path.relative_to(target)) for path in target.glob("*/artifacts/**/*")}
+    home = "paint__0001__n4/artifacts"
+    assert names == {f"{home}/{name}" for name in ("manifest.json", "srv", "srv/made", "srv/empty")}
+    assert (target / home / "srv" / "made").read_bytes() == b"\x00\xff"
 
 
 def test_a_task_of_one_prompt_has_no_step_results(tmp_path):

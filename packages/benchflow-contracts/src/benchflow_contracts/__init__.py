@@ -56,6 +56,7 @@ from .errors import (
     EnvironmentError_,
     FidelityError,
     ManifestError,
+    PriorContextError,
     ReadinessError,
     RewardError,
     RewardFileEmptyError,
@@ -66,6 +67,7 @@ from .errors import (
     SandboxLimitError,
     SandboxTimeoutError,
     SandboxUnsupportedError,
+    SetupError,
     SnapshotError,
     StoreError,
     TaskError,
@@ -105,6 +107,7 @@ from .image import ImageRecipe
 from .limits import ResourceKind, ResourceLimits
 from .node_state import NodeState
 from .reward import (
+    NO_REWARDS,
     TAMPERED,
     Grading,
     Granularity,
@@ -171,6 +174,7 @@ from .user import UserModel
 __all__ = [
     "DEADLINE",
     "IMAGE_NAME",
+    "NO_REWARDS",
     "TAMPERED",
     "AddTestsDirError",
     "Agent",
@@ -254,6 +258,7 @@ __all__ = [
     "Observation",
     "Phase",
     "PhaseEntered",
+    "PriorContextError",
     "Process",
     "ProvisionContext",
     "Question",
@@ -298,6 +303,7 @@ __all__ = [
     "SessionCarry",
     "SessionSnapshot",
     "SetupCommand",
+    "SetupError",
     "SkillMode",
     "SnapshotError",
     "SnapshotLevel",

@@ -4,6 +4,8 @@ BenchFlowError
 ├── UsageError               the operator asked for something impossible
 │   └── UnknownProviderError   a name that no registry group knows
 ├── TaskError                a task directory is malformed
+│   ├── SetupError               a command that makes its box ready failed
+│   └── PriorContextError        it begins after what the agent cannot load
 ├── ManifestError            an environment.toml is malformed
 ├── SandboxError             the substrate failed
 │   ├── SandboxUnsupportedError  the machine or provider lacks a capability
@@ -98,6 +100,18 @@ class TaskError(BenchFlowError):
 
     boundary = "task"
     default_hint = "run `bench tasks check DIR`"
+
+
+class SetupError(TaskError):
+    """A command that makes the task's box ready, or that of one of its steps, failed."""
+
+    default_hint = "run the command in the task's image"
+
+
+class PriorContextError(TaskError):
+    """The task begins after what another agent did, which the chosen one cannot load."""
+
+    default_hint = "the oracle alone can run it"
 
 
 class ManifestError(BenchFlowError):

@@ -22,6 +22,11 @@ TAMPERED = "tampered"
 """What the error of a verdict that is not counted for that begins with."""
 
 
+NO_REWARDS = "NoRewards"
+"""The `error_type` of a verdict that says that there is nothing to reward: no number, and no
+fault. Harbor's tests may give one, by a `reward.json` without keys."""
+
+
 class RewardEvent(Model):
     """One signal: what was measured, where, and of which step."""
 

@@ -198,7 +198,7 @@ class Line:
         self._turn = following if goes_on else len(self._schedule)
         if goes_on:
             self._current = self._schedule[following]
-            await self._stages.enter(self._current.task_step)
+            await self._stages.enter(self._current.task_step, self.tip)
         return goes_on and self._turn != self._start.stop
 
     async def _close_step(self) -> bool:

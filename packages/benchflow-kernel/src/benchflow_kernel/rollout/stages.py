@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from benchflow_contracts import TaskStep
+from benchflow_contracts import NodeScored, ReadinessError, SetupError, TaskStep, VerifyResult
 
 from benchflow_kernel.faults import boundary
 from benchflow_kernel.tree import verdict_name
@@ -15,6 +15,8 @@ from .verify import verify_step
 
 _SHARED = ("/logs/verifier", "/tests")
 """What a verifier in the agent's own box leaves there."""
+_HARBORS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
+"""What Harbor takes out of the box at the end of each step."""
 
 
 class Stages:
@@ -40,7 +42,7 @@ class Stages:
         if not self._plan.task.steps:
             return
         if checkpoint is None:
-            await self._prepare(self._step(index))
+            await self._make_ready(self._step(index), self._start.node)
             await self._world.mark()
         elif checkpoint.kept:
             await self._show_solution(self._step(index))
@@ -61,14 +63,29 @@ class Stages:
             await self._clear(_SHARED)
         return shortfall(step, verdict) is None
 
-    async def enter(self, index: int) -> None:
-        """Make the next step ready.
+    async def enter(self, index: int, node: str) -> None:
+        """Make the next step ready, after the one that ended at `node`.
 
         Raises:
             BenchFlowError: Its files, a command or its healthcheck failed.
         """
         self._journal.phase(self._start.id, "setup")
-        await self._prepare(self._step(index))
+        step = self._step(index)
+        if step.verifier.protocol == "harbor":
+            await self._clear(_HARBORS)
+        await self._make_ready(step, node)
+
+    async def _make_ready(self, step: TaskStep, node: str) -> None:
+        """Prepare a step; when it cannot be, `node` tells which one it was."""
+        try:
+            await self._prepare(step)
+        except (SetupError, ReadinessError) as error:
+            # A child that has no node yet stands at its parent's, which is its siblings' too.
+            if node != self._start.node or node == self._start.id:
+                result = VerifyResult.unscored(str(error), error_type=type(error).__name__)
+                name = verdict_name(step.name)
+                self._journal.append(NodeScored, node=node, name=name, result=result)
+            raise
 
     async def _prepare(self, step: TaskStep) -> None:
         where, files, world = f"task.toml:steps.{step.name}", step.parts.workdir_files, self._world

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchflow_contracts import RolloutNode, Task, TaskStep, VerifyResult
+from benchflow_contracts import NO_REWARDS, RolloutNode, Task, TaskStep, VerifyResult
 
 from benchflow_kernel.tree import step_verdicts
 
@@ -19,14 +19,15 @@ def step_return(task: Task, leaf: RolloutNode) -> VerifyResult:
 
     As in Harbor, steps that were never reached do not count. Other than there, a step that
     was graded and has no verdict leaves the whole without a reward: else whoever breaks a
-    verifier would be rid of a bad one. `meta["steps"]` tells each step's own.
+    verifier would be rid of a bad one. A verdict that there is nothing to reward is one: it adds
+    nothing to the mean. `meta["steps"]` tells each step's own.
     """
     verdicts = step_verdicts(leaf)
     graded = [(step, verdicts[step.name][1]) for step in task.steps if step.name in verdicts]
     if not graded:
         return VerifyResult.unscored("no step was graded")
     meta = _meta(task, graded)
-    failed = next((one for one in graded if one[1].reward is None), None)
+    failed = next((one for one in graded if _is_missing(one[1])), None)
     if failed is not None:
         step, verdict = failed
         return verdict.model_copy(
@@ -47,7 +48,7 @@ def shortfall(step: TaskStep, verdict: VerifyResult | None) -> str | None:
 
     A reward that is missing is below every `min_reward`.
     """
-    if verdict is None or verdict.reward is None:
+    if verdict is None or _is_missing(verdict):
         return f"step {step.name!r} has no verdict"
     rewards = _named(step, verdict)
     for name, least in step.min_reward.items():
@@ -57,10 +58,17 @@ def shortfall(step: TaskStep, verdict: VerifyResult | None) -> str | None:
     return None
 
 
+def _is_missing(verdict: VerifyResult) -> bool:
+    return verdict.reward is None and verdict.error_type != NO_REWARDS
+
+
 def _mean(graded: Sequence[Graded], meta: Mapping[str, Any]) -> VerifyResult:
     """Return the mean by name, where a step that lacks a name has 0 there."""
     rewards = [_named(step, verdict) for step, verdict in graded]
     names = dict.fromkeys(name for one in rewards for name in one)
+    if not names:
+        last = graded[-1][1]
+        return last.model_copy(update={"events": (), "meta": meta})
     try:
         mean = {name: math.fsum(r.get(name, 0) for r in rewards) / len(rewards) for name in names}
         reward = mean["reward"] if "reward" in mean else math.fsum(mean.values()) / len(mean)
@@ -77,6 +85,8 @@ def _mean(graded: Sequence[Graded], meta: Mapping[str, Any]) -> VerifyResult:
 
 def _named(step: TaskStep, verdict: VerifyResult) -> Mapping[str, float]:
     """Return the rewards of a step by name; in Harbor's protocol they are the items alone."""
+    if verdict.error_type == NO_REWARDS:
+        return {}
     if step.verifier.protocol == "harbor" and verdict.items:
         return verdict.items
     return {"reward": verdict.reward or 0.0, **verdict.items}

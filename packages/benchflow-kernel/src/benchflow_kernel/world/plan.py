@@ -7,6 +7,7 @@ from pathlib import Path
 from benchflow_contracts import (
     Agent,
     AgentNeeds,
+    PriorContextError,
     Reward,
     Role,
     RolloutConfig,
@@ -175,10 +176,9 @@ def _skills(task: Task, config: RolloutConfig) -> Path | None:
 def _check_prior(task: Task, asked: Sequence[tuple[Role, AgentNeeds]]) -> None:
     unable = next((role for role, need in asked if not need.solution), None)
     if task.parts.prior is not None and unable is not None:
-        raise TaskError(
+        raise PriorContextError(
             f"begins after what another agent did, which agent {unable.agent!r} cannot load",
             where=str(task.parts.prior),
-            hint="the oracle alone can run it",
         )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from benchflow_contracts import Sandbox, SetupCommand, TaskError
+from benchflow_contracts import Sandbox, SetupCommand, SetupError
 
 from benchflow_kernel.faults import boundary
 
@@ -14,7 +14,7 @@ async def run_setup(sandbox: Sandbox, commands: Sequence[SetupCommand], *, where
     """Run each command to its end, in order.
 
     Raises:
-        TaskError: One did not exit with 0; `where` and its number name it.
+        SetupError: One did not exit with 0; `where` and its number name it.
         SandboxError: One cannot be run, or ran out of its time.
     """
     for index, command in enumerate(commands):
@@ -28,7 +28,7 @@ async def run_setup(sandbox: Sandbox, commands: Sequence[SetupCommand], *, where
             )
         if not result.ok:
             said = (result.stderr or result.stdout).strip()[-_OUTPUT_TAIL:]
-            raise TaskError(
+            raise SetupError(
                 f"setup command exited with {result.exit_code}: {said}",
                 where=f"{where}.{index}",
             )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchflow_contracts import (
+    NO_REWARDS,
     AddTestsDirError,
     DownloadVerifierDirError,
     ExecResult,
@@ -144,5 +145,7 @@ class HarborBench:
         """
         rewards = parse_harbor_rewards(run.logs)
         reward = return_of(rewards)
-        error = "reward.json names no reward" if reward is None else None
-        return VerifyResult(reward=reward, items=rewards, error=error, grading=self.grading)
+        if reward is None:
+            why = "reward.json names no reward"
+            return VerifyResult.unscored(why, grading=self.grading, error_type=NO_REWARDS)
+        return VerifyResult(reward=reward, items=rewards, grading=self.grading)

@@ -4,10 +4,7 @@ Source of the format: harbor 0.24.0; `tests/e2e/test_harbor_export.py` has that 
 what is written here.
 """
 
-import os
-import stat
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +22,7 @@ from .trial import (
     trial_config,
     trial_result,
 )
-
-_STDOUT = 2_000_000
-"""Bytes of the tests' output that are looked at."""
+from .world_files import WorldFiles
 
 
 class HarborExporter:
@@ -85,23 +80,12 @@ def _write_trial(
     result = trial_result(job, rollout, leaf, owned)
     home = directory / result["trial_name"]
     home.mkdir()
-    for name in ("agent", "verifier", "artifacts"):
-        (home / name).mkdir()
-    path = trajectory(rollout, leaf, owned)
-    if path is not None:
-        write_json(home / "agent" / "trajectory.json", path)
-    verdict, found = leaf.results.get("reward"), result["verifier_result"]
-    output = _test_output(rollout, leaf, Path("verifier"))
-    _write_verdict(home / "verifier", verdict, found, output)
+    _write_phases(home, trajectory(rollout, leaf, owned), WorldFiles(rollout, leaf))
+    _write_verdict(home / "verifier", leaf.results.get("reward"), result["verifier_result"])
     for part, told in zip(parts_of(leaf), result["step_results"] or (), strict=True):
-        step = home / "steps" / part.name
-        for name in ("agent", "verifier", "artifacts"):
-            (step / name).mkdir(parents=True)
-        path = trajectory(rollout, leaf, owned, part)
-        if path is not None:
-            write_json(step / "agent" / "trajectory.json", path)
-        output = _test_output(rollout, part.end, Path("steps", part.name, "verifier"))
-        _write_verdict(step / "verifier", part.verdict, told["verifier_result"], output)
+        step, files = home / "steps" / part.name, WorldFiles(rollout, part.end, part.name)
+        _write_phases(step, trajectory(rollout, leaf, owned, part), files)
+        _write_verdict(step / "verifier", part.verdict, told["verifier_result"])
     failed = result["exception_info"]
     if failed is not None:
         text = f"{failed['exception_type']}: {failed['exception_message']}\n"
@@ -111,29 +95,22 @@ def _write_trial(
     return result
 
 
+def _write_phases(home: Path, path: Mapping[str, Any] | None, files: WorldFiles) -> None:
+    for name in ("agent", "verifier", "artifacts"):
+        (home / name).mkdir(parents=True)
+    if path is not None:
+        write_json(home / "agent" / "trajectory.json", path)
+    output = files.test_output()
+    if output is not None:
+        (home / "verifier" / "test-stdout.txt").write_text(output, encoding="utf-8")
+    files.copy_artifacts(home / "artifacts")
+
+
 def _write_verdict(
-    home: Path, verdict: VerifyResult | None, found: Mapping[str, Any] | None, output: str | None
+    home: Path, verdict: VerifyResult | None, found: Mapping[str, Any] | None
 ) -> None:
     if verdict is not None:
         # The whole of it, with the integrity report of a twin: no field of Harbor's has it.
         write_json(home / "benchflow-verdict.json", plain(verdict.model_dump()))
     if found is not None:
         write_json(home / "reward.json", found["rewards"])
-    if output is not None:
-        (home / "test-stdout.txt").write_text(output, encoding="utf-8")
-
-
-def _test_output(rollout: FinishedRollout, leaf: RolloutNode, logs: Path) -> str | None:
-    """Return what the tests of the leaf's world printed to `logs`, if that was kept."""
-    home = rollout.directory
-    if home is None:
-        return None
-    worlds = [home / "branches" / node.id for node in reversed(leaf.path)]
-    world = next((each for each in worlds if each.is_dir()), home)
-    with suppress(OSError):
-        # Neither a link nor a pipe: the file's name is ours, and its directory may be anybody's.
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-        with os.fdopen(os.open(world / logs / "test-stdout.txt", flags), "rb") as file:
-            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return plain_text(file.read(_STDOUT).decode("utf-8", "replace"))
-    return None

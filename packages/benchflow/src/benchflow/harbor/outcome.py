@@ -1,16 +1,18 @@
 """How a trial ended: its rewards, or the exception that is recorded instead."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchflow_contracts import (
+    NO_REWARDS,
     FinishedRollout,
     NodeError,
     NodeFailed,
     NodeScored,
+    PhaseEntered,
     RolloutNode,
     VerifyResult,
 )
-from benchflow_kernel import verdicts_at
 
 from .plain import plain_text
 from .steps import iso
@@ -18,9 +20,13 @@ from .steps import iso
 _MODES = {"hermetic": "separate", "twin": "shared", "shared": "shared"}
 """A twin's tests see the agent's file system, as those of Harbor's `shared` do."""
 
+_START = {"setup", "start", "provision", "readiness", "teardown"}
 _HARBORS_NAMES = {
     "AgentExitError": "NonZeroAgentExitCodeError",
+    "PriorContextError": "ValueError",
     "ReadinessError": "HealthcheckError",
+    "SandboxError": "RuntimeError",
+    "SetupError": "RuntimeError",
 }
 """Where Harbor has another name for what happened; grading errors have its names already."""
 
@@ -32,6 +38,8 @@ def rewards(verdict: VerifyResult | None, task_format: str) -> dict[str, float] 
     """
     if verdict is not None:
         verdict = verdict.counted()
+    if verdict is not None and verdict.error_type == NO_REWARDS:
+        return {}
     if verdict is None or verdict.reward is None:
         return None
     if task_format != "benchflow" and verdict.items:
@@ -46,31 +54,54 @@ def verifier_mode(leaf: RolloutNode) -> str | None:
     return None if verdict is None else _MODES.get(verdict.grading)
 
 
-def exception_info(rollout: FinishedRollout, leaf: RolloutNode) -> dict[str, Any] | None:
-    """Return why a leaf has no reward, or what went wrong before it was graded all the same."""
+def exception_info(
+    rollout: FinishedRollout, leaf: RolloutNode, steps: Sequence[Mapping[str, Any]]
+) -> dict[str, Any] | None:
+    """Return why a leaf has no reward, or what went wrong before it was graded all the same.
+
+    What happened in one of the `steps`, Harbor's results of which are given, is told there
+    alone; but where Harbor would leave out a step without a verdict, and take the others for
+    the trial's reward, it is the trial too that says why there is none.
+    """
+    if steps and _told(leaf, steps):
+        return None
     error = _failure(rollout, leaf)
-    return None if error is None else info_of(error, _failed_at(rollout, leaf))
+    if error is None:
+        return None
+    if error.type == "SandboxTimeoutError" and _in_start(rollout):
+        error = error.model_copy(update={"type": "EnvironmentStartTimeoutError"})
+    return info_of(error, _failed_at(rollout, leaf))
+
+
+def _told(leaf: RolloutNode, steps: Sequence[Mapping[str, Any]]) -> bool:
+    if leaf.reward is not None:
+        return True
+    failed = steps[-1]["exception_info"] is not None
+    return failed and all(step["verifier_result"] is None for step in steps)
+
+
+def _in_start(rollout: FinishedRollout) -> bool:
+    return all(e.phase in _START for e in rollout.events if isinstance(e, PhaseEntered))
 
 
 def info_of(error: NodeError, at: float) -> dict[str, Any]:
     """Return Harbor's `ExceptionInfo`; `at` is in seconds since the epoch."""
     remedy = "" if error.hint is None else f"\nhint: {error.hint}"
+    where = f"{error.type} at the {error.boundary} boundary{remedy}"
     return {
         "exception_type": plain_text(_HARBORS_NAMES.get(error.type, error.type)),
         "exception_message": plain_text(error.message),
-        "exception_traceback": plain_text(f"at the {error.boundary} boundary{remedy}"),
+        "exception_traceback": plain_text(where),
         "occurred_at": iso(at),
     }
 
 
 def _failure(rollout: FinishedRollout, leaf: RolloutNode) -> NodeError | None:
-    tree = rollout.tree
-    if leaf.reward is not None and verdicts_at(leaf):
-        return None  # what the agent did in a step of the task is told there
+    tree, verdict = rollout.tree, leaf.results.get("reward")
     if leaf.error is not None or leaf.reward is not None:
         return leaf.error
-    failed = grading_error(leaf.results.get("reward"))
-    if failed is not None:
+    failed = grading_error(verdict)
+    if failed is not None or (verdict is not None and verdict.error_type == NO_REWARDS):
         return failed
     if tree.status == "cancelled":
         # Harbor counts cancelled trials by this name.
@@ -85,7 +116,7 @@ def grading_error(verdict: VerifyResult | None) -> NodeError | None:
     if verdict is None:
         return None
     verdict = verdict.counted()
-    if verdict.error is None:
+    if verdict.error is None or verdict.error_type == NO_REWARDS:
         return None
     kind = verdict.error_type or "RewardError"
     return NodeError(boundary="reward", type=kind, message=verdict.error)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from benchflow_contracts import (
     FinishedRollout,
     NodeError,
+    NodeFailed,
     NodeScored,
     RolloutNode,
     StoreError,
@@ -19,7 +20,7 @@ from benchflow_contracts import (
 from benchflow_kernel import step_verdicts, verdict_name
 
 from .outcome import grading_error, info_of, rewards
-from .steps import iso
+from .times import span, verified_since
 
 _FOLDER: Final = re.compile(r"[^/\\\x00-\x1f]{0,199}[^/\\\x00-\x1f. ]")
 
@@ -57,21 +58,32 @@ def parts_of(leaf: RolloutNode) -> list[Part]:
 def step_result(rollout: FinishedRollout, part: Part) -> dict[str, Any]:
     """Return Harbor's `StepResult`; its tokens are among those of the trial."""
     found = rewards(part.verdict, rollout.task_format)
-    error = part.end.error or grading_error(part.verdict)
+    scored = _scored(rollout, part)
+    error = _of_agent(rollout, part, scored) or grading_error(part.verdict)
+    ended = rollout.finished_at if scored is None else scored.ts
     result: dict[str, Any] = {
         "step_name": part.name,
         "verifier_result": None if found is None else {"rewards": found},
-        "exception_info": None if error is None else _info(rollout, part, error),
+        "exception_info": None if error is None else info_of(error, ended),
     }
     steps = [node.step for node in part.nodes if node.step is not None]
     if steps:
-        times = iso(steps[0].started_at), iso(steps[-1].finished_at)
-        result["agent_execution"] = dict(zip(("started_at", "finished_at"), times, strict=True))
+        result["agent_execution"] = span(steps[0].started_at, steps[-1].finished_at)
+    begun = None if scored is None else verified_since(rollout, part.end, scored.ts)
+    if begun is not None:
+        result["verifier"] = span(begun, ended)
     return result
 
 
-def _info(rollout: FinishedRollout, part: Part, error: NodeError) -> dict[str, Any]:
+def _scored(rollout: FinishedRollout, part: Part) -> NodeScored | None:
     name = verdict_name(part.name)
     told = (e for e in rollout.events if isinstance(e, NodeScored) and e.name == name)
-    at = next((e.ts for e in told if e.node == part.end.id), rollout.finished_at)
-    return info_of(error, at)
+    return next((e for e in told if e.node == part.end.id), None)
+
+
+def _of_agent(rollout: FinishedRollout, part: Part, scored: NodeScored | None) -> NodeError | None:
+    """Return what the agent brought on itself; a fault after the verdict is none of the step's."""
+    if not part.nodes or scored is None:
+        return None
+    told = (e for e in rollout.events if isinstance(e, NodeFailed) and e.node == part.end.id)
+    return next((e.error for e in told if e.seq < scored.seq), None)

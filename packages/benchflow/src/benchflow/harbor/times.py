@@ -7,8 +7,10 @@ from benchflow_contracts import FinishedRollout, NodeScored, PhaseEntered, Rollo
 from .steps import iso
 
 
-def trial_times(rollout: FinishedRollout, leaf: RolloutNode) -> dict[str, Any]:
+def trial_times(rollout: FinishedRollout, leaf: RolloutNode, *, in_steps: bool) -> dict[str, Any]:
     """Return the times of a trial and of its phases; what was not measured is absent.
+
+    With `in_steps` the agent's and the verifier's are left to the steps, as Harbor does.
 
     Set-up is that of the first world: the worlds of later forks are made within the agent's
     execution, which ends with the leaf's last step.
@@ -21,28 +23,40 @@ def trial_times(rollout: FinishedRollout, leaf: RolloutNode) -> dict[str, Any]:
     steps = leaf.steps
     acted = steps[-1].finished_at if steps else None
     scored = _scored(rollout, leaf)
-    begun = [p.ts for p in phases if p.phase == "verify" and scored is not None and p.ts <= scored]
+    begun = None if scored is None else verified_since(rollout, leaf, scored)
     spans = {
         "environment_setup": (first.get("setup"), first.get("connect")),
         "agent_setup": (first.get("connect"), first.get("execute")),
-        "agent_execution": (first.get("execute"), acted),
-        "verifier": (begun[-1] if begun else None, scored),
     }
+    if not in_steps:
+        spans["agent_execution"] = (first.get("execute"), acted)
+        spans["verifier"] = (begun, scored)
     started = phases[0].ts if phases else None
     ended = scored or acted or rollout.finished_at
     return {
         **({} if started is None else {"started_at": iso(started)}),
         "finished_at": iso(ended),
-        **{name: _span(*span) for name, span in spans.items() if None not in span},
+        **{
+            name: span(start, end)
+            for name, (start, end) in spans.items()
+            if start is not None and end is not None
+        },
     }
+
+
+def verified_since(rollout: FinishedRollout, node: RolloutNode, scored: float) -> float | None:
+    """Return when the verifier of a verdict at `node` began; `None` when none was run."""
+    path = {each.id for each in node.path}
+    phases = [e for e in rollout.events if isinstance(e, PhaseEntered) and e.node in path]
+    last = next((e for e in reversed(phases) if e.ts <= scored), None)
+    return last.ts if last is not None and last.phase == "verify" else None
+
+
+def span(start: float, end: float) -> dict[str, str]:
+    """Return Harbor's `TimingInfo`; times are in seconds since the epoch."""
+    return {"started_at": iso(start), "finished_at": iso(end)}
 
 
 def _scored(rollout: FinishedRollout, leaf: RolloutNode) -> float | None:
     verdicts = (e for e in rollout.events if isinstance(e, NodeScored) and e.name == "reward")
     return next((e.ts for e in verdicts if e.node == leaf.id), None)
-
-
-def _span(start: float | None, end: float | None) -> dict[str, str]:
-    assert start is not None
-    assert end is not None
-    return {"started_at": iso(start), "finished_at": iso(end)}

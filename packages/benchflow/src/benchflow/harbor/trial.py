@@ -81,6 +81,7 @@ def trial_result(
         rewards(leaf.results.get("reward"), rollout.task_format),
     )
     parts = parts_of(leaf)
+    steps = [step_result(rollout, part) for part in parts]
     own = [node for node in leaf.path if owned[node.id] == leaf.id]
     return {
         "id": str(uuid5(NAMESPACE_OID, f"benchflow:{job}/{name}")),
@@ -99,9 +100,9 @@ def trial_result(
         },
         "verifier_result": None if found is None else {"rewards": found},
         "verifier_environment_mode": None if parts else verifier_mode(leaf),
-        "exception_info": exception_info(rollout, leaf),
-        "step_results": [step_result(rollout, part) for part in parts] or None,
-        **trial_times(rollout, leaf),
+        "exception_info": exception_info(rollout, leaf, steps),
+        "step_results": steps or None,
+        **trial_times(rollout, leaf, in_steps=bool(steps)),
     }
 
 

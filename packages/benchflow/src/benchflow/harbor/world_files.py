@@ -1,0 +1,67 @@
+"""What the world of a leaf left in the rollout's directory: output of tests, and artifacts."""
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from benchflow_contracts import FinishedRollout, RolloutNode
+
+from .plain import plain_text
+
+_STDOUT = 2_000_000
+"""Bytes of the tests' output that are looked at."""
+
+
+class WorldFiles:
+    """The files of the world in which `node` was graded, or step `step` of the task there.
+
+    The directory may be anybody's: links and pipes in it are neither followed nor copied.
+    """
+
+    def __init__(
+        self, rollout: FinishedRollout, node: RolloutNode, step: str | None = None
+    ) -> None:
+        home = _world(rollout.directory, node)
+        self._home = home if home is None or step is None else home / "steps" / step
+
+    def test_output(self) -> str | None:
+        """Return what the tests printed, if that was kept."""
+        if self._home is None:
+            return None
+        with suppress(OSError):
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+            file = os.open(self._home / "verifier" / "test-stdout.txt", flags)
+            with os.fdopen(file, "rb") as opened:
+                if stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+                    return plain_text(opened.read(_STDOUT).decode("utf-8", "replace"))
+        return None
+
+    def copy_artifacts(self, target: Path) -> None:
+        """Copy the kept artifacts and their manifest into the directory `target`."""
+        source = None if self._home is None else self._home / "artifacts"
+        if source is None or source.is_symlink():
+            return
+        for directory, file in _regular(source):
+            place = target / directory.relative_to(source)
+            place.mkdir(parents=True, exist_ok=True)
+            if file is not None:
+                shutil.copyfile(directory / file, place / file, follow_symlinks=False)
+
+
+def _world(home: Path | None, node: RolloutNode) -> Path | None:
+    if home is None:
+        return None
+    worlds = [home / "branches" / each.id for each in reversed(node.path)]
+    return next((each for each in worlds if each.is_dir()), home)
+
+
+def _regular(source: Path) -> Iterator[tuple[Path, str | None]]:
+    """Yield each directory below `source`, itself too, and each regular file in one."""
+    for directory, _, files in os.walk(source):
+        yield Path(directory), None
+        for name in files:
+            if stat.S_ISREG(os.lstat(Path(directory, name)).st_mode):
+                yield Path(directory), name
