@@ -91,6 +91,9 @@ def migrated(task):
         "config": task.config.model_dump(mode="json"),
         "instruction": task.instruction,
         "files": {path.relative_to(root).as_posix(): path.read_text() for path in files},
+        "programs": sorted(
+            path.relative_to(root).as_posix() for path in files if path.stat().st_mode & 0o111
+        ),
     }
 
 

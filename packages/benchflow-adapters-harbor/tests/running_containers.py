@@ -92,6 +92,15 @@ CONTAINERS = {
         "HealthcheckError",
     ),
     "build-fails": Case(files(test=passes(), image=f"{IMAGE}RUN false\n"), None, "RuntimeError"),
+    "build-takes-too-long": Case(
+        files(
+            test=passes(),
+            toml="[environment]\nbuild_timeout_sec = 2\n",
+            image=f"{IMAGE}RUN sleep 30\n",
+        ),
+        None,
+        "EnvironmentStartTimeoutError",
+    ),
     "prebuilt-with-files": Case(
         {
             "task.toml": f'[environment]\ndocker_image = "{BASE}"\nworkdir = "/opt"\n',

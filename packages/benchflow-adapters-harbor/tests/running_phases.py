@@ -85,11 +85,25 @@ PHASES = {
     "oracle": Case(
         {
             **files(
-                test=passes("grep -qx noninteractive,key,/srv told", "[ -e /solution/data ]"),
+                test=passes(
+                    "grep -qx noninteractive,key,/srv told",
+                    "[ -e /solution/data ]",
+                    "grep -qx said /logs/agent/oracle.txt",
+                    "grep -qx warned /logs/agent/oracle.txt",
+                ),
                 toml='[solution]\nenv = { KEY = "key" }\n',
             ),
             "solution/data": "1\n",
-            "solution/solve.sh": '#!/bin/sh\necho "$DEBIAN_FRONTEND,$KEY,$PWD" > told\nexit 5\n',
+            "solution/solve.sh": '#!/bin/sh\necho "$DEBIAN_FRONTEND,$KEY,$PWD" > told\n'
+            "echo said; echo warned >&2\nexit 5\n",
+        },
+        ONE,
+        agent="oracle",
+    ),
+    "solution-without-a-first-line": Case(
+        {
+            **files(test=passes("grep -qx two list")),
+            "solution/solve.sh": "list=(one two)\necho ${list[1]} > list\n",
         },
         ONE,
         agent="oracle",

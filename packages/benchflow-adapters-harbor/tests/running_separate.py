@@ -20,6 +20,20 @@ echo hi > /logs/artifacts/note
 echo '{"reward": 7}' > /logs/verifier/reward.json
 """
 
+STATUSES = """
+artifacts = [
+    "/srv/bare",
+    "/srv/logs",
+    "/srv/logs/sub",
+    "/srv/none.txt",
+    "/srv/none",
+    { source = "/srv/one", destination = "given/name" },
+    { source = "/tmp/two", destination = "given/name" },
+]
+[verifier]
+environment_mode = "separate"
+"""
+
 HOOKS = """
 [verifier]
 environment_mode = "separate"
@@ -56,6 +70,14 @@ SEPARATE = {
             "tests/Dockerfile": f"{IMAGE}WORKDIR /grade\nCOPY test.sh /tests/test.sh\n",
             "tests/data": "not in the image\n",
         },
+        ONE,
+    ),
+    "what-became-of-each-artifact": Case(
+        files(
+            "mkdir -p bare logs/sub && touch logs/sub/a && echo 1 > one && echo 2 > /tmp/two\n",
+            passes("[ -e /srv/one ]", "[ -e /tmp/two ]", "[ -d /srv/bare ]"),
+            STATUSES,
+        ),
         ONE,
     ),
     "collected": Case(

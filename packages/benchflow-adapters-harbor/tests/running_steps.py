@@ -88,6 +88,49 @@ STEPS = {
         None,
         steps=((None, "RewardFileNotFoundError"),),
     ),
+    "no-reward-in-a-later-step": Case(
+        {**steps(WORK, WORK, WORK), "steps/s2/tests/test.sh": "#!/bin/sh\ntrue\n"},
+        ONE,
+        steps=((ONE, None), (None, "RewardFileNotFoundError")),
+    ),
+    "no-keys-in-a-step": Case(
+        {**steps(WORK, WORK, WORK), "steps/s2/tests/test.sh": leaves("{}")},
+        {"reward": 2 / 3},
+        steps=((ONE, None), ({}, None), (ONE, None)),
+    ),
+    "no-keys-in-any-step": Case(
+        {
+            **steps(WORK, ("true\n", "min_reward = 0\n"), WORK),
+            "steps/s1/tests/test.sh": leaves("{}"),
+            "steps/s2/tests/test.sh": leaves("{}"),
+        },
+        None,
+        steps=(({}, None), ({}, None)),
+    ),
+    "setup-fails-later": Case(
+        {**steps(WORK, WORK, WORK), "steps/s2/workdir/setup.sh": "exit 4\n"},
+        ONE,
+        steps=((ONE, None), (None, "RuntimeError")),
+    ),
+    "never-healthy-in-a-step": Case(
+        steps((WORK[0], "healthcheck = { command = 'false', interval_sec = 0.1, retries = 2 }\n")),
+        None,
+        steps=((None, "HealthcheckError"),),
+    ),
+    "artifacts-of-each-step": Case(
+        {
+            **steps(
+                ("echo line >> work; touch /logs/artifacts/one /logs/agent/one\n", ""),
+                (
+                    "ls /logs/* | grep one || echo line >> work; touch extra\n",
+                    "artifacts = ['/srv/extra']\n",
+                ),
+                toml="artifacts = ['/srv/work']\n",
+            ),
+        },
+        ONE,
+        steps=((ONE, None), (ONE, None)),
+    ),
     "tests-are-gone-again": Case(
         steps(WORK, ("find /tests -type f | grep . || echo line >> work\n", "")),
         ONE,

@@ -18,6 +18,9 @@ OLD = {
         "docker/Dockerfile": "FROM debian:12\nCOPY tests /t",
         "docker/start": "x\n",
         "data/input.txt": "1\n",
+        "data/program": "#!/bin/sh\n",
+        "tests/go": "true\n",
+        "solution.sh": "true\n",
         "run-tests.sh": "cd $TEST_DIR\nbash ${TEST_DIR}/go",
         "docker-compose.yaml": """
 services:
@@ -31,6 +34,8 @@ services:
     },
 }
 """Tasks of Terminal-Bench."""
+PROGRAMS = {"data/program", "docker/start", "tests/go"}
+"""Those of their files that may be run."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -41,7 +46,9 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, files in (GOOD | BAD).items():
         write(root / "harbor" / name, files)
     for name, files in OLD.items():
-        write(root / "terminal-bench" / name, files)
+        written = write(root / "terminal-bench" / name, files)
+        for program in PROGRAMS & files.keys():
+            (written / program).chmod(0o755)
     return root
 
 
@@ -140,7 +147,9 @@ def test_an_old_task_is_laid_out_as_harbor_would_do_it(
         for path in home.rglob("*")
         if path.is_file()
     }
+    programs = {name for name in files if (home / name).stat().st_mode & 0o111}
     told = theirs["terminal-bench"][name]["files"]
+    assert sorted(programs) == theirs["terminal-bench"][name]["programs"]
     dockerfile = "environment/Dockerfile"
     assert _instructions(files.pop(dockerfile)) == _instructions(told.pop(dockerfile))
     assert files == told

@@ -90,7 +90,7 @@ def test_what_a_dockerfile_cannot_say_is_refused(tmp_path: Path, compose: str, s
 def test_a_link_out_of_the_task_is_not_copied(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="leaves the task"):
         loaded(tmp_path, {**TERMINAL_BENCH, "data": "-> /etc"})
-    assert list((tmp_path / "cache" / "terminal-bench").iterdir()) == []
+    assert not (tmp_path / "cache").exists()
 
 
 def test_a_task_is_laid_out_once_and_anew_when_it_changes(tmp_path: Path) -> None:
@@ -98,3 +98,27 @@ def test_a_task_is_laid_out_once_and_anew_when_it_changes(tmp_path: Path) -> Non
     assert loaded(tmp_path, TERMINAL_BENCH).parts == first.parts
     changed = loaded(tmp_path, {**TERMINAL_BENCH, "run-tests.sh": "true\n"})
     assert changed.parts.tests != first.parts.tests
+
+
+def test_a_mode_that_changed_and_a_file_that_git_ignores_are_laid_out_anew(tmp_path: Path) -> None:
+    files = {**TERMINAL_BENCH, "data/go": "true\n", ".gitignore": "secret\n", "secret": "1\n"}
+
+    def context(**changed: str) -> Path:
+        recipe = loaded(tmp_path, {**files, **changed}).parts.recipe
+        assert recipe is not None
+        return recipe.context
+
+    first = context()
+    (tmp_path / "old" / "data" / "go").chmod(0o755)
+    runnable = context()
+    assert [(each / "data/go").stat().st_mode & 0o111 for each in (first, runnable)] == [0, 0o111]
+    assert (context(secret="2\n") / "secret").read_text() == "2\n"
+    assert (first / "secret").read_text() == "1\n"
+
+
+def test_a_layout_by_other_code_of_ours_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = loaded(tmp_path, TERMINAL_BENCH)
+    monkeypatch.setattr("benchflow_adapters_harbor.layout_key._code", lambda: b"newer")
+    assert loaded(tmp_path, TERMINAL_BENCH).parts.tests != first.parts.tests

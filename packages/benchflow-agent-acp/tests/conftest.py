@@ -98,7 +98,7 @@ class HostProcess:
 
 
 class HostSandbox:
-    """Runs commands on the host; paths below /opt and /solution are moved below `root`."""
+    """Runs commands on the host; paths below /opt, /solution and /logs are moved below `root`."""
 
     id = "host"
 
@@ -111,7 +111,7 @@ class HostSandbox:
         self.workspace = root / "workspace"
 
     def place(self, text):
-        for top in ("/opt/benchflow", "/solution"):
+        for top in ("/opt/benchflow", "/solution", "/logs"):
             text = text.replace(top, str(self.root) + top)
         return text
 

@@ -72,6 +72,7 @@ def test_a_task_without_a_solution_is_an_agent_error(in_sandbox):
 
 
 def test_a_solution_of_harbors_is_run_by_its_own_first_line(in_sandbox, tmp_path):
+    (tmp_path / "logs/agent").mkdir(parents=True)
     solution(
         tmp_path, "#!/usr/bin/env python3\nimport os\nprint(os.environ['K'])\nraise SystemExit(3)\n"
     )
@@ -84,3 +85,4 @@ def test_a_solution_of_harbors_is_run_by_its_own_first_line(in_sandbox, tmp_path
     (step,) = in_sandbox(body)
     assert step.observations[0].content == "v\n"
     assert step.observations[0].raw_output == {"exit_code": 3}
+    assert (tmp_path / "logs/agent/oracle.txt").read_text() == "v\n"

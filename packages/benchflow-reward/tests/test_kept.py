@@ -52,6 +52,7 @@ def test_the_record_mirrors_the_box_and_says_how_each_fared(tmp_path):
         (Artifact(source="/srv/none"), Collected("/srv/none", "absent")),
         (Artifact(source="/srv/out/sub"), Collected("/srv/out/sub", "copied", folder)),
         (Artifact(source="/manifest.json"), Collected("/m", "copied", tmp_path / "2")),
+        (Artifact(source="/srv/bare"), Collected("/srv/bare", "copied", tmp_path / "1")),
     ]
     record = tmp_path / "artifacts"
     keep_artifacts([a for a, _ in declared], [c for _, c in declared], record)
@@ -64,6 +65,7 @@ def test_the_record_mirrors_the_box_and_says_how_each_fared(tmp_path):
         ("artifacts/srv/none", "file", "failed"),
         ("artifacts/srv/out/sub", "directory", "skipped"),
         ("artifacts/manifest.json", "file", "skipped"),
+        ("artifacts/srv/bare", "directory", "ok"),
     ]
     assert entries[0]["exclude"] == ["*.tmp"]
 

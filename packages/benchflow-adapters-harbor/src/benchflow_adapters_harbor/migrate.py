@@ -9,6 +9,7 @@ from benchflow_contracts import TaskError
 
 from .client_service import build_context, dockerfile_lines
 from .files import check_inside, check_tree
+from .layout_key import layout_key
 from .task import HarborTask
 
 _MOVED: Final = {"docker-compose.yaml", "task.yaml", "solution.sh", "run-tests.sh", "tests"}
@@ -27,12 +28,13 @@ exit $_EXIT_CODE
 def migrate(task: HarborTask, cache: Path) -> HarborTask:
     """Return `task` with its parts where Harbor has them, in a copy below `cache`.
 
-    The copy is kept by the task's digest. Nothing outside of the task is read.
+    The copy is kept by `layout_key`. Nothing outside of the task is read.
 
     Raises:
         TaskError: There is no Dockerfile, or a link leaves the task.
     """
-    home = cache / "terminal-bench" / task.digest.removeprefix("sha256:")
+    check_tree(task.path, task.path)
+    home = cache / "terminal-bench" / layout_key(task.path)
     if not home.is_dir():
         home.parent.mkdir(parents=True, exist_ok=True)
         stage = Path(mkdtemp(prefix="stage-", dir=home.parent))
@@ -62,7 +64,6 @@ def _settle(stage: Path, home: Path) -> None:
 
 def _write(task: HarborTask, home: Path) -> None:
     root = task.path
-    check_tree(root, root)
     tests, environment = home / "tests", home / "environment"
     if (root / "tests").is_dir():
         shutil.copytree(root / "tests", tests)

@@ -14,6 +14,7 @@ from benchflow_reward.collect import Collected, collect, collect_beside
 from benchflow_reward.live_node import LiveNode
 
 from .artifacts import declared_artifacts
+from .layout import ARTIFACTS
 
 
 async def take_artifacts(
@@ -78,7 +79,7 @@ def keep_artifacts(
 ) -> None:
     """Copy what was collected to `directory`, with a `manifest.json` that says how each fared.
 
-    `ok`, `empty` (a directory without any file), `failed` (absent or refused), or `skipped`:
+    `ok`, `empty` (nothing is in `/logs/artifacts`), `failed` (absent or refused), or `skipped`:
     its place overlaps with that of an earlier one.
     """
     if directory is None or not artifacts:
@@ -96,7 +97,7 @@ def _kept(
         place = PurePosixPath(artifact.destination or artifact.source.lstrip("/"))
         overlaps = any(place == p or p in place.parents or place in p.parents for p in taken)
         is_dir = item.local is not None and item.local.is_dir()
-        status = "skipped" if overlaps else _status(item)
+        status = "skipped" if overlaps else _status(artifact, item)
         if not overlaps:
             taken.append(place)
         if not overlaps and item.local is not None:
@@ -111,10 +112,12 @@ def _kept(
         }
 
 
-def _status(item: Collected) -> str:
+def _status(artifact: Artifact, item: Collected) -> str:
     if item.local is None:
         return "failed"
-    empty = item.local.is_dir() and not any(path.is_file() for path in item.local.rglob("*"))
+    # Harbor calls no other directory empty, nor this one by another name or in part.
+    mounted = artifact.source == ARTIFACTS and not (artifact.destination or artifact.exclude)
+    empty = mounted and item.local.is_dir() and not any(item.local.iterdir())
     return "empty" if empty else "ok"
 
 
