@@ -52,6 +52,21 @@ def test_checking_says_why_and_what_to_do_and_fails(
     assert run(["tasks", "check", str(tasks / "good"), "--json"]) == 0
 
 
+def test_tests_that_run_the_agents_code_are_named_and_nothing_is_run(
+    tasks: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tasks / "good" / "environment" / "Dockerfile").write_text("FROM debian:12\nWORKDIR /srv\n")
+    (tasks / "good" / "tests" / "test.sh").write_text("python3 /srv/main.py\n")
+    assert run(["tasks", "check", str(tasks / "good")]) == 0
+    said = capfd.readouterr().err
+    assert "warning: good: tests/test.sh:1: " in said
+    assert "not run: --sandbox says where" in said
+    assert run(["tasks", "check", str(tasks / "good"), "--json"]) == 0
+    (row,) = json.loads(capfd.readouterr().out)
+    assert [line["line"] for line in row["warnings"]] == [1]
+    assert (row["runs"], row["ok"]) == ([], True)
+
+
 def test_a_dataset_is_asked_of_registries_only(
     tasks: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,14 @@
 import pytest
 from benchflow.own_process import own_process_tests
-from benchflow_contracts import Task, TaskConfig
+from benchflow_contracts import (
+    ImageRecipe,
+    Task,
+    TaskConfig,
+    TaskEnvironment,
+    TaskParts,
+    TaskStep,
+    TaskVerifier,
+)
 
 
 def task_of(tmp_path, files, **verifier):
@@ -55,6 +63,45 @@ def test_a_line_that_only_reads_is_not(tmp_path, line):
 def test_a_task_that_says_so_is_not_warned_of(tmp_path):
     files = {"test.sh": "python3 /workspace/main.py\n"}
     assert own_process_tests(task_of(tmp_path, files, executes_artifacts=True)) == []
+
+
+def test_the_agents_directory_is_the_images_where_the_task_names_none(tmp_path):
+    (tmp_path / "image").mkdir()
+    (tmp_path / "image" / "Dockerfile").write_text("FROM x\nWORKDIR /first\nworkdir /srv/app\n")
+    task = task_of(tmp_path, {"test.sh": "python3 /srv/app/main.py\npython3 /app/main.py\n"})
+    config = task.config.model_copy(
+        update={
+            "environment": TaskEnvironment(workdir=""),
+            "verifier": TaskVerifier(protocol="harbor"),
+        }
+    )
+    parts = TaskParts(
+        tests=task.parts.tests, recipe=ImageRecipe(context=(tmp_path / "image").resolve())
+    )
+    found = own_process_tests(task.model_copy(update={"config": config, "own_parts": parts}))
+    assert [line.line for line in found] == [1]
+    assert "run_untrusted" not in found[0].remedy
+
+
+def test_the_root_as_the_agents_directory_makes_no_program_suspicious(tmp_path):
+    task = task_of(tmp_path, {"test.sh": "python3 /tests/check.py\n"})
+    config = task.config.model_copy(update={"environment": TaskEnvironment(workdir="/")})
+    assert own_process_tests(task.model_copy(update={"config": config})) == []
+
+
+def test_the_tests_of_every_step_are_read_and_a_shared_line_is_told_once(tmp_path):
+    task = task_of(tmp_path, {"test.sh": "true\n"})
+    (tmp_path / "b").mkdir()
+    for place in (tmp_path / "tests", tmp_path / "b"):
+        (place / "check.sh").write_text("bash /workspace/run.sh\n")
+    steps = tuple(
+        TaskStep(name=name, instruction="", parts=TaskParts(tests=tests))
+        for name, tests in {
+            "a": (tmp_path / "tests",),
+            "b": (tmp_path / "tests", tmp_path / "b"),
+        }.items()
+    )
+    assert len(own_process_tests(task.model_copy(update={"steps": steps}))) == 2
 
 
 def test_vendored_files_are_not_read(tmp_path):

@@ -8,9 +8,12 @@ from benchflow_contracts import Model, Task
 
 _MOST_BYTES = 1 << 20
 _SKIPPED = frozenset({"vendor", "node_modules", "__pycache__"})
-_REMEDY = (
-    "declare executes_artifacts = true in [verifier] and call it with /tests-tools/run_untrusted.py"
-)
+_REMEDIES = {
+    "benchflow": "declare executes_artifacts = true in [verifier] and call it with "
+    "/tests-tools/run_untrusted.py",
+    "harbor": "run it as a user of its own, in a process of its own, and judge what it printed",
+}
+_WORKDIR = re.compile(r"^[ \t]*WORKDIR[ \t]+(/[\w./-]+)", re.IGNORECASE | re.MULTILINE)
 _INSTALLS = re.compile(r"\bpip3?\s+install\b.*(\s-e\b|\s--editable\b|\s\.(/|\s|$))")
 _IMPORTED_BY_NAME = r"(importlib|runpy|SourceFileLoader|spec_from_file_location|exec\s*\(|execfile)"
 _SCRIPT = r"(^|[\s;&|(])(python3?|bash|sh|node|perl|ruby|source|\.)\s+(-\S+\s+)*"
@@ -24,7 +27,7 @@ class InProcess(Model):
     line: int
     text: str
     why: str
-    remedy: str = _REMEDY
+    remedy: str
 
 
 def own_process_tests(task: Task) -> list[InProcess]:
@@ -34,21 +37,34 @@ def own_process_tests(task: Task) -> list[InProcess]:
     helps there. Nothing is run: what tests compute is not seen, and a line may be harmless.
     Empty for a task that declares `executes_artifacts`.
     """
-    if task.config.verifier.executes_artifacts or task.config.verifier.type != "script":
-        return []
+    graded = [task.step(index) for index in range(len(task.steps))] or [task]
+    found: dict[tuple[Path, int], InProcess] = {}
+    for each in graded:
+        found |= _in_tests(each)
+    return list(found.values())
+
+
+def _in_tests(task: Task) -> dict[tuple[Path, int], InProcess]:
+    verifier = task.config.verifier
+    if verifier.executes_artifacts or verifier.type != "script":
+        return {}
     signs = _signs(task)
-    found: list[InProcess] = []
+    remedy = _REMEDIES[verifier.protocol]
+    found: dict[tuple[Path, int], InProcess] = {}
     for place in task.parts.tests:
         for path in sorted(place.rglob("*")):
             if _is_read(path, place):
-                found += _in_file(path, str(path.relative_to(place)), signs)
+                name = str(path.relative_to(place))
+                lines = _in_file(path, name, signs, remedy)
+                found |= {(path, line.line): line for line in lines}
     return found
 
 
 def _signs(task: Task) -> list[tuple[re.Pattern[str], str]]:
-    workdir = task.config.environment.workdir or "/app"
-    theirs = [workdir, *(artifact.source for artifact in task.config.artifacts)]
-    place = "(" + "|".join(re.escape(each.rstrip("/")) for each in theirs) + r")(?![\w-])"
+    workdir = task.config.environment.workdir or _workdir_of_image(task) or "/app"
+    named = [workdir, *(artifact.source for artifact in task.config.artifacts)]
+    theirs = [re.escape(name) for each in named if (name := each.rstrip("/"))] or ["/app"]
+    place = "(" + "|".join(theirs) + r")(?![\w-])"
     return [
         (re.compile(rf"sys\.path.*{place}"), "imports from the agent's directory"),
         (re.compile(rf"PYTHONPATH=\S*{place}"), "imports from the agent's directory"),
@@ -59,6 +75,17 @@ def _signs(task: Task) -> list[tuple[re.Pattern[str], str]]:
     ]
 
 
+def _workdir_of_image(task: Task) -> str | None:
+    """Return the last absolute WORKDIR of the Dockerfile that the task brings, if there is one."""
+    recipe = task.parts.recipe
+    file = None if recipe is None else recipe.context / recipe.dockerfile
+    if file is None or file.is_symlink() or not file.is_file():
+        return None
+    with file.open(encoding="utf-8", errors="replace") as stream:
+        named = _WORKDIR.findall(stream.read(_MOST_BYTES))
+    return named[-1] if named else None
+
+
 def _is_read(path: Path, place: Path) -> bool:
     parts = path.relative_to(place).parts
     named = path.suffix in {".sh", ".py", ".bash"} and not _SKIPPED & set(parts)
@@ -66,11 +93,11 @@ def _is_read(path: Path, place: Path) -> bool:
 
 
 def _in_file(
-    path: Path, name: str, signs: list[tuple[re.Pattern[str], str]]
+    path: Path, name: str, signs: list[tuple[re.Pattern[str], str]], remedy: str
 ) -> Iterator[InProcess]:
     for number, line in enumerate(path.read_text("utf-8", "replace").splitlines(), 1):
         if line.lstrip().startswith("#"):
             continue
         why = next((why for sign, why in signs if sign.search(line)), None)
         if why is not None:
-            yield InProcess(file=name, line=number, text=line.strip()[:120], why=why)
+            yield InProcess(file=name, line=number, text=line.strip()[:120], why=why, remedy=remedy)

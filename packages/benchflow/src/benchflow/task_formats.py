@@ -106,20 +106,25 @@ def _loaded(adapter: TaskAdapter, listed: Sequence[ListedTask]) -> FoundTasks:
     tasks: dict[str, Task] = {}
     refused: list[ListedTask] = []
     for each in listed:
-        if not each.ok:
-            refused.append(each)
-            continue
-        try:
-            task = _load(adapter, each)
-        except TaskError as error:
-            refused.append(_refused(each, str(error.args[0]), error.hint, error.where))
-            continue
-        if task.id in tasks:
+        task = loaded(adapter, each)
+        if isinstance(task, ListedTask):
+            refused.append(task)
+        elif task.id in tasks:
             reason = f"another task here is named {task.id!r} too"
             refused.append(_refused(each, reason, "rename one of the two"))
         else:
             tasks[task.id] = task
     return FoundTasks(list(tasks.values()), refused)
+
+
+def loaded(adapter: TaskAdapter, listed: ListedTask) -> Task | ListedTask:
+    """Return the task that is listed, or `listed` with every reason why it cannot be run here."""
+    if not listed.ok:
+        return listed
+    try:
+        return _load(adapter, listed)
+    except TaskError as error:
+        return _refused(listed, str(error.args[0]), error.hint, error.where)
 
 
 def _load(adapter: TaskAdapter, listed: ListedTask) -> Task:

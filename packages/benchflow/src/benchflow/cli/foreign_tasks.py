@@ -13,44 +13,32 @@ from .output import note, print_json, print_table
 def show_listed(tasks: Sequence[ListedTask], *, json: bool) -> None:
     """Print what each task is, and whether it can be run here."""
     if json:
-        print_json([_as_json(task) for task in tasks])
+        print_json([as_json(task) for task in tasks])
         return
     facts = list(dict.fromkeys(name for task in tasks for name in task.facts))
     rows = [
-        (task.name, task.format, *(task.facts.get(name, "-") for name in facts), _verdict(task))
+        (task.name, task.format, *(task.facts.get(name, "-") for name in facts), verdict(task))
         for task in tasks
     ]
     print_table(("task", "format", *facts, "verdict"), rows, empty="no tasks")
-
-
-def show_checked(tasks: Sequence[ListedTask], *, json: bool) -> int:
-    """Print every refusal and note; return the exit code."""
-    if json:
-        print_json([_as_json(task) for task in tasks])
-    else:
-        print_table(
-            ("task", "verdict"), [(task.name, _verdict(task)) for task in tasks], empty="no tasks"
-        )
-        for task in tasks:
-            _explain(task)
-    return 0 if all(task.ok for task in tasks) else 1
 
 
 def show_imported(brought: Imported, directory: Path, *, json: bool) -> int:
     """Print what was brought and what was not; return the exit code."""
     if json:
         tasks = {folder: task.model_dump(mode="json") for folder, task in brought.tasks.items()}
-        refused = [_as_json(task) for task in brought.refused]
+        refused = [as_json(task) for task in brought.refused]
         print_json({"directory": str(directory), "tasks": tasks, "refused": refused})
     else:
         rows = [(task.name, task.format, folder) for folder, task in brought.tasks.items()]
         print_table(("task", "format", "folder"), rows, empty="no tasks were imported")
         for task in brought.refused:
-            _explain(task)
+            explain(task)
     return 1 if brought.refused else 0
 
 
-def _explain(task: ListedTask) -> None:
+def explain(task: ListedTask) -> None:
+    """Print every refusal and note."""
     for refusal in task.refusals:
         where = f"{refusal.where}: " if refusal.where else ""
         note(f"{task.name}: {where}{refusal.reason}\nhint: {refusal.hint}")
@@ -58,7 +46,8 @@ def _explain(task: ListedTask) -> None:
         note(f"{task.name}: note: {remark}")
 
 
-def _verdict(task: ListedTask) -> str:
+def verdict(task: ListedTask) -> str:
+    """Return whether the task can be run here, in one line."""
     if task.ok:
         return "ok"
     first, *others = task.refusals
@@ -67,5 +56,6 @@ def _verdict(task: ListedTask) -> str:
     return f"{reason}{more}".replace("\n", "; ")
 
 
-def _as_json(task: ListedTask) -> dict[str, object]:
+def as_json(task: ListedTask) -> dict[str, object]:
+    """Return what is known of the task, for machines."""
     return {"id": task.name, "ok": task.ok, **task.model_dump(mode="json", exclude={"name"})}

@@ -1,26 +1,22 @@
 """`bench tasks`: write and check tasks."""
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from benchflow_contracts import SandboxProvider, Task, UsageError
+from benchflow_contracts import UsageError
 from benchflow_kernel import find_tasks
 
 from benchflow.options import RunOptions
-from benchflow.own_process import own_process_tests
 from benchflow.planes import open_provider
-from benchflow.rollout import run_in
 from benchflow.scaffold import write_task
 from benchflow.task_formats import adapter_for, listed_tasks
 from benchflow.task_import import import_tasks
 
-from . import format as fmt
 from .cheats import check_cheats
 from .flags import Json, Run
-from .foreign_tasks import show_checked, show_imported, show_listed
+from .foreign_check import check_foreign
+from .foreign_tasks import show_imported, show_listed
 from .output import note, print_json, print_table
-
-_EXPECTED = {"nop": 0.0, "oracle": 1.0}
+from .task_check import Row, read_only, run_expecting, warn
 
 
 async def check(
@@ -37,12 +33,14 @@ async def check(
     every cheat that is shipped is run as the task's agent, and one that gets the full reward
     unseen ends with exit code 1.
 
-    Tasks of Harbor and Terminal-Bench are read and checked, and not run.
+    Tasks of Harbor and Terminal-Bench, which others wrote, are run only when --sandbox says
+    where. One without a solution is not played by the oracle.
 
     Examples:
         bench tasks check benchmarks/clawsbench/tasks
         bench tasks check my-task --no-run
         bench tasks check my-task --cheat --isolation twin
+        bench tasks check HARBOR-TASKS --sandbox docker
 
     Args:
         path: A task directory, or a directory of them.
@@ -53,19 +51,18 @@ async def check(
     if cheat:
         return await check_cheats(path, options, json=json)
     if (found := adapter_for(path)) is not None:
-        return show_checked(listed_tasks(found[1], path), json=json)
+        run = "sandbox" in options.model_fields_set and not no_run
+        return await check_foreign(found[1], path, options, run=run, json=json)
     tasks = find_tasks(Path(path))
     for task in tasks:
-        for line in own_process_tests(task):
-            note(f"warning: {task.id}: tests/{line.file}:{line.line}: {line.why}: {line.text}")
-            note(f"hint: {line.remedy}")
-    rows: list[dict[str, object]] = []
+        warn(task)
+    rows: list[Row] = []
     if no_run:
-        rows = [_read_only(task) for task in tasks]
+        rows = [read_only(task) for task in tasks]
     else:
         async with open_provider(options) as provider:
             for task in tasks:
-                rows += [await _check(provider, task, options, agent) for agent in _EXPECTED]
+                rows += await run_expecting(provider, task, options)
     if json:
         print_json(rows)
     else:
@@ -75,37 +72,6 @@ async def check(
         ]
         print_table(("task", "agent", "reward", "verdict"), shown, empty="no tasks")
     return 0 if all(row["ok"] for row in rows) else 1
-
-
-def _read_only(task: Task) -> dict[str, object]:
-    return {
-        "task": task.id,
-        "agent": None,
-        "reward": None,
-        "ok": True,
-        "warnings": [line.model_dump() for line in own_process_tests(task)],
-    }
-
-
-async def _check(
-    provider: SandboxProvider, task: Task, options: RunOptions, agent: str
-) -> dict[str, object]:
-    chosen = options.model_copy(update={"agent": agent, "agent_import_path": None, "branch": None})
-    with TemporaryDirectory(prefix="bench-check-") as scratch:
-        result = await run_in(provider, task, chosen, directory=Path(scratch) / agent)
-    expected = _EXPECTED[agent]
-    ok = result.reward == expected
-    why = f"expected {fmt.reward(expected)}; {fmt.outcome(result.record)}"
-    return {
-        "task": task.id,
-        "agent": agent,
-        "reward": result.reward,
-        "shown": fmt.reward(result.reward),
-        "ok": ok,
-        "why": None if ok else why,
-        "integrity": result.record.integrity,
-        "warnings": [line.model_dump() for line in own_process_tests(task)],
-    }
 
 
 def init(path: Path, *, json: Json = False) -> None:
