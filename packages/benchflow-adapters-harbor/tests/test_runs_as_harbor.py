@@ -124,6 +124,22 @@ def test_our_rollouts_ran_the_phases_that_harbor_ran_and_kept_the_same_artifacts
     assert list(phases(ours[name])) == list(phases(theirs[name]))
 
 
+def test_harbor_reads_all_that_is_exported_of_them_and_its_viewer_shows_it(
+    ours: dict[str, Path],
+) -> None:
+    judge = Path(__file__).parents[3] / "tests" / "e2e" / "check_harbor_job.py"
+    python = asked("BENCHFLOW_HARBOR", ".ci/harbor")
+    jobs = {path.parents[1] for path in ours.values()}
+    assert len(jobs) == len({case.agent for case in CASES.values()})
+    for job in jobs:
+        env = {**os.environ, "HARBOR_TELEMETRY": "off", "HOME": str(job.parent)}
+        command = [python, "-I", judge, job.name]
+        done = subprocess.run(
+            command, cwd=job.parent, capture_output=True, text=True, env=env, check=False
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+
+
 def steps_of(name: str) -> list[tuple[Any, str | None]]:
     return [(approx(rewards), exception) for rewards, exception in CASES[name].steps]
 

@@ -67,8 +67,8 @@ def _mean(graded: Sequence[Graded], meta: Mapping[str, Any]) -> VerifyResult:
     rewards = [_named(step, verdict) for step, verdict in graded]
     names = dict.fromkeys(name for one in rewards for name in one)
     if not names:
-        last = graded[-1][1]
-        return last.model_copy(update={"events": (), "meta": meta})
+        nothing = VerifyResult.unscored("no step names a reward", grading=graded[-1][1].grading)
+        return nothing.model_copy(update={"meta": meta})
     try:
         mean = {name: math.fsum(r.get(name, 0) for r in rewards) / len(rewards) for name in names}
         reward = mean["reward"] if "reward" in mean else math.fsum(mean.values()) / len(mean)

@@ -97,6 +97,8 @@ def _kept(
         place = PurePosixPath(artifact.destination or artifact.source.lstrip("/"))
         overlaps = any(place == p or p in place.parents or place in p.parents for p in taken)
         is_dir = item.local is not None and item.local.is_dir()
+        if overlaps:  # Harbor does not look there, and goes by the name
+            is_dir = not PurePosixPath(artifact.source).suffix
         status = "skipped" if overlaps else _status(artifact, item)
         if not overlaps:
             taken.append(place)

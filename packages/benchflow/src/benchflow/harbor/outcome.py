@@ -76,8 +76,8 @@ def exception_info(
 def _told(leaf: RolloutNode, steps: Sequence[Mapping[str, Any]]) -> bool:
     if leaf.reward is not None:
         return True
-    failed = steps[-1]["exception_info"] is not None
-    return failed and all(step["verifier_result"] is None for step in steps)
+    ended = steps[-1]["exception_info"] is not None or "reward" in leaf.results
+    return ended and not any((step["verifier_result"] or {}).get("rewards") for step in steps)
 
 
 def _in_start(rollout: FinishedRollout) -> bool:
