@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from benchflow_contracts import (
+    NO_REWARDS,
     AddTestsDirError,
     DownloadVerifierDirError,
     ExecResult,
@@ -81,7 +82,7 @@ def test_every_number_is_kept_and_the_exit_code_is_only_recorded(score, mode, tm
 
 def test_no_number_at_all_is_no_verdict_but_no_error_of_the_tests_either(score):
     result = score(leaves(reward_json="{}"))
-    assert (result.reward, result.items, result.error_type) == (None, {}, None)
+    assert (result.reward, result.items, result.error_type) == (None, {}, NO_REWARDS)
     assert "no reward" in result.error
 
 

@@ -55,7 +55,7 @@ def verifier_mode(leaf: RolloutNode) -> str | None:
 
 
 def exception_info(
-    rollout: FinishedRollout, leaf: RolloutNode, steps: Sequence[Mapping[str, Any]]
+    rollout: FinishedRollout, leaf: RolloutNode, steps: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any] | None:
     """Return why a leaf has no reward, or what went wrong before it was graded all the same.
 
@@ -77,7 +77,8 @@ def _told(leaf: RolloutNode, steps: Sequence[Mapping[str, Any]]) -> bool:
     if leaf.reward is not None:
         return True
     ended = steps[-1]["exception_info"] is not None or "reward" in leaf.results
-    return ended and not any((step["verifier_result"] or {}).get("rewards") for step in steps)
+    verdicts = [step["verifier_result"] for step in steps]
+    return ended and not any(verdict["rewards"] for verdict in verdicts if verdict is not None)
 
 
 def _in_start(rollout: FinishedRollout) -> bool:
