@@ -34,7 +34,9 @@ from benchflow_contracts.testing import (
 )
 from benchflow_contracts.testing.checks.carry_checks import CARRY_CHECKS
 from benchflow_contracts.testing.checks.live_checks import LIVE_CHECKS
+from benchflow_contracts.testing.checks.recipe_checks import RECIPE_CHECKS
 from benchflow_contracts.testing.checks.saved_checks import SAVED_CHECKS
+from benchflow_contracts.testing.checks.service_checks import SERVICE_CHECKS
 from benchflow_contracts.testing.fakes import (
     FAKE_AGENT_CAPABILITIES,
     FAKE_WITHOUT_LIVE,
@@ -54,6 +56,12 @@ from benchflow_contracts.testing.fakes import (
 
 # What a fake cannot do, and its capabilities say so or its world has no program for it.
 HONEST_SKIPS = {
+    *(str(check) for check in RECIPE_CHECKS if "nothing_builds" not in check.name),
+    *(str(check) for check in SERVICE_CHECKS if "there_are_none" not in check.name),
+    "an_allowed_host_is_reached_and_no_other",
+    "loopback_works_in_every_network",
+    "the_model_answers_in_every_network_but_none",
+    "a_public_network_leads_out",
     "attach_without_live_snapshots_is_refused",
     "an_unsupported_level_is_refused",
     "no_network_means_no_route",

@@ -1,24 +1,13 @@
 """The image's own entrypoint, running beside the first process, which is ours."""
 
-import asyncio
-from contextlib import suppress
-
-from benchflow_contracts.errors import SandboxError
 from benchflow_sandbox_core.capture import Capture
 from benchflow_sandbox_core.command import Command
-from benchflow_sandbox_core.image_config import IDLE
-from benchflow_sandbox_native import InitError
+from benchflow_sandbox_core.entrypoint import ended, settle
 
 from .guest import run
 from .machine import DockerMachine
 
-_PATIENCE = 0.5
-"""Seconds in which one that fails is told from one that runs."""
-_LOOK = 0.02
 _KEPT, _SHOWN = 65536, 2000
-_IDLE_SHELL = "\0".join((*IDLE, "")).encode()
-_IDLE_SLEEP = b"sleep\0infinity\0"
-"""What a shell becomes whose last command it is."""
 
 
 class Entrypoint:
@@ -55,30 +44,12 @@ class Entrypoint:
         self._err.close()
 
     async def _settle(self, machine: DockerMachine, pid: int, command: Command) -> None:
-        waiting = asyncio.get_running_loop().create_task(machine.init.wait(pid))
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_PATIENCE):
-                    while not waiting.done() and not await _is_idle(machine, pid):
-                        await asyncio.wait([waiting], timeout=_LOOK)
-            if waiting.done():
-                self._refuse(waiting.result(), command)
-        except InitError as error:
-            raise SandboxError(f"the sandbox is gone: {error}") from error
-        finally:
-            waiting.cancel()
+        async def command_line(pid: int) -> bytes:
+            return (await run(machine, "show", f"/proc/{pid}/cmdline")).out
 
-    def _refuse(self, code: int, command: Command) -> None:
-        self._out.finish()
-        self._err.finish()
-        said = (self._out.text + self._err.text).strip()[-_SHOWN:]
-        raise SandboxError(
-            f"the image's entrypoint {command.shown!r} ended with exit code {code}: "
-            f"{said or 'it printed nothing'}",
-            hint="it must run its arguments or run on, as `docker run IMAGE sleep infinity` shows",
-        )
-
-
-async def _is_idle(machine: DockerMachine, pid: int) -> bool:
-    said = await run(machine, "show", f"/proc/{pid}/cmdline")
-    return said.out in {_IDLE_SHELL, _IDLE_SLEEP}
+        code = await settle(machine, pid, command_line)
+        if code is not None:
+            self._out.finish()
+            self._err.finish()
+            said = (self._out.text + self._err.text).strip()[-_SHOWN:]
+            raise ended(command, code, said or "it printed nothing")

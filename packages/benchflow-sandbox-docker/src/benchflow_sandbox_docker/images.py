@@ -67,8 +67,10 @@ class Images:
             SnapshotError: The engine refused.
         """
         label = Label(f"s-{secrets.token_hex(6)}", self._owner, time.time(), labels)
-        # A container has our first process for its entrypoint, whoever its image's is.
-        conf = {**facts.config.encode(), "Labels": label.encode(IMAGE)}
+        # A container has our first process for its entrypoint, and our user,
+        # whatever its image says.
+        config = facts.config.encode()
+        conf = {**config, "User": config["User"] or "root", "Labels": label.encode(IMAGE)}
         try:
             made = await self._engine.do("commit", container, conf=conf)
             found = await self._engine.do("inspect_image", made["Id"])

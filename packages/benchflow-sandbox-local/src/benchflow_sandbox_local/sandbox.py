@@ -36,8 +36,8 @@ from benchflow_sandbox_core.shield import finish, finish_or
 from benchflow_sandbox_core.spec import listed, switched
 from benchflow_sandbox_core.thread import run
 
+from . import entrypoint
 from .body import Body
-from .box.paths import open_strict
 from .cgroup.group import Group
 from .holding import hold_stopped
 from .live.dump import Dump, HangUpError
@@ -165,19 +165,20 @@ class LocalSandbox:
         return [each for each in (self._relay, self._proxy) if each is not None]
 
     async def start_entrypoint(self) -> None:
-        """Start the spec's entrypoint, without any stream of the host."""
-        entrypoint, user, cwd = self._spec.entrypoint, "root", "/"
-        if entrypoint == "image":
-            entrypoint = self._config.command(self._spec.container)
-            user, cwd = self._config.user or user, self._config.workdir or cwd
-        if not entrypoint:
-            return
-        command = self._command(entrypoint, user, cwd, None)
-        null = open_strict(self.machine.root, "dev/null", os.O_RDWR)
-        try:
-            await command.start(self.machine, (null, null, null))
-        finally:
-            os.close(null)
+        """Start the spec's entrypoint: its own as root, or the image's as the image says.
+
+        Raises:
+            SandboxError: It cannot be started, or the image's ended at once.
+        """
+        if self._spec.entrypoint == "image":
+            config = self._config
+            if words := config.command(self._spec.container):
+                user, workdir = config.user or "root", config.workdir or "/"
+                command = self._command(words, user, workdir, None)
+                await entrypoint.start_image(self.machine, command)
+        elif self._spec.entrypoint:
+            command = self._command(self._spec.entrypoint, "root", "/", None)
+            await entrypoint.start(self.machine, command)
 
     async def exec(
         self,
@@ -467,6 +468,8 @@ class LocalSandbox:
             self.known = Known()
             old.close()
             await self.adopt(await self._keeper.restart(self, image))
+            if self._spec.entrypoint == "image":
+                await self.start_entrypoint()
 
     async def teardown(self) -> None:
         """End every process and remove everything. Idempotent."""

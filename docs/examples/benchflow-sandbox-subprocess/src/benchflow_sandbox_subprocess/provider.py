@@ -19,6 +19,7 @@ from benchflow_contracts import (
     SandboxSpec,
     SandboxUnsupportedError,
     SnapshotError,
+    UsageError,
 )
 
 from .sandbox import SubprocessSandbox
@@ -68,7 +69,7 @@ class SubprocessProvider:
             home.mkdir(mode=0o700)
             record = {"pid": os.getpid(), "at": time.time(), "labels": dict(labels or {})}
             (home / _RECORD).write_text(json.dumps(record), encoding="utf-8")
-            sandbox = SubprocessSandbox(home, spec)
+            sandbox = SubprocessSandbox(home, _filled(spec))
         except OSError as error:
             shutil.rmtree(home, ignore_errors=True)
             raise SandboxError(f"sandbox {home.name!r} cannot be made: {error}") from error
@@ -122,10 +123,15 @@ class SubprocessProvider:
             raise SandboxUnsupportedError(
                 "subprocess sandboxes do not isolate", hint="pass --allow-unisolated to accept that"
             )
+        if spec.allowed_hosts:
+            raise UsageError("allowed hosts mean nothing in a network that reaches every host")
         missing = {
             f"network {spec.network!r}": spec.network != "public",
             f"networks {spec.switches!r}": not {"public"}.issuperset(spec.switches),
             f"image {spec.image!r}": spec.image not in {None, "host"},
+            "images of their own": spec.recipe is not None,
+            "services": bool(spec.services),
+            "a relay to a model": spec.model is not None,
             "snapshots": image is not None,
             "mounts": bool(spec.mounts),
             "an entrypoint": spec.entrypoint is not None,
@@ -133,6 +139,11 @@ class SubprocessProvider:
         for what, asked in missing.items():
             if asked:
                 raise SandboxUnsupportedError(f"subprocess sandboxes do not have {what}")
+
+
+def _filled(spec: SandboxSpec) -> SandboxSpec:
+    # There is no image to say it: the runner's user, at the top of the private directory.
+    return spec.model_copy(update={"user": spec.user or "root", "workdir": spec.workdir or "/"})
 
 
 def _runs(pid: int) -> bool:

@@ -37,7 +37,7 @@ class SubprocessSandbox:
         self._spec = spec
         self._groups: set[int] = set()
         self._alive = True
-        self._map(spec.workdir).mkdir(parents=True)
+        self._map(spec.workdir).mkdir(parents=True, exist_ok=True)
 
     @property
     def id(self) -> str:

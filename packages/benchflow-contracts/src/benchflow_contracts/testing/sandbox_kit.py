@@ -13,9 +13,13 @@ from .checks.exec_checks import EXEC_CHECKS
 from .checks.freeze_checks import FREEZE_CHECKS
 from .checks.life_checks import LIFE_CHECKS
 from .checks.live_checks import LIVE_CHECKS
+from .checks.network_checks import NETWORK_CHECKS
+from .checks.recipe_checks import RECIPE_CHECKS
 from .checks.saved_checks import SAVED_CHECKS
+from .checks.service_checks import SERVICE_CHECKS
 from .checks.snapshot_checks import SNAPSHOT_CHECKS
 from .checks.spawn_checks import SPAWN_CHECKS
+from .checks.spec_checks import SPEC_CHECKS
 from .checks.switched_checks import SWITCHED_CHECKS
 from .checks.transfer_checks import TRANSFER_CHECKS
 from .sandbox_subject import SandboxCheck, SandboxSubject
@@ -33,6 +37,10 @@ def sandbox_checks() -> list[SandboxCheck]:
         *SWITCHED_CHECKS,
         *LIVE_CHECKS,
         *SAVED_CHECKS,
+        *SPEC_CHECKS,
+        *RECIPE_CHECKS,
+        *NETWORK_CHECKS,
+        *SERVICE_CHECKS,
         *LIFE_CHECKS,
     ]
 
@@ -41,6 +49,7 @@ async def check_sandbox(
     provider: SandboxProvider,
     *,
     spec: SandboxSpec | None = None,
+    base: str | None = None,
     only: Sequence[str] | None = None,
     on_result: Callable[[CheckResult], None] | None = None,
 ) -> list[CheckResult]:
@@ -48,19 +57,21 @@ async def check_sandbox(
 
     Guarantees: a check is skipped only when `capabilities()` denies what it tests, or
     when the sandbox lacks the program that it tests with; a check that breaks or does
-    not end within a minute has failed. `spec` is what sandboxes are made of. Unless
+    not end within a minute has failed. `spec` is what sandboxes are made of. `base` is
+    an image with a shell and python3: recipes are built on it and services run in it, so
+    that without it, what the provider claims of these is skipped too, and says so. Unless
     `only` leaves it out, the last check closes `provider`.
 
     Raises:
         UsageError: `only` names a check that does not exist.
     """
-    async with open_sandbox_subject(provider, spec=spec) as subject:
+    async with open_sandbox_subject(provider, spec=spec, base=base) as subject:
         return await run_checks(sandbox_checks(), subject, only=only, on_result=on_result)
 
 
 @asynccontextmanager
 async def open_sandbox_subject(
-    provider: SandboxProvider, *, spec: SandboxSpec | None = None
+    provider: SandboxProvider, *, spec: SandboxSpec | None = None, base: str | None = None
 ) -> AsyncGenerator[SandboxSubject, None]:
     """Hold what the checks work with, for those who run them one by one."""
     capabilities = await provider.capabilities()
@@ -69,4 +80,4 @@ async def open_sandbox_subject(
     network = "none" if "none" in known or not known else min(known)
     wanted = spec or SandboxSpec(network=network)
     with TemporaryDirectory(prefix="benchflow-kit-") as scratch:
-        yield SandboxSubject(provider, capabilities, wanted, Path(scratch))
+        yield SandboxSubject(provider, capabilities, wanted, Path(scratch), base)

@@ -1,6 +1,7 @@
 """What the checks of a Sandbox work with."""
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ from uuid import uuid4
 
 from benchflow_contracts.errors import TransferError
 from benchflow_contracts.sandbox import (
+    NetworkMode,
     Sandbox,
     SandboxCapabilities,
     SandboxImage,
@@ -46,6 +48,8 @@ class SandboxSubject:
     spec: SandboxSpec
     scratch: Path
     """A private host directory."""
+    base: str | None = None
+    """An image with a shell, of which recipes and services are made."""
 
     def specified(self, **changes: object) -> SandboxSpec:
         """Return the spec with some fields changed, checked again."""
@@ -170,3 +174,25 @@ def lacks_live_snapshots(subject: SandboxSubject) -> str | None:
     """Say that there are no live snapshots, when so."""
     levels = subject.capabilities.snapshot_levels
     return None if "live" in levels else "capabilities: no live snapshots"
+
+
+def lacks_network(subject: SandboxSubject, mode: NetworkMode) -> str | None:
+    """Say that there is no such network, when so."""
+    known = mode in subject.capabilities.network_modes
+    return None if known else f"capabilities: no network mode {mode}"
+
+
+def lacks_base(subject: SandboxSubject) -> str | None:
+    """Say that nobody named a base, when so."""
+    return None if subject.base else "no base: name an image with a shell and python3 to test with"
+
+
+def routes(table: str) -> set[str]:
+    """Return the devices with a route, of what /proc/net/route says."""
+    return {line.split()[0] for line in table.splitlines()[1:] if line.split()}
+
+
+def free_port() -> int:
+    """Return a port at which nobody listens on the host's loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])

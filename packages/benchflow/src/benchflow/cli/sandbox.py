@@ -105,17 +105,21 @@ async def check(
     *,
     options: Run = RunOptions(),
     only: tuple[str, ...] = (),
+    base: str | None = None,
     json: Json = False,
 ) -> int:
     """Run the conformance checks that every provider must pass.
 
     Examples:
         bench sandbox check
+        bench sandbox check --sandbox docker --base python:3.12-slim
         bench sandbox check --sandbox my-provider --json
 
     Args:
         options: --sandbox names the provider.
         only: Run only the checks of these names.
+        base: An image with a shell and python3. Recipes are built on it and services run in it;
+            without it the checks of both are skipped.
     """
 
     def tell(result: CheckResult) -> None:
@@ -124,7 +128,7 @@ async def check(
             note(f"{result.status:>7}  {result.name}{reason}")
 
     async with open_provider(options) as provider:
-        results = await check_sandbox(provider, only=only or None, on_result=tell)
+        results = await check_sandbox(provider, base=base, only=only or None, on_result=tell)
     failed = sum(result.status == "failed" for result in results)
     if json:
         print_json([result.model_dump(mode="json") for result in results])

@@ -1,7 +1,6 @@
 """Checks of a sandbox's life: creation, records, network, limits, and its end."""
 
 import asyncio
-import socket
 import time
 from contextlib import suppress
 from uuid import uuid4
@@ -17,7 +16,15 @@ from benchflow_contracts.testing.check import (
     expect_error,
     promise,
 )
-from benchflow_contracts.testing.sandbox_subject import TICKER, SandboxCheck, SandboxSubject, until
+from benchflow_contracts.testing.sandbox_subject import (
+    TICKER,
+    SandboxCheck,
+    SandboxSubject,
+    free_port,
+    lacks_network,
+    routes,
+    until,
+)
 
 _MODES: tuple[NetworkMode, ...] = ("none", "model-only", "allowlist", "public")
 _SERVER = """
@@ -32,8 +39,7 @@ while True:
 
 
 def _lacks_no_network(subject: SandboxSubject) -> str | None:
-    known = "none" in subject.capabilities.network_modes
-    return None if known else "capabilities: no network mode `none`"
+    return lacks_network(subject, "none")
 
 
 def _has_all_modes(subject: SandboxSubject) -> str | None:
@@ -170,14 +176,13 @@ async def no_network_means_no_route(subject: SandboxSubject) -> None:
         table = await box.exec("cat /proc/net/route")
         if not table.ok:
             raise CheckSkippedError("inside the sandbox there is no /proc/net/route to look at")
-        used = {line.split()[0] for line in table.stdout.splitlines()[1:] if line.split()}
-        expect_equal(used - {"lo"}, set[str](), "the devices with a route")
+        expect_equal(routes(table.stdout) - {"lo"}, set[str](), "the devices with a route")
 
 
 @promise()
 async def an_exposed_port_reaches_the_server_inside(subject: SandboxSubject) -> None:
     """The endpoint answers on the host's loopback for as long as the sandbox lives."""
-    port = _free_port()
+    port = free_port()
     async with subject.box(spec=subject.specified(ports=(port,))) as box:
         if not (await box.exec("command -v python3")).ok:
             raise CheckSkippedError("inside the sandbox there is no python3 to serve with")
@@ -196,11 +201,6 @@ async def _line(reader: ByteReader) -> bytes:
     while not line.endswith(b"\n") and (piece := await reader.read(1)):
         line += piece
     return line
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 async def _ask(endpoint: Endpoint) -> bytes:

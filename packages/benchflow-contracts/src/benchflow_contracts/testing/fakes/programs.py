@@ -107,7 +107,7 @@ async def _env(shell: FakeShell, _arguments: list[str]) -> int:
 
 
 async def _id(shell: FakeShell, arguments: list[str]) -> int:
-    number = "0" if shell.user == "root" else "1000"
+    number = "0" if shell.user == "root" else shell.user if shell.user.isdigit() else "1000"
     answers = {"-u": number, "-un": shell.user}
     return await _echo(shell, [answers.get(arguments[0] if arguments else "", shell.user)])
 

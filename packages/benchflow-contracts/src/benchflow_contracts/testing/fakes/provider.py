@@ -6,7 +6,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 
-from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
+from benchflow_contracts.container import ContainerOptions
+from benchflow_contracts.errors import (
+    SandboxError,
+    SandboxUnsupportedError,
+    SnapshotError,
+    UsageError,
+)
 from benchflow_contracts.sandbox import SandboxCapabilities, SandboxImage, SandboxSpec
 from benchflow_contracts.sandbox_record import ReapPolicy, SandboxRecord
 
@@ -113,11 +119,8 @@ class FakeSandboxProvider:
     ) -> FakeSandbox:
         """Make a sandbox from the spec or from a snapshot."""
         await self.faults.strike("create")
-        for mode in (spec.network, *spec.switches):
-            if mode not in self._capabilities.network_modes:
-                raise SandboxUnsupportedError(f"network {mode!r} is not supported")
-        if spec.services:
-            raise SandboxUnsupportedError("a fake has no services")
+        self._refuse(spec)
+        spec = _filled(spec)
         if image is not None and image.level == "live":
             await self.faults.strike("create:live")
         machine = self._machine(spec) if image is None else self.images.open(image)
@@ -130,6 +133,8 @@ class FakeSandboxProvider:
         self._live[sandbox.id] = sandbox
         self.created.append(sandbox)
         self.record("create", sandbox.id)
+        if image is None or image.level == "filesystem":
+            sandbox.start_entrypoint()
         return sandbox
 
     async def sandboxes(self) -> AsyncIterator[SandboxRecord]:
@@ -195,6 +200,19 @@ class FakeSandboxProvider:
         """Return a process id that was not used before."""
         return next(self._pids)
 
+    def _refuse(self, spec: SandboxSpec) -> None:
+        for mode in (spec.network, *spec.switches):
+            if mode not in self._capabilities.network_modes:
+                raise SandboxUnsupportedError(f"network {mode!r} is not supported")
+        if spec.model is not None and spec.network == "none":
+            raise SandboxUnsupportedError("a model endpoint needs another network than 'none'")
+        if spec.allowed_hosts and spec.network != "allowlist":
+            raise UsageError(f"allowed hosts mean nothing in network {spec.network!r}")
+        if spec.services or spec.container != ContainerOptions():
+            raise SandboxUnsupportedError("a fake has no services")
+        if spec.recipe is not None:
+            raise SandboxUnsupportedError("a fake makes no images")
+
     def _record(self, sandbox: FakeSandbox) -> SandboxRecord:
         return SandboxRecord(
             id=sandbox.id,
@@ -217,3 +235,8 @@ class FakeSandboxProvider:
         for path, content in self._files.items():
             files.put(path, content)
         return FakeMachine(files, FakeGate(self.sleep))
+
+
+def _filled(spec: SandboxSpec) -> SandboxSpec:
+    """Return the spec with what it leaves to the image: root, at the root of the files."""
+    return spec.model_copy(update={"user": spec.user or "root", "workdir": spec.workdir or "/"})

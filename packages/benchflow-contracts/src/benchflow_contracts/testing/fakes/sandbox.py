@@ -159,6 +159,16 @@ class FakeSandbox:
             raise SandboxError(f"sandbox {self.id!r} has no free carried process {process_id!r}")
         return process
 
+    def start_entrypoint(self) -> None:
+        """Start the spec's own as root, beside the contract; a fake's image has none."""
+        entrypoint = self.spec.entrypoint
+        if entrypoint is not None and entrypoint != "image":
+            process = self.machine.process(self.provider.next_pid())
+            streams = FakeStreams(process.stdin, process.stdout, process.stderr)
+            process.start(
+                self._body(self._call(entrypoint, "root", "/", None), streams, process.group)
+            )
+
     def place(self, program: FakeProgram, cmd: str) -> FakeProcess:
         """Let `program` run here, beside the contract: nothing is recorded, nothing fails."""
         process = self.machine.process(self.provider.next_pid())

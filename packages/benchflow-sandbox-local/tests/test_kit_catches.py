@@ -1,0 +1,84 @@
+"""The kit can fail: boxes that are made otherwise than their spec says fail the check of it."""
+
+import asyncio
+from uuid import uuid4
+
+import pytest
+from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_contracts.testing import check_sandbox
+from benchflow_contracts.testing import sandbox_subject as subject_module
+from benchflow_sandbox_local import LocalProvider
+
+BASE = "host-programs"
+
+
+class Careless(LocalProvider):
+    """Makes boxes of another spec than it was given."""
+
+    def __init__(self, change, **rest):
+        super().__init__(**rest)
+        self._change = change
+
+    async def create(self, spec, *, image=None, labels=None):
+        changed = spec.model_copy(update=self._change(spec, image))
+        return await super().create(changed, image=image, labels=labels)
+
+
+def always(**update):
+    return lambda _spec, _image: update
+
+
+def builds_anew(spec, _image):
+    (spec.recipe.context / "greeting").write_text(uuid4().hex)
+    return {}
+
+
+def forgets_children(_spec, image):
+    return {} if image is None else {"entrypoint": None}
+
+
+def keeps_no_headers(spec, _image):
+    return {"model": spec.model and spec.model.model_copy(update={"headers": {}})}
+
+
+def tells_the_headers(spec, _image):
+    return {"env": dict(spec.model.headers) if spec.model else {}}
+
+
+ROOTS = ("/srv/kit/entry", "sh", "-c", "sleep infinity")
+
+
+@pytest.mark.usefixtures("with_provider")  # which says that root is needed
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("a_recipe_makes_what_its_dockerfile_says", always(user="agent")),
+        ("a_recipe_makes_what_its_dockerfile_says", always(env={"GREETING": "bye"})),
+        ("the_same_bytes_are_built_once", builds_anew),
+        ("a_build_that_fails_is_an_error", always(recipe=None, image=BASE)),
+        ("a_recipe_beside_an_image_is_refused", always(image=None)),
+        ("an_image_that_is_nowhere_is_an_error", always(image=None)),
+        ("the_images_entrypoint_runs_as_the_image_says", always(entrypoint=None)),
+        ("the_images_entrypoint_runs_as_the_image_says", always(entrypoint=ROOTS)),
+        ("what_is_made_of_a_snapshot_runs_the_images_entrypoint", forgets_children),
+        ("the_images_entrypoint_runs_only_when_asked_for", always(entrypoint="image")),
+        ("an_entrypoint_of_the_image_that_fails_is_an_error", always(entrypoint=None)),
+        ("an_allowed_host_is_reached_and_no_other", always(allowed_hosts=("127.0.0.0/8",))),
+        ("an_allowed_host_is_reached_and_no_other", always(allowed_hosts=())),
+        ("loopback_works_in_every_network", always(env={"NO_PROXY": "", "no_proxy": ""})),
+        ("the_model_answers_in_every_network_but_none", keeps_no_headers),
+        ("the_model_answers_in_every_network_but_none", tells_the_headers),
+    ],
+)
+def test_a_careless_provider_fails_the_check(tmp_path, monkeypatch, name, change):
+    monkeypatch.setattr(subject_module, "PATIENCE_SEC", 1.0)
+    (tmp_path / "images" / BASE / "rootfs").mkdir(parents=True)
+    spec = SandboxSpec(image_search=(str(tmp_path / "images"),))
+
+    async def main():
+        async with Careless(change, store=tmp_path / "store") as provider:
+            (result,) = await check_sandbox(provider, spec=spec, base=BASE, only=[name])
+        return result
+
+    result = asyncio.run(main())
+    assert result.status == "failed", result
