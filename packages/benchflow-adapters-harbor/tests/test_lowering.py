@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from benchflow_adapters_harbor import HarborAdapter, load_harbor_task, lower
 from benchflow_contracts import Artifact, ResourceLimits, Task, TaskError
-from harbor_corpus import DOCKERFILE, GOOD, task, write
+from harbor_corpus import GOOD, task, write
 
 
 def lowered(root: Path, files: dict[str, str]) -> Task:
@@ -75,7 +75,8 @@ def test_what_the_agent_finds_is_told(tmp_path: Path) -> None:
     found = lowered(tmp_path, GOOD["agent-view"])
     box = found.config.environment
     assert found.parts.prior == found.path / "trajectory.json"
-    assert (box.skills_dir, box.workdir, box.user) == ("/skills", "/work", "1000")
+    assert (box.skills_dir, box.workdir, box.user) == ("/skills", "/work", "")
+    assert found.config.agent.user == "1000"
     assert [(server.transport, server.url) for server in box.mcp_servers] == [
         ("sse", "http://localhost:1/sse"),
         ("http", "http://localhost:2/mcp"),
@@ -94,19 +95,44 @@ def test_the_directories_of_logs_are_made_for_everybody(tmp_path: Path) -> None:
     assert setup.user == "root"
 
 
-@pytest.mark.parametrize(
-    ("dockerfile", "user"),
-    [
-        (DOCKERFILE, "root"),
-        (f"{DOCKERFILE}USER app\nUSER  1001:1001\n", "1001"),
-    ],
-)
-def test_tests_of_nobodys_are_run_by_the_images_user_and_not_by_the_agents(
-    tmp_path: Path, dockerfile: str, user: str
-) -> None:
-    files = {**task('[agent]\nuser = "agent"\n'), "environment/Dockerfile": dockerfile}
-    config = lowered(tmp_path, files).config
-    assert (config.environment.user, config.verifier.user) == ("agent", user)
+PHASES = """
+[environment]
+network_mode = "public"
+[agent]
+user = "alice"
+network_mode = "no-network"
+[verifier]
+network_mode = "allowlist"
+allowed_hosts = ["example.org"]
+"""
+
+
+def test_each_phase_has_its_own_network_and_user(tmp_path: Path) -> None:
+    config = lowered(tmp_path, task(PHASES)).config
+    box, agent, verifier = config.environment, config.agent, config.verifier
+    assert (box.network, box.user) == ("public", "")
+    assert (agent.network, agent.allowed_hosts, agent.user) == ("none", (), "alice")
+    assert (verifier.network, verifier.allowed_hosts) == ("allowlist", ("example.org",))
+    assert verifier.user == "", "tests of nobody's are run by the image's own user"
+
+
+def test_each_step_has_its_own_network_and_user(tmp_path: Path) -> None:
+    steps = """
+[agent]
+user = 1000
+[[steps]]
+name = "plan"
+agent = { network_mode = "no-network" }
+[[steps]]
+name = "build"
+agent = { user = "bob" }
+verifier = { network_mode = "no-network" }
+"""
+    files = {**GOOD["two-steps"], "task.toml": steps}
+    plan, build = lowered(tmp_path, files).steps
+    assert (plan.agent.network, plan.agent.user) == ("none", "1000")
+    assert (build.agent.network, build.agent.user) == ("public", "bob")
+    assert (plan.verifier.network, build.verifier.network) == ("public", "none")
 
 
 def test_a_verifier_of_its_own_is_hermetic(tmp_path: Path) -> None:
@@ -143,14 +169,6 @@ def test_steps_have_their_own_tests_solutions_and_limits(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("files", "where", "says"),
     [
-        (
-            {
-                **GOOD["two-steps"],
-                "task.toml": "[[steps]]\nname='plan'\n[[steps]]\nname='build'\nagent.user='x'\n",
-            },
-            "steps.1.agent.user",
-            "cannot change",
-        ),
         (
             task('artifacts = [{ source = "/x", service = "db" }]\n'),
             "artifacts.1",

@@ -1,6 +1,6 @@
 """The live world behind a node while it is scored."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +32,9 @@ class NodeState:
     goes_on: bool = False
     """More of the rollout follows in this sandbox: it must be left running and as it is, but
     for what `shared` grading does. Set between the steps of a task of several."""
+    before_tests: Callable[[], Awaitable[None]] | None = None
+    """Awaited before tests run in `sandbox` itself: it then reaches what the verifier may. Where
+    that is more than before, everything that ran inside is ended first."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     """What a sandbox that is made for grading carries."""
     log_dir: Path | None = None

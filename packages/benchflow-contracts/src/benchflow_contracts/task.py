@@ -88,12 +88,24 @@ class Healthcheck(Model):
 
 
 class TaskAgent(Model):
-    """`[agent]`: limits on the agent's turn."""
+    """`[agent]`: limits on the agent's turn, and what holds only for its length."""
 
+    network: NetworkMode | None = None
+    """What the box reaches while an agent is in it; `None` is the environment's."""
+    allowed_hosts: tuple[str, ...] = ()
+    """For `network = "allowlist"`."""
+    user: str | None = None
+    """Who the agent is, if not the environment's user. It must be there already: none is made."""
     timeout_sec: float | None = Field(default=None, gt=0)
     prompt_prefix: str = ""
     max_turns: int = Field(default=1, ge=1)
     """Prompt turns in all: the instruction and the user's nudges."""
+
+    @model_validator(mode="after")
+    def _hosts_have_their_network(self) -> "TaskAgent":
+        if self.allowed_hosts and self.network != "allowlist":
+            raise ValueError("allowed_hosts needs network = 'allowlist'")
+        return self
 
 
 class TaskEnvironment(Model):
@@ -104,7 +116,8 @@ class TaskEnvironment(Model):
     workdir: str = "/workspace"
     """`""` is the image's own."""
     user: str = "agent"
-    """Who the agent is in the box. `""` is the image's own user."""
+    """Who commands in the box run as, and the agent, unless it has a user of its own. `""` is the
+    image's own user."""
     env: Mapping[str, str] = {}
     host_env: Mapping[str, str] = {}
     """Values of `${NAME}` or `${NAME:-default}`, filled in from the operator's variables when
@@ -112,6 +125,7 @@ class TaskEnvironment(Model):
     keep_entrypoint: bool = False
     """The image's own entrypoint runs, as `SandboxSpec.entrypoint = "image"` says."""
     network: NetworkMode = "none"
+    """What the box reaches, but for the agent's time in it and tests that run in it."""
     allowed_hosts: tuple[str, ...] = ()
     """For `network = "allowlist"`."""
     mcp_servers: tuple[McpServer, ...] = ()
@@ -152,7 +166,7 @@ class TaskVerifier(Model):
     host_env: Mapping[str, str] = {}
     """As `[environment] host_env`."""
     network: NetworkMode = "none"
-    """What a grading box of its own reaches; with `shared` grading it is the agent's."""
+    """What the tests reach, in whatever box they run."""
     allowed_hosts: tuple[str, ...] = ()
     """For `network = "allowlist"`."""
     reward_range: tuple[float, float] = (0.0, 1.0)

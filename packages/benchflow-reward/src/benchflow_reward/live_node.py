@@ -1,6 +1,6 @@
 """What a grader needs of the live world, checked once."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,12 @@ class LiveNode:
     """Of a sandbox that is made for grading."""
     artifacts_dir: Path | None
     goes_on: bool
+    before_tests: Callable[[], Awaitable[None]] | None
+
+    async def ready_for_tests(self) -> None:
+        """Let tests that run in the agent's own box reach what they may."""
+        if self.before_tests is not None:
+            await self.before_tests()
 
 
 def state_of(node: RolloutNode, reward: str) -> NodeState:
@@ -74,4 +80,5 @@ def live_node(node: RolloutNode, reward: str) -> LiveNode:
         labels=state.labels,
         artifacts_dir=state.artifacts_dir,
         goes_on=state.goes_on,
+        before_tests=state.before_tests,
     )

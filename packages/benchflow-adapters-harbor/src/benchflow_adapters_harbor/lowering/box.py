@@ -35,18 +35,17 @@ _MAKE_LOGS = SetupCommand(command=f"mkdir -p {_LOGS} && chmod 777 {_LOGS}", time
 _SHORTEST_SEC = 0.01
 
 
-def box(
-    environment: HarborEnvironment, network: NetworkPolicy, *, user: str | int | None
-) -> TaskEnvironment:
-    """Return the box that `environment` describes, for `user`, reaching `network`.
+def box(environment: HarborEnvironment, network: NetworkPolicy) -> TaskEnvironment:
+    """Return the box that `environment` describes, reaching `network`.
 
-    An amount of 0 is none that is given. A healthcheck is asked at least once.
+    Its user is the image's own. An amount of 0 is none that is given. A healthcheck is asked at
+    least once.
     """
     check = environment.healthcheck
     return TaskEnvironment(
         image=environment.docker_image or None,
         workdir=environment.workdir or "",
-        user=user_name(user),
+        user="",
         **variables(environment.env),
         keep_entrypoint=True,
         network=NETWORKS[network.network_mode],

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from benchflow_adapters_harbor.config.artifact import MAIN
 from benchflow_adapters_harbor.task import HarborStep, HarborTask
 
-from .box import box, healthcheck, recipe
+from .box import NETWORKS, box, healthcheck, recipe, user_name
 from .composed import composed_stack, with_stack
 from .grading import grading_recipe, verifier
 from .variables import Variables, variables
@@ -79,8 +79,8 @@ def _single_container(task: HarborTask) -> Task:
             metadata=config.metadata,
             artifacts=_shared_artifacts(task),
             agent=_agent(first),
-            environment=box(config.environment, first.network, user=first.user),
-            verifier=verifier(task, first),
+            environment=box(config.environment, config.environment.policy()),
+            verifier=verifier(first),
             solution=TaskSolution(protocol="harbor", **_solution_variables(config.solution.env)),
             step_reward=config.multi_step_reward_strategy or "mean",
         ),
@@ -116,7 +116,7 @@ def _step(task: HarborTask, step: HarborStep) -> TaskStep:
         name=step.name or "",
         instruction=step.instruction,
         agent=_agent(step),
-        verifier=verifier(task, step),
+        verifier=verifier(step),
         setup_commands=setup,
         healthcheck=None if check is None else healthcheck(check),
         min_reward=_min_reward(step),
@@ -127,7 +127,12 @@ def _step(task: HarborTask, step: HarborStep) -> TaskStep:
 
 def _agent(step: HarborStep) -> TaskAgent:
     limit = _UNLIMITED_SEC if step.timeout_sec is None else step.timeout_sec
-    return TaskAgent(timeout_sec=limit)
+    return TaskAgent(
+        timeout_sec=limit,
+        network=NETWORKS[step.network.network_mode],
+        allowed_hosts=step.network.allowed_hosts,
+        user=None if step.user is None else user_name(step.user),
+    )
 
 
 def _artifacts(step: HarborStep) -> tuple[Artifact, ...]:

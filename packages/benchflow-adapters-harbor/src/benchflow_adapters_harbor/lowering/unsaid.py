@@ -25,12 +25,7 @@ def unsaid(task: HarborTask) -> Iterator[TaskRefusal]:
 
 
 def _of_step(task: HarborTask, step: HarborStep) -> Iterator[tuple[str, str]]:
-    first = task.steps[0]
     services = {None, MAIN, *(task.compose.services if task.compose else ())}
-    if step.network != first.network:
-        yield "agent.network_mode", "the network cannot change between the steps of one box"
-    if step.user != first.user:
-        yield "agent.user", "the agent's user cannot change between the steps of one box"
     for index, artifact in enumerate(step.artifacts):
         if artifact.service not in services:
             yield f"artifacts.{index}", f"there is no container {artifact.service!r} to copy from"

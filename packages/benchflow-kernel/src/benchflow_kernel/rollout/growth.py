@@ -230,6 +230,7 @@ class Growth:
             state=checkpoint.state,
             replay=start.position.calls,
             equip=checkpoint.kept,
+            step=line.task_step,
         )
         if checkpoint.live is not None:
             await world.evict(checkpoint.live.strangers)

@@ -80,6 +80,11 @@ class Line:
         """Whether a turn was run."""
 
     @property
+    def task_step(self) -> int:
+        """The step of the task that comes next, or that runs."""
+        return self._current.task_step
+
+    @property
     def has_steps(self) -> bool:
         """Whether the line added a node of its own."""
         return self.tip != self._start.node
@@ -162,6 +167,8 @@ class Line:
         """
         if self._start.stop is None or self._graded is not None or not self.has_steps:
             return None
+        # Whoever goes on from it begins there.
+        await self._world.phases.agent(self.task_step)
         return await self._crossroads.seal(self._here)
 
     async def finish(self) -> str:
@@ -176,6 +183,7 @@ class Line:
 
     async def _end_agents(self) -> None:
         await self._world.sessions.aclose()
+        await self._world.phases.after()
         if self._start.label is not None and not self.has_steps:
             raise AgentProtocolError("the agent made no step after the fork")
         if self._graded is not None:
@@ -227,6 +235,7 @@ class Line:
             if self._schedule[self._turn].task_step != step:
                 return None
             self._current = self._schedule[self._turn]
+            await self._world.phases.agent(step)
             fork = await self._fork_before_turn()
             if fork is not None and not self._goes_on_after(fork):
                 return fork

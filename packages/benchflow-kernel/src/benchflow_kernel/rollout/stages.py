@@ -42,7 +42,7 @@ class Stages:
         if not self._plan.task.steps:
             return
         if checkpoint is None:
-            await self._make_ready(self._step(index), self._start.node)
+            await self._make_ready(index, self._start.node)
             await self._world.mark()
         elif checkpoint.kept:
             await self._show_solution(self._step(index))
@@ -73,10 +73,12 @@ class Stages:
         step = self._step(index)
         if step.verifier.protocol == "harbor":
             await self._clear(_HARBORS)
-        await self._make_ready(step, node)
+        await self._make_ready(index, node)
 
-    async def _make_ready(self, step: TaskStep, node: str) -> None:
+    async def _make_ready(self, index: int, node: str) -> None:
         """Prepare a step; when it cannot be, `node` tells which one it was."""
+        step = self._step(index)
+        await self._world.phases.setup(index)
         try:
             await self._prepare(step)
         except (SetupError, ReadinessError) as error:

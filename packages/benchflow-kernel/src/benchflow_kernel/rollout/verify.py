@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -31,6 +32,7 @@ class _Matter:
     task: Task
     rewards: Sequence[Reward]
     log_dir: Path | None
+    index: int = 0
     step: str | None = None
     goes_on: bool = False
 
@@ -77,6 +79,7 @@ async def verify_step(
         task=plan.task.step(index),
         rewards=plan.rewards(index),
         log_dir=world.verifier_dir_of(step),
+        index=index,
         step=step,
         goes_on=goes_on,
     )
@@ -109,6 +112,7 @@ def _node_state(plan: Plan, world: World, node: RolloutNode, matter: _Matter) ->
         environment=world.environment,
         env_state=node.env_state,
         goes_on=matter.goes_on,
+        before_tests=partial(world.phases.tests, matter.index),
         labels=labels_of(plan, node.id),
         log_dir=matter.log_dir,
     )

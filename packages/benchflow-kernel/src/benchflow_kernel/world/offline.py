@@ -2,7 +2,7 @@
 
 from typing import TypeVar
 
-from benchflow_contracts import Task, TaskEnvironment, TaskVerifier
+from benchflow_contracts import Task, TaskAgent, TaskEnvironment, TaskVerifier
 
 _Networked = TypeVar("_Networked", TaskEnvironment, TaskVerifier)
 
@@ -12,10 +12,18 @@ def offline(task: Task) -> Task:
     verifier = _alone_verifier(task.config.verifier)
     environment = _alone(task.config.environment)
     config = task.config.model_copy(update={"environment": environment, "verifier": verifier})
+    config = config.model_copy(update={"agent": _alone_agent(config.agent)})
     steps = tuple(
-        step.model_copy(update={"verifier": _alone_verifier(step.verifier)}) for step in task.steps
+        step.model_copy(
+            update={"agent": _alone_agent(step.agent), "verifier": _alone_verifier(step.verifier)}
+        )
+        for step in task.steps
     )
     return task.model_copy(update={"config": config, "steps": steps})
+
+
+def _alone_agent(agent: TaskAgent) -> TaskAgent:
+    return agent.model_copy(update={"network": None, "allowed_hosts": ()})
 
 
 def _alone(networked: _Networked) -> _Networked:

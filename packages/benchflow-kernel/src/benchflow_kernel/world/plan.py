@@ -27,6 +27,7 @@ from .box import grading_box, merged_spec
 from .host_env import with_host_env
 from .offline import offline
 from .planes import Planes
+from .reach import StepPhases, check_widening, step_phases, with_switches
 
 SKILLS_DIR = "/skills"
 """Where the task's skills lie inside the box."""
@@ -46,6 +47,8 @@ class Plan:
     turns: tuple[LoweredTurn, ...]
     spec: SandboxSpec
     """Of the agent's box, before the environment adds what it needs."""
+    phases: tuple[StepPhases, ...]
+    """Of each step of the task; one in a task without steps."""
     agent_env: frozenset[str]
     """Names of the variables that are there for the agents alone."""
     skills: Path | None
@@ -79,7 +82,8 @@ async def make_plan(task: Task, config: RolloutConfig, planes: Planes, rollout_i
         UsageError: An undeclared role, an unknown agent, two rewards of one name, or
             roles whose needs contradict each other.
         TaskError: The task wants a variable of the operator's that it may not have, has
-            several steps and nudges, or begins with what no agent can load.
+            several steps and nudges, begins with what no agent can load, or has networks
+            that would end its environment.
         AgentError: An agent cannot be made available on this machine.
     """
     task = with_host_env(offline(task) if config.offline else task, config.forward_env)
@@ -92,13 +96,18 @@ async def make_plan(task: Task, config: RolloutConfig, planes: Planes, rollout_i
     needs = [need for _, need in asked]
     _check_prior(task, asked)
     turns = tuple(_told_the_solution(turn, task, asked) for turn in turns)
+    spec = merged_spec(task, config, needs)
+    phases = step_phases(task, config, spec)
+    if planes.environment is not None:
+        check_widening(spec, phases)
     return Plan(
         rollout_id=rollout_id,
         task=task,
         config=config,
         planes=planes,
         turns=turns,
-        spec=merged_spec(task, config, needs),
+        spec=with_switches(spec, phases),
+        phases=phases,
         agent_env=frozenset(name for need in needs for name in need.env),
         skills=skills,
         solution=any(need.solution for need in needs),

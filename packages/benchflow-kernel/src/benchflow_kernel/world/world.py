@@ -31,6 +31,7 @@ from benchflow_kernel.faults import boundary, within
 from .healthcheck import wait_healthy
 from .labels import labels_of
 from .live import LiveWorld
+from .phases import Phases
 from .plan import SKILLS_DIR, SOLUTION_DIR, Plan
 from .sessions import CarriedSessions, Sessions
 from .setup_commands import run_setup
@@ -70,6 +71,7 @@ class World:
         self._line: ModelLine | None = None
         self._user: UserModel | None = None
         self._leaks: list[BenchFlowError] = []
+        self.phases = Phases(plan)
         self.sessions = Sessions(plan, None if log_dir is None else log_dir / "agent", carried)
 
     @property
@@ -125,13 +127,15 @@ class World:
         state: EnvState | None = None,
         replay: Sequence[ModelCall] = (),
         equip: bool = False,
+        step: int = 0,
     ) -> None:
         """Start the box, from the spec or from a checkpoint, and make the world ready.
 
         Of a live checkpoint the services run already, and those that were held must have
         what `state` says; `replay` is what the model line answers from the record first.
         With `equip` the checkpoint is another rollout's, and what this one's agents are
-        shown is brought in beside what it holds.
+        shown is brought in beside what it holds. A world from a checkpoint begins in the
+        agent's phase of `step`, one from the spec in that of the setup.
 
         Raises:
             BenchFlowError: One phase failed or was late; `aclose` still has to be called.
@@ -139,7 +143,7 @@ class World:
         deadlines = self._plan.config.deadlines
         self._enter("start")
         async with within(deadlines.start, "sandbox", "starting the sandbox"):
-            await self._start(image, replay)
+            await self._start(image, replay, step)
         if image is None:
             await self._furnish()
         elif equip:
@@ -149,7 +153,9 @@ class World:
         self._enter("readiness")
         await self._gate()
         await self._healthy()
-        if image is None and not self._plan.task.steps:
+        if image is not None:
+            await self.phases.agent(step)
+        elif not self._plan.task.steps:
             await self.mark()
 
     async def mark(self) -> None:
@@ -295,12 +301,16 @@ class World:
         except BenchFlowError as error:
             errors.append(error)
 
-    async def _start(self, image: SandboxImage | None, replay: Sequence[ModelCall]) -> None:
+    async def _start(
+        self, image: SandboxImage | None, replay: Sequence[ModelCall], step: int
+    ) -> None:
         plan = self._plan
         await self._connect_model(replay)
+        spec = self.phases.beginning(self._spec, None if image is None else step)
         self._sandbox = await plan.planes.provider.create(
-            self._spec, image=image, labels=labels_of(plan, self._node)
+            spec, image=image, labels=labels_of(plan, self._node)
         )
+        self.phases.take(self._sandbox)
 
     async def _connect_model(self, replay: Sequence[ModelCall]) -> None:
         """Put the gateway's line of this node between the box and its model."""

@@ -25,6 +25,7 @@ async def grade_shared(live: LiveNode) -> VerifyResult:
         scratch = Path(name)
         meta = await run_collect_hooks(live)
         await keep_from(live, scratch / "artifacts")
+        await live.ready_for_tests()
         bench = bench_of(live.sandbox, live, "shared")
         await bench.place_tests(scratch)
         run = await bench.run(scratch)
