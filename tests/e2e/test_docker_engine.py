@@ -151,7 +151,9 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.parametrize("how", ["ended", "killed"])
 def test_rollouts_whose_engine_restarts_run_again_and_count_once(
+    how: str,
     engine: OwnEngine,
     runner: Callable[..., Any],
     bench: Callable[..., Any],
@@ -164,7 +166,12 @@ def test_rollouts_whose_engine_restarts_run_again_and_count_once(
     job = runner(*create, "--retries", "3", "--concurrency", "2", *DOCKER)
     until("both agents", lambda: len(sleepers(MARK)) == 2)
     first = set(sleepers(MARK))
-    engine.end()
+    if how == "ended":
+        engine.end()
+    else:
+        engine.kill()
+        # Nobody told the containers, and the next engine ends them.
+        assert set(sleepers(MARK)) == first
     engine.start()
     until("both agents again", lambda: len(set(sleepers(MARK)) - first) == 2)
     for pid in sleepers(MARK):

@@ -13,7 +13,7 @@ import docker
 import requests
 from watching import DEADLINE, until
 
-_OURS = {"label": "benchflow.kind=snapshot"}
+_BUILT = "benchflow.kind=built"
 _START = 'ip link set lo up && exec dockerd "$@"'
 
 
@@ -55,6 +55,16 @@ class OwnEngine:
             process.terminate()
             process.wait(DEADLINE)
 
+    def kill(self) -> None:
+        """Kill the engine at once, and with it its containerd: its containers go on."""
+        process, self._process = self._process, None
+        assert process is not None
+        keeper = int((self.home / "exec/containerd/containerd.pid").read_text())
+        process.kill()
+        process.wait(DEADLINE)
+        # The next one would take it for its own while it ends.
+        until("the end of its containerd", lambda: not Path(f"/proc/{keeper}").exists())
+
     def take(self, image: str) -> None:
         """Copy an image from the engine of the machine."""
         with docker_of_the_machine() as theirs:
@@ -65,6 +75,9 @@ class OwnEngine:
         self.end()
         self.api.close()
         self.log.close()
+        for place in reversed(self._mounts()):
+            # One that was killed has unmounted nothing.
+            subprocess.run(["umount", place], check=True)
         shutil.rmtree(self.home)
 
     @property
@@ -76,12 +89,25 @@ class OwnEngine:
         """Return all that is in it, by kind, and what is mounted for it."""
         return {
             "containers": sorted(each["Id"] for each in self.api.containers(all=True)),
-            # What was made of recipes is kept for the next run, and is not looked at.
-            "snapshots": sorted(each["Id"] for each in self.api.images(all=True, filters=_OURS)),
+            "images": sorted(self._images()),
             "volumes": sorted(each["Name"] for each in self.api.volumes()["Volumes"] or ()),
             "networks": sorted(each["Id"] for each in self.api.networks()),
             "mounts": sorted(self._mounts()),
         }
+
+    def _images(self) -> set[str]:
+        """Return all but what was made of recipes, which is kept for the next run."""
+        parents = {each["Id"]: each["ParentId"] for each in self.api.images(all=True)}
+        left = set(parents)
+        for built in self.api.images(filters={"label": _BUILT}):
+            ident = built["Id"]
+            while ident in left and (ident == built["Id"] or not self._tags(ident)):
+                left.remove(ident)
+                ident = parents[ident]
+        return left
+
+    def _tags(self, image: str) -> list[str]:
+        return list(self.api.inspect_image(image)["RepoTags"] or ())
 
     def _mounts(self) -> list[str]:
         lines = Path("/proc/self/mountinfo").read_text().splitlines()

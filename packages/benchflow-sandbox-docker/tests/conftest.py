@@ -20,6 +20,15 @@ def image():
 
 
 @pytest.fixture
+def api(image):
+    """A client of the engine that has the base image."""
+    assert image
+    client = docker.APIClient(os.environ.get("DOCKER_HOST"), version="auto")
+    yield client
+    client.close()
+
+
+@pytest.fixture
 def with_provider(image, tmp_path):
     """Run an async test against a provider of its own, which is closed after."""
 
@@ -44,13 +53,6 @@ def with_box(with_provider):
         return with_provider(main)
 
     return run
-
-
-@pytest.fixture
-def api():
-    client = docker.APIClient(version="1.41")
-    yield client
-    client.close()
 
 
 @pytest.fixture

@@ -132,7 +132,7 @@ for path in ("mem", "environ", *(f"fd/{number}" for number in range(8))):
 
 def test_root_inside_neither_ends_nor_reads_the_first_process(with_box):
     async def check(box):
-        for attempt in ("kill -9 1", "kill -STOP 1"):
+        for attempt in ("kill -9 1", "kill -STOP 1", "kill -TERM 1"):
             await box.exec(attempt, timeout=30)
             assert await output(box, "echo on") == "on\n"
         assert await output(box, ["python3", "-I", "-c", PEEK]) == "-1\n"

@@ -20,13 +20,6 @@ print(*read("/sys/fs/cgroup/pids/pids.max", "/sys/fs/cgroup/pids.max"))
 """
 
 
-@pytest.fixture
-def api():
-    client = docker.APIClient(version="1.41")
-    yield client
-    client.close()
-
-
 def test_a_container_is_held_down_and_ends_at_once(with_box, api):
     async def check(box):
         host = api.inspect_container(f"benchflow-{box.id}")["HostConfig"]
@@ -71,6 +64,7 @@ def test_capabilities_say_what_the_engine_itself_refused(with_provider, api):
     with_provider(check)
 
 
+SOCKET = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
 SCRIPT = """
 import asyncio, os, sys
 from pathlib import Path
@@ -94,7 +88,7 @@ asyncio.run(main())
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 def test_an_operator_who_is_not_root_needs_no_more_than_the_group_of_the_socket(image, tmp_path):
-    place = Path("/var/run/docker.sock").stat()
+    place = Path(SOCKET.removeprefix("unix://")).stat()
     assert place.st_gid
     assert stat.S_IMODE(place.st_mode) & stat.S_IWGRP
     home = tmp_path / "home"
@@ -109,7 +103,11 @@ def test_an_operator_who_is_not_root_needs_no_more_than_the_group_of_the_socket(
 def as_operator(command, *groups):
     return subprocess.run(
         command,
-        env={"PYTHONPATH": ":".join(sys.path), "PATH": os.environ["PATH"]},
+        env={
+            "PYTHONPATH": ":".join(sys.path),
+            "PATH": os.environ["PATH"],
+            "DOCKER_HOST": SOCKET,
+        },
         capture_output=True,
         text=True,
         check=False,

@@ -1,30 +1,40 @@
 """Whatever goes wrong with an engine is a typed error, says what it was, and leaves nothing."""
 
 import asyncio
+import json
 import re
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingMixIn, UnixStreamServer
 
-import docker
 import pytest
-from benchflow_contracts.errors import SandboxError, SandboxLimitError, SandboxTimeoutError
+from benchflow_contracts.errors import (
+    SandboxError,
+    SandboxLimitError,
+    SandboxTimeoutError,
+    SandboxUnsupportedError,
+)
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_docker import DockerProvider
 
+DOCKER = {"Version": "20.10.24", "ApiVersion": "1.41", "MinAPIVersion": "1.12"}
+
 
 class Server(ThreadingMixIn, UnixStreamServer):
-    """An engine that answers every call in the same way."""
+    """An engine that says what it is, and answers every other call in the same way."""
 
     daemon_threads = True
 
 
 @contextmanager
-def engine(path, answer):
+def engine(path, answer, told):
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            answer(self)
+            if self.path == "/version":
+                reply(self, 200, told)
+            else:
+                answer(self)
 
         def address_string(self):
             return "engine"
@@ -42,24 +52,25 @@ def engine(path, answer):
             thread.join()
 
 
+def reply(handler, status, content):
+    body = json.dumps(content).encode()
+    handler.send_response(status)
+    handler.send_header("Content-Type", "application/json")
+    handler.send_header("Content-Length", str(len(body)))
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
 def failing(message):
-    def answer(handler):
-        body = f'{{"message": "{message}"}}'.encode()
-        handler.send_response(500)
-        handler.send_header("Content-Type", "application/json")
-        handler.send_header("Content-Length", str(len(body)))
-        handler.end_headers()
-        handler.wfile.write(body)
-
-    return answer
+    return lambda handler: reply(handler, 500, {"message": message})
 
 
-def create(tmp_path, answer, **options):
+def create(tmp_path, answer, told=DOCKER, **options):
     async def main():
         async with DockerProvider(store=tmp_path / "store", **options) as provider:
             await provider.create(SandboxSpec())
 
-    with engine(tmp_path / "sock", answer):
+    with engine(tmp_path / "sock", answer, told):
         asyncio.run(main())
 
 
@@ -99,28 +110,66 @@ def test_an_engine_that_hangs_up_may_be_asked_again(tmp_path):
     assert caught.value.retryable
 
 
-@pytest.fixture
-def api():
-    client = docker.APIClient(version="1.41")
-    yield client
-    client.close()
+@pytest.mark.parametrize(
+    ("told", "spoken"),
+    [
+        ({"ApiVersion": "1.52", "MinAPIVersion": "1.44"}, "1.44"),
+        ({"ApiVersion": "1.52", "MinAPIVersion": "1.24"}, "1.41"),
+        ({"ApiVersion": "1.41"}, "1.41"),
+    ],
+)
+def test_an_engine_is_asked_for_no_more_than_the_oldest_that_it_still_speaks(
+    tmp_path, told, spoken
+):
+    asked = []
+
+    def answer(handler):
+        asked.append(handler.path.split("/")[1])
+        failing("enough")(handler)
+
+    with pytest.raises(SandboxError, match="enough"):
+        create(tmp_path, answer, told)
+    assert set(asked) == {f"v{spoken}"}
 
 
-@pytest.mark.parametrize("end", ["kill", "remove"])
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({"ApiVersion": "1.40"}, "no newer API than 1.40"),
+        ({**DOCKER, "Components": [{"Name": "Podman Engine"}]}, "Podman answers"),
+        ({"Version": "1"}, "no Docker engine"),
+        ([], "no Docker engine"),
+        ({"ApiVersion": "new"}, "no Docker engine"),
+        ({"ApiVersion": "1.41", "Components": [1]}, "no Docker engine"),
+    ],
+)
+def test_what_is_no_engine_that_we_know_is_refused(tmp_path, told, why):
+    with pytest.raises(SandboxUnsupportedError, match=why):
+        create(tmp_path, failing("never asked"), told)
+
+
+SAID = {
+    # As an engine does that finds the containers of one that was killed.
+    "terminate": "exit code 143",
+    "kill": "exit code 137",
+    # A removal kills first, and takes a moment.
+    "remove": "exit code 137|somebody removed",
+}
+
+
+@pytest.mark.parametrize("end", ["terminate", "kill", "remove"])
 def test_a_command_whose_container_is_ended_by_somebody_else_says_so(with_box, api, end):
     async def check(box):
         name = f"benchflow-{box.id}"
         async with asyncio.TaskGroup() as group:
             process = await box.spawn(["sleep", "1000"])
             running = group.create_task(failure(box.exec(["sh", "-c", "echo up >&2; sleep 1000"])))
-            if end == "kill":
-                await asyncio.to_thread(api.kill, name)
-            else:
+            if end == "remove":
                 await asyncio.to_thread(api.remove_container, name, force=True)
+            else:
+                await asyncio.to_thread(api.kill, name, f"SIG{end[:4].upper()}")
         for error in (running.result(), await failure(box.exec("true"))):
-            # A removal kills first, and takes a moment.
-            said = "exit code 137" if end == "kill" else "exit code 137|somebody removed"
-            assert re.search(said, str(error))
+            assert re.search(SAID[end], str(error))
             assert error.retryable
         assert await process.wait() == 137
         await process.aclose()

@@ -1,4 +1,3 @@
-import docker
 import pytest
 from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox import SandboxSpec
@@ -11,7 +10,7 @@ exec "$@"
 
 
 @pytest.fixture
-def with_image(with_provider, tmp_path):
+def with_image(with_provider, api, tmp_path):
     """Run an async test against an image with a user, an entrypoint and this configuration."""
 
     def run(test, script=ENTRY, **config):
@@ -30,9 +29,7 @@ def with_image(with_provider, tmp_path):
                 await test(provider, made["Id"])
             finally:
                 await provider.aclose()
-                api = docker.APIClient(version="1.41")
                 api.remove_image(made["Id"], noprune=True)
-                api.close()
 
         with_provider(main)
 

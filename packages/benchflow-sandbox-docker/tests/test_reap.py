@@ -32,13 +32,6 @@ asyncio.run(main())
 
 
 @pytest.fixture
-def api():
-    client = docker.APIClient(version="1.41")
-    yield client
-    client.close()
-
-
-@pytest.fixture
 def killed(image, tmp_path):
     """A runner that was killed with SIGKILL, and what it had made."""
     started = []

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 
-import docker
 import pytest
 from benchflow_contracts import (
     ContainerOptions,
@@ -45,17 +44,11 @@ KNOCK_AT_GATEWAY = """
 import errno, socket
 from pathlib import Path
 route = [line.split() for line in Path("/proc/net/route").read_text().splitlines()[1:]]
-raw = next((bytes.fromhex(r[2])[::-1] for r in route if r[1] == "00000000"), bytes(4))
-with socket.socket() as knock:
-    print(errno.errorcode[knock.connect_ex((socket.inet_ntoa(raw), 9))])
+gateways = [bytes.fromhex(r[2])[::-1] for r in route if r[1] == "00000000"]
+for raw in gateways:
+    with socket.socket() as knock:
+        print(errno.errorcode[knock.connect_ex((socket.inet_ntoa(raw), 9))])
 """
-
-
-@pytest.fixture
-def api(image):
-    client = docker.APIClient(version="1.41")
-    yield client
-    client.close()
 
 
 @pytest.fixture
@@ -108,8 +101,9 @@ def test_a_sandbox_and_its_services_reach_each_other_by_name_and_nobody_else(wit
     assert "Directory listing" in page
     assert alias == page
     assert not any(result.ok for result in outside)
-    # A host that were there would refuse.
-    assert knocked.stdout in {"EHOSTUNREACH\n", "ETIMEDOUT\n"}
+    # A host that were there would refuse. A newer engine names no gateway at all.
+    assert knocked.stdout in {"EHOSTUNREACH\n", "ETIMEDOUT\n", ""}
+    assert knocked.ok
 
 
 def test_services_start_in_the_order_of_their_needs(with_box, web):

@@ -10,10 +10,13 @@ static void on_child(int signal_number)
     (void)signal_number; /* its only use is to end the poll */
 }
 
-static void on_terminate(int signal_number)
+/* Whoever is root inside cannot end the box like this: `kill` tells who sent it, as the kernel
+ * sees to it, and a process of another namespace has no number in ours. */
+static void on_terminate(int signal_number, siginfo_t *info, void *context)
 {
-    (void)signal_number;
-    terminated = 1;
+    (void)signal_number, (void)context;
+    if (info->si_code == SI_USER && info->si_pid == 0)
+        terminated = 1;
 }
 
 void setup_signals(sigset_t *during_poll)
@@ -24,8 +27,8 @@ void setup_signals(sigset_t *during_poll)
     action.sa_handler = on_child;
     action.sa_flags = SA_NOCLDSTOP;
     sigaction(SIGCHLD, &action, NULL);
-    action.sa_handler = on_terminate;
-    sigaction(SIGTERM, &action, NULL);
+    struct sigaction ending = {.sa_sigaction = on_terminate, .sa_flags = SA_SIGINFO};
+    sigaction(SIGTERM, &ending, NULL);
     sigset_t blocked;
     sigemptyset(during_poll);
     sigemptyset(&blocked);

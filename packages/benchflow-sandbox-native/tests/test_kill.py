@@ -2,6 +2,7 @@ import asyncio
 import errno
 import os
 import signal
+import sys
 
 import pytest
 
@@ -105,6 +106,30 @@ def test_sigterm_ends_the_box_in_order(box):
         os.kill(box.init_pid, signal.SIGTERM)
         assert await asyncio.to_thread(box.outer.wait) == 0  # unshare passes init's status on
         assert await asyncio.to_thread(stdout.read) == b""
+        stdout.close()
+
+    asyncio.run(main())
+
+
+FORGE = """
+import ctypes, os, signal, struct
+libc = ctypes.CDLL(None, use_errno=True)
+for code in (0, -1, -6):
+    # Of nobody here, as the one from outside is.
+    info = struct.pack("=iiiiii", signal.SIGTERM, 0, code, 0, 0, 0).ljust(128, bytes(1))
+    libc.syscall(129 if os.uname().machine == "x86_64" else 138, 1, signal.SIGTERM, info)
+os.kill(1, signal.SIGTERM)
+print("sent", flush=True)
+"""
+
+
+def test_nobody_inside_ends_the_box_by_sigterm(box):
+    async def main():
+        _, stdout = await box.start(sys.executable, "-c", FORGE)
+        assert await first_line(stdout) == b"sent\n"
+        await box.client.ping()
+        os.kill(box.init_pid, signal.SIGTERM)
+        assert await asyncio.to_thread(box.outer.wait) == 0
         stdout.close()
 
     asyncio.run(main())

@@ -7,12 +7,14 @@ from benchflow_contracts.errors import SandboxError
 from .engine import Engine, GoneError
 
 _SIZE = {"StorageOpt": {"size": "64m"}}
+_SNAPSHOTTER = "io.containerd.snapshotter"
 
 
 class DiskCap:
     """Finds it out once, by making a container with a size.
 
-    The overlay driver can on XFS with project quotas alone, and refuses elsewhere.
+    The overlay driver can on XFS with project quotas alone, and refuses elsewhere. With the image
+    store of containerd the engine takes a size and does nothing about it.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -40,4 +42,7 @@ class DiskCap:
                 raise
             return str(error)
         await self._engine.remove(made["Id"])
+        known = (await self._engine.do("info"))["DriverStatus"] or ()
+        if any(_SNAPSHOTTER in str(value) for _, value in known):
+            return "the engine keeps images in containerd, which knows no storage-opt"
         return None

@@ -17,14 +17,14 @@ from benchflow_sandbox_core.shield import finish
 from docker import APIClient
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
+from .dialect import OLDEST, dialect
+
 T = TypeVar("T")
 
 _FULL = "no space left on device"
 _THREADS = 8
 _TRIES = 10
 """Of a removal. The engine tells of no end of what keeps it from one."""
-_API = "1.41"
-"""What Docker 20.10 speaks, and everything later."""
 
 BRIDGE = "bridge"
 """The engine's network that leads to the public."""
@@ -48,23 +48,25 @@ class Engine:
         """Return the engine that listens at a Unix socket; a call may take so many seconds.
 
         Raises:
-            SandboxUnsupportedError: Nothing there answers.
+            SandboxUnsupportedError: Nothing there answers, or not what we speak.
+            SandboxError: It failed.
         """
-
-        def make() -> APIClient:
-            return APIClient(f"unix://{socket}", version=_API, timeout=seconds)
-
         try:
             # The SDK does not close a socket that nobody listens at.
             _, writer = await asyncio.open_unix_connection(socket)
             writer.close()
-            engine = cls(await asyncio.to_thread(make))
-        except (OSError, DockerException) as error:
+        except OSError as error:
             raise SandboxUnsupportedError(
                 f"no Docker engine answers at {socket!r}: {error}",
                 hint="start dockerd, and let this user into the group of its socket",
             ) from error
-        return engine
+        base = f"unix://{socket}"
+        asked = cls(APIClient(base, version=OLDEST, timeout=seconds))
+        try:
+            spoken = dialect(await asked.do("version", api_version=False))
+        finally:
+            asked.close()
+        return cls(APIClient(base, version=spoken, timeout=seconds))
 
     @property
     def api(self) -> APIClient:

@@ -278,7 +278,7 @@ static void serve(const sigset_t *during_poll)
             polled[FIRST_SPAWN + i] = (struct pollfd){.fd = spawning[i].report, .events = POLLIN};
         int ready = ppoll(polled, spawning_count + FIRST_SPAWN, NULL, during_poll);
         if (terminated)
-            exit(0);
+            exit(128 + SIGTERM);
         if (ready <= 0)
             continue; /* a signal: revents mean nothing */
         finish_spawns(polled + FIRST_SPAWN);
