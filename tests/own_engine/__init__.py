@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,27 +15,34 @@ import requests
 from watching import DEADLINE, until
 
 _BUILT = "benchflow.kind=built"
+ALONE = ("--bridge=none", "--iptables=false", "--ip-forward=false")
+"""Options of an engine whose containers have no network."""
 _START = 'ip link set lo up && exec dockerd "$@"'
 
 
 class OwnEngine:
     """An engine in a network namespace of its own, so that it leaves the machine's alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: Sequence[str] = ALONE, programs: Path | None = None) -> None:
+        """With options of dockerd, and with programs that are not the machine's."""
         # The path of a socket is short.
         self.home = Path(tempfile.mkdtemp(prefix="bf-engine-", dir="/var/tmp"))
         self.host = f"unix://{self.home}/sock"
         self.log = (self.home / "log").open("wb")
         self.api = docker.APIClient(self.host, version="1.41", timeout=60)
+        self._options = options
+        first = [] if programs is None else [str(programs)]
+        self._path = os.pathsep.join([*first, os.environ["PATH"]])
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Return when it answers."""
         options = [f"--data-root={self.home}/data", f"--exec-root={self.home}/exec"]
         options += [f"--pidfile={self.home}/pid", f"--host={self.host}"]
-        options += ["--bridge=none", "--iptables=false", "--ip-forward=false"]
-        command = ["unshare", "--net", "sh", "-c", _START, "sh", *options]
-        self._process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
+        command = ["unshare", "--net", "sh", "-c", _START, "sh", *options, *self._options]
+        self._process = subprocess.Popen(
+            command, stdout=self.log, stderr=self.log, env={**os.environ, "PATH": self._path}
+        )
         until("an engine that answers", self._answers)
 
     def _answers(self) -> bool:
@@ -79,6 +87,12 @@ class OwnEngine:
             # One that was killed has unmounted nothing.
             subprocess.run(["umount", place], check=True)
         shutil.rmtree(self.home)
+
+    @property
+    def inside(self) -> list[str]:
+        """What runs a command where the engine's loopback is."""
+        assert self._process is not None
+        return ["nsenter", f"--target={self._process.pid}", "--net"]
 
     @property
     def variables(self) -> dict[str, str]:

@@ -4,7 +4,6 @@ import pytest
 from benchflow_contracts.errors import (
     SandboxError,
     SandboxUnsupportedError,
-    SnapshotError,
     UsageError,
 )
 from benchflow_contracts.sandbox import SandboxSpec
@@ -41,20 +40,3 @@ def test_what_cannot_be_made_is_refused_and_leaves_nothing(tmp_path):
     with pytest.raises(UsageError):
         create(tmp_path, workdir="/a/../b")
     assert list((tmp_path / "store").iterdir()) == []
-
-
-def test_an_image_with_volumes_has_no_snapshot(with_provider, image):
-    async def check(provider):
-        box = await provider.create(SandboxSpec())
-        engine = box.machine.engine
-        made = await engine.do("commit", box.machine.container, changes=["VOLUME /data"])
-        try:
-            kept = await provider.create(SandboxSpec(image=made["Id"]))
-            with pytest.raises(SnapshotError, match="/data"):
-                await kept.snapshot()
-            await kept.teardown()
-        finally:
-            await engine.do("remove_image", made["Id"], noprune=True)
-
-    assert image
-    with_provider(check)

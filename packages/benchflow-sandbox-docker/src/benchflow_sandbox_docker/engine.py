@@ -21,11 +21,12 @@ from .dialect import OLDEST, dialect
 
 T = TypeVar("T")
 
-_FULL = "no space left on device"
 _THREADS = 8
 _TRIES = 10
 """Of a removal. The engine tells of no end of what keeps it from one."""
 
+FULL = "no space left on device"
+"""What the kernel says through the engine."""
 BRIDGE = "bridge"
 """The engine's network that leads to the public."""
 NOTHING = "none"
@@ -104,7 +105,7 @@ class Engine:
         except (ImageNotFound, NotFound) as error:
             raise GoneError(f"docker {what}: {error.explanation}") from error
         except APIError as error:
-            if _FULL in str(error.explanation):
+            if FULL in str(error.explanation):
                 raise SandboxLimitError(
                     f"docker {what}: {error.explanation}",
                     hint="free space where the engine keeps its containers",

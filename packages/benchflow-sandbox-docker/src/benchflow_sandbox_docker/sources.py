@@ -6,12 +6,17 @@ from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
 from .building.recipes import Recipes
 from .engine import Engine, GoneError
 from .facts import Facts
+from .fetch import fetch
 from .images import Images
 from .pull import PULL, PullPolicy
 
 
 class _AbsentError(SandboxError):
     """An image is not here, and does not come."""
+
+    default_hint = (
+        f"`docker images` names what is here; {PULL}=missing|always|never says what is fetched"
+    )
 
 
 class Sources:
@@ -50,8 +55,7 @@ class Sources:
             why = "the default of this provider" if default else "named by the task or the run"
             raise SandboxError(
                 f"there is no image {name!r}, {why}: {error}",
-                hint="`docker images` names what is here; "
-                f"{PULL}=missing|always|never says what is fetched",
+                hint=error.hint,
                 retryable=error.retryable,
             ) from error
 
@@ -79,11 +83,11 @@ class Sources:
         if name.startswith("sha256:"):
             raise _AbsentError("it is not here, and a digest alone names no registry")
         try:
-            await self._engine.do("pull", name)
+            await fetch(self._engine, name)
         except (SandboxLimitError, SandboxTimeoutError):
             raise
         except SandboxError as error:
             raise _AbsentError(
-                f"it is not here, and it cannot be pulled: {error}", retryable=error.retryable
+                f"it cannot be pulled: {error}", hint=error.hint, retryable=error.retryable
             ) from error
         self._pulled.add(name)

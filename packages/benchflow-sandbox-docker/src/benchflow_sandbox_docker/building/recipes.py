@@ -12,10 +12,10 @@ from benchflow_contracts.image import ImageRecipe
 from benchflow_sandbox_core.image_config import ImageConfig
 from benchflow_sandbox_core.recipe.context import BuildContext
 from benchflow_sandbox_core.recipe.dockerfile import Dockerfile
-from docker.utils import parse_repository_tag
 
 from benchflow_sandbox_docker.engine import BRIDGE, Engine, GoneError
 from benchflow_sandbox_docker.facts import Facts
+from benchflow_sandbox_docker.fetch import fetch
 from benchflow_sandbox_docker.labels import BUILT, KIND
 from benchflow_sandbox_docker.pull import PullPolicy
 
@@ -90,32 +90,30 @@ class Recipes:
     async def _lower(
         self, recipe: ImageRecipe, file: Dockerfile, own: str, images: list[str]
     ) -> Lowering:
-        """Prepare a build, with the bases here if it needs to know them.
+        """Prepare a build, with its bases here: a build has no credentials for a registry.
 
-        BuildKit asks a session for the keys of a registry, and has none here.
+        The classic builder fetches them itself where arguments or a target say which.
         """
-        beside = f"{_BESIDE}:{own[:40]}"
-        lowering = Lowering(file, recipe.dockerfile, beside, {})
         documented = any(one.documents for one in file.instructions)
         if documented and recipe.args:
             raise SandboxUnsupportedError(
                 f"{recipe.dockerfile!r} has here-documents, and is to be built with arguments",
                 hint="give the arguments their values in the Dockerfile",
             )
-        if lowering.needs_buildkit or documented:
+        lowering = Lowering(file, recipe.dockerfile, f"{_BESIDE}:{own[:40]}", {})
+        if lowering.needs_buildkit or not (recipe.args or recipe.target):
             lowering.bases = {image: await self._fetch(image) for image in images}
         return lowering
 
     async def _fetch(self, image: str) -> ImageConfig:
         found = await self._find(image)
         if found is None or self._policy == "always":
-            repository, tag = parse_repository_tag(image)
             try:
-                await self._engine.do("pull", repository, tag or "latest")
+                await fetch(self._engine, image)
             except SandboxError as error:
                 raise type(error)(
                     f"the image {image!r}, which the build needs, cannot be pulled: {error}",
-                    hint="pull it, or correct its name",
+                    hint=error.hint or "pull it, or correct its name",
                     retryable=error.retryable,
                 ) from error
             found = await self._find(image)
