@@ -7,6 +7,7 @@ import pytest
 from benchflow_contracts import (
     AskUserBranch,
     BestOfBranch,
+    ExecResult,
     GroupBranch,
     Keep,
     Role,
@@ -132,6 +133,32 @@ def test_a_replay_through_a_steps_end_makes_the_next_one_ready_but_grades_nothin
     assert world.logs == ["ready one two ready one two"] * 2
     assert len(fork.path) == 4
     assert all(len(verdicts(leaf)) == 2 for leaf in tree.leaves)
+
+
+def test_a_replay_whose_next_step_cannot_be_made_ready_says_nothing_of_its_siblings(rig, world):
+    prompts(rig, "one", "two")
+    rig.agent = FakeAgent(
+        [[Say("1"), Act(world.write)], [Say("2"), Act(world.write)]],
+        fail_on={"snapshot": SnapshotError("it lives in memory")},
+    )
+    rig.config["branch"] = GroupBranch(n=2, at=3)
+    worlds = iter([True, True, False])  # the main line's, and each child's
+
+    async def ready(_call) -> ExecResult:
+        code = 0 if next(worlds) else 1
+        return ExecResult(exit_code=code, stdout="", stderr="", duration_sec=0)
+
+    rig.steps = (
+        rig.steps[0],
+        rig.steps[1].model_copy(update={"setup_commands": (SetupCommand(command="get-ready"),)}),
+    )
+    rig.provider.on("get-ready", ready)
+    tree = rig.run()
+    (fork,) = [node for node in tree.nodes if node.branch is not None]
+    assert fork.results == {}
+    lost, scored = sorted(tree.leaves, key=lambda leaf: leaf.reward is not None)
+    assert lost.error.type == "SetupError"
+    assert len(verdicts(scored)) == 2
 
 
 def test_the_best_first_step_is_gone_on_from_and_has_its_verdict_once(rig, world):

@@ -333,6 +333,8 @@ def test_each_graded_step_of_the_task_is_a_step_result_with_a_directory(tmp_path
         "finished_at": "1970-01-01T00:01:41.500000+00:00",
     }
     assert "agent_execution" in look
+    assert [look["agent_result"].get(f"n_{kind}_tokens") for kind in ("input", "output")] == [10, 4]
+    assert paint["agent_result"] == {}
     assert not {"agent_execution", "verifier"} & result.keys()
     assert (paint["verifier_result"]["rewards"], paint["exception_info"]) == ({"reward": 1.0}, None)
     assert (result["exception_info"], result["verifier_environment_mode"]) == (None, None)

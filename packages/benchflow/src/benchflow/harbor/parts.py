@@ -4,7 +4,7 @@ Source of the format: harbor 0.24.0, `StepResult` and `TrialPaths`.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from benchflow_contracts import (
 from benchflow_kernel import step_verdicts, verdict_name
 
 from .outcome import grading_error, info_of, rewards
+from .steps import spent
 from .times import span, verified_since
 
 _FOLDER: Final = re.compile(r"[^/\\\x00-\x1f]{0,199}[^/\\\x00-\x1f. ]")
@@ -55,8 +56,13 @@ def parts_of(leaf: RolloutNode) -> list[Part]:
     return parts
 
 
-def step_result(rollout: FinishedRollout, part: Part) -> dict[str, Any]:
-    """Return Harbor's `StepResult`; its tokens are among those of the trial."""
+def step_result(
+    rollout: FinishedRollout, part: Part, own: Collection[RolloutNode]
+) -> dict[str, Any]:
+    """Return Harbor's `StepResult`.
+
+    Its tokens are among those of the trial, which are those of the nodes in `own`.
+    """
     found = rewards(part.verdict, rollout.task_format)
     scored = _scored(rollout, part)
     error = _of_agent(rollout, part, scored) or grading_error(part.verdict)
@@ -68,6 +74,7 @@ def step_result(rollout: FinishedRollout, part: Part) -> dict[str, Any]:
     }
     steps = [node.step for node in part.nodes if node.step is not None]
     if steps:
+        result["agent_result"] = spent(rollout, [node for node in part.nodes if node in own])
         result["agent_execution"] = span(steps[0].started_at, steps[-1].finished_at)
     begun = None if scored is None else verified_since(rollout, part.end, scored.ts)
     if begun is not None:

@@ -57,6 +57,21 @@ def step_usage(rollout: FinishedRollout, step: Step) -> tuple[Usage, float | Non
     return usage, sum(costs) if costs else None
 
 
+def spent(rollout: FinishedRollout, nodes: Sequence[RolloutNode]) -> dict[str, Any]:
+    """Return tokens and dollars of `nodes`, by the names of Harbor's `AgentContext`."""
+    steps = [node.step for node in nodes if node.step is not None]
+    used = [found for step in steps if (found := step_usage(rollout, step)) is not None]
+    if not used:
+        return {}
+    costs = [cost for _, cost in used if cost is not None]
+    return {
+        "n_input_tokens": sum(usage.input_tokens for usage, _ in used),
+        "n_cache_tokens": sum(usage.cached_tokens for usage, _ in used),
+        "n_output_tokens": sum(usage.output_tokens for usage, _ in used),
+        "cost_usd": sum(costs) if costs else None,
+    }
+
+
 def _user_text(rollout: FinishedRollout, node: RolloutNode, step: Step) -> str | None:
     before = None if node.parent is None else node.parent.step
     if step.answer is not None:

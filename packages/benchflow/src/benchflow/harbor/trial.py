@@ -14,7 +14,7 @@ from .atif import leaf_facts
 from .outcome import exception_info, rewards, verifier_mode
 from .parts import parts_of, step_result
 from .plain import plain, plain_text
-from .steps import step_calls, step_usage
+from .steps import spent, step_calls
 from .times import trial_times
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][\w.@-]{0,199}", re.ASCII)
@@ -81,8 +81,8 @@ def trial_result(
         rewards(leaf.results.get("reward"), rollout.task_format),
     )
     parts = parts_of(leaf)
-    steps = [step_result(rollout, part) for part in parts]
     own = [node for node in leaf.path if owned[node.id] == leaf.id]
+    steps = [step_result(rollout, part, set(own)) for part in parts]
     return {
         "id": str(uuid5(NAMESPACE_OID, f"benchflow:{job}/{name}")),
         "task_name": plain_text(rollout.tree.task_id),
@@ -94,7 +94,7 @@ def trial_result(
         "config": trial_config(job, rollout, leaf),
         "agent_info": _agent_info(rollout),
         "agent_result": {
-            **_spent(rollout, own),
+            **spent(rollout, own),
             "rollout_details": _rollout_details(rollout, leaf, owned),
             "metadata": {"benchflow": leaf_facts(rollout, leaf)},
         },
@@ -124,20 +124,6 @@ def _agent_info(rollout: FinishedRollout) -> dict[str, Any]:
         model = {"name": name, "provider": provider} if slash else {"name": provider}
         info["model_info"] = model
     return info
-
-
-def _spent(rollout: FinishedRollout, nodes: list[RolloutNode]) -> dict[str, Any]:
-    steps = [node.step for node in nodes if node.step is not None]
-    used = [found for step in steps if (found := step_usage(rollout, step)) is not None]
-    if not used:
-        return {}
-    costs = [cost for _, cost in used if cost is not None]
-    return {
-        "n_input_tokens": sum(usage.input_tokens for usage, _ in used),
-        "n_cache_tokens": sum(usage.cached_tokens for usage, _ in used),
-        "n_output_tokens": sum(usage.output_tokens for usage, _ in used),
-        "cost_usd": sum(costs) if costs else None,
-    }
 
 
 def _rollout_details(
