@@ -17,7 +17,7 @@ from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_local.build.builder import Builder
 from benchflow_sandbox_local.rootfs.store import ImageStore
 
-PROGRAMS = ("sh", "cat", "id", "ls", "mkdir", "rm", "sleep", "stat", "touch", "true", "env")
+PROGRAMS = ("sh", "cat", "id", "ln", "ls", "mkdir", "rm", "sleep", "stat", "touch", "true", "env")
 
 
 @pytest.fixture(scope="session")
@@ -126,6 +126,64 @@ second
         "echo $(stat -c %a /text /files/first); ls /dev/shm"
     )
     built(dockerfile, shows(command, said + files))
+
+
+def test_what_is_mounted_is_seen_by_its_instruction_and_in_no_layer(built, context):
+    (context / "given").write_text("given\n")
+    (context / "left").write_text("left\n")
+    (context / ".dockerignore").write_text("left\n")
+    dockerfile = """FROM tiny AS other
+RUN echo other >/made; mkdir /deep; echo deep >/deep/file
+FROM tiny
+RUN mkdir /cache; echo before >/cache/kept
+RUN --mount=type=cache,target=/cache,uid=77,mode=700 --mount=type=tmpfs,dst=/scratch \\
+  --mount=target=/given --mount=from=other,source=/made,target=/one \\
+  --mount=type=bind,from=other,src=deep,target=/two <<EOF
+echo $(ls /cache) $(stat -c %u:%a /cache) >/seen
+echo x >/cache/new; echo x >/scratch/new
+cat /given/given /one /two/file >>/seen
+ls /given >>/seen
+touch /given/new || echo read-only >>/seen
+EOF
+"""
+    seen = "77:700\ngiven\nother\ndeep\nDockerfile\ngiven\nread-only\nbefore\nkept\n"
+    built(dockerfile, shows("cat /seen /cache/kept; ls /cache; ls /scratch /given/*", seen))
+
+
+@pytest.mark.parametrize(
+    ("flags", "what"),
+    [
+        ("type=secret,id=x", "secret"),
+        ("type=bind,target=/x,rw", "rw"),
+        ("type=cache", "needs a target"),
+        ("type=cache,target=/x,mode=rwx", "numbers"),
+        ("type=cache,target=/link/x", "below a link"),
+    ],
+)
+def test_a_mount_that_cannot_be_had_is_refused_with_its_line(built, flags, what):
+    async def never(_):
+        pytest.fail("it was built")
+
+    with pytest.raises((TaskError, SandboxUnsupportedError), match=what) as refused:
+        built(f"FROM tiny\nRUN ln -s etc /link\nRUN --mount={flags} true\n", never)
+    assert refused.value.where == "Dockerfile:3"
+
+
+def test_a_link_that_took_a_mounts_place_leads_nowhere(built, tmp_path):
+    outside = tmp_path / "outside"
+    (outside / "cache").mkdir(parents=True)
+    (outside / "cache" / "kept").write_text("kept")
+    dockerfile = f"""FROM tiny
+RUN --mount=type=cache,target=/var/cache <<EOF
+rm -r /var/cache
+rm -r /var
+cat /etc/mark
+EOF
+RUN --mount=type=cache,target=/a/cache rm -r /a && ln -s {outside} /a
+"""
+    command = "ls /var/cache || echo gone; stat -c %N /a"
+    built(dockerfile, shows(command, f"gone\n'/a' -> '{outside}'\n"))
+    assert (outside / "cache" / "kept").exists()
 
 
 def test_what_run_starts_ends_with_it(built):

@@ -1,7 +1,9 @@
 """One build: the stages of a Dockerfile, each instruction in a box of its own."""
 
 import asyncio
+import os
 import re
+import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,7 +12,7 @@ from typing import Protocol
 
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, TaskError
 from benchflow_contracts.limits import ResourceLimits
-from benchflow_contracts.sandbox import ExecResult, SandboxSpec
+from benchflow_contracts.sandbox import ExecResult, Mount, SandboxSpec
 from benchflow_contracts.task import IMAGE_NAME
 from benchflow_sandbox_core.recipe.dockerfile import Dockerfile, Instruction
 from benchflow_sandbox_core.recipe.heredoc import command
@@ -25,6 +27,7 @@ from benchflow_sandbox_local.sandbox import LocalSandbox
 from .copier import Copier
 from .copying import Copying
 from .files import Tree
+from .mounting import Mounting, strip
 from .stage import Stage
 
 _TAIL = 2000
@@ -184,7 +187,8 @@ class Build:
             raise SandboxError(f"{one.name}: {error}", where=where) from error
 
     async def _run(self, stage: Stage, one: Instruction, where: str) -> None:
-        flags = set(one.flags) - {("network", "none"), ("network", "default")}
+        known = {("network", "none"), ("network", "default")}
+        flags = {flag for flag in one.flags if flag[0] != "mount"} - known
         if flags:
             name, value = min(flags)
             raise SandboxUnsupportedError(
@@ -192,19 +196,68 @@ class Build:
                 where=where,
                 hint="leave it out, or use the docker sandbox for this task",
             )
+        mounts = [Mounting.of(value, stage, where) for key, value in one.flags if key == "mount"]
         scope = stage.scope
         argv = (*scope.shell, one.text) if one.array is None else one.array
         if one.documents:
             argv = command(one.text, one.documents, scope.shell, where)
         env, user, cwd = scope.variables, stage.user or "root", stage.workdir or "/"
-        told = ("run", *argv, "", user, cwd, *(f"{k}={v}" for k, v in sorted(env.items())))
+        told = ["run", *argv, "", user, cwd, *(f"{k}={v}" for k, v in sorted(env.items()))]
+        for mount in mounts:
+            told += ["mount", *await self._told(mount)]
 
         async def act(sandbox: LocalSandbox) -> None:
+            def empty(stop: Stop) -> None:
+                for mount in mounts:
+                    mount.empty(Copier(sandbox.machine.root, None, None, stop))
+
+            if mounts:
+                await run(empty)
             result = await sandbox.exec(argv, user=user, cwd=cwd, env=env)
             if not result.ok:
                 raise _failed(result, where)
 
-        await self._grow(stage, told, act)
+        await self._grow(stage, told, act, mounts)
+
+    async def _told(self, mount: Mounting) -> tuple[str, ...]:
+        """Return what is the same for a mount that shows the same."""
+        whole = (mount.target, str(mount.owner), str(mount.mode))
+        if mount.copying is None:
+            return whole
+        if mount.copying.from_stage:
+            other = await self._other(mount.copying)
+            return (*whole, *mount.copying.told(("from", other.key)))
+        tree = self._tree.at(mount.where)
+        found = await asyncio.to_thread(mount.copying.digests, tree)
+        return (*whole, *mount.copying.told(found))
+
+    @asynccontextmanager
+    async def _bound(self, mounts: Sequence[Mounting]) -> AsyncGenerator[SandboxSpec]:
+        """Copy what is bound aside, and return the spec of a box that is shown it read-only."""
+        with tempfile.TemporaryDirectory(prefix="benchflow-bind-") as directory:
+            shown = list[Mount]()
+            for number, mount in enumerate(mounts):
+                if mount.copying is not None:
+                    place = Path(directory) / str(number)
+                    place.mkdir()
+                    await self._bind(mount.copying, place)
+                    shown.append(Mount(source=str(place / "bind"), target=mount.target))
+            yield _SPEC.model_copy(update={"mounts": tuple(shown)})
+
+    async def _bind(self, copying: Copying, place: Path) -> None:
+        root = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if not copying.from_stage:
+                tree = self._tree.at(copying.where)
+                await run(
+                    lambda stop: copying.copy(tree, self._root, Copier(root, None, None, stop))
+                )
+                return
+            async with self._box(await self._other(copying)) as box:
+                inside = box.machine.root
+                await run(lambda stop: copying.copy_inside(inside, Copier(root, None, None, stop)))
+        finally:
+            os.close(root)
 
     async def _copy(self, stage: Stage, copying: Copying) -> None:
         if copying.from_stage:
@@ -225,14 +278,7 @@ class Build:
         await self._grow(stage, copying.told(found), act)
 
     async def _copy_from(self, stage: Stage, copying: Copying) -> None:
-        name = copying.from_stage
-        number = int(name) if name.isdecimal() and int(name) < len(self._parts) else None
-        if number is None:
-            number = self._earlier(name, len(self._parts) - 1)
-        if number is None:
-            other = await self._base(name, copying.where, 0)
-        else:
-            other = await self._stage(number)
+        other = await self._other(copying)
 
         async def act(sandbox: LocalSandbox) -> None:
             owner = _owner(sandbox, copying.chown)
@@ -246,6 +292,16 @@ class Build:
 
         await self._grow(stage, copying.told(("from", other.key)), act)
 
+    async def _other(self, copying: Copying) -> Stage:
+        """Return the stage or image that files come from."""
+        name = copying.from_stage
+        number = int(name) if name.isdecimal() and int(name) < len(self._parts) else None
+        if number is None:
+            number = self._earlier(name, len(self._parts) - 1)
+        if number is None:
+            return await self._base(name, copying.where, 0)
+        return await self._stage(number)
+
     async def _workdir(self, stage: Stage, one: Instruction, where: str) -> None:
         stage.workdir = path = stage.path(stage.scope.words(where).one(one.text))
         user = stage.user or "root"
@@ -257,21 +313,26 @@ class Build:
         await self._grow(stage, ("workdir", path, user), act)
 
     async def _grow(
-        self, stage: Stage, told: Sequence[str], act: Callable[[LocalSandbox], Awaitable[None]]
+        self,
+        stage: Stage,
+        told: Sequence[str],
+        act: Callable[[LocalSandbox], Awaitable[None]],
+        mounts: Sequence[Mounting] = (),
     ) -> None:
         """Put a layer on a stage: the one that was made so before, or what `act` makes now."""
         key = digest_of(stage.key, *told)
         async with self._store.making(key) as half:
             if half is not None:
-                async with self._box(stage) as sandbox:
+                async with self._bound(mounts) as spec, self._box(stage, spec) as sandbox:
                     await act(sandbox)
                     await self._boxes.keep(sandbox, half)
+                await asyncio.to_thread(strip, half, mounts)
         stage.key, stage.lowers = key, (self._store.layer(key), *stage.lowers)
 
     @asynccontextmanager
-    async def _box(self, stage: Stage) -> AsyncGenerator[LocalSandbox]:
+    async def _box(self, stage: Stage, spec: SandboxSpec = _SPEC) -> AsyncGenerator[LocalSandbox]:
         source = stage.source(self._store.record(stage.key))
-        sandbox = await self._boxes.create_from(_SPEC, source, {})
+        sandbox = await self._boxes.create_from(spec, source, {})
         try:
             yield sandbox
         finally:
