@@ -98,12 +98,13 @@ from .factories import (
     AgentFactory,
     EnvironmentLoader,
     ExporterFactory,
+    FetchingProviderFactory,
     RewardFactory,
     SandboxProviderFactory,
     TaskAdapterFactory,
 )
 from .gateway import CallBudget, ModelApi, ModelCall, ModelGateway, ModelLine
-from .image import ImageRecipe
+from .image import ImageRecipe, PullPolicy
 from .limits import ResourceKind, ResourceLimits
 from .node_state import NodeState
 from .reward import (
@@ -225,6 +226,7 @@ __all__ = [
     "Exported",
     "Exporter",
     "ExporterFactory",
+    "FetchingProviderFactory",
     "Fidelity",
     "FidelityError",
     "FileChanges",
@@ -261,6 +263,7 @@ __all__ = [
     "PriorContextError",
     "Process",
     "ProvisionContext",
+    "PullPolicy",
     "Question",
     "ReadinessError",
     "ReadinessProbe",

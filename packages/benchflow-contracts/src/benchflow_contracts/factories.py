@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 from .agent import Agent
 from .environment import EnvironmentFactory
 from .exporter import Exporter
+from .image import PullPolicy
 from .reward import Reward
 from .sandbox import ModelEndpoint, SandboxProvider
 from .task import Task
@@ -18,6 +19,16 @@ class SandboxProviderFactory(Protocol):
 
     def __call__(self, *, allow_unisolated: bool = False) -> SandboxProvider:
         """Return a provider. Starts nothing."""
+        ...
+
+
+class FetchingProviderFactory(Protocol):
+    """Group `benchflow.sandboxes`, where images are fetched: known by its parameter `pull`."""
+
+    def __call__(
+        self, *, allow_unisolated: bool = False, pull: PullPolicy | None = None
+    ) -> SandboxProvider:
+        """Return a provider. Starts nothing; without `pull` it is the provider's to say."""
         ...
 
 

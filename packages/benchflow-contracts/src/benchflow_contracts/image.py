@@ -1,10 +1,14 @@
 """What an image is made from."""
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
 from ._model import Model
+
+PullPolicy = Literal["missing", "always", "never"]
+"""When a provider fetches images and the bases of recipes: `always` is once per run."""
 
 
 class ImageRecipe(Model):

@@ -11,6 +11,7 @@ from benchflow_contracts.errors import (
     SandboxError,
     UsageError,
 )
+from benchflow_contracts.image import PullPolicy
 from benchflow_contracts.sandbox import SandboxCapabilities, SandboxImage, SandboxSpec
 from benchflow_contracts.sandbox_record import ReapPolicy, SandboxRecord
 from benchflow_sandbox_core.closing import Closing
@@ -24,7 +25,7 @@ from .keeper import Keeper
 from .labels import PROVIDER
 from .plan import check
 from .probe import probe
-from .pull import PullPolicy, pull_policy
+from .pull import pull_policy
 from .reap import boxes, claim, reap
 from .sandbox import DockerSandbox
 from .sources import Sources

@@ -1,11 +1,11 @@
 """When images are fetched from a registry."""
 
 import os
-from typing import Literal, cast, get_args
+from typing import cast, get_args
 
 from benchflow_contracts.errors import UsageError
+from benchflow_contracts.image import PullPolicy
 
-PullPolicy = Literal["missing", "always", "never"]
 PULL = "BENCHFLOW_DOCKER_PULL"
 """The environment variable that says it, when nothing else does."""
 

@@ -1,6 +1,7 @@
 """What a sandbox is made from."""
 
 from benchflow_contracts.errors import SandboxError, SandboxLimitError, SandboxTimeoutError
+from benchflow_contracts.image import PullPolicy
 from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
 
 from .building.recipes import Recipes
@@ -8,14 +9,13 @@ from .engine import Engine, GoneError
 from .facts import Facts
 from .fetch import fetch
 from .images import Images
-from .pull import PULL, PullPolicy
 
 
 class _AbsentError(SandboxError):
     """An image is not here, and does not come."""
 
     default_hint = (
-        f"`docker images` names what is here; {PULL}=missing|always|never says what is fetched"
+        "`docker images` names what is here; --pull missing|always|never says what is fetched"
     )
 
 

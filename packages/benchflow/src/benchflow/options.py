@@ -10,6 +10,7 @@ from benchflow_contracts import (
     Keep,
     Model,
     ModelEndpoint,
+    PullPolicy,
     Role,
     RolloutConfig,
     Scene,
@@ -48,6 +49,8 @@ class RunOptions(Model):
     """The registry name of a sandbox provider."""
     allow_unisolated: bool = False
     """Run without namespaces where the machine has none; never for untrusted agents."""
+    pull: PullPolicy | None = None
+    """When a sandbox that fetches images does so; else $BENCHFLOW_DOCKER_PULL says it."""
     environment_manifest: Path | None = None
     """`None` looks for `environment.toml` in the task and in its benchmark."""
     skill_mode: Literal["no-skill", "with-skill"] = "no-skill"

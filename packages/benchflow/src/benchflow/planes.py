@@ -3,6 +3,7 @@
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from inspect import signature
 from pathlib import Path
 from typing import cast
 
@@ -12,6 +13,7 @@ from benchflow_contracts import (
     AgentFactory,
     EnvironmentFactory,
     EnvironmentLoader,
+    FetchingProviderFactory,
     ModelGateway,
     Reward,
     RewardFactory,
@@ -30,14 +32,29 @@ from benchflow.records.sealed_config import sealed
 
 @asynccontextmanager
 async def open_provider(options: RunOptions) -> AsyncGenerator[SandboxProvider]:
-    """Yield the sandbox provider; everything that it made is gone afterwards."""
-    found = Registry().resolve("benchflow.sandboxes", options.sandbox)
-    factory = cast("SandboxProviderFactory", found)
-    provider = factory(allow_unisolated=options.allow_unisolated)
+    """Yield the sandbox provider; everything that it made is gone afterwards.
+
+    Raises:
+        UsageError: `options.pull` is said to a provider that fetches no images.
+    """
+    provider = _make_provider(options)
     try:
         yield provider
     finally:
         await provider.aclose()
+
+
+def _make_provider(options: RunOptions) -> SandboxProvider:
+    found = Registry().resolve("benchflow.sandboxes", options.sandbox)
+    if options.pull is None:
+        return cast("SandboxProviderFactory", found)(allow_unisolated=options.allow_unisolated)
+    factory = cast("FetchingProviderFactory", found)
+    if "pull" not in signature(factory).parameters:
+        raise UsageError(
+            f"--pull {options.pull} means nothing: sandbox {options.sandbox!r} fetches no images",
+            hint="leave it out, or take one that does, such as --sandbox docker",
+        )
+    return factory(allow_unisolated=options.allow_unisolated, pull=options.pull)
 
 
 def load_agent(options: RunOptions) -> Agent:

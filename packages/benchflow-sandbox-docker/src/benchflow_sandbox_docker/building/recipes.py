@@ -8,7 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError
-from benchflow_contracts.image import ImageRecipe
+from benchflow_contracts.image import ImageRecipe, PullPolicy
 from benchflow_sandbox_core.image_config import ImageConfig
 from benchflow_sandbox_core.recipe.context import BuildContext
 from benchflow_sandbox_core.recipe.dockerfile import Dockerfile
@@ -17,7 +17,6 @@ from benchflow_sandbox_docker.engine import BRIDGE, Engine, GoneError
 from benchflow_sandbox_docker.facts import Facts
 from benchflow_sandbox_docker.fetch import fetch
 from benchflow_sandbox_docker.labels import BUILT, KIND
-from benchflow_sandbox_docker.pull import PullPolicy
 
 from .build import Build
 from .documents import documents
@@ -151,7 +150,7 @@ class Recipes:
             if found is None and self._policy == "never":
                 raise SandboxError(
                     f"the base image {base!r} is not here, and nothing is pulled",
-                    hint="pull it, or allow pulls with BENCHFLOW_DOCKER_PULL=missing",
+                    hint="pull it, or allow pulls with --pull missing",
                 )
             whole.update(f"\0{base}\0{found.id if found else ''}".encode())
         return f"{_NAME}:{whole.hexdigest()[:40]}"
