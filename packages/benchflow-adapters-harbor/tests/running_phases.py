@@ -63,6 +63,16 @@ PHASES = {
         ),
         ONE,
     ),
+    "the-image-s-user-says-whether-it-is-healthy": Case(
+        files(
+            "id -u > /tmp/agent\n",
+            passes("[ $(cat /tmp/agent) = 2001 ]", "[ $(id -u) = 0 ]"),
+            '[agent]\nuser = "builder"\n[environment.healthcheck]\nretries = 1\n'
+            'command = "[ $(id -u) = 0 ]"\n',
+            WITH_BUILDER,
+        ),
+        ONE,
+    ),
     "user-of-the-image": Case(
         files(
             "id -u > /tmp/agent\n",

@@ -26,6 +26,11 @@ def leaves(json: str) -> str:
     return f"#!/bin/sh\necho '{json}' > /logs/verifier/reward.json\n"
 
 
+BUILDER = """
+agent = { user = "builder" }
+healthcheck = { command = "[ $(id -u) = 2001 ]", retries = 1 }
+"""
+
 WORK = ("echo line >> work\n", "")
 IDLE = ("true\n", "")
 
@@ -127,6 +132,19 @@ STEPS = {
                 ),
                 toml="artifacts = ['/srv/work']\n",
             ),
+        },
+        ONE,
+        steps=((ONE, None), (ONE, None)),
+    ),
+    "a-user-for-each-step": Case(
+        {
+            **steps(("id -u > /tmp/s1\n", BUILDER), ("id -u > /tmp/s2\n", "")),
+            "environment/Dockerfile": f"{IMAGE}RUN useradd -u 2001 builder\n",
+            "steps/s1/workdir/setup.sh": "id -u > /tmp/setup\n",
+            "steps/s1/tests/test.sh": passes(
+                *("[ $(cat /tmp/s1) = 2001 ]", "[ $(cat /tmp/setup) = 2001 ]", "[ $(id -u) = 0 ]")
+            ),
+            "steps/s2/tests/test.sh": passes("[ $(cat /tmp/s2) = 0 ]"),
         },
         ONE,
         steps=((ONE, None), (ONE, None)),
