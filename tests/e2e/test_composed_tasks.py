@@ -122,12 +122,15 @@ def write(root: Path, files: dict[str, str]) -> None:
 def test_services_are_graded_alive_and_the_agents_processes_dead(
     tasks: Path, bench: Callable[..., Any]
 ) -> None:
-    common = ("--tasks-dir", tasks, "--sandbox", "docker", "--json")
+    jobs = tasks.parent / "jobs"
+    common = ("--tasks-dir", tasks, "--sandbox", "docker", "--json", "--jobs-dir", jobs)
     solved = bench("eval", "create", *common, "--agent", "oracle")
     idle = bench("eval", "create", *common, "--agent", "nop", code=1)
     assert [one["reward"] for one in solved["records"]] == [1.0], solved
     # The test ends early, and so leaves no reward: an error, never a 0.
     assert [one["reward"] for one in idle["records"]] == [None], idle
+    told = {path.read_text().count('"PUT /told') for path in jobs.rglob("services/web.txt")}
+    assert told == {0, 1}
     api = docker.APIClient(version="1.41")
     try:
         ids = {one["rollout_id"] for one in (*solved["records"], *idle["records"])}

@@ -58,6 +58,55 @@ command = "mkdir /evidence; echo web > /evidence/who"
 service = "web"
 """
 
+# Of what compose files may say: what a test can see of it from the main container.
+FEATURES = """
+x-idle: &idle [sleep, infinity]
+services:
+  main:
+    command: [sh, -c, "echo commanded > /commanded; sleep infinity"]
+    hostname: desk
+    shm_size: 16m
+    env_file: main.env
+    environment: [WHERE=http://shop:8000/page]
+    depends_on:
+      web: {condition: service_healthy}
+      seed: {condition: service_completed_successfully}
+      never: {condition: service_started, required: false}
+    networks: [front]
+    volumes: ["data:/data", "./given:/given:ro"]
+    secrets: [token]
+  web:
+    extends: {file: web/common.yaml, service: page}
+    networks: {front: {aliases: [shop]}, back: }
+  hidden: {build: {context: web, target: served}, command: *idle, networks: [back]}
+  seed:
+    extends: hidden
+    command: [sh, -c, 'test -s /run/secrets/other && echo seeded > /data/seed']
+    secrets: [{source: token, target: other}]
+    volumes: ["data:/data"]
+  never: {image: "there/is:none", profiles: [never]}
+networks: {front: , back: {internal: true}}
+volumes: {data: }
+secrets: {token: {file: ./given/token}}
+"""
+COMMON = """
+services:
+  page:
+    build: {context: ., target: served, args: {WORD: hello}}
+    healthcheck:
+      test: [CMD, python3, -c, "import urllib.request as u; u.urlopen('http://localhost:8000')"]
+      interval: 200ms
+      timeout: 5s
+      retries: 50
+"""
+STAGED = f"""{IMAGE.replace("FROM " + BASE, f"FROM {BASE} AS served")}ARG WORD=none
+RUN mkdir /served && echo $WORD > /served/page
+CMD ["python3", "-m", "http.server", "-d", "/served", "8000"]
+FROM served
+RUN false
+"""
+KNOCK = "python3 -c \"import socket; socket.gethostbyname('{}')\" 2> /dev/null"
+
 CONTAINERS = {
     "entrypoint-is-kept": Case(
         {
@@ -136,6 +185,31 @@ CONTAINERS = {
             "environment/docker-compose.yaml": COMPOSE,
             "environment/web/Dockerfile": SERVED,
             "tests/Dockerfile": f"{IMAGE}COPY . /tests\n",
+        },
+        ONE,
+    ),
+    "features-of-compose": Case(
+        {
+            **files(
+                FETCH,
+                passes(
+                    "grep -qx hello page",
+                    "grep -qx commanded /commanded",
+                    "grep -qx seeded /data/seed",
+                    "grep -qx 41 /given/token",
+                    "grep -qx 41 /run/secrets/token",
+                    '[ "$(hostname)" = desk ]',
+                    '[ "$FROM_FILE" = "two words" ]',
+                    "grep -q '/dev/shm .*size=16384k' /proc/mounts",
+                    KNOCK.format("web"),
+                    f"! {KNOCK.format('hidden')}",
+                ),
+            ),
+            "environment/docker-compose.yaml": FEATURES,
+            "environment/main.env": "FROM_FILE='two words' # and more\n",
+            "environment/given/token": "41\n",
+            "environment/web/common.yaml": COMMON,
+            "environment/web/Dockerfile": STAGED,
         },
         ONE,
     ),

@@ -92,6 +92,8 @@ async def _score_all(
     state = await world.query() if plan.config.capture_state else None
     if state is not None:
         journal.append(StateCaptured, node=node_id, state=state)
+    # A hermetic grading ends them with the box.
+    await world.keep_service_logs()
     node = journal.node(node_id)
     node.state = _node_state(plan, world, node, matter)
     deadline = asyncio.get_running_loop().time() + plan.config.deadlines.verify

@@ -33,6 +33,7 @@ from .labels import labels_of
 from .live import LiveWorld
 from .phases import Phases
 from .plan import SKILLS_DIR, SOLUTION_DIR, Plan
+from .service_logs import keep_service_logs
 from .sessions import CarriedSessions, Sessions
 from .setup_commands import run_setup
 
@@ -265,6 +266,15 @@ class World:
         async with within(deadline, "environment", "reading the environment's state"):
             return await self._environment.query()
 
+    async def keep_service_logs(self) -> None:
+        """Keep what the services printed until now. What hinders it is no fault of the rollout."""
+        if self._sandbox is None or self._log_dir is None:
+            return
+        seconds = self._plan.config.deadlines.teardown
+        with suppress(BenchFlowError):
+            async with within(seconds, "sandbox", "reading what the services printed"):
+                await keep_service_logs(self._sandbox, self._log_dir / "services")
+
     async def aclose(self) -> list[BenchFlowError]:
         """Undo everything and return what went wrong; every layer is attempted.
 
@@ -281,6 +291,7 @@ class World:
         if self._environment is not None and self._provisioned:
             undo = self._environment.teardown
             await self._undo("environment", "tearing down the environment", undo, errors)
+        await self.keep_service_logs()
         if self._sandbox is not None:
             undo = self._sandbox.teardown
             await self._undo("sandbox", "tearing down the sandbox", undo, errors)
