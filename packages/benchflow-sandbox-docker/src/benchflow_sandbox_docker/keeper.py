@@ -77,11 +77,6 @@ class Keeper:
                 "the engine has no network 'bridge' to the public",
                 hint="start dockerd without --bridge=none",
             )
-        if (spec.services or spec.container.volumes) and "public" in spec.switches:
-            raise SandboxUnsupportedError(
-                "the network of a sandbox with services cannot change to the public, or from it",
-                hint="give all phases of the task one network, or none of them the public one",
-            )
         if image is not None and (spec.services or spec.container.volumes):
             raise SandboxUnsupportedError(
                 "what services hold is in no snapshot: no other sandbox can go on from one",

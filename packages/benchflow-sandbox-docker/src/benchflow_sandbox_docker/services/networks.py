@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 from benchflow_contracts.container import ContainerOptions
@@ -17,6 +19,8 @@ from .network import PrivateNetwork
 _DEFAULT: Mapping[str, Sequence[str]] = {"default": ()}
 _NOWHERE = "192.0.2.1"
 """An address that is no host's (RFC 5737)."""
+RESOLVERS = Path("/etc/resolv.conf")
+"""Of the host, on which the engine is too."""
 _NO_NAMES = {"Dns": [_NOWHERE], "DnsOptions": ["timeout:1", "attempts:1"]}
 
 
@@ -25,7 +29,9 @@ class Networks:
 
     def __init__(self, engine: Engine, label: Label, spec: SandboxSpec) -> None:
         self._engine = engine
-        self._public = spec.network == "public"
+        self._changes = "public" in spec.switches
+        self._public = spec.network == "public" and not self._changes
+        """Whether they lead out. Where that changes, the sandbox alone gets a way of its own."""
         self._main = spec.container
         alone = [service.networks for service in spec.services if service.network_of is None]
         names = sorted(
@@ -57,7 +63,8 @@ class Networks:
         """
         first = self._of(options)[0]
         public = any(network.public for network in self._of(options))
-        host = {**config["HostConfig"], **({} if public else _NO_NAMES), "NetworkMode": first.name}
+        asked = _names_by_route() if self._changes and name == MAIN else _NO_NAMES
+        host = {**config["HostConfig"], **({} if public else asked), "NetworkMode": first.name}
         endpoint = {first.name: {"Aliases": self._names(name, options, first)}}
         return {**config, "HostConfig": host, "NetworkingConfig": {"EndpointsConfig": endpoint}}
 
@@ -99,3 +106,23 @@ class Networks:
         known = next(each for each, its in self._networks.items() if its is network)
         hostname = [options.hostname] if options.hostname else []
         return [name, *hostname, *given[known]]
+
+
+def _names_by_route() -> dict[str, Any]:
+    """Ask the host's resolvers, which the engine does from where the container is.
+
+    So there is no answer while it has no way out. One on the host's own loopback would be
+    asked by the engine itself: it is left out.
+    """
+    there = RESOLVERS.is_file()
+    lines = RESOLVERS.read_text("utf-8", "replace").splitlines() if there else []
+    words = [line.split() for line in lines if line.startswith("nameserver")]
+    found = [each[1] for each in words if len(each) > 1 and not _is_loopback(each[1])]
+    return {**_NO_NAMES, "Dns": found or [_NOWHERE]}
+
+
+def _is_loopback(text: str) -> bool:
+    try:
+        return ip_address(text).is_loopback
+    except ValueError:
+        return True
