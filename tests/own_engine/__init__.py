@@ -29,7 +29,8 @@ class OwnEngine:
         self.home = Path(tempfile.mkdtemp(prefix="bf-engine-", dir="/var/tmp"))
         self.host = f"unix://{self.home}/sock"
         self.log = (self.home / "log").open("wb")
-        self.api = docker.APIClient(self.host, version="1.41", timeout=60)
+        version = os.environ.get("DOCKER_MIN_API_VERSION", "1.41")
+        self.api = docker.APIClient(self.host, version=version, timeout=60)
         self._options = options
         first = [] if programs is None else [str(programs)]
         self._path = os.pathsep.join([*first, os.environ["PATH"]])

@@ -1,4 +1,6 @@
 import asyncio
+import hashlib
+import json
 
 import pytest
 from benchflow_contracts.errors import (
@@ -28,6 +30,44 @@ def test_an_engine_on_another_host_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", "tcp://192.0.2.1:2375")
     with pytest.raises(UsageError, match="on this host"):
         create(tmp_path)
+
+
+@pytest.fixture
+def contexts(tmp_path, monkeypatch):
+    """Give Docker's client a context with this host, and let it be the current one."""
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.delenv("DOCKER_CONTEXT", raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+
+    def use(host, name="mine"):
+        meta = tmp_path / "contexts/meta" / hashlib.sha256(b"mine").hexdigest()
+        meta.mkdir(parents=True, exist_ok=True)
+        (meta / "meta.json").write_text(json.dumps({"Endpoints": {"docker": {"Host": host}}}))
+        (tmp_path / "config.json").write_text(json.dumps({"currentContext": name}))
+
+    return use
+
+
+def test_the_engine_is_that_of_the_current_context(tmp_path, monkeypatch, contexts):
+    contexts(f"unix://{tmp_path}/mine.sock")
+    with pytest.raises(SandboxUnsupportedError, match=r"mine\.sock"):
+        create(tmp_path)
+    contexts("ssh://far.example", name="default")
+    monkeypatch.setenv("DOCKER_CONTEXT", "mine")
+    with pytest.raises(UsageError, match=r"context 'mine' is 'ssh://far.example': .* on this host"):
+        create(tmp_path)
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/first.sock")
+    with pytest.raises(SandboxUnsupportedError, match=r"first\.sock"):
+        create(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "[" * 5000, '{"currentContext": "none"}'])
+def test_settings_that_name_no_engine_are_refused_with_their_place(tmp_path, contexts, text):
+    contexts("unix:///x")
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(UsageError) as caught:
+        create(tmp_path)
+    assert str(tmp_path) in caught.value.where
 
 
 @pytest.mark.usefixtures("image")

@@ -6,6 +6,7 @@ import re
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from socketserver import ThreadingMixIn, UnixStreamServer
 
 import pytest
@@ -28,13 +29,15 @@ class Server(ThreadingMixIn, UnixStreamServer):
 
 
 @contextmanager
-def engine(path, answer, told):
+def engine(path, answer, told=None):
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            if self.path == "/version":
+            if told is not None and self.path == "/version":
                 reply(self, 200, told)
             else:
                 answer(self)
+
+        do_POST = do_DELETE = do_GET  # noqa: N815
 
         def address_string(self):
             return "engine"
@@ -146,6 +149,60 @@ def test_an_engine_is_asked_for_no_more_than_the_oldest_that_it_still_speaks(
 def test_what_is_no_engine_that_we_know_is_refused(tmp_path, told, why):
     with pytest.raises(SandboxUnsupportedError, match=why):
         create(tmp_path, failing("never asked"), told)
+
+
+def test_a_container_that_a_slow_engine_makes_after_all_is_removed(api, image, tmp_path):
+    begun, made = asyncio.Event(), asyncio.Event()
+
+    async def main():
+        loop, over = asyncio.get_running_loop(), threading.Event()
+
+        def late(handler):
+            wait = "/containers/create?name=" in handler.path
+            asked = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
+            if wait:
+                loop.call_soon_threadsafe(begun.set)
+                over.wait(30)
+                # As one that had seen its pipes before they went.
+                for mount in json.loads(asked)["HostConfig"]["Mounts"]:
+                    if not Path(mount["Source"]).exists():
+                        Path(mount["Source"]).mkdir(parents=True)
+            status, body = forward(api, handler, asked)
+            if wait:
+                assert status == 201
+                loop.call_soon_threadsafe(made.set)
+            else:
+                reply(handler, status, body)
+
+        with engine(tmp_path / "sock", late):
+            async with DockerProvider(
+                image=image, store=tmp_path / "store", call_seconds=2
+            ) as provider:
+                with pytest.raises(SandboxTimeoutError):
+                    await provider.create(SandboxSpec(), labels={"late": str(tmp_path)})
+                assert begun.is_set()
+                over.set()
+                async with asyncio.timeout(30):
+                    await made.wait()
+                assert len(labelled(api, tmp_path)) == 1
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOCKER_HOST", f"unix://{tmp_path}/sock")
+        asyncio.run(main())
+    assert labelled(api, tmp_path) == []
+
+
+def labelled(api, word):
+    return api.containers(all=True, filters={"label": f"benchflow.labels.late={word}"})
+
+
+def forward(api, handler, body):
+    """Ask the real engine the same; return its status and the JSON of its answer."""
+    headers = {"Content-Type": handler.headers.get("Content-Type", "")}
+    answer = api.request(
+        handler.command, api.base_url + handler.path, data=body, headers=headers, timeout=60
+    )
+    return answer.status_code, answer.json() if answer.content else {}
 
 
 SAID = {

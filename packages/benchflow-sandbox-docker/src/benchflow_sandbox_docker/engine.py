@@ -132,18 +132,21 @@ class Engine:
         found = await self.do("networks", names=[name])
         return any(each["Name"] == name for each in found)
 
-    async def remove(self, container: str) -> None:
-        """Kill a container and remove it with its volumes. Idempotent."""
+    async def remove(self, container: str) -> bool:
+        """Kill a container and remove it with its volumes; say whether it was there."""
         for again in range(_TRIES):
             try:
                 await self.do("remove_container", container, v=True, force=True)
             except GoneError:
-                return
+                return again > 0
+            except SandboxTimeoutError:
+                raise
             except SandboxError:
                 # One that just ended may still be let go of, or be removed already.
                 if again == _TRIES - 1:
                     raise
                 await asyncio.sleep(again / 20)
+        return True
 
     async def labelled(self, kind: str, filters: Sequence[str]) -> list[Mapping[str, Any]]:
         """List `containers` or `images` that have all of these labels."""

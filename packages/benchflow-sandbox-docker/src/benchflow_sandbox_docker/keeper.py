@@ -9,7 +9,12 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from benchflow_contracts.compared import FileChanges
-from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
+from benchflow_contracts.errors import (
+    SandboxError,
+    SandboxTimeoutError,
+    SandboxUnsupportedError,
+    SnapshotError,
+)
 from benchflow_contracts.image import ImageRecipe
 from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
 from benchflow_contracts.seal import Seal
@@ -60,6 +65,8 @@ class Keeper:
         self._parents: dict[str, str] = {}
         """The snapshots that sandboxes were made from."""
         self._stacks: dict[str, Stack] = {}
+        self._late: set[str] = set()
+        """Names of containers that an engine which did not answer may still make."""
         """Services, by the sandbox that they were made for."""
         self._beside: dict[str, Stack] = {}
         """The same, also by sandboxes that stand in for those."""
@@ -172,7 +179,11 @@ class Keeper:
         stack = self._beside.get(sandbox.id)
         if stack is not None:
             arguments = stack.with_main(arguments)
-        made = await self.engine.do("create_container_from_config", arguments, plan.name)
+        try:
+            made = await self.engine.do("create_container_from_config", arguments, plan.name)
+        except SandboxTimeoutError:
+            self._late.add(plan.name)
+            raise
         self._containers[sandbox.id] = made["Id"]
         if stack is not None:
             await stack.join(made["Id"], sandbox.spec)
@@ -247,7 +258,14 @@ class Keeper:
             self._facts.pop(sandbox.id, None)
             self._parents.pop(sandbox.id, None)
             self._written.forget(sandbox.id)
+            await self._remove_late()
             await self.images.sweep()
+
+    async def _remove_late(self) -> None:
+        for name in list(self._late):
+            with suppress(SandboxError):
+                if await self.engine.remove(name):
+                    self._late.discard(name)
 
     async def cut(self, sandbox: DockerSandbox) -> None:
         """Take a container off the way to the public: what is open there goes nowhere."""
@@ -285,4 +303,5 @@ class Keeper:
         except* SandboxError as errors:
             raise errors.exceptions[0] from errors
         finally:
+            await self._remove_late()
             await self.images.aclose()

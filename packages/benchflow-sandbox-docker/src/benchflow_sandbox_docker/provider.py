@@ -9,7 +9,6 @@ from pathlib import Path
 
 from benchflow_contracts.errors import (
     SandboxError,
-    UsageError,
 )
 from benchflow_contracts.image import PullPolicy
 from benchflow_contracts.sandbox import SandboxCapabilities, SandboxImage, SandboxSpec
@@ -19,6 +18,7 @@ from benchflow_sandbox_core.home import home
 from benchflow_sandbox_core.owner import ProcessIdentity
 
 from .building.recipes import Recipes
+from .endpoint import socket_of_engine
 from .engine import Engine
 from .images import Images
 from .keeper import Keeper
@@ -33,7 +33,6 @@ from .sources import Sources
 IMAGE = "BENCHFLOW_DOCKER_IMAGE"
 """The environment variable that names the default image, when nothing else does."""
 _IMAGE = "python:3.12-slim"
-_SOCKET = "/var/run/docker.sock"
 
 
 class DockerProvider(Closing):
@@ -41,7 +40,7 @@ class DockerProvider(Closing):
 
     Commands, the pipes of processes and the connections to ports inside do not pass through
     the engine: they are named pipes in a directory that the container sees. So the engine must
-    be on this host; `$DOCKER_HOST` may name its Unix socket.
+    be on this host; `$DOCKER_HOST` or a context of Docker's client may name its Unix socket.
 
     `image` is what a spec without one means; unset, $BENCHFLOW_DOCKER_IMAGE says it. `pull` is
     when images and the bases of recipes are fetched: `missing` unless $BENCHFLOW_DOCKER_PULL
@@ -147,14 +146,3 @@ class DockerProvider(Closing):
                 sources = Sources(engine, images, recipes, self._policy, self._image)
                 self._keeper = Keeper(engine, self._place, owner, images, sources)
             return self._keeper
-
-
-def socket_of_engine() -> str:
-    """Return the Unix socket of the engine; raise `UsageError` when it is none."""
-    named = os.environ.get("DOCKER_HOST") or f"unix://{_SOCKET}"
-    if not named.startswith("unix://"):
-        raise UsageError(
-            f"$DOCKER_HOST is {named!r}: the engine must be on this host",
-            hint="name a Unix socket, as in unix:///var/run/docker.sock",
-        )
-    return named.removeprefix("unix://")

@@ -1,0 +1,65 @@
+"""Where the engine listens: what Docker's own client would talk to, on this host."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from benchflow_contracts.errors import UsageError
+
+_DEFAULT = "unix:///var/run/docker.sock"
+_UNIX = "unix://"
+_HINT = "`docker context ls` names those that are there; $DOCKER_HOST goes before them"
+
+
+def socket_of_engine() -> str:
+    """Return the Unix socket of the engine.
+
+    As Docker's client does, by `$DOCKER_HOST`, or else by the context that `$DOCKER_CONTEXT` or
+    its `config.json` names.
+
+    Raises:
+        UsageError: The engine is not on this host, or the context cannot be read.
+    """
+    named, source = os.environ.get("DOCKER_HOST"), "$DOCKER_HOST"
+    if not named:
+        context = os.environ.get("DOCKER_CONTEXT") or _current()
+        named, source = _host(context), f"the host of the Docker context {context!r}"
+    if not named.startswith(_UNIX):
+        raise UsageError(
+            f"{source} is {named!r}: the engine must be on this host",
+            hint="let $DOCKER_HOST name a Unix socket, as in unix:///var/run/docker.sock",
+        )
+    return named.removeprefix(_UNIX)
+
+
+def _home() -> Path:
+    return Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+
+
+def _current() -> str:
+    path = _home() / "config.json"
+    return str(_read(path).get("currentContext") or "default") if path.exists() else "default"
+
+
+def _host(context: str) -> str:
+    if context == "default":
+        return _DEFAULT
+    name = hashlib.sha256(context.encode()).hexdigest()
+    path = _home() / "contexts/meta" / name / "meta.json"
+    try:
+        return str(_read(path)["Endpoints"]["docker"]["Host"])
+    except (KeyError, TypeError) as error:
+        raise UsageError(
+            f"the Docker context {context!r} names no engine", where=str(path), hint=_HINT
+        ) from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except (OSError, TypeError, ValueError, RecursionError) as error:
+        raise UsageError(
+            f"the settings of Docker's client cannot be read: {error}", where=str(path), hint=_HINT
+        ) from error
