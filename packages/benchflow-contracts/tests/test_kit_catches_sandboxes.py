@@ -324,6 +324,13 @@ class ReapsTheLiving(FakeSandboxProvider):
         return await super().reap(policy)
 
 
+class ReadyOnlyOnce(FakeSandboxProvider):
+    async def ready(self):
+        if "ready" in self.operations:
+            raise SandboxError("the engine is taken")
+        await super().ready()
+
+
 class LeavesSandboxes(FakeSandboxProvider):
     async def aclose(self):
         return
@@ -428,6 +435,7 @@ BROKEN_SANDBOXES = [
 ]
 
 BROKEN_PROVIDERS = [
+    (ReadyOnlyOnce, "who_makes_sandboxes_is_ready"),
     (SharedImages, "siblings_and_parent_are_isolated"),
     (SharedImages, "many_children_start_at_once"),
     (UnsealedImages, "a_snapshot_is_sealed"),

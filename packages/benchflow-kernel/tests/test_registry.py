@@ -1,3 +1,4 @@
+import shutil
 import sys
 
 import pytest
@@ -67,6 +68,16 @@ def test_a_miss_that_is_an_extra_of_the_facade_names_the_install_line(site):
     with pytest.raises(UnknownProviderError) as caught:
         Registry().resolve("benchflow.sandboxes", "dokker")
     assert "pip install" not in caught.value.hint
+
+
+def test_what_is_installed_or_removed_meanwhile_is_noticed(site):
+    point = {"benchflow.sandboxes": {"acme": "x:X"}}
+    publish(site, "acme-sandbox", "1.2", point)
+    assert Registry().names("benchflow.sandboxes") == ["acme"]
+    publish(site, "acme-other", "1", {"benchflow.sandboxes": {"second": "x:X"}})
+    assert Registry().names("benchflow.sandboxes") == ["acme", "second"]
+    shutil.rmtree(site / "acme_sandbox-1.2.dist-info")
+    assert Registry().names("benchflow.sandboxes") == ["second"]
 
 
 def test_an_empty_variable_disables_discovery(site, monkeypatch):

@@ -26,6 +26,16 @@ def test_an_engine_that_is_not_there_is_named(tmp_path, monkeypatch):
         create(tmp_path)
 
 
+def test_a_provider_without_an_engine_is_not_ready(tmp_path, monkeypatch):
+    async def ask():
+        async with DockerProvider(store=tmp_path / "store") as provider:
+            await provider.ready()
+
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    with pytest.raises(SandboxUnsupportedError, match=r"none\.sock"):
+        asyncio.run(ask())
+
+
 def test_an_engine_on_another_host_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", "tcp://192.0.2.1:2375")
     with pytest.raises(UsageError, match="on this host"):

@@ -66,6 +66,15 @@ def test_every_capability_is_found_on_a_machine_that_has_it(with_provider):
     with_provider(check)
 
 
+def test_those_who_ask_for_capabilities_at_one_time_wait_for_one_probe(with_provider):
+    async def check(provider: LocalProvider):
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(provider.capabilities()) for _ in range(2)]
+        assert asked[0].result() is asked[1].result()
+
+    with_provider(check)
+
+
 def test_two_hundred_lives_leave_nothing(with_provider):
     async def check(provider):
         await (await provider.create(SandboxSpec())).teardown()

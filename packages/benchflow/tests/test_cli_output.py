@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from benchflow.cli.commands import GROUPS, ROOT, overview
 from benchflow.cli.entry import run
-from benchflow.cli.output import print_json, printable, visible
+from benchflow.cli.output import print_json, print_table, printable, visible
 from benchflow.cli.rollouts import find_rollout
 from benchflow.cli.treeview import print_tree
 from benchflow_contracts import BranchRecord, Credit, RolloutNode, RolloutTree, UsageError
@@ -72,6 +72,27 @@ def test_a_tree_that_somebody_else_wrote_sends_the_terminal_no_command(
     assert not {char for char in shown if not char.isprintable()} - {"\n"}
     said = json.loads(shown[shown.index("{") :])
     assert said == {f"key{HOSTILE}": [f"value{HOSTILE}", "ü\n\t"]}
+
+
+def test_a_pipe_gets_a_line_for_each_row_whatever_is_in_it(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    rows = [("a", 1), (f"two\n{HOSTILE}", Text("ok", style="green"))]
+    print_table(("name", "found"), rows, empty="nothing")
+    head, first, second = capfd.readouterr().out.splitlines()
+    assert head.split() == ["name", "found"]
+    assert first.split() == ["a", "1"]
+    assert second.startswith("two\\n")
+    assert second.endswith("  ok")
+    assert second.isprintable()
+    assert {line.index(word) for line, word in ((head, "found"), (first, "1"))} == {
+        second.index("ok", 4)
+    }
+
+
+def test_an_empty_table_is_said_on_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
+    print_table(("name", "found"), iter([]), empty="nothing")
+    assert capfd.readouterr() == ("", "nothing\n")
 
 
 def test_a_tree_shows_its_credit_and_is_cut_below_a_depth(

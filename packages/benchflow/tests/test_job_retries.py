@@ -12,7 +12,7 @@ from benchflow.job.report import all_records
 from benchflow.job.runner import run_job
 from benchflow.options import RunOptions
 from benchflow.scaffold import write_task
-from benchflow_contracts import SandboxError, SandboxUnsupportedError
+from benchflow_contracts import SandboxCapabilities, SandboxError, SandboxUnsupportedError
 from benchflow_contracts.testing.fakes import FakeSandboxProvider
 
 
@@ -97,3 +97,22 @@ def test_a_resumed_job_counts_its_attempts_on_in_a_later_epoch(run: Any) -> None
     before, after = first.labels[0], second.labels[0]
     assert before["benchflow.epoch"] < after["benchflow.epoch"]
     assert float(after["benchflow.deadline"]) >= float(before["benchflow.deadline"])
+
+
+def test_where_no_sandbox_can_be_made_a_job_ends_before_its_first_rollout(
+    run: Any, tmp_path: Path
+) -> None:
+    missing = SandboxUnsupportedError("no engine answers", hint="start it")
+    provider = FakeSandboxProvider(fail_on={"ready": missing})
+    with pytest.raises(SandboxUnsupportedError, match="no engine answers"):
+        run(provider, concurrency=4)
+    assert provider.operations == []
+    assert list(all_records(tmp_path / "job")) == []
+
+
+def test_a_job_that_forks_nothing_asks_for_no_capabilities(run: Any) -> None:
+    class Unprobed(FakeSandboxProvider):
+        async def capabilities(self) -> SandboxCapabilities:
+            raise AssertionError("seconds of probing that nobody needs")
+
+    assert run(Unprobed()).finished == 1

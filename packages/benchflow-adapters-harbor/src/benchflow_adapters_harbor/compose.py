@@ -6,11 +6,9 @@ from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator
 
-from .compose_yaml import ComposeLoader
 from .config import Record
 from .config.artifact import ServiceName
 from .toml_text import validate
-from .yaml_text import read_yaml
 
 
 class Service(Record):
@@ -44,5 +42,9 @@ def read_compose(root: Path, file: Path) -> Compose:
     Raises:
         TaskError: It is no YAML, has no services or one of a wrong name.
     """
+    # Only a task that has YAML pays for its parser.
+    from .compose_yaml import ComposeLoader  # noqa: PLC0415
+    from .yaml_text import read_yaml  # noqa: PLC0415
+
     document = read_yaml(root, file, ComposeLoader)
     return validate(Compose, {"services": document.get("services"), "document": document}, file)

@@ -390,8 +390,22 @@ class SandboxProvider(Protocol):
         """The registry name."""
         ...
 
+    async def ready(self) -> None:
+        """Reach what sandboxes are made with, so that a run that can have none ends here.
+
+        Asked once before many rollouts, so it is quick: it makes no sandbox and probes
+        nothing, and `create` may still refuse what a spec asks for. Idempotent.
+
+        Raises:
+            SandboxError: No sandbox can be made on this machine.
+        """
+        ...
+
     async def capabilities(self) -> SandboxCapabilities:
-        """Probe by doing. Cached for the life of the provider."""
+        """Probe by doing: seconds, for who has to know. Cached for the life of the provider.
+
+        Those who ask at one time wait for one probe.
+        """
         ...
 
     async def create(

@@ -66,6 +66,7 @@ class DockerProvider(Closing):
         self._place: Path | None = None
         self._capabilities: SandboxCapabilities | None = None
         self._starting = asyncio.Lock()
+        self._probing = asyncio.Lock()
 
     @property
     def name(self) -> str:
@@ -83,11 +84,16 @@ class DockerProvider(Closing):
         check(spec)
         return await (await self._ready()).create(spec, image, labels or {})
 
+    async def ready(self) -> None:
+        """Let the engine answer."""
+        await (await self._ready()).engine.do("ping")
+
     async def capabilities(self) -> SandboxCapabilities:
         """Probe by doing, once."""
-        if self._capabilities is None:
-            self._capabilities = await probe(await self._ready())
-        return self._capabilities
+        async with self._probing:
+            if self._capabilities is None:
+                self._capabilities = await probe(await self._ready())
+            return self._capabilities
 
     async def sandboxes(self) -> AsyncIterator[SandboxRecord]:
         """Every sandbox of this provider in the engine, also of dead owners."""

@@ -82,6 +82,7 @@ class LocalProvider(Closing):
         self._keeper: Keeper | PlainKeeper | None = None
         self._capabilities: SandboxCapabilities | None = None
         self._starting = asyncio.Lock()
+        self._probing = asyncio.Lock()
 
     @property
     def name(self) -> str:
@@ -100,15 +101,20 @@ class LocalProvider(Closing):
         keeper = await self._ready()
         return await keeper.create(spec, image, labels or {})
 
+    async def ready(self) -> None:
+        """Make the namespaces that every sandbox begins in."""
+        await self._ready()
+
     async def capabilities(self) -> SandboxCapabilities:
         """Probe by doing, once."""
-        if self._capabilities is None:
-            keeper = await self._ready()
-            if isinstance(keeper, PlainKeeper):
-                self._capabilities = CAPABILITIES
-            else:
-                self._capabilities = await probe(keeper)
-        return self._capabilities
+        async with self._probing:
+            if self._capabilities is None:
+                keeper = await self._ready()
+                if isinstance(keeper, PlainKeeper):
+                    self._capabilities = CAPABILITIES
+                else:
+                    self._capabilities = await probe(keeper)
+            return self._capabilities
 
     async def sandboxes(self) -> AsyncIterator[SandboxRecord]:
         """Every sandbox of this provider in its store, also of dead owners."""

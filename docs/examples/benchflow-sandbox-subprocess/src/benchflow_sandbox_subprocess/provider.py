@@ -43,6 +43,10 @@ class SubprocessProvider:
         """The registry name."""
         return "subprocess"
 
+    async def ready(self) -> None:
+        """Refuse without the operator's consent: `create` would."""
+        self._refuse_without_consent()
+
     async def capabilities(self) -> SandboxCapabilities:
         """Say what is there: no isolation, the host's network, an output cap."""
         return SandboxCapabilities(
@@ -118,11 +122,14 @@ class SubprocessProvider:
         while self._live:
             await self._live.pop().teardown()
 
-    def _refuse_what_is_missing(self, spec: SandboxSpec, image: SandboxImage | None) -> None:
+    def _refuse_without_consent(self) -> None:
         if not self._allowed:
             raise SandboxUnsupportedError(
                 "subprocess sandboxes do not isolate", hint="pass --allow-unisolated to accept that"
             )
+
+    def _refuse_what_is_missing(self, spec: SandboxSpec, image: SandboxImage | None) -> None:
+        self._refuse_without_consent()
         if spec.allowed_hosts:
             raise UsageError("allowed hosts mean nothing in a network that reaches every host")
         missing = {

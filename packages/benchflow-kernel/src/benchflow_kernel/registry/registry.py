@@ -2,8 +2,17 @@
 
 import difflib
 import os
+import sys
+from functools import lru_cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, metadata
+from importlib.metadata import (
+    EntryPoint,
+    EntryPoints,
+    PackageNotFoundError,
+    entry_points,
+    metadata,
+)
+from pathlib import Path
 from typing import Final
 
 from benchflow_contracts import BenchFlowError, UnknownProviderError, UsageError
@@ -91,12 +100,32 @@ def load_path(path: str) -> object:
 def _points(group: str) -> list[EntryPoint]:
     if group not in GROUPS:
         raise UsageError(f"there is no registry group {group!r}; known: {', '.join(GROUPS)}")
-    points = list(entry_points(group=group))
+    points = list(_installed(_places())[group])
     listed = os.environ.get(_PLUGINS)
     if listed is None:
         return points
     wanted = {name.strip() for name in listed.split(",")}
     return [point for point in points if point.dist is not None and point.dist.name in wanted]
+
+
+@lru_cache(maxsize=1)
+def _installed(places: tuple[tuple[str, int], ...]) -> dict[str, EntryPoints]:
+    """Look into every distribution, once for as long as `places` stay as they are."""
+    del places
+    found = entry_points()
+    return {group: found.select(group=group) for group in GROUPS}
+
+
+def _places() -> tuple[tuple[str, int], ...]:
+    """Return where distributions are, and when one was last put there or taken away."""
+    return tuple((name, _changed(Path(name))) for name in sys.path)
+
+
+def _changed(place: Path) -> int:
+    try:
+        return place.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _load(point: EntryPoint) -> object:

@@ -6,7 +6,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib import metadata
 from typing import TYPE_CHECKING, cast
 
 from .commands import GROUPS, ROOT, find_command, overview
@@ -46,6 +45,8 @@ def run(argv: Sequence[str]) -> int:
         sys.stdout.write(overview())
         return 0 if words else USAGE
     if words[0] == "--version":
+        from importlib import metadata
+
         sys.stdout.write(metadata.version("benchflow") + "\n")
         return 0
     try:

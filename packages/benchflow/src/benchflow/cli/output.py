@@ -18,7 +18,28 @@ def print_json(data: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """Print rows under a header, or `empty` on standard error when there are none."""
+    """Print rows under a header, or `empty` on standard error when there are none.
+
+    A pipe gets a line for each row, in columns with two spaces between.
+    """
+    shown = list(rows)
+    if not shown:
+        note(empty)
+    elif sys.stdout.isatty():
+        _print_styled(columns, shown)
+    else:
+        _print_plain([columns, *shown])
+
+
+def _print_plain(rows: Sequence[Sequence[object]]) -> None:
+    cells = [[printable(str(cell)).replace("\n", "\\n") for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        sys.stdout.write("  ".join(padded).rstrip() + "\n")
+
+
+def _print_styled(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -27,10 +48,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
     for row in rows:
         # Text, not markup: what an agent or a task wrote must not style our terminal.
         table.add_row(*(cell if isinstance(cell, Text) else visible(str(cell)) for cell in row))
-    if table.row_count:
-        stdout().print(table)
-    else:
-        note(empty)
+    stdout().print(table)
 
 
 def note(message: str) -> None:
@@ -43,14 +61,14 @@ def stdout() -> "Console":
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else 400
-    return Console(highlight=False, soft_wrap=True, width=width)
+    return Console(highlight=False, emoji=False, soft_wrap=True, width=width)
 
 
 def stderr() -> "Console":
     """Return the console for progress."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, emoji=False)
 
 
 def visible(text: str) -> str:

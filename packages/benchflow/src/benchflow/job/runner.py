@@ -72,7 +72,7 @@ async def run_job(options: JobOptions, *, listener: JobListener | None = None) -
         listener.planned(slots, len(slots) - len(todo))
     try:
         async with open_provider(options.run) as provider:
-            await provider.capabilities()
+            await provider.ready()
             epoch = f"{time.time_ns() // 1_000_000}-{os.getpid()}"
             tried = Counter(record.slot or "" for record in all_records(directory))
             await _Job(options, provider, directory, listener, tried, epoch).run(todo)

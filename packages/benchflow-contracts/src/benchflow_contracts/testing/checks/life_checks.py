@@ -69,6 +69,15 @@ async def _records(subject: SandboxSubject, key: str) -> list[SandboxRecord]:
 
 
 @promise()
+async def who_makes_sandboxes_is_ready(subject: SandboxSubject) -> None:
+    """`ready()` finds nothing in the way where `create` works, and may be repeated."""
+    await _still_works(subject)
+    await subject.provider.ready()
+    await subject.provider.ready()
+    await _still_works(subject)
+
+
+@promise()
 async def sandboxes_have_ids_and_specs_of_their_own(subject: SandboxSubject) -> None:
     """No two ids are equal, and `spec` is what was asked for."""
     spec = subject.specified(env={"A": "1"})
@@ -275,6 +284,7 @@ async def closing_the_provider_leaves_no_sandbox(subject: SandboxSubject) -> Non
 
 
 LIFE_CHECKS: tuple[SandboxCheck, ...] = (
+    who_makes_sandboxes_is_ready,
     sandboxes_have_ids_and_specs_of_their_own,
     labels_show_in_the_records,
     teardown_may_be_repeated,

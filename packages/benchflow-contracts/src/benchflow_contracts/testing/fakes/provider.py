@@ -50,7 +50,7 @@ FAKE_WITHOUT_LIVE = FAKE_CAPABILITIES.model_copy(
 class FakeSandboxProvider:
     """Makes fake sandboxes, records what is done to them, and breaks on demand.
 
-    `log` holds each operation in order as (operation, sandbox id), with `create`,
+    `log` holds each operation in order as (operation, sandbox id), with `ready`, `create`,
     `discard`, `exec`, `spawn`, `attach`, `upload`, `download`, `expose_port`, `freeze`,
     `thaw`, `switch_network`, `switch_user`, `snapshot`, `restore`, `save`, `load` and
     `teardown`; `faults` is keyed by the same names, and by `snapshot:live` and `create:live`
@@ -105,6 +105,11 @@ class FakeSandboxProvider:
     def operations(self) -> list[str]:
         """The names of `log` alone."""
         return [operation for operation, _ in self.log]
+
+    async def ready(self) -> None:
+        """Break when told to: `faults` and `log` know it as `ready`."""
+        await self.faults.strike("ready")
+        self.record("ready", self.name)
 
     async def capabilities(self) -> SandboxCapabilities:
         """Return what this fake was told that it can do."""

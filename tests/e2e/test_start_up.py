@@ -1,0 +1,61 @@
+"""What a whole process of `bench` loads: what a rollout does not use is not imported."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from benchflow.scaffold import write_task
+
+LOADED = """
+import sys
+from benchflow.cli.entry import run
+
+code = run(sys.argv[1:])
+print("loaded", *sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
+sys.exit(code)
+"""
+NOBODY = {"acp", "aiohttp", "httpx", "jinja2", "mkdocs", "rich", "yaml"}
+"""Of agents that speak, of recorded model calls, of judges, of terminals and of compose files."""
+DOCKER = {"benchflow_sandbox_docker", "docker", "requests", "urllib3"}
+
+
+def loaded_by_a_job(cwd: Path, sandbox: str) -> set[str]:
+    """Run the tasks below `cwd` by the oracle; return the packages that this imported."""
+    command = ["eval", "create", "--tasks-dir", "tasks", "--sandbox", sandbox]
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, *command],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.splitlines()[-1].split())
+
+
+def test_an_oracle_in_a_local_sandbox_loads_no_engine_and_no_protocol(tmp_path: Path) -> None:
+    write_task(tmp_path / "tasks" / "one")
+    loaded = loaded_by_a_job(tmp_path, "local")
+    assert "benchflow_sandbox_local" in loaded
+    assert not loaded & (NOBODY | DOCKER)
+
+
+@pytest.mark.timeout(300)
+def test_an_oracle_of_harbors_on_docker_loads_nothing_for_others(tmp_path: Path) -> None:
+    image = os.environ["BENCHFLOW_DOCKER_IMAGE"]
+    for name, text in {
+        "task.toml": f'[environment]\ndocker_image = "{image}"\n',
+        "instruction.md": "Do nothing.\n",
+        "environment/README": "The image is in task.toml.\n",
+        "solution/solve.sh": "#!/bin/sh\ntrue\n",
+        "tests/test.sh": "#!/bin/sh\necho 1 > /logs/verifier/reward.txt\n",
+    }.items():
+        path = tmp_path / "tasks" / "nothing" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    loaded = loaded_by_a_job(tmp_path, "docker")
+    assert "benchflow_sandbox_docker" in loaded
+    assert not loaded & (NOBODY | {"benchflow_sandbox_local"})
