@@ -12,7 +12,8 @@ import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from benchflow_contracts.sandbox import Process, SandboxImage, SandboxSpec
+from benchflow_contracts.process import Process
+from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
 from benchflow_sandbox_local import LocalProvider
 from memory import own_memory
 from report import emit

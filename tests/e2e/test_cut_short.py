@@ -5,12 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from watching import until
 
 BENCH = Path(sys.executable).with_name("bench")
 DEADLINE = 120.0
@@ -31,20 +30,13 @@ def killed(bench: Any, tmp_path: Path) -> str:
         stderr=subprocess.DEVNULL,
     )
     try:
-        until("a kept checkpoint", lambda: any(tmp_path.glob("jobs/*/checkpoints/n0")))
+        until("a kept checkpoint", lambda: any(tmp_path.glob("jobs/*/checkpoints/n0")), DEADLINE)
     finally:
         os.kill(runner.pid, signal.SIGKILL)
         runner.wait()
     bench("sandbox", "prune")
     [kept] = bench("checkpoint", "list", "--json")
     return str(kept["rollout"])
-
-
-def until(what: str, condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, f"never saw: {what}"
-        time.sleep(0.02)
 
 
 def test_a_checkpoint_of_a_killed_runner_is_gone_on_from_and_scored(

@@ -7,12 +7,12 @@ from pathlib import Path
 DEADLINE = 60.0
 
 
-def until(what: str, condition: Callable[[], bool]) -> None:
+def until(what: str, condition: Callable[[], bool], seconds: float = DEADLINE) -> None:
     """Return when `condition` holds."""
-    end = time.monotonic() + DEADLINE
+    end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"never saw: {what}"
-        time.sleep(0.05)
+        time.sleep(0.02)
 
 
 def sleepers(mark: str) -> list[int]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import BinaryIO
 
-from benchflow_contracts.sandbox import ByteReader
+from benchflow_contracts.process import ByteReader
 
 _TAIL_BYTES = 4096
 

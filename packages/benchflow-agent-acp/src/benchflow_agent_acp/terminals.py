@@ -13,7 +13,7 @@ from acp.schema import (
     WaitForTerminalExitRequest,
 )
 from benchflow_contracts import Process, Sandbox, SandboxError
-from benchflow_contracts.sandbox import ByteReader
+from benchflow_contracts.process import ByteReader
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from .connection import INVALID_PARAMS, METHOD_NOT_FOUND, Connection

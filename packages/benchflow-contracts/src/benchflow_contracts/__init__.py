@@ -107,6 +107,7 @@ from .gateway import CallBudget, ModelApi, ModelCall, ModelGateway, ModelLine
 from .image import ImageRecipe, PullPolicy
 from .limits import ResourceKind, ResourceLimits
 from .node_state import NodeState
+from .process import ByteReader, ByteWriter, Process
 from .reward import (
     NO_REWARDS,
     TAMPERED,
@@ -119,8 +120,6 @@ from .reward import (
     VerifyResult,
 )
 from .sandbox import (
-    ByteReader,
-    ByteWriter,
     DialledSandbox,
     DigestedSandbox,
     Endpoint,
@@ -129,7 +128,6 @@ from .sandbox import (
     ModelEndpoint,
     Mount,
     NetworkMode,
-    Process,
     Sandbox,
     SandboxCapabilities,
     SandboxImage,

@@ -12,6 +12,7 @@ from ._model import Model
 from .container import ContainerOptions
 from .image import ImageRecipe
 from .limits import ResourceKind, ResourceLimits
+from .process import Process
 from .sandbox_record import ReapPolicy, SandboxRecord
 from .service import ServiceSpec
 
@@ -146,69 +147,6 @@ class Endpoint(Model):
     def url(self) -> str:
         """The endpoint as an HTTP base URL."""
         return f"http://{self.host}:{self.port}"
-
-
-class ByteReader(Protocol):
-    """The reading end of a pipe."""
-
-    async def read(self, max_bytes: int = 65536) -> bytes:
-        """Return at least one byte, or `b""` at the end of the stream."""
-        ...
-
-    def waiting(self) -> int:
-        """Count the bytes that `read` would return without waiting, wherever they lie.
-
-        A provider without live snapshots may return 0 at any time.
-        """
-        ...
-
-
-class ByteWriter(Protocol):
-    """The writing end of a pipe."""
-
-    async def write(self, data: bytes) -> None:
-        """Write all of `data`; raise `SandboxError` when the reader is gone."""
-        ...
-
-    async def aclose(self) -> None:
-        """Close this end, so that the reader sees the end. Idempotent."""
-        ...
-
-
-class Process(Protocol):
-    """A running process with live pipes, the leader of its own process group."""
-
-    @property
-    def id(self) -> str:
-        """Unique within the sandbox; the same in every child of a live snapshot."""
-        ...
-
-    @property
-    def stdin(self) -> ByteWriter:
-        """The pipe that the process reads."""
-        ...
-
-    @property
-    def stdout(self) -> ByteReader:
-        """The pipe that the process writes."""
-        ...
-
-    @property
-    def stderr(self) -> ByteReader:
-        """The pipe of its error output. Somebody must drain it."""
-        ...
-
-    async def wait(self) -> int:
-        """Return the exit code, as `ExecResult.exit_code` states it."""
-        ...
-
-    async def kill(self) -> None:
-        """Kill the whole process group. Returns when the leader is dead. Idempotent."""
-        ...
-
-    async def aclose(self) -> None:
-        """Kill when still running and release the pipes. Idempotent."""
-        ...
 
 
 @runtime_checkable

@@ -38,6 +38,10 @@ class ListedTask(Model):
         """Whether nothing speaks against running it here."""
         return not self.refusals
 
+    def refused(self, refusal: TaskRefusal) -> "ListedTask":
+        """Return it with one more refusal."""
+        return self.model_copy(update={"refusals": (*self.refusals, refusal)})
+
 
 class TaskAdapter(Protocol):
     """Reads tasks and datasets of another format."""

@@ -5,7 +5,7 @@ import secrets
 import signal
 
 from benchflow_contracts.errors import SandboxError
-from benchflow_contracts.sandbox import ByteReader, ByteWriter
+from benchflow_contracts.process import ByteReader, ByteWriter
 from benchflow_sandbox_native import InitError
 
 from .command import Command

@@ -8,11 +8,11 @@ from typing import Protocol
 
 from benchflow_contracts.compared import FileChanges
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
+from benchflow_contracts.process import Process
 from benchflow_contracts.sandbox import (
     Endpoint,
     ExecResult,
     NetworkMode,
-    Process,
     SandboxImage,
     SandboxSpec,
     SnapshotLevel,

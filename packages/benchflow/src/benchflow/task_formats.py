@@ -111,7 +111,7 @@ def _loaded(adapter: TaskAdapter, listed: Sequence[ListedTask]) -> FoundTasks:
             refused.append(task)
         elif task.id in tasks:
             reason = f"another task here is named {task.id!r} too"
-            refused.append(_refused(each, reason, "rename one of the two"))
+            refused.append(each.refused(TaskRefusal(reason=reason, hint="rename one of the two")))
         else:
             tasks[task.id] = task
     return FoundTasks(list(tasks.values()), refused)
@@ -124,18 +124,14 @@ def loaded(adapter: TaskAdapter, listed: ListedTask) -> Task | ListedTask:
     try:
         return _load(adapter, listed)
     except TaskError as error:
-        return _refused(listed, str(error.args[0]), error.hint, error.where)
+        why = TaskRefusal(reason=str(error.args[0]), hint=error.hint, where=error.where)
+        return listed.refused(why)
 
 
 def _load(adapter: TaskAdapter, listed: ListedTask) -> Task:
     if listed.path is None:
         raise TaskError(f"task {listed.name!r} has no directory here")
     return adapter.load_task(listed.path)
-
-
-def _refused(listed: ListedTask, reason: str, hint: str, where: str | None = None) -> ListedTask:
-    wrong = TaskRefusal(reason=reason, hint=hint, where=where)
-    return listed.model_copy(update={"refusals": (*listed.refusals, wrong)})
 
 
 def _error(refusals: Sequence[TaskRefusal]) -> TaskError:

@@ -103,5 +103,5 @@ def _bring(adapter: TaskAdapter, task: ListedTask, target: Path) -> ListedTask |
 
 
 def _refused(task: ListedTask, reason: str) -> ListedTask:
-    wrong = TaskRefusal(reason=reason, where=str(task.path), hint="repair the task at its source")
-    return task.model_copy(update={"refusals": (*task.refusals, wrong)})
+    hint = "repair the task at its source"
+    return task.refused(TaskRefusal(reason=reason, where=str(task.path), hint=hint))

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from benchflow_contracts.errors import SandboxError, SandboxTimeoutError
-from benchflow_contracts.sandbox import Process, SandboxImage, SandboxSpec
+from benchflow_contracts.process import Process
+from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
 
 from benchflow_sandbox_local.sandbox import LocalSandbox
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchflow_contracts.errors import SandboxError, SandboxTimeoutError, SandboxUnsupportedError
-from benchflow_contracts.sandbox import Process, Sandbox, SandboxImage, SandboxSpec
+from benchflow_contracts.process import Process
+from benchflow_contracts.sandbox import Sandbox, SandboxImage, SandboxSpec
 
 from benchflow_sandbox_local.box.checkpoint import MOST_ENTRIES
 

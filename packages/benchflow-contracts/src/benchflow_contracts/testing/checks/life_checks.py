@@ -7,7 +7,8 @@ from uuid import uuid4
 
 from benchflow_contracts.errors import SandboxError, SandboxLimitError, SandboxUnsupportedError
 from benchflow_contracts.limits import ResourceKind
-from benchflow_contracts.sandbox import ByteReader, Endpoint, NetworkMode
+from benchflow_contracts.process import ByteReader
+from benchflow_contracts.sandbox import Endpoint, NetworkMode
 from benchflow_contracts.sandbox_record import DEADLINE, ReapPolicy, SandboxRecord
 from benchflow_contracts.testing.check import (
     CheckSkippedError,

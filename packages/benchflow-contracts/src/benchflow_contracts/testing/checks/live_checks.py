@@ -9,7 +9,8 @@ from benchflow_contracts.errors import (
     SnapshotError,
     TransferError,
 )
-from benchflow_contracts.sandbox import Process, Sandbox
+from benchflow_contracts.process import Process
+from benchflow_contracts.sandbox import Sandbox
 from benchflow_contracts.testing.check import expect, expect_equal, expect_error, promise
 from benchflow_contracts.testing.sandbox_subject import (
     STILL_SEC,

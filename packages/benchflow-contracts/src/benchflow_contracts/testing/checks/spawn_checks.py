@@ -3,7 +3,7 @@
 import asyncio
 
 from benchflow_contracts.errors import SandboxError
-from benchflow_contracts.sandbox import ByteReader, ByteWriter
+from benchflow_contracts.process import ByteReader, ByteWriter
 from benchflow_contracts.testing.check import expect_equal, promise
 from benchflow_contracts.testing.sandbox_subject import TICKER, SandboxCheck, SandboxSubject, until
 

@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, UsageError
-from benchflow_contracts.sandbox import NetworkMode, Process, Sandbox
+from benchflow_contracts.process import Process
+from benchflow_contracts.sandbox import NetworkMode, Sandbox
 from benchflow_contracts.switched import SwitchedSandbox
 from benchflow_contracts.testing.check import (
     CheckSkippedError,

@@ -6,14 +6,9 @@ if TYPE_CHECKING:
     from benchflow_contracts.agent import Agent, Session
     from benchflow_contracts.environment import Environment, EnvironmentFactory
     from benchflow_contracts.gateway import ModelGateway, ModelLine
+    from benchflow_contracts.process import ByteReader, ByteWriter, Process
     from benchflow_contracts.reward import Reward
-    from benchflow_contracts.sandbox import (
-        ByteReader,
-        ByteWriter,
-        Process,
-        Sandbox,
-        SandboxProvider,
-    )
+    from benchflow_contracts.sandbox import Sandbox, SandboxProvider
     from benchflow_contracts.user import UserModel
 
     from .agent import FakeAgent

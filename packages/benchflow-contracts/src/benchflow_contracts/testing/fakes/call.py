@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchflow_contracts.errors import SnapshotError
-from benchflow_contracts.sandbox import ByteReader, ByteWriter, ExecResult
+from benchflow_contracts.process import ByteReader, ByteWriter
+from benchflow_contracts.sandbox import ExecResult
 
 if TYPE_CHECKING:
     from .program import FakeProgram

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from benchflow_contracts.sandbox import ByteWriter
+from benchflow_contracts.process import ByteWriter
 
 from .call import FakeStreams
 from .file_system import FakeFileSystem
