@@ -99,7 +99,9 @@ async def what_is_needed_is_waited_for(subject: SandboxSubject) -> None:
         "copy",
         f"cp /data/seed /data/copy; sleep 0.5; touch /data/ready; {_IDLE}",
         needs={"seed": "completed"},
-        health=ServiceHealth(test=("CMD-SHELL", "test -e /data/ready"), interval_sec=0.1),
+        health=ServiceHealth(
+            test=("CMD-SHELL", "test -e /data/ready"), interval_sec=0.1, retries=100
+        ),
         **own,
     )
     options = ContainerOptions(needs={"copy": "healthy"}, volumes={"/got": "shared"})
