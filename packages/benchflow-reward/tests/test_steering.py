@@ -42,6 +42,15 @@ def grade(path, change="added", links=None, tests=TESTS, **more):
         (f"{PYTHON}/x.pth", "added"),
         (f"{PYTHON}/_pytest/runner.py", "changed"),
         (f"{PYTHON}/pluggy/__init__.py", "added"),
+        ("/usr/lib/python3.11/sitecustomize/__init__.pyc", "added"),
+        ("/usr/lib/python3.11/json/decoder.cpython-311-x86_64-linux-gnu.so", "added"),
+        ("/usr/bin/python3.11._pth", "added"),
+        ("/root/python/bin/python3._pth", "added"),
+        ("/usr/pyvenv.cfg", "added"),
+        ("/usr/bin/pyvenv.cfg", "added"),
+        ("/usr/bin/pybuilddir.txt", "added"),
+        ("/usr/lib/x86_64-linux-gnu/libnss_nis.so.2", "added"),
+        ("/usr/local/lib/libsqlite3.so.0", "added"),
         ("/conftest.py", "added"),
         ("/usr/bin", "changed"),
     ],
@@ -50,11 +59,33 @@ def test_what_the_tests_use_is_tampered_with(path, change):
     assert grade(path, change) == "tampered"
 
 
+def test_a_note_that_keeps_pip_out_may_go():
+    assert grade("/usr/lib/python3.11/EXTERNALLY-MANAGED", "removed") is None
+
+
+@pytest.mark.parametrize(
+    ("path", "change"),
+    [
+        ("/opt/venv/bin/python3", "changed"),
+        ("/opt/venv/bin/pytest", "added"),
+        ("/opt/venv/pyvenv.cfg", "changed"),
+        ("/root/.local/bin/uvx", "added"),
+        ("/opt/tools/curl", "added"),
+    ],
+)
+def test_directories_that_an_image_has_on_its_path_are_the_tests(path, change):
+    own = f"/opt/venv/bin:/root/.local/bin/:/opt/tools:{PATH}"
+    rules = Steering.of(TESTS, DIRS, own, pinned=False)
+    assert rules.grade(path, change, {}) == "tampered"
+
+
 @pytest.mark.parametrize(
     "path",
     [
         "/usr/bin/vim",
         "/usr/lib/x86_64-linux-gnu/libjq.so.1",
+        "/usr/lib/x86_64-linux-gnu/libsqlite3.so.0.8.6",
+        "/opt/own-venv/pyvenv.cfg",
         "/usr/share/doc/jq/copyright",
         "/var/lib/dpkg/status",
         "/etc/nginx/nginx.conf",

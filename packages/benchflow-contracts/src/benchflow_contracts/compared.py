@@ -1,6 +1,7 @@
 """What a host knows of the files that changed in a sandbox."""
 
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol, runtime_checkable
 
 from .env_diff import FileDiff
@@ -24,7 +25,8 @@ class ComparedSandbox(Protocol):
     async def mark(self) -> None:
         """Take the files as they are now for what `changes` compares with.
 
-        Snapshots carry it: a sandbox made from one compares with the mark of the first.
+        Snapshots carry it, saved ones too: a sandbox made from one compares with the mark of the
+        first.
 
         Raises:
             SandboxUnsupportedError: Too much has been written already to be kept in mind, or
@@ -33,8 +35,21 @@ class ComparedSandbox(Protocol):
         """
         ...
 
+    def ours(self) -> AbstractAsyncContextManager[None]:
+        """Let what is written while it is held be no change, here and in what is made of it.
+
+        Nothing but what this holder starts may be alive at the beginning: whoever else is
+        there could write too. A path that had changed before stays a change.
+
+        Raises:
+            SandboxUnsupportedError: Something else is alive, or no mark holds; nothing is
+                taken.
+            SandboxError: It failed; what was written counts as a change.
+        """
+        ...
+
     async def changes(self) -> FileChanges:
-        """Return the absolute paths that are not as they were at the mark.
+        """Return the absolute paths that are neither as they were at the mark nor `ours`.
 
         Complete for what a snapshot holds: mounts are left out. A directory is named when
         it was made, removed, replaced or itself changed, not for what is in it. A file that

@@ -53,10 +53,10 @@ class Keeper:
         self._directory = directory
         self._owner = owner
         self.sources = sources
-        self.saver = Saver(engine, images, Seal(directory.parent / "seal"))
         self.disk = DiskCap(engine)
         self._written = Written(engine)
         self._volumes = Volumes(engine)
+        self.saver = Saver(engine, images, Seal(directory.parent / "seal"), self._written)
         self._sandboxes: dict[str, DockerSandbox] = {}
         self._labels: dict[str, Label] = {}
         self._facts: dict[str, Facts] = {}
@@ -231,6 +231,24 @@ class Keeper:
     async def changes(self, sandbox: DockerSandbox) -> FileChanges:
         """Return what was written since the mark, while the container stands still."""
         return await self._written.changes(sandbox.id, sandbox.machine.container)
+
+    async def prints(self, sandbox: DockerSandbox) -> Mapping[str, str]:
+        """Return prints of its files, which stand still, when nothing but our own runs there.
+
+        Raises:
+            SandboxUnsupportedError: Something else does, or there is no mark.
+        """
+        container = sandbox.machine.container
+        self._written.marked(sandbox.id)
+        if len((await self.engine.do("top", container))["Processes"]) != 1:
+            raise SandboxUnsupportedError(
+                f"sandbox {sandbox.id!r} has processes that could write beside its holder"
+            )
+        return await self._written.prints(sandbox.id, container)
+
+    async def take_for_ours(self, sandbox: DockerSandbox, before: Mapping[str, str]) -> None:
+        """Let what was written since `before` be no change, while the container stands still."""
+        await self._written.take_for_ours(sandbox.id, sandbox.machine.container, before)
 
     def _came_from(self, sandbox: DockerSandbox, image: SandboxImage) -> None:
         self._parents[sandbox.id] = image.ref

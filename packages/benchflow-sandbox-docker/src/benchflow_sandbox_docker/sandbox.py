@@ -71,6 +71,14 @@ class Keeper(Protocol):
         """Return what was written since the mark, while the container stands still."""
         ...
 
+    async def prints(self, sandbox: "DockerSandbox") -> Mapping[str, str]:
+        """Return prints of its files, which stand still, when nothing but our own runs there."""
+        ...
+
+    async def take_for_ours(self, sandbox: "DockerSandbox", before: Mapping[str, str]) -> None:
+        """Let what was written since `before` be no change, while the container stands still."""
+        ...
+
     async def restart(self, sandbox: "DockerSandbox", image: SandboxImage) -> None:
         """Remove the container; let the sandbox adopt another, made from `image`."""
         ...
@@ -271,6 +279,15 @@ class DockerSandbox:
     async def mark(self) -> None:
         """Take the files as they are now for what `changes` compares with."""
         await self._keeper.mark(self)
+
+    @asynccontextmanager
+    async def ours(self) -> AsyncGenerator[None, None]:
+        """Let what is written while it is held be no change."""
+        async with self._holding.hold(self.machine):
+            before = await self._keeper.prints(self)
+        yield
+        async with self._holding.hold(self.machine):
+            await self._keeper.take_for_ours(self, before)
 
     async def changes(self) -> FileChanges:
         """Return what is not as it was at the mark, from where the engine keeps the files."""

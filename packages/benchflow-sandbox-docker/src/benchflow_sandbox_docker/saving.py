@@ -17,11 +17,12 @@ from pydantic import Field, ValidationError
 from .engine import Engine
 from .images import Images
 from .labels import PROVIDER
+from .written import SavedMark, Written
 
 _NAME: Final = "snapshot.json"
 _TAR: Final = "image.tar"
 _CHUNK = 1 << 20
-_MAX_BYTES = 1 << 20
+_MAX_BYTES = 16 << 20
 
 
 class SavedImage(Model):
@@ -34,6 +35,8 @@ class SavedImage(Model):
     sha256: str
     """Of the tar, in hex."""
     size: int = Field(ge=0)
+    mark: SavedMark | None = None
+    """What its sandbox compared its files with."""
     seal: str = ""
     """The code of all the rest, by the store that saved it."""
 
@@ -50,10 +53,11 @@ class Saver:
     has written what it holds, so that only one that this store has sealed is shown to the engine.
     """
 
-    def __init__(self, engine: Engine, images: Images, seal: Seal) -> None:
+    def __init__(self, engine: Engine, images: Images, seal: Seal, written: Written) -> None:
         self._engine = engine
         self._images = images
         self._seal = seal
+        self._written = written
 
     async def save(self, image: SandboxImage, to: Path) -> None:
         """Write a snapshot to `to`, whole or not at all.
@@ -68,7 +72,8 @@ class Saver:
         made = half(to)
         try:
             digest, size = self._copy_out(name, made / _TAR, stop)
-            told = SavedImage(image=image, engine_id=name, sha256=digest, size=size)
+            mark = self._written.to_save(image.ref)
+            told = SavedImage(image=image, engine_id=name, sha256=digest, size=size, mark=mark)
             told = told.model_copy(update={"seal": self._seal.of(told.sealed_text)})
             write(made / _NAME, told.model_dump_json(indent=1))
             made.rename(to)
@@ -99,9 +104,11 @@ class Saver:
         try:
             there = await self._images.has(told.engine_id)
             await run(lambda stop: self._copy_in(saved / _TAR, told, stop))
-            return await self._images.take_over(told.engine_id, told.image, forget=not there)
+            image = await self._images.take_over(told.engine_id, told.image, forget=not there)
         except (OSError, SandboxError) as error:
             raise SnapshotError(f"cannot load {str(saved)!r}: {error}") from error
+        self._written.load(image.ref, told.mark)
+        return image
 
     def _read(self, saved: Path) -> SavedImage:
         path = saved / _NAME

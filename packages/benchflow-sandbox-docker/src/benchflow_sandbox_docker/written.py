@@ -6,10 +6,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
+from benchflow_contracts._model import Model
 from benchflow_contracts.compared import FileChanges
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError
 from benchflow_sandbox_core.comparison import Comparison
+from benchflow_sandbox_core.mark import saved, to_save, with_ours
 from benchflow_sandbox_core.thread import run
+from pydantic import Field
 
 from .engine import Engine
 
@@ -24,8 +27,15 @@ _OF_THE_ENGINE = "-init/diff"
 class Mark:
     """The files of one container when it was marked."""
 
-    base: frozenset[str]
-    """The directories of its image."""
+    layers: int
+    """How many of its image are below it."""
+    prints: Mapping[str, str]
+
+
+class SavedMark(Model):
+    """A mark as it is saved with an image."""
+
+    layers: int = Field(ge=0)
     prints: Mapping[str, str]
 
 
@@ -54,8 +64,8 @@ class Written:
                 hint="mark the sandbox that is made from the spec",
             )
         upper, lowers = await self._directories(container)
-        prints = await _compare([upper], lowers, Comparison.prints)
-        self._marks[sandbox] = Mark(frozenset(lowers), prints)
+        layers = sum(not each.endswith(_OF_THE_ENGINE) for each in lowers)
+        self._marks[sandbox] = Mark(layers, await _compare([upper], lowers, Comparison.prints))
 
     async def changes(self, sandbox: str, container: str) -> FileChanges:
         """Return what was written since the mark, while the container stands still.
@@ -63,15 +73,49 @@ class Written:
         Raises:
             SandboxUnsupportedError: Neither it nor one that it comes from was marked.
         """
-        mark = self._marks.get(sandbox)
-        if mark is None:
+        mark = self.marked(sandbox)
+        return await self._against(mark, container, lambda files: files.since(mark.prints))
+
+    async def prints(self, sandbox: str, container: str) -> Mapping[str, str]:
+        """Return prints of all that is not as in the image of the first of the line.
+
+        Raises:
+            SandboxUnsupportedError: Neither it nor one that it comes from was marked.
+        """
+        return await self._against(self.marked(sandbox), container, Comparison.prints)
+
+    async def take_for_ours(self, sandbox: str, container: str, before: Mapping[str, str]) -> None:
+        """Let the mark have what was written since the prints of `before` were taken."""
+        mark, now = self.marked(sandbox), await self.prints(sandbox, container)
+        self._marks[sandbox] = Mark(mark.layers, with_ours(mark.prints, before, now))
+
+    def marked(self, name: str) -> Mark:
+        """Return a mark; raise `SandboxUnsupportedError` when there is none."""
+        if name not in self._marks:
             raise SandboxUnsupportedError(
-                f"sandbox {sandbox!r} was never marked", hint="mark it before the agent comes"
+                f"sandbox {name!r} was never marked", hint="mark it before the agent comes"
             )
+        return self._marks[name]
+
+    def to_save(self, image: str) -> SavedMark | None:
+        """Return the mark of an image, if it has one that can be saved."""
+        mark = self._marks.get(image)
+        prints = None if mark is None else to_save(mark.prints)
+        if mark is None or prints is None:
+            return None
+        return SavedMark(layers=mark.layers, prints=prints)
+
+    def load(self, image: str, told: SavedMark | None) -> None:
+        """Let an image have a mark that was saved with it."""
+        if told is not None:
+            self._marks[image] = Mark(told.layers, saved(told.prints) or {})
+
+    async def _against(self, mark: Mark, container: str, work: Callable[[Comparison], T]) -> T:
         upper, lowers = await self._directories(container)
-        base = [each for each in lowers if each in mark.base or each.endswith(_OF_THE_ENGINE)]
-        between = [each for each in lowers if each not in base]
-        return await _compare([upper, *between], base, lambda files: files.since(mark.prints))
+        own = [each for each in lowers if each.endswith(_OF_THE_ENGINE)]
+        layers = [each for each in lowers if each not in own]
+        between = layers[: len(layers) - mark.layers]
+        return await _compare([upper, *between], [*own, *layers[len(between) :]], work)
 
     def carry(self, source: str, target: str) -> None:
         """Let an image have the mark of its sandbox, or a sandbox that of its image."""

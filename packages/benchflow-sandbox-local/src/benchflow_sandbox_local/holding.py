@@ -41,7 +41,7 @@ async def hold_stopped(init: int) -> AsyncGenerator[None, None]:
 
 def _all_stopped(init: int, stopped: set[int]) -> bool:
     settled = True
-    for pid in _members(init):
+    for pid in members(init):
         if pid not in stopped and _states(pid) <= _STOPPED:
             continue  # it was stopped before, by somebody inside: it stays so
         if pid not in stopped:
@@ -52,7 +52,8 @@ def _all_stopped(init: int, stopped: set[int]) -> bool:
     return settled
 
 
-def _members(init: int) -> list[int]:
+def members(init: int) -> list[int]:
+    """Return the numbers of all processes in the namespace of a first one, on the host."""
     namespace = os.readlink(f"/proc/{init}/ns/pid")  # noqa: PTH115 - not a path of files
     found: list[int] = []
     for name in os.listdir("/proc"):  # noqa: PTH208 - thousands of entries, names only

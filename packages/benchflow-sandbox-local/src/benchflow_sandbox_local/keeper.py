@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
-from benchflow_contracts.compared import FileChanges
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
 from benchflow_contracts.sandbox import Isolation, SandboxImage, SandboxSpec
 from benchflow_contracts.seal import Seal
@@ -46,6 +45,7 @@ from .store.labels import PROVIDER, Label, LabelStore
 from .store.layers import MAX_CHAIN, Family, Forked, Images, Layer, Sealed, hold, release
 from .store.reap import GROUP_PREFIX
 from .transfer.digest import Known
+from .written import Written
 
 _DEFAULT_DISK_MB = 2048
 
@@ -123,7 +123,8 @@ class Keeper:
         self._store.write(self._label(name, labels, group))
         layers = () if sealed is None else sealed.layers
         family = layers[0].family if layers else Family(f"f-{name}")
-        self._bodies[name] = Lineage(base, family, layers)
+        mark = None if sealed is None else sealed.mark
+        self._bodies[name] = Lineage(base, family, layers, mark)
         hold(layers)
         sandbox = self._new_sandbox(name, spec, group, base)
         if layers:
@@ -175,13 +176,9 @@ class Keeper:
         lowers = (*body.uppers(self._root)[1:], *body.base.lowers)
         return Place(body.family.name, body.box, body.family.size, lowers)
 
-    async def mark(self, sandbox: LocalSandbox) -> None:
-        """Remember what the box has written until now."""
-        await self._bodies[sandbox.id].mark(self._launcher, self._root)
-
-    async def changes(self, sandbox: LocalSandbox) -> FileChanges:
-        """Return what the box, or one that it was forked from, wrote since."""
-        return await self._bodies[sandbox.id].changes(self._launcher, self._root)
+    def written(self, sandbox: LocalSandbox) -> Written:
+        """Return what compares the files of a box with its mark."""
+        return Written(self._bodies[sandbox.id], self._launcher, self._root)
 
     async def _start(self, sandbox: LocalSandbox) -> Body:
         body, place = self._bodies[sandbox.id], self._new_place(sandbox)
@@ -332,7 +329,7 @@ class Keeper:
                 body.family.layers[layer.name] = layer
         finally:
             unpark(processes)
-        return Forked(body.base, layer, below, done.state)
+        return Forked(body.base, layer, below, done.state, body.mark)
 
     async def _come_back(
         self, sandbox: LocalSandbox, machine: Machine, layer: str, state: LiveState, *, held: bool
@@ -369,7 +366,7 @@ class Keeper:
             digest=digest,
             bytes=state.bytes,
         )
-        self.images.add(Sealed(image, forked.base, (layer, *forked.below), state))
+        self.images.add(Sealed(image, forked.base, (layer, *forked.below), state, mark=forked.mark))
         return image
 
     async def _keep_upper(self, forker: Forker, body: Lineage, name: str) -> Layer:
@@ -429,7 +426,7 @@ class Keeper:
             digest=layer.digest,
             bytes=layer.allowance,
         )
-        self.images.add(Sealed(image, body.base, layers))
+        self.images.add(Sealed(image, body.base, layers, mark=body.mark))
         return image
 
     async def restart(self, sandbox: LocalSandbox, image: SandboxImage) -> Body:
@@ -438,6 +435,7 @@ class Keeper:
         body = self._bodies[sandbox.id]
         await self._stop(body)
         before, body.layers, body.base = body.layers, sealed.layers, sealed.base
+        body.mark = sealed.mark
         hold(body.layers)
         await self._free(release(before))
         try:

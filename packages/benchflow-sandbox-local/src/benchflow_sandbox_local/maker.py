@@ -5,12 +5,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Protocol
 
-from benchflow_contracts.compared import FileChanges
 from benchflow_contracts.sandbox import SandboxImage
 
 from .body import Body
 from .live.dump import Dump
 from .store.layers import Forked
+from .written import Written
 
 if TYPE_CHECKING:
     from .sandbox import LocalSandbox
@@ -58,12 +58,12 @@ class Keeper(Protocol):
         """Kill the box and start it again from `image`."""
         ...
 
-    async def mark(self, sandbox: "LocalSandbox") -> None:
-        """Remember what the sandbox has written until now."""
-        ...
+    def written(self, sandbox: "LocalSandbox") -> Written:
+        """Return what compares the sandbox's files, while it stands still, with its mark.
 
-    async def changes(self, sandbox: "LocalSandbox") -> FileChanges:
-        """Return what the sandbox wrote since the mark, while it stands still."""
+        Raises:
+            SandboxUnsupportedError: What it writes is nowhere apart.
+        """
         ...
 
     async def remove(self, sandbox: "LocalSandbox") -> None:

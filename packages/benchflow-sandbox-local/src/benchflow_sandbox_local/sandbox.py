@@ -39,7 +39,7 @@ from benchflow_sandbox_core.thread import run
 from . import entrypoint
 from .body import Body
 from .cgroup.group import Group
-from .holding import hold_stopped
+from .holding import hold_stopped, members
 from .live.dump import Dump, HangUpError
 from .machine import Machine
 from .maker import During, Keeper
@@ -307,12 +307,31 @@ class LocalSandbox:
 
     async def mark(self) -> None:
         """Take the files as they are now for what `changes` compares with."""
-        await self._keeper.mark(self)
+        await self._keeper.written(self).mark()
+
+    @asynccontextmanager
+    async def ours(self) -> AsyncGenerator[None, None]:
+        """Let what is written while it is held be no change."""
+        written = self._keeper.written(self)
+        written.marked()
+        async with self.hold_for_seal():
+            if self._living() != [self.machine.pid]:
+                raise SandboxUnsupportedError(
+                    f"sandbox {self._name!r} has processes that could write beside its holder"
+                )
+            before = await written.prints()
+        yield
+        async with self.hold_for_seal():
+            await written.take_for_ours(before)
+
+    def _living(self) -> list[int]:
+        """Return the numbers of the processes inside, of which the first is always there."""
+        return self._group.members() or members(self.machine.pid)
 
     async def changes(self) -> FileChanges:
         """Return what is not as it was at the mark, from what the host has of the files."""
         async with self.hold_for_seal():
-            return await self._keeper.changes(self)
+            return await self._keeper.written(self).changes()
 
     async def socket_inside(self) -> socket.socket:
         """Return an unconnected TCP socket in the sandbox's network namespace."""

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError, SnapshotError
 from benchflow_contracts.seal import Seal
+from benchflow_sandbox_core.mark import saved as saved_mark
+from benchflow_sandbox_core.mark import to_save
 from benchflow_sandbox_core.whole import half, write
 
 from .launcher import Launcher, LauncherError
@@ -68,6 +70,7 @@ class Saver:
                 SavedLayer(bytes=layer.allowance, digest=layer.digest) for layer in sealed.layers
             ),
             live=None if sealed.live is None else SavedLive.of(sealed.live),
+            mark=to_save(sealed.mark),
         )
 
     def read(self, saved: Path) -> SavedSnapshot:
@@ -108,7 +111,8 @@ class Saver:
             raise
         ref = f"{owner}-{family.name}/{name or layers[0].name}"
         state = None if told.live is None or name is None else told.live.state(name, size)
-        return Sealed(told.image.model_copy(update={"ref": ref}), base, layers, state)
+        image = told.image.model_copy(update={"ref": ref})
+        return Sealed(image, base, layers, state, saved_mark(told.mark))
 
     async def _base(self, told: SavedSnapshot, base_of: BaseOf) -> Base:
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-from benchflow_contracts import Integrity, Model, SandboxProvider, Task
+from benchflow_contracts import Integrity, Model, SandboxProvider, Task, VerifyResult
 from benchflow_reward.cheats import Cheat
 
 from .options import RunOptions
@@ -31,7 +31,7 @@ class CheatOutcome(Model):
     integrity: Integrity | None = None
     verdict: Verdict
     """`won`: the full reward, and nothing says so. `flagged`: the full reward, and the
-    integrity report is not clean. `stopped`: no full reward, or none at all."""
+    integrity report names what did it. `stopped`: no full reward, or none at all."""
     error: str | None = None
     """Why there is no reward."""
 
@@ -74,16 +74,22 @@ async def _try(
     integrity = None if graded is None else graded.integrity
     reward = None if graded is None else graded.reward
     won = reward is not None and reward >= task.config.verifier.reward_range[1]
-    told: Verdict = "flagged" if integrity in {"suspicious", "tampered"} else "won"
     return CheatOutcome(
         cheat=cheat.name,
         attempt=cheat.attempt,
         stopped=cheat.stopped,
         reward=reward,
         integrity=integrity,
-        verdict=told if won else "stopped",
+        verdict="stopped" if not won else "flagged" if _is_told(graded) else "won",
         error=None if graded is None else graded.error,
     )
+
+
+def _is_told(graded: VerifyResult | None) -> bool:
+    """Whether the report names something. That shared grading is open to all is no news."""
+    if graded is None or graded.integrity in {None, "clean"}:
+        return False
+    return graded.integrity == "tampered" or bool(graded.meta["integrity"]["count"])
 
 
 def _write(directory: Path, cheat: Cheat) -> None:

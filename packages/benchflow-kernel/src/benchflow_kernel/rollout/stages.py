@@ -71,9 +71,10 @@ class Stages:
         """
         self._journal.phase(self._start.id, "setup")
         step = self._step(index)
-        if step.verifier.protocol == "harbor":
-            await self._clear(_HARBORS)
-        await self._make_ready(index, node)
+        async with self._world.ours():
+            if step.verifier.protocol == "harbor":
+                await self._clear(_HARBORS)
+            await self._make_ready(index, node)
 
     async def _make_ready(self, index: int, node: str) -> None:
         """Prepare a step; when it cannot be, `node` tells which one it was."""

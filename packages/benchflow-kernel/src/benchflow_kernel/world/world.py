@@ -1,7 +1,13 @@
 """A World: one sandbox, its environment and the sessions in it."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+    suppress,
+)
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -161,15 +167,33 @@ class World:
 
     async def mark(self) -> None:
         """Let the sandbox tell what the agents change from what the task brought."""
+        if (compared := self._compared) is not None:
+            with suppress(SandboxUnsupportedError):
+                async with within(self._plan.config.deadlines.start, "sandbox", "marking files"):
+                    await compared.mark()
+
+    @asynccontextmanager
+    async def ours(self) -> AsyncGenerator[None]:
+        """Let what the task brings while it is held be no change of an agent's.
+
+        It is one all the same where something that an agent left runs beside it: then nobody
+        can say whose it is.
+        """
+        async with AsyncExitStack() as stack:
+            if (compared := self._compared) is not None:
+                with suppress(SandboxUnsupportedError):
+                    await stack.enter_async_context(compared.ours())
+            yield
+
+    @property
+    def _compared(self) -> ComparedSandbox | None:
+        """The sandbox, if its files are compared for a verdict."""
         sandbox, task = self.sandbox, self._plan.task
         given = self._plan.config.isolation
         designs = {given} if given else {each.verifier.isolation for each in task.steps}
-        if "twin" in (designs or {task.config.verifier.isolation}) and isinstance(
-            sandbox, ComparedSandbox
-        ):
-            with suppress(SandboxUnsupportedError):
-                async with within(self._plan.config.deadlines.start, "sandbox", "marking files"):
-                    await sandbox.mark()
+        if (designs or {task.config.verifier.isolation}) == {"hermetic"}:
+            return None
+        return sandbox if isinstance(sandbox, ComparedSandbox) else None
 
     async def upload(self, local: Path, remote: str, user: str = "root") -> None:
         """Copy a file or directory of the task's in, within the deadline of the start."""

@@ -2,6 +2,7 @@
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from benchflow_contracts import VerifyResult
 
@@ -10,6 +11,7 @@ from benchflow_reward.live_node import LiveNode
 from .grading import bench_of, verdict
 from .grading_spec import grading_environment
 from .hooks import run_collect_hooks
+from .integrity import beside_the_agent, integrity_report, steering, told_by_host
 from .kept import keep_from
 
 
@@ -19,14 +21,38 @@ async def grade_shared(live: LiveNode) -> VerifyResult:
     Whatever the agent left (files, programs on its PATH, start-up files, daemons)
     is still there while the tests run, and while the reward is read. Only the
     task's `[verifier] env` is set. The exit code of test.sh is recorded only.
+
+    `meta["integrity"]` says what it changed before the tests came, as in a twin, and is never
+    `clean`: nobody sees what its processes do beside the tests.
     """
     grading_environment(live.task, "shared")
     with tempfile.TemporaryDirectory(prefix="bf-grading-") as name:
         scratch = Path(name)
         meta = await run_collect_hooks(live)
         await keep_from(live, scratch / "artifacts")
+        meta["integrity"] = await _integrity(live)
         await live.ready_for_tests()
         bench = bench_of(live.sandbox, live, "shared")
         await bench.place_tests(scratch)
         run = await bench.run(scratch)
         return await verdict(bench, run, live.log_dir, meta)
+
+
+async def _integrity(live: LiveNode) -> dict[str, Any]:
+    """Return the report on what the agent left, while it is still the agent's alone.
+
+    After the tests of an earlier step nobody knows whose a change is.
+    """
+    if any(verdict.grading == "shared" for verdict in _earlier(live)):
+        return beside_the_agent(None)
+    box, verifier = live.sandbox, live.task.config.verifier
+    changes = await told_by_host(box)
+    if changes is None:
+        return beside_the_agent(None)
+    rules = await steering(box, live.task.parts.tests, verifier)
+    user = verifier.user or box.spec.user
+    return beside_the_agent(await integrity_report(box, changes, rules, user=user))
+
+
+def _earlier(live: LiveNode) -> list[VerifyResult]:
+    return [verdict for node in live.node.path for verdict in node.results.values()]

@@ -1,6 +1,5 @@
 """Twin grading: in a copy of the final file system, with nothing of it running."""
 
-import asyncio
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -58,7 +57,7 @@ async def _integrity(
     live: LiveNode, spec: SandboxSpec, box: Sandbox, changes: FileChanges | None
 ) -> dict[str, Any]:
     verifier = live.task.config.verifier
-    rules = await asyncio.to_thread(steering, live.task.parts.tests, box.spec.workdir, verifier)
+    rules = await steering(box, live.task.parts.tests, verifier)
     user = verifier.user or box.spec.user
     if changes is not None:
         await _forget_bytecode(box, changes)

@@ -181,7 +181,7 @@ class GvisorKeeper(Keeper):
             digest=answer.message["digest"],
             bytes=state.bytes,
         )
-        self.images.add(Sealed(image, sealed.base, sealed.layers, state))
+        self.images.add(Sealed(image, sealed.base, sealed.layers, state, sealed.mark))
         await finish(self.discard(files))
         return image
 

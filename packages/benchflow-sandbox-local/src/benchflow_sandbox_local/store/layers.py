@@ -25,8 +25,6 @@ class Family:
     boxes: dict[str, int] = field(default_factory=dict[str, int])
     """Disk allowance in bytes of each box that lives or is being sealed."""
     layers: "dict[str, Layer]" = field(default_factory=dict[str, "Layer"])
-    mark: Mapping[str, str] | None = None
-    """Prints of what the root box had written when it was marked."""
 
     @property
     def size(self) -> int:
@@ -78,6 +76,8 @@ class Sealed:
     """Top first."""
     live: "LiveState | None" = None
     """The processes of a live image."""
+    mark: Mapping[str, str] | None = None
+    """What the box compared its files with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,7 @@ class Forked:
     below: tuple[Layer, ...]
     """What they lie on, top first."""
     live: "LiveState"
+    mark: Mapping[str, str] | None
 
 
 class Images:

@@ -1,6 +1,7 @@
 """A snapshot on disk: what `save` writes beside its files, and `load` believes."""
 
 import base64
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal, Self
 
@@ -76,6 +77,8 @@ class SavedSnapshot(Model):
     layers: tuple[SavedLayer, ...] = Field(min_length=1)
     """Top first."""
     live: SavedLive | None = None
+    mark: Mapping[str, str] | None = None
+    """What the box compared its files with; see `Written`."""
     seal: str = ""
     """The code of all the rest, by the store that saved it."""
 

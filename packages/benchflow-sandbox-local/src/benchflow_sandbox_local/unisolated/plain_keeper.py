@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from benchflow_contracts.compared import FileChanges
 from benchflow_contracts.errors import SandboxUnsupportedError
 from benchflow_contracts.sandbox import SandboxCapabilities, SandboxImage, SandboxSpec
 from benchflow_sandbox_core.image_config import ImageConfig
@@ -22,6 +21,7 @@ from benchflow_sandbox_local.maker import During
 from benchflow_sandbox_local.sandbox import LocalSandbox
 from benchflow_sandbox_local.store.labels import Label, LabelStore
 from benchflow_sandbox_local.store.layers import Forked
+from benchflow_sandbox_local.written import Written
 
 from .plain_sandbox import PlainBody, PlainSandbox
 
@@ -138,11 +138,7 @@ class PlainKeeper:
     async def discard(self, image: SandboxImage) -> None:
         """Do nothing: there are no snapshots."""
 
-    async def mark(self, sandbox: LocalSandbox) -> None:
-        """Refuse: what plain processes write is nowhere apart."""
-        raise _not_apart(sandbox)
-
-    async def changes(self, sandbox: LocalSandbox) -> FileChanges:
+    def written(self, sandbox: LocalSandbox) -> Written:
         """Refuse: what plain processes write is nowhere apart."""
         raise _not_apart(sandbox)
 

@@ -1,5 +1,9 @@
 """Checks of `ComparedSandbox`: what the host knows of the files that changed."""
 
+import shutil
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+
 from benchflow_contracts.compared import ComparedSandbox, FileChanges
 from benchflow_contracts.errors import SandboxUnsupportedError
 from benchflow_contracts.sandbox import Sandbox
@@ -14,6 +18,8 @@ from benchflow_contracts.testing.sandbox_subject import (
     SandboxSubject,
     lacks_snapshots,
 )
+
+from .saved_checks import save
 
 
 @promise()
@@ -58,12 +64,68 @@ async def a_child_compares_with_the_first_ones_mark(subject: SandboxSubject) -> 
             await expect_error(SandboxUnsupportedError, compared.mark(), "a mark of a child")
 
 
+@promise(lacks_snapshots)
+async def a_saved_snapshot_keeps_the_mark(subject: SandboxSubject) -> None:
+    """What is made from it once it is loaded compares with the mark of the first one."""
+    async with subject.box() as box:
+        await _marked(subject, box, "mkdir d; echo 1 > f; echo 1 > d/gone; echo 1 > d/odd%41")
+        await subject.output(box, "echo 2 > f; rm d/gone")
+        async with subject.sealed(box) as image:
+            saved = await save(subject, image)
+    loaded = await subject.provider.load(saved)
+    shutil.rmtree(saved)
+    async with subject.box(image=loaded) as child:
+        await subject.output(child, "echo 1 > d/new")
+        expect_equal(await _compared(child).changes(), _diff(subject), "what the line changed")
+    await subject.provider.discard(loaded)
+
+
+@promise()
+async def what_is_ours_is_no_change(subject: SandboxSubject) -> None:
+    """Nor is it one in what is made of it; what had changed before stays changed."""
+    async with subject.box() as box:
+        compared = await _marked(subject, box, "echo 1 > f; echo 1 > g")
+        await subject.output(box, "echo 2 > f")
+        async with _ours(compared):
+            await subject.output(box, "echo 3 > f; rm g; echo 1 > mine")
+        await subject.output(box, "echo 1 > new")
+        inside = subject.inside
+        expected = FileChanges(added=(inside("new"),), changed=(inside("f"),))
+        expect_equal(await compared.changes(), expected, "what changed since the mark")
+
+
+@promise()
+async def nothing_is_ours_beside_a_process_of_another(subject: SandboxSubject) -> None:
+    """It could write at the same time, and nobody could tell."""
+    async with subject.box() as box:
+        compared = await _marked(subject, box, "echo 1 > f")
+        other = await box.spawn(["cat"])
+        held = compared.ours()
+        await expect_error(SandboxUnsupportedError, held.__aenter__(), "ours beside a process")
+        await other.aclose()
+        await subject.output(box, "echo 2 > f")
+        changed = (subject.inside("f"),)
+        expect_equal((await compared.changes()).changed, changed, "what changed since the mark")
+
+
+@asynccontextmanager
+async def _ours(compared: ComparedSandbox) -> AsyncGenerator[None, None]:
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(compared.ours())
+        except SandboxUnsupportedError as error:
+            raise CheckSkippedError(f"nothing can be ours here: {error}") from error
+        yield
+
+
 @promise()
 async def a_sandbox_without_a_mark_says_so(subject: SandboxSubject) -> None:
     """Nothing is compared with a guess."""
     async with subject.box() as box:
         call = _compared(box).changes()
         await expect_error(SandboxUnsupportedError, call, "comparing without a mark")
+        held = _compared(box).ours()
+        await expect_error(SandboxUnsupportedError, held.__aenter__(), "ours without a mark")
 
 
 def _diff(subject: SandboxSubject) -> FileChanges:
@@ -94,5 +156,8 @@ COMPARED_CHECKS: tuple[SandboxCheck, ...] = (
     what_came_after_the_mark_is_named,
     where_links_lead_is_told,
     a_child_compares_with_the_first_ones_mark,
+    a_saved_snapshot_keeps_the_mark,
+    what_is_ours_is_no_change,
+    nothing_is_ours_beside_a_process_of_another,
     a_sandbox_without_a_mark_says_so,
 )

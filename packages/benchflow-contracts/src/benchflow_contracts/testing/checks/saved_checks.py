@@ -28,7 +28,7 @@ async def a_saved_snapshot_outlives_the_snapshot(subject: SandboxSubject) -> Non
     async with subject.box() as box:
         await subject.output(box, "echo kept > file; mkdir d; echo 1 > d/f")
         async with subject.sealed(box) as image:
-            saved = await _saved(subject, image)
+            saved = await save(subject, image)
         before = _digests(saved)
         images = [await subject.provider.load(saved) for _ in range(2)]
         expect_equal(_digests(saved), before, "what was saved, after loading")
@@ -48,7 +48,7 @@ async def a_saved_live_snapshot_goes_on(subject: SandboxSubject) -> None:
         await box.exec(f"({TICKER}) </dev/null >/dev/null 2>&1 & echo started")
         before = await subject.moves_on(box)
         async with subject.sealed(box, "live") as image:
-            saved = await _saved(subject, image)
+            saved = await save(subject, image)
     loaded = await subject.provider.load(saved)
     expect_equal(loaded.level, "live", "the level")
     async with subject.box(image=loaded) as child:
@@ -65,7 +65,7 @@ async def a_changed_saved_snapshot_is_refused(subject: SandboxSubject) -> None:
         await subject.put(box, "file", b"content " * 4096)
         async with subject.sealed(box) as image:
             for change in (_flip, _cut):
-                saved = await _saved(subject, image)
+                saved = await save(subject, image)
                 change(max(_files(saved), key=lambda path: path.stat().st_size))
                 await expect_error(SnapshotError, subject.provider.load(saved), "a changed one")
                 shutil.rmtree(saved)
@@ -82,14 +82,15 @@ async def what_was_never_saved_is_not_loaded(subject: SandboxSubject) -> None:
 async def an_unknown_snapshot_is_not_saved(subject: SandboxSubject) -> None:
     """Saving a discarded one is a SnapshotError, and nothing is at the target."""
     async with subject.box() as box, subject.sealed(box) as image:
-        shutil.rmtree(await _saved(subject, image))
+        shutil.rmtree(await save(subject, image))
         await subject.provider.discard(image)
         to = subject.fresh()
         await expect_error(SnapshotError, subject.provider.save(image, to), "a discarded one")
         expect(not to.exists(), "something is at the target")
 
 
-async def _saved(subject: SandboxSubject, image: SandboxImage) -> Path:
+async def save(subject: SandboxSubject, image: SandboxImage) -> Path:
+    """Save an image to a new directory; skip the check where nothing is saved."""
     saved = subject.fresh()
     try:
         await subject.provider.save(image, saved)

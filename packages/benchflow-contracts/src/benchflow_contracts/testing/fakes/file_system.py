@@ -202,7 +202,28 @@ class FakeFileSystem:
 
     def mark(self) -> None:
         """Keep what is there now for `changes`; every copy keeps it too."""
-        self._marked = {path: copy(entry) for path, entry in self._entries.items()}
+        self._marked = self.prints()
+
+    def prints(self) -> dict[str, FakeEntry]:
+        """Return what is there now."""
+        return {path: copy(entry) for path, entry in self._entries.items()}
+
+    def take_for_ours(self, before: dict[str, FakeEntry]) -> None:
+        """Let what is not as `before` be no change, but where it was one then."""
+        marked, now = dict(self._marked or {}), self.prints()
+        for path in before.keys() | now.keys():
+            if before.get(path) != marked.get(path) or now.get(path) == before.get(path):
+                continue
+            if path in now:
+                marked[path] = now[path]
+            else:
+                del marked[path]
+        self._marked = marked
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether there was a mark."""
+        return self._marked is not None
 
     def changes(self) -> FileChanges | None:
         """Return what is not as it was at the mark; `None` when there was none."""

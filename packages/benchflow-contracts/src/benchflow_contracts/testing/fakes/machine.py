@@ -53,6 +53,12 @@ class FakeMachine:
         self.groups = [group for group in self.groups if group.alive]
         self.processes = {k: p for k, p in self.processes.items() if p.group.alive}
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a process is left."""
+        self.prune()
+        return bool(self.groups)
+
     async def halt(self) -> None:
         """End every process."""
         groups, self.groups = self.groups, []

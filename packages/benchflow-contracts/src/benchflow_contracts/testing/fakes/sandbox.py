@@ -205,6 +205,17 @@ class FakeSandbox:
             raise SandboxUnsupportedError(f"sandbox {self.id!r} was made from a snapshot")
         self.files.mark()
 
+    @asynccontextmanager
+    async def ours(self) -> AsyncGenerator[None, None]:
+        """Let what is written while it is held be no change."""
+        await self._begin("ours")
+        await asyncio.sleep(0)  # what has ended is let go of in a turn of its own
+        if not self.files.is_marked or self.machine.is_busy:
+            raise SandboxUnsupportedError(f"sandbox {self.id!r} cannot tell who writes")
+        before = self.files.prints()
+        yield
+        self.files.take_for_ours(before)
+
     async def changes(self) -> FileChanges:
         """Return what is not as it was at the mark."""
         await self._begin("changes")

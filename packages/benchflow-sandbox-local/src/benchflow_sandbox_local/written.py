@@ -1,0 +1,83 @@
+"""What a box wrote, where the launcher keeps it."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from benchflow_contracts.compared import FileChanges
+from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError
+from benchflow_sandbox_core.comparison import Comparison
+from benchflow_sandbox_core.mark import with_ours
+from benchflow_sandbox_core.thread import run
+
+from .launcher import Launcher
+from .lineage import Lineage
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Compares a box, while it stands still, with the mark of the first of its line."""
+
+    lineage: Lineage
+    launcher: Launcher
+    root: str
+
+    async def mark(self) -> None:
+        """Remember what was written until now, for this box and all that are made of it.
+
+        Raises:
+            SandboxUnsupportedError: It was made from another, which may have a mark.
+            SandboxError: The files cannot be read.
+        """
+        if self.lineage.layers:
+            raise SandboxUnsupportedError(
+                "a sandbox from a snapshot compares with the mark of its first one",
+                hint="mark the sandbox that is made from the spec",
+            )
+        self.lineage.mark = await self.prints()
+
+    async def prints(self) -> Mapping[str, str]:
+        """Return prints of all that is not as in the base."""
+        return await self._compare(Comparison.prints)
+
+    async def take_for_ours(self, before: Mapping[str, str]) -> None:
+        """Let the mark have what was written since the prints of `before` were taken."""
+        self.lineage.mark = with_ours(self.marked(), before, await self.prints())
+
+    def marked(self) -> Mapping[str, str]:
+        """Return the mark; raise `SandboxUnsupportedError` when there is none."""
+        mark = self.lineage.mark
+        if mark is None:
+            raise SandboxUnsupportedError(
+                "nothing was marked: the changes since then are not known",
+                hint="mark a sandbox before the agent comes",
+            )
+        return mark
+
+    async def changes(self) -> FileChanges:
+        """Return what was written since the mark.
+
+        Raises:
+            SandboxUnsupportedError: There is no mark.
+            SandboxError: The files cannot be read.
+        """
+        mark = self.marked()
+        return await self._compare(lambda comparison: comparison.since(mark))
+
+    async def _compare(self, work: Callable[[Comparison], T]) -> T:
+        uppers = self.lineage.uppers(self.root)
+        directories = [*uppers, *self.lineage.base.lowers]
+        try:
+            answer = await self.launcher.ask("open", directories=directories)
+            opaque, mine = answer.message["opaque"], len(uppers)
+            comparison = Comparison(answer.fds[:mine], answer.fds[mine:], opaque)
+            try:
+                return await run(lambda _: work(comparison))
+            finally:
+                for fd in answer.fds:
+                    os.close(fd)
+        except OSError as error:
+            raise SandboxError(f"the files of a box cannot be compared: {error}") from error
