@@ -312,21 +312,12 @@ class LocalSandbox:
     @asynccontextmanager
     async def ours(self) -> AsyncGenerator[None, None]:
         """Let what is written while it is held be no change."""
-        written = self._keeper.written(self)
-        written.marked()
-        async with self.hold_for_seal():
-            if self._living() != [self.machine.pid]:
-                raise SandboxUnsupportedError(
-                    f"sandbox {self._name!r} has processes that could write beside its holder"
-                )
-            before = await written.prints()
-        yield
-        async with self.hold_for_seal():
-            await written.take_for_ours(before)
+        async with self._keeper.written(self).ours(self.hold_for_seal, self._is_alone):
+            yield
 
-    def _living(self) -> list[int]:
-        """Return the numbers of the processes inside, of which the first is always there."""
-        return self._group.members() or members(self.machine.pid)
+    def _is_alone(self) -> bool:
+        first = self.machine.pid
+        return (self._group.members() or members(first)) == [first]
 
     async def changes(self) -> FileChanges:
         """Return what is not as it was at the mark, from what the host has of the files."""

@@ -1,7 +1,8 @@
 """What a box wrote, where the launcher keeps it."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -37,18 +38,29 @@ class Written:
                 "a sandbox from a snapshot compares with the mark of its first one",
                 hint="mark the sandbox that is made from the spec",
             )
-        self.lineage.mark = await self.prints()
+        self.lineage.mark = await self._prints()
 
-    async def prints(self) -> Mapping[str, str]:
-        """Return prints of all that is not as in the base."""
+    @asynccontextmanager
+    async def ours(
+        self, hold: Callable[[], AbstractAsyncContextManager[None]], is_alone: Callable[[], bool]
+    ) -> AsyncGenerator[None, None]:
+        """Let the mark have what is written meanwhile.
+
+        `hold` keeps the box still; `is_alone` says whether nothing but its first process lives.
+        """
+        self._marked()
+        async with hold():
+            if not is_alone():
+                raise SandboxUnsupportedError("the box has processes that could write, too")
+            before = await self._prints()
+        yield
+        async with hold():
+            self.lineage.mark = with_ours(self._marked(), before, await self._prints())
+
+    async def _prints(self) -> Mapping[str, str]:
         return await self._compare(Comparison.prints)
 
-    async def take_for_ours(self, before: Mapping[str, str]) -> None:
-        """Let the mark have what was written since the prints of `before` were taken."""
-        self.lineage.mark = with_ours(self.marked(), before, await self.prints())
-
-    def marked(self) -> Mapping[str, str]:
-        """Return the mark; raise `SandboxUnsupportedError` when there is none."""
+    def _marked(self) -> Mapping[str, str]:
         mark = self.lineage.mark
         if mark is None:
             raise SandboxUnsupportedError(
@@ -64,7 +76,7 @@ class Written:
             SandboxUnsupportedError: There is no mark.
             SandboxError: The files cannot be read.
         """
-        mark = self.marked()
+        mark = self._marked()
         return await self._compare(lambda comparison: comparison.since(mark))
 
     async def _compare(self, work: Callable[[Comparison], T]) -> T:
