@@ -39,7 +39,7 @@ from benchflow_sandbox_core.thread import run
 from . import entrypoint
 from .body import Body
 from .cgroup.group import Group
-from .holding import hold_stopped, members
+from .holding import hold_stopped
 from .live.dump import Dump, HangUpError
 from .machine import Machine
 from .maker import During, Keeper
@@ -312,12 +312,9 @@ class LocalSandbox:
     @asynccontextmanager
     async def ours(self) -> AsyncGenerator[None, None]:
         """Let what is written while it is held be no change."""
-        async with self._keeper.written(self).ours(self.hold_for_seal, self._is_alone):
+        written = self._keeper.written(self)
+        async with written.ours(self.hold_for_seal, self._group, self.machine.pid):
             yield
-
-    def _is_alone(self) -> bool:
-        first = self.machine.pid
-        return (self._group.members() or members(first)) == [first]
 
     async def changes(self) -> FileChanges:
         """Return what is not as it was at the mark, from what the host has of the files."""

@@ -12,6 +12,8 @@ from benchflow_sandbox_core.comparison import Comparison
 from benchflow_sandbox_core.mark import with_ours
 from benchflow_sandbox_core.thread import run
 
+from .cgroup.group import Group
+from .holding import members
 from .launcher import Launcher
 from .lineage import Lineage
 
@@ -25,6 +27,8 @@ class Written:
     lineage: Lineage
     launcher: Launcher
     root: str
+    counts: bool = True
+    """Whether the processes of the box are the host's, so that it is known when there is none."""
 
     async def mark(self) -> None:
         """Remember what was written until now, for this box and all that are made of it.
@@ -42,15 +46,15 @@ class Written:
 
     @asynccontextmanager
     async def ours(
-        self, hold: Callable[[], AbstractAsyncContextManager[None]], is_alone: Callable[[], bool]
+        self, hold: Callable[[], AbstractAsyncContextManager[None]], group: Group, first: int
     ) -> AsyncGenerator[None, None]:
         """Let the mark have what is written meanwhile.
 
-        `hold` keeps the box still; `is_alone` says whether nothing but its first process lives.
+        `hold` keeps the box still, in whose `group` only its `first` process may live.
         """
         self._marked()
         async with hold():
-            if not is_alone():
+            if not self.counts or (group.members() or members(first)) != [first]:
                 raise SandboxUnsupportedError("the box has processes that could write, too")
             before = await self._prints()
         yield

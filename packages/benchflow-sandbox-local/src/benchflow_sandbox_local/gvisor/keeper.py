@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from benchflow_sandbox_local.rootfs.base import Base
 from benchflow_sandbox_local.sandbox import LocalSandbox
 from benchflow_sandbox_local.store.labels import PROVIDER, LabelStore
 from benchflow_sandbox_local.store.layers import Sealed
+from benchflow_sandbox_local.written import Written
 
 from .engine import GvisorEngine
 from .group import GvisorGroup
@@ -184,6 +186,10 @@ class GvisorKeeper(Keeper):
         self.images.add(Sealed(image, sealed.base, sealed.layers, state, sealed.mark))
         await finish(self.discard(files))
         return image
+
+    def written(self, sandbox: LocalSandbox) -> Written:
+        """Return what compares the files of a box, whose processes are not the host's to count."""
+        return replace(super().written(sandbox), counts=False)
 
     async def _forget_state(self, state: LiveState) -> None:
         await self._launcher.ask("forget", image=state.name)

@@ -119,9 +119,6 @@ class GvisorSandbox(LocalSandbox):
         del paths, max_bytes
         raise SandboxUnsupportedError("files of a gVisor box cannot be read while it runs")
 
-    def _is_alone(self) -> bool:
-        return False  # its processes are not the host's: nobody can say that there is none
-
     async def _fork_after(self, during: During) -> SandboxImage:
         async with self._freezer.hold():
             await during()
