@@ -13,5 +13,7 @@ def test_the_provider_keeps_every_promise_of_the_contract(with_provider, image):
     assert {r.reason for r in results if r.status == "skipped"} <= {
         "capabilities: no live snapshots",
         "capabilities: no disk limit",
+        "capabilities: there are builds",
+        "capabilities: there are services",
         "every network mode is supported",
     }
