@@ -104,6 +104,18 @@ def test_variables_of_a_document_are_resolved_and_its_quotes_stay():
     assert words.document("'$A' \"${B:-2}\" \\$A \\\\ `") == "'1' \"2\" $A \\ `"
 
 
+def test_what_only_a_shell_knows_is_nothing_in_a_document_and_defaults_nest():
+    words = Words({"A": "1"}, "here")
+    assert words.document("[$1$@$?] $. ${B:-${A}\"$A\"} ${A:+'x'}") == "[] $. 1\"1\" 'x'"
+
+
+@pytest.mark.parametrize("first", ["\t#!/bin/x", " #!/bin/x"])
+def test_an_interpreter_is_named_at_the_very_beginning(first):
+    (one,) = Dockerfile.parse(f"RUN <<-EOF\n{first}\n\tEOF".encode()).instructions
+    script = f"{first}\n".lstrip("\t")
+    assert command(one.text, one.documents, ("sh", "-c"), "here") == ("sh", "-c", script)
+
+
 @given(st.text("<-EOF'\"$\\ \t\r\n#!/x", max_size=80))
 def test_any_document_is_read_or_a_typed_error(text):
     try:

@@ -31,14 +31,14 @@ FROM golang:1 as golang:1
 """
 
 
-def lowered(text, **bases):
+def lowered(text, args=(), **bases):
     file = Dockerfile.parse(text.encode())
-    lowering = Lowering(file, "Dockerfile", "beside:1", bases)
+    lowering = Lowering(file, "Dockerfile", "beside:1", dict(args), bases)
     return lowering, lowering.text(text)
 
 
 def test_images_are_told_from_stages_and_arguments_resolved():
-    found = Stages(Dockerfile.parse(TEXT.encode()), "Dockerfile", {}).images()
+    found = Stages(Dockerfile.parse(TEXT.encode()), "Dockerfile", {}, {}).images()
     assert found == ["golang:1", "debian:12-slim", "tool/one:2", "tool:3"]
 
 

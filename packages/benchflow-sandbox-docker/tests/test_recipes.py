@@ -67,6 +67,30 @@ def test_an_image_is_made_up_to_a_stage_and_with_the_arguments_it_is_given(
     assert with_provider(test) == ["this\n", "that\n"]
 
 
+def test_here_documents_hold_the_arguments_that_a_build_is_given(with_provider, recipe, image):
+    text = """RUN <<EOF
+mkdir /made
+EOF
+ARG WHAT=default
+ARG BEFORE
+COPY <<EOF /made/file
+$WHAT $BEFORE $UNSAID
+EOF
+FROM scratch
+"""
+    plain = recipe(text, base="${BASE} AS first")
+    dockerfile = plain.context / "Dockerfile"
+    dockerfile.write_text(f"ARG BASE=none\nARG BEFORE=1\n{dockerfile.read_text()}")
+    args = (("BASE", image), ("WHAT", "given"), ("UNSAID", "x"))
+    asked = plain.model_copy(update={"args": args, "target": "first"})
+
+    async def test(provider):
+        box = await provider.create(SandboxSpec(recipe=asked))
+        return (await box.exec("cat /made/file")).stdout
+
+    assert with_provider(test) == "given 1 \n"
+
+
 def test_eight_that_ask_at_once_get_one_image_and_a_change_makes_another(
     with_provider, recipe, builds, tmp_path
 ):

@@ -52,9 +52,9 @@ def context(tmp_path):
 def built(with_provider, context, images):
     """Run an async test against a box of a Dockerfile."""
 
-    def run(dockerfile, test, timeout_sec=60, **spec):
+    def run(dockerfile, test, timeout_sec=60, args=(), **spec):
         (context / "Dockerfile").write_text(dockerfile)
-        recipe = ImageRecipe(context=context, timeout_sec=timeout_sec)
+        recipe = ImageRecipe(context=context, args=args, timeout_sec=timeout_sec)
         asked = {"user": "", "workdir": "", "image_search": (str(images),), **spec}
 
         async def main(provider):
@@ -126,6 +126,24 @@ second
         "echo $(stat -c %a /text /files/first); ls /dev/shm"
     )
     built(dockerfile, shows(command, said + files))
+
+
+def test_arguments_that_a_build_is_given_are_those_that_it_declares(built):
+    dockerfile = """ARG BASE=none
+ARG BEFORE=1
+FROM $BASE AS first
+ARG WHAT=default
+ARG BEFORE
+ARG OWN=own
+RUN echo "$WHAT $BEFORE $OWN $UNSAID" >/made
+FROM first
+COPY <<EOF /text
+$WHAT $UNSAID
+EOF
+"""
+    args = (("BASE", "tiny"), ("WHAT", "given"), ("UNSAID", "x"))
+    built(dockerfile, shows("cat /made /text", "given 1 own \ngiven \n"), args=args)
+    built(dockerfile, shows("cat /text", "other \n"), args=(("BASE", "tiny"), ("WHAT", "other")))
 
 
 def test_what_is_mounted_is_seen_by_its_instruction_and_in_no_layer(built, context):

@@ -133,6 +133,12 @@ def _instruction(
         raise TaskError(f"{word[:40]} says nothing", where=where)
     array = _array(rest)
     documents = list[Heredoc]()
+    if word == "ONBUILD" and begun(rest, where):
+        raise SandboxUnsupportedError(
+            "ONBUILD with a here-document is not interpreted",
+            where=where,
+            hint="write the instruction without one",
+        )
     if word in _DOCUMENTED and array is None:
         for document in begun(rest, where):
             whole_document, last = read(document, following, where)

@@ -58,7 +58,8 @@ def begun_by(word: str, where: str) -> Heredoc | None:
             where=where,
             hint="write a word such as EOF",
         )
-    return Heredoc(name, "", expands=name == match[2], chomps=bool(match[1]))
+    # An escape is no quote, other than in a shell.
+    return Heredoc(name, "", expands=set("'\"").isdisjoint(match[2]), chomps=bool(match[1]))
 
 
 def read(document: Heredoc, lines: Iterator[tuple[int, str]], where: str) -> tuple[Heredoc, int]:
@@ -89,7 +90,8 @@ def command(
         whole = "".join(f"\n{each.raw}{each.name}" for each in documents)
         return (*shell, text + whole)
     script = documents[0].text
-    if not script.startswith("#!"):
+    # Behind the tabs of `<<-` it is none.
+    if not documents[0].raw.startswith("#!"):
         return (*shell, script)
     # As the kernel splits it: a program, and the rest as one argument.
     interpreter = script[2:].partition("\n")[0].strip().split(maxsplit=1)

@@ -3,7 +3,7 @@
 import platform
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from benchflow_contracts.errors import TaskError
 
@@ -30,24 +30,28 @@ class Scope:
     env: dict[str, str] = field(default_factory=dict[str, str])
     args: dict[str, str] = field(default_factory=dict[str, str])
     shell: tuple[str, ...] = SHELL
+    asked: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The values that a build is asked for: each takes the place of what its ARG says."""
 
     @classmethod
-    def before(cls, escape: str) -> "Scope":
+    def before(cls, escape: str, asked: Mapping[str, str]) -> "Scope":
         """Return what holds before the first FROM."""
-        return cls(escape, {}, args=dict(_PLATFORM))
+        platform = {name: asked.get(name, value) for name, value in _PLATFORM.items()}
+        return cls(escape, {}, args=platform, asked=asked)
 
     def stage(self, env: Mapping[str, str], shell: tuple[str, ...] = ()) -> "Scope":
         """Begin a stage, from before the first FROM, on an image that says so much of itself."""
-        return Scope(self.escape, {**_PLATFORM, **self.args}, dict(env), {}, shell or SHELL)
+        return Scope(self.escape, self.args, dict(env), {}, shell or SHELL, self.asked)
 
     def child(self) -> "Scope":
-        """Begin another stage on what this one is."""
-        return Scope(self.escape, self.given, dict(self.env), {}, self.shell)
+        """Begin another stage on what this one is: its arguments too, but ENV is before them."""
+        args = {name: value for name, value in self.args.items() if name not in self.env}
+        return replace(self, env=dict(self.env), args=args)
 
     @property
     def variables(self) -> dict[str, str]:
-        """What RUN sees, and `$NAME` means."""
-        return {**self.args, **self.env}
+        """What RUN sees, and `$NAME` means: of ENV and ARG what was said last."""
+        return {**self.env, **self.args}
 
     def words(self, where: str) -> Words:
         """Return the reader of an instruction's words."""
@@ -60,7 +64,10 @@ class Scope:
             TaskError: It is malformed.
         """
         if one.name == "ENV":
-            self.env.update(self.words(where).pairs(one.text))
+            said = self.words(where).pairs(one.text)
+            self.env.update(said)
+            for name in said:
+                self.args.pop(name, None)
         elif one.name == "ARG":
             self._declare(one, where)
         elif one.name == "SHELL":
@@ -69,12 +76,14 @@ class Scope:
             self.shell = one.array
 
     def _declare(self, one: Instruction, where: str) -> None:
-        """Take in an ARG: its own default, or what was given under its name."""
+        """Take in an ARG: what is asked for, its own default, or what was given before."""
         for word in self.words(where).split(one.text):
             name, equals, value = word.partition("=")
             if not _NAME.fullmatch(name):
                 raise TaskError(f"{name[:80]!r} is no name of an argument", where=where)
-            if equals:
+            if name in self.asked:
+                self.args[name] = self.asked[name]
+            elif equals:
                 self.args[name] = value
             elif name in self.given:
                 self.args[name] = self.given[name]

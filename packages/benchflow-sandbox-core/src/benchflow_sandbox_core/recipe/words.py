@@ -5,8 +5,10 @@ from collections.abc import Mapping
 
 from benchflow_contracts.errors import TaskError
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_BRACED = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)(?:(:?[-+])([^{}]*))?\}")
+_SPECIAL = r"\d+|[@*#?$!-]"
+"""What only a shell has a value for: a Dockerfile leaves nothing of it."""
+_NAME = re.compile(rf"{_SPECIAL}|\w+")
+_BRACED = re.compile(rf"\{{({_SPECIAL}|\w+)(:?[-+])?")
 
 
 class Words:
@@ -43,61 +45,60 @@ class Words:
 
     def one(self, text: str) -> str:
         """Resolve the variables of a word and take its quotes away."""
-        out, quote, place = list[str](), "", 0
-        while place < len(text):
+        return self._read(text, 0, quotes=True)[0]
+
+    def document(self, text: str) -> str:
+        """Resolve the variables of a here-document, in which quotes mean nothing."""
+        return self._read(text, 0, quotes=False)[0]
+
+    def _read(self, text: str, place: int, *, quotes: bool, end: str = "") -> tuple[str, int]:
+        """Resolve what is from `place` up to `end`; return it, and where that is."""
+        out, quote = list[str](), ""
+        # The escape of here-documents is never another.
+        escape = self._escape if quotes else "\\"
+        while place < len(text) and (quote or text[place] != end):
             char = text[place]
             if quote == "'":
                 quote = "" if char == quote else quote
                 out.append("" if not quote else char)
-            elif char == self._escape and place + 1 < len(text):
+            elif char == escape and place + 1 < len(text):
                 place += 1
                 # Within quotes only what would mean something else loses its escape.
-                kept = quote and text[place] not in {'"', "$", self._escape}
+                kept = quote and text[place] not in {'"', "$", escape}
                 out.append((char if kept else "") + text[place])
-            elif char in {"'", '"'} and quote in {"", char}:
+            elif quotes and char in {"'", '"'} and quote in {"", char}:
                 quote = "" if quote else char
             elif char == "$":
-                value, place = self._variable(text, place + 1)
+                value, place = self._variable(text, place + 1, quotes=quotes)
                 out.append(value)
                 continue
             else:
                 out.append(char)
             place += 1
-        return "".join(out)
+        return "".join(out), place
 
-    def document(self, text: str) -> str:
-        """Resolve the variables of a here-document, in which quotes mean nothing."""
-        out, place = list[str](), 0
-        while place < len(text):
-            if text[place] == "$":
-                value, place = self._variable(text, place + 1)
-                out.append(value)
-                continue
-            # The escape of here-documents is never another.
-            place += text[place] == "\\"
-            out.append(text[place : place + 1])
-            place += 1
-        return "".join(out)
-
-    def _variable(self, text: str, place: int) -> tuple[str, int]:
+    def _variable(self, text: str, place: int, *, quotes: bool) -> tuple[str, int]:
         """Return the value of the variable that begins at `place`, and where it ends."""
         if text[place : place + 1] != "{":
             match = _NAME.match(text, place)
             return ("$", place) if match is None else (self._known.get(match[0], ""), match.end())
         match = _BRACED.match(text, place)
-        if match is None:
+        other, last = "", 0 if match is None else match.end()
+        if match is not None and match[2]:
+            other, last = self._read(text, last, quotes=quotes, end="}")
+        if match is None or text[last : last + 1] != "}":
             raise TaskError(
                 f"the variable {text[place - 1 : place + 40]!r} is not interpreted",
                 where=self._where,
                 hint="write ${NAME}, ${NAME:-default} or ${NAME:+other}",
             )
         value = self._known.get(match[1])
-        given = value if match[2] is None or len(match[2]) == 1 else value or None
-        if match[2] is not None and match[2].endswith("+"):
-            return ("" if given is None else self.one(match[3])), match.end()
-        if match[2] is not None and given is None:
-            return self.one(match[3]), match.end()
-        return value or "", match.end()
+        given = (value or None) if match[2] and match[2].startswith(":") else value
+        if match[2] and match[2].endswith("+"):
+            return ("" if given is None else other), last + 1
+        if match[2] and given is None:
+            return other, last + 1
+        return value or "", last + 1
 
     def raw(self, text: str) -> list[str]:
         """Split as `split` does, and leave variables and quotes as they are."""

@@ -36,6 +36,7 @@ class Lowering:
     name: str
     beside: str
     """The image of the files."""
+    args: Mapping[str, str]
     bases: Mapping[str, ImageConfig]
     files: dict[str, str] = field(default_factory=dict[str, str])
     """What that image must hold."""
@@ -51,7 +52,7 @@ class Lowering:
         top = [f"# escape={self.file.escape}", *["#"] * self.file.directives]
         lines[: self.file.directives] = top[: self.file.directives]
         if any(one.documents for one in self.file.instructions):
-            for one, scope in Stages(self.file, self.name, self.bases).scopes():
+            for one, scope in Stages(self.file, self.name, self.bases, self.args).scopes():
                 if one.documents:
                     self._put(lines, one, self._documented(one, scope))
         for one in self.file.instructions:
@@ -86,10 +87,10 @@ class Lowering:
             argv = command(one.text, one.documents, scope.shell, where)
             return [f"{_head(one)} {json.dumps(argv)}"]
         words = scope.words(where)
-        raw = [word for word in words.raw(one.text) if begun_by(word, where) is None]
-        if not raw:
+        *named, target = words.raw(one.text)
+        if begun_by(target, where) is not None:
             raise TaskError(f"{one.name} needs a target", where=where)
-        *sources, target = raw
+        sources = [word for word in named if begun_by(word, where) is None]
         if len(sources) + len(one.documents) > 1 and not target.endswith("/"):
             raise TaskError(f"{target[:80]!r} must end with / for several files", where=where)
         made = [f"{_head(one)} {json.dumps([*sources, target])}"] if sources else []

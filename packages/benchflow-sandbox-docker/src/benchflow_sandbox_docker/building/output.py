@@ -98,10 +98,11 @@ class BuildOutput:
         """Return the error of a build that the engine gave up."""
         parsing = _PARSING.search(why)
         where = f"{self._name}:{parsing[1]}" if parsing and not self._line else self.where
-        hint = "`docker build` of the same directory shows all of it"
-        if "unknown flag" in why.lower() or "unknown instruction" in why.lower():
-            hint = (
-                "the engine's own BuildKit may be older than what the file asks for: leave it out, "
-            )
-            hint += "or build the image elsewhere and let the task name it"
+        unknown = "unknown flag" in why.lower() or "unknown instruction" in why.lower()
+        hint = (
+            "the engine's own BuildKit may be older than what the file asks for: leave it out, or"
+            " build the image elsewhere and let the task name it"
+            if unknown
+            else "`docker build` of the same directory shows all of it"
+        )
         return SandboxError(f"the image cannot be built: {why}{self.shown}", where=where, hint=hint)

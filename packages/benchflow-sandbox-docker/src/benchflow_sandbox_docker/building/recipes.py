@@ -7,7 +7,7 @@ import os
 from collections import defaultdict
 from pathlib import Path
 
-from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError
+from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.image import ImageRecipe, PullPolicy
 from benchflow_sandbox_core.image_config import ImageConfig
 from benchflow_sandbox_core.recipe.context import BuildContext
@@ -68,7 +68,7 @@ class Recipes:
             asked = f"{own}\0{json.dumps([recipe.args, recipe.target])}"
             own = hashlib.sha256(asked.encode()).hexdigest()
         file = Dockerfile.parse(context.dockerfile.encode(), recipe.dockerfile)
-        images = Stages(file, recipe.dockerfile, {}).images()
+        images = Stages(file, recipe.dockerfile, {}, dict(recipe.args)).images()
         name = await self._name(own, images)
         if self._policy != "always" and (found := await self._find(name)) is not None:
             return found
@@ -91,16 +91,13 @@ class Recipes:
     ) -> Lowering:
         """Prepare a build, with its bases here: a build has no credentials for a registry.
 
-        The classic builder fetches them itself where arguments or a target say which.
+        The classic builder fetches those of a target itself. What their variables are says what
+        is in here-documents.
         """
         documented = any(one.documents for one in file.instructions)
-        if documented and recipe.args:
-            raise SandboxUnsupportedError(
-                f"{recipe.dockerfile!r} has here-documents, and is to be built with arguments",
-                hint="give the arguments their values in the Dockerfile",
-            )
-        lowering = Lowering(file, recipe.dockerfile, f"{_BESIDE}:{own[:40]}", {})
-        if lowering.needs_buildkit or not (recipe.args or recipe.target):
+        beside, args = f"{_BESIDE}:{own[:40]}", dict(recipe.args)
+        lowering = Lowering(file, recipe.dockerfile, beside, args, {})
+        if documented or lowering.needs_buildkit or not recipe.target:
             lowering.bases = {image: await self._fetch(image) for image in images}
         return lowering
 

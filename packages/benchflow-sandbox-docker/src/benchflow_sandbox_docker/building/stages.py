@@ -20,6 +20,8 @@ class Stages:
     name: str
     bases: Mapping[str, ImageConfig]
     """What is known of images by their names."""
+    args: Mapping[str, str]
+    """The values of arguments that the build is given."""
 
     def scopes(self) -> Iterator[tuple[Instruction, Scope]]:
         """Yield each instruction of a stage with what holds before it.
@@ -27,7 +29,7 @@ class Stages:
         Raises:
             TaskError: An instruction is malformed.
         """
-        before, scope = Scope.before(self.file.escape), None
+        before, scope = Scope.before(self.file.escape, self.args), None
         named: dict[str, Scope] = {}
         for one in self.file.instructions:
             where = f"{self.name}:{one.line}"
@@ -48,7 +50,7 @@ class Stages:
 
         One whose name is no plain word after the arguments before the first FROM is left out.
         """
-        before, found = Scope.before(self.file.escape), dict[str, None]()
+        before, found = Scope.before(self.file.escape, self.args), dict[str, None]()
         stages, begun = {"scratch", ""}, False
         for one in self.file.instructions:
             with suppress(TaskError):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, TaskError
+from benchflow_contracts.image import ImageRecipe
 from benchflow_contracts.limits import ResourceLimits
 from benchflow_contracts.sandbox import ExecResult, Mount, SandboxSpec
 from benchflow_contracts.task import IMAGE_NAME
@@ -72,8 +73,9 @@ class Build:
     """Makes the last stage of a Dockerfile, and what it needs of the others."""
 
     def __init__(
-        self, boxes: Boxes, store: ImageStore, find: Find, root: Path, name: str, file: Dockerfile
+        self, boxes: Boxes, store: ImageStore, find: Find, recipe: ImageRecipe, file: Dockerfile
     ) -> None:
+        root, name = recipe.context, recipe.dockerfile
         self._boxes = boxes
         self._store = store
         self._find = find
@@ -81,7 +83,7 @@ class Build:
         self._name = name
         self._file = file
         self._tree = Tree.context(root, name, name)
-        self._before = Scope.before(file.escape)
+        self._before = Scope.before(file.escape, dict(recipe.args))
         self._parts = self._divide()
         self._made: dict[int, Stage] = {}
 

@@ -49,9 +49,9 @@ class Builder:
                 hint="use an image that is made already, or the docker sandbox",
             )
         recipe = spec.recipe
-        if recipe.args or recipe.target:
+        if recipe.target:
             raise SandboxUnsupportedError(
-                f"{recipe.dockerfile!r} is to be built with arguments or up to a stage",
+                f"{recipe.dockerfile!r} is to be built up to a stage",
                 hint="use the docker sandbox",
             )
         try:
@@ -72,7 +72,7 @@ class Builder:
         async def find(image: str) -> RootSource:
             return await self._finder.find(image, search)
 
-        stage = await Build(self._boxes, self._store, find, recipe.context, name, file).run()
+        stage = await Build(self._boxes, self._store, find, recipe, file).run()
         config = stage.config.encode()
         key = digest_of("image", stage.key, json.dumps(config))
         path = self._store.record(key)

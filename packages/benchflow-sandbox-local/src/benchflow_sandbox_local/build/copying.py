@@ -57,6 +57,7 @@ class Copying:
             )
         raw = words.raw(one.text) if one.array is None else list(one.array)
         if one.documents:
+            _check_target(raw[-1], len(raw), where)
             raw = [word for word in raw if begun_by(word, where) is None]
         named, count = [words.one(word) for word in raw], len(raw) + len(one.documents)
         if not named or count < 2:
@@ -147,6 +148,14 @@ class Copying:
         else:
             above, _, name = self.target.rpartition("/")
             copier.put(files, above, name)
+
+
+def _check_target(target: str, count: int, where: str) -> None:
+    """Refuse what BuildKit refuses of an instruction with here-documents, or makes one file of."""
+    if begun_by(target, where) is not None:
+        raise TaskError("it needs a target", where=where)
+    if count > 2 and not target.endswith("/"):
+        raise TaskError(f"{target[:80]!r} must end with / for several files", where=where)
 
 
 @contextmanager
