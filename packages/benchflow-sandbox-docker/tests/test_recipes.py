@@ -91,6 +91,17 @@ FROM scratch
     assert with_provider(test) == "given 1 \n"
 
 
+def test_files_of_any_name_may_be_the_first_of_a_context(with_provider, recipe):
+    names = {"0\N{LATIN SMALL LETTER E WITH ACUTE}": "accented", "A" * 120: "long"}
+    made = recipe("COPY --chmod=640 0* A* /made/\n", **names)
+
+    async def test(provider):
+        box = await provider.create(SandboxSpec(recipe=made, user="root"))
+        return (await box.exec("cat /made/*")).stdout
+
+    assert with_provider(test) == "accentedlong"
+
+
 def test_eight_that_ask_at_once_get_one_image_and_a_change_makes_another(
     with_provider, recipe, builds, tmp_path
 ):

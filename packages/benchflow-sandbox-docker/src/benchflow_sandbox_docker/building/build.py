@@ -109,11 +109,15 @@ class Build:
                 output.take(event)
 
     def _pack(self, packed: IO[bytes]) -> None:
+        dockerfile = os.path.normpath(self._recipe.dockerfile)
+        # BuildKit takes what begins with a record of PAX, as names of any length need, for a
+        # Dockerfile; that one is first.
+        entries = sorted(self._context.entries, key=lambda each: each.path != dockerfile)
         with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
-            for entry in self._context.entries:
+            for entry in entries:
                 if self._killed:
                     return
-                if entry.path == os.path.normpath(self._recipe.dockerfile):
+                if entry.path == dockerfile:
                     _add_text(archive, entry, self._text)
                 else:
                     _add(archive, entry)
