@@ -12,6 +12,7 @@ from benchflow_contracts import (
     Scene,
     TaskError,
     TaskParts,
+    TaskStep,
 )
 from benchflow_contracts.testing.fakes import FakeAgent, FakeReward, Say
 from benchflow_kernel.world import Plan, make_plan
@@ -165,6 +166,17 @@ def test_offline_takes_every_network_from_a_task(rig):
     assert verifier.environment is not None
     assert [box.spec.network, verifier.network, verifier.environment.network] == ["none"] * 3
     assert verifier.environment.allowed_hosts == ()
+
+
+def test_changes_that_the_operator_expects_are_so_beside_the_tasks_own(rig):
+    rig.task_config["verifier"] = {"expects_changes": ["/usr/bin/git"]}
+    planned_one = planned(rig, expects_changes=["/opt/venv"]).task
+    assert planned_one.config.verifier.expects_changes == ("/usr/bin/git", "/opt/venv")
+    step = TaskStep(name="one", instruction="Do it.", verifier=planned_one.config.verifier)
+    task = rig.task().model_copy(update={"steps": (step,)})
+    asked = RolloutConfig(**rig.config, expects_changes=("/srv",))
+    (again,) = asyncio.run(make_plan(task, asked, rig.planes(), "r1")).task.steps
+    assert again.verifier.expects_changes == ("/usr/bin/git", "/opt/venv", "/srv")
 
 
 def test_only_the_solution_goes_on_from_what_another_agent_did(rig, tmp_path):

@@ -156,6 +156,8 @@ class RolloutConfig(Model):
     """Boxes reach nobody but a model endpoint, whatever network the task asks for."""
     forward_env: tuple[str, ...] = ()
     """The operator's variables that tasks may have, in `host_env`; any other stays here."""
+    expects_changes: tuple[str, ...] = ()
+    """Beside the verifier's own `expects_changes`."""
     labels: Mapping[str, str] = {}
 
     @classmethod

@@ -64,6 +64,9 @@ class RunOptions(Model):
     forward_env: tuple[str, ...] = ()
     """A variable of yours that tasks may have where they ask for `${NAME}`; no other leaves
     this process. May be given again. Its value is never recorded."""
+    expects_changes: tuple[str, ...] = ()
+    """A path of the system, or a pattern, that an honest agent changes, whatever the task says of
+    it: no such change is tampering. May be given again."""
     user: Literal["scripted", "simulated", "auto", "human"] | None = None
     """Overrides the task's User Model."""
     user_model: str | None = None
@@ -139,5 +142,6 @@ class RunOptions(Model):
             isolation=self.isolation,
             offline=self.offline,
             forward_env=self.forward_env,
+            expects_changes=self.expects_changes,
             labels=labels or {},
         )

@@ -24,6 +24,7 @@ from benchflow_kernel.scenes import LoweredTurn, lower_scenes
 
 from .allotted import allotted
 from .box import grading_box, merged_spec
+from .expected import expecting
 from .host_env import with_host_env
 from .offline import offline
 from .planes import Planes
@@ -87,6 +88,7 @@ async def make_plan(task: Task, config: RolloutConfig, planes: Planes, rollout_i
         AgentError: An agent cannot be made available on this machine.
     """
     task = with_host_env(offline(task) if config.offline else task, config.forward_env)
+    task = expecting(task, config.expects_changes)
     config = config.model_copy(update={"deadlines": allotted(task, config.deadlines)})
     skills = _skills(task, config)
     turns = _turns(task, config, skills)
