@@ -7,6 +7,7 @@ import pytest
 from benchflow.cheating import try_cheats
 from benchflow.options import RunOptions
 from benchflow.rollout import run_in
+from benchflow_adapters_harbor import HarborAdapter
 from benchflow_kernel import load_task
 from benchflow_reward.cheats import cheats
 from benchflow_sandbox_docker import DockerProvider
@@ -38,33 +39,65 @@ class Check(unittest.TestCase):
     "tests/expected.json": '{"total": 42}',
     "solution/solve.sh": "echo '{\"total\": 42}' > answer.json\n",
 }
+HARBORS = {
+    **FILES,
+    "task.toml": """[agent]
+user = "root"
+[verifier]
+timeout_sec = 10.0
+[environment]
+workdir = "/workspace"
+memory_mb = 512
+docker_image = "IMAGE"
+""",
+    "environment/.keep": "",
+    "tests/test.sh": "#!/bin/bash\n" + FILES["tests/test.sh"],
+    "solution/solve.sh": "#!/bin/bash\n" + FILES["solution/solve.sh"],
+}
+"""The same, as Harbor has it: graded by its protocol, with the image's own variables."""
 DESIGNS = ["hermetic", "twin", "shared"]
 GRADES = {"hermetic": None, "twin": "clean", "shared": "suspicious"}
 """What the honest get."""
 
 
-@pytest.fixture
-def task(tmp_path):
-    for name, text in FILES.items():
-        path = tmp_path / "sum" / name
+def write(root, files):
+    for name, text in files.items():
+        path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return load_task(tmp_path / "sum")
+    return root
+
+
+@pytest.fixture
+def task(tmp_path):
+    return load_task(write(tmp_path / "sum", FILES))
+
+
+@pytest.fixture
+def image():
+    image = os.environ.get("BENCHFLOW_DOCKER_IMAGE")
+    if image is None:
+        why = "no engine and base image: export BENCHFLOW_DOCKER_IMAGE=$(.ci/docker)"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
+    return image
+
+
+@pytest.fixture
+def harbors(tmp_path, image):
+    text = HARBORS["task.toml"].replace("IMAGE", image)
+    return HarborAdapter().load_task(write(tmp_path / "sum", {**HARBORS, "task.toml": text}))
 
 
 @pytest.fixture(params=["local", "docker"])
 def provider(request, tmp_path):
     if request.param == "local":
         return LocalProvider(store=tmp_path / "store")
-    image = os.environ.get("BENCHFLOW_DOCKER_IMAGE")
-    if image is None:
-        why = "no engine and base image: export BENCHFLOW_DOCKER_IMAGE=$(.ci/docker)"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
+    image = request.getfixturevalue("image")
     return DockerProvider(image=image, store=tmp_path / "store")
 
 
 def options(provider, design, agent="oracle"):
-    return RunOptions(agent=agent, sandbox=provider.name, isolation=design)
+    return RunOptions(agent=agent, sandbox=provider.name, isolation=design, offline=True)
 
 
 def tried(provider, task, design, only=None):
@@ -90,6 +123,15 @@ def test_a_cheat_that_gets_a_reward_in_a_twin_has_tampered_with_it(provider, tas
     found = tried(provider, task, "twin")
     won = {name: one.integrity for name, one in found.items() if one.verdict != "stopped"}
     # Root owns what a twin is made of, so some of them work; none of them unseen.
+    assert won
+    assert set(won.values()) == {"tampered"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_cheat_that_gets_a_reward_of_harbors_tests_has_tampered_with_it(provider, harbors):
+    found = tried(provider, harbors, "twin")
+    won = {name: one.integrity for name, one in found.items() if one.verdict != "stopped"}
     assert won
     assert set(won.values()) == {"tampered"}
 
