@@ -65,8 +65,7 @@ class RunOptions(Model):
     """A variable of yours that tasks may have where they ask for `${NAME}`; no other leaves
     this process. May be given again. Its value is never recorded."""
     expects_changes: tuple[str, ...] = ()
-    """A path of the system, or a pattern, that an honest agent changes, whatever the task says of
-    it: no such change is tampering. May be given again."""
+    """A path of the system, or a pattern, that honest agents change. May be given again."""
     user: Literal["scripted", "simulated", "auto", "human"] | None = None
     """Overrides the task's User Model."""
     user_model: str | None = None
