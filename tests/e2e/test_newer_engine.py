@@ -11,14 +11,12 @@ from benchflow_sandbox_docker import DockerProvider
 from own_engine import OwnEngine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-UNCOMPARED = "the engine keeps files with 'overlayfs', which cannot be compared"
 SKIPPED = {
     "capabilities: no live snapshots",
     "capabilities: no disk limit",
     "capabilities: there are builds",
     "capabilities: there are services",
     "every network mode is supported",
-    f"this sandbox cannot be marked: {UNCOMPARED}",
 }
 
 

@@ -63,6 +63,8 @@ class Comparison:
     base: Sequence[int]
     opaque: str
     """The extended attribute that marks an opaque directory."""
+    hidden: frozenset[str] = frozenset()
+    """What at the top is never seen, as something is mounted over it."""
 
     def prints(self) -> dict[str, str]:
         """Return a print of each path that is not as in the base; empty for a removed one."""
@@ -97,7 +99,7 @@ class Comparison:
         if depth > MAX_DEPTH:
             raise OSError(36, f"a path is deeper than {MAX_DEPTH} directories")
         for name in os.listdir(directory):
-            if not depth and name == _OWN:
+            if not depth and (name == _OWN or name in self.hidden):
                 continue
             try:
                 info = os.stat(name, dir_fd=directory, follow_symlinks=False)

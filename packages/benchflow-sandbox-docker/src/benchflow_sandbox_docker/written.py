@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 from benchflow_contracts._model import Model
 from benchflow_contracts.compared import FileChanges
@@ -15,12 +15,13 @@ from benchflow_sandbox_core.thread import run
 from pydantic import Field
 
 from .engine import Engine
+from .overlay import overlay_of
 
 T = TypeVar("T")
 
 _OPAQUE = "trusted.overlay.opaque"
-_OF_THE_ENGINE = "-init/diff"
-"""The layer of empty files that the engine mounts over."""
+_MOUNTED = frozenset({"dev", "proc", "sys"})
+"""Containers that a snapshot comes from may have left what the engine mounted over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Written:
     """Compares containers with the mark of the first of their line.
 
     The engine's own list of changes believes times that root inside can set, so the
-    directories themselves are read: those of `overlay2`, which only root of the host can.
+    directories of its overlay are read themselves, which only root of the host can.
     """
 
     engine: Engine
@@ -63,9 +64,10 @@ class Written:
                 "a sandbox from a snapshot compares with the mark of its first one",
                 hint="mark the sandbox that is made from the spec",
             )
-        upper, lowers = await self._directories(container)
-        layers = sum(not each.endswith(_OF_THE_ENGINE) for each in lowers)
-        self._marks[sandbox] = Mark(layers, await _compare([upper], lowers, Comparison.prints))
+        found = await overlay_of(self.engine, container)
+        base = [*found.own, *found.layers]
+        prints = await _compare([found.upper], base, Comparison.prints)
+        self._marks[sandbox] = Mark(len(found.layers), prints)
 
     async def changes(self, sandbox: str, container: str) -> FileChanges:
         """Return what was written since the mark, while the container stands still.
@@ -111,11 +113,10 @@ class Written:
             self._marks[image] = Mark(told.layers, saved(told.prints) or {})
 
     async def _against(self, mark: Mark, container: str, work: Callable[[Comparison], T]) -> T:
-        upper, lowers = await self._directories(container)
-        own = [each for each in lowers if each.endswith(_OF_THE_ENGINE)]
-        layers = [each for each in lowers if each not in own]
-        between = layers[: len(layers) - mark.layers]
-        return await _compare([upper, *between], [*own, *layers[len(between) :]], work)
+        found = await overlay_of(self.engine, container)
+        since = len(found.layers) - mark.layers
+        between, base = found.layers[:since], found.layers[since:]
+        return await _compare([found.upper, *between], [*found.own, *base], work)
 
     def carry(self, source: str, target: str) -> None:
         """Let an image have the mark of its sandbox, or a sandbox that of its image."""
@@ -126,17 +127,6 @@ class Written:
         """Forget a sandbox or an image. Idempotent."""
         self._marks.pop(name, None)
 
-    async def _directories(self, container: str) -> tuple[str, list[str]]:
-        told = cast("Mapping[str, Any]", await self.engine.do("inspect_container", container))
-        driver = cast("Mapping[str, Any]", told.get("GraphDriver") or {})
-        data = cast("Mapping[str, str]", driver.get("Data") or {})
-        if driver.get("Name") != "overlay2" or "UpperDir" not in data:
-            raise SandboxUnsupportedError(
-                f"the engine keeps files with {driver.get('Name')!r}, which cannot be compared",
-                hint="use the storage driver overlay2",
-            )
-        return data["UpperDir"], data["LowerDir"].split(":")
-
 
 async def _compare(
     uppers: Sequence[str], base: Sequence[str], work: Callable[[Comparison], T]
@@ -145,7 +135,7 @@ async def _compare(
         with ExitStack() as stack:
             opened = [_open(each, stack) for each in (*uppers, *base)]
             mine = len(uppers)
-            return work(Comparison(opened[:mine], opened[mine:], _OPAQUE))
+            return work(Comparison(opened[:mine], opened[mine:], _OPAQUE, _MOUNTED))
 
     try:
         return await run(lambda _: compare())
