@@ -1,6 +1,7 @@
 """The entry point: global options, one command, one exit code."""
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -33,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     # Through SIGINT, which asyncio turns into a cancellation; an exception raised in
     # the middle of the loop would cut the teardown short.
     signal.signal(signal.SIGTERM, lambda _signal, _frame: signal.raise_signal(signal.SIGINT))
+    # What a command loads at its start is no garbage: to look for it was a tenth of its time.
+    gc.set_threshold(10_000)
     sys.exit(run(sys.argv[1:] if argv is None else argv))
 
 
