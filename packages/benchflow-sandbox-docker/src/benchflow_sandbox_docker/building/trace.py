@@ -15,7 +15,6 @@ class Vertex:
     digest: str
     name: str
     started: bool
-    error: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ def read_trace(aux: str) -> Iterator[Vertex | Log]:
 
 
 def _vertex(told: dict[int, bytes | int]) -> Vertex:
-    return Vertex(_text(told.get(1)), _text(told.get(3)), 5 in told, _text(told.get(7)))
+    return Vertex(_text(told.get(1)), _text(told.get(3)), 5 in told)
 
 
 def _text(value: bytes | int | None) -> str:
