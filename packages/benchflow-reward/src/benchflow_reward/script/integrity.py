@@ -19,13 +19,12 @@ from benchflow_contracts import (
 )
 
 from .inside import inside_changes
+from .plugins import brought_plugins
 from .steering import LOADER_CACHE, PASSWD, Change, Grade, Steering
 from .verifier_env import pinned_env
 
 MAX_FINDINGS = 50
 _MAX_TESTS, _MAX_PASSWD = 4 << 20, 1 << 20
-_MAX_OFFERS = 64
-_OFFERS = ("-info/entry_points.txt",)
 _SAY_PATH = ("/bin/sh", "-c", 'echo "$PATH"')
 _NOT_AN_AGENTS = frozenset(
     {"", "bin", "etc", "lib", "lib64", "logs", "sbin", "tests", "usr", "evidence", "tests-tools"}
@@ -96,15 +95,16 @@ async def integrity_report(
     known = _by_path(changes)
     if known.get(LOADER_CACHE) and await _cache_made_anew(twin):
         del known[LOADER_CACHE]
-    plugins = [p for p in known if rules.plugins and p.endswith(_OFFERS)]
-    bad = {p for p in plugins[:_MAX_OFFERS] if await _offers_a_plugin(twin, p)}
-    bad |= {*plugins[_MAX_OFFERS:]}
+    plugins: set[str] = set()
+    if rules.plugins:
+        unexpected = {p: change for p, change in known.items() if not rules.expects(p)}
+        plugins = await brought_plugins(twin, unexpected, changes.links)
     if known.get(PASSWD) and user in {"root", "0", ""} and await _root_is_root(twin):
         del known[PASSWD]
     found = [
         Finding(path, change, grade)
         for path, change in sorted(known.items())
-        if (grade := "tampered" if path in bad else rules.grade(path, change, changes.links))
+        if (grade := "tampered" if path in plugins else rules.grade(path, change, changes.links))
     ]
     # The worst first: only so many are shown.
     found.sort(key=lambda finding: finding.grade != "tampered")
@@ -152,17 +152,6 @@ def _by_path(changes: FileChanges) -> dict[str, Change]:
 
 async def _cache_made_anew(twin: Sandbox) -> bool:
     return (await twin.exec(["/sbin/ldconfig"], user="root", cwd="/", timeout=60)).ok
-
-
-async def _offers_a_plugin(twin: Sandbox, path: str) -> bool:
-    """Whether a package that the agent brought is loaded by pytest, whatever it is called."""
-    with tempfile.TemporaryDirectory(prefix="bf-offers-") as scratch:
-        local = Path(scratch) / "offers"
-        try:
-            await twin.download(path, local, max_bytes=_MAX_PASSWD)
-        except TransferError:
-            return False
-        return local.is_file() and b"pytest11" in local.read_bytes()
 
 
 async def _root_is_root(twin: Sandbox) -> bool:
