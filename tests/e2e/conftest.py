@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 
-# What tests share lies beside this folder.
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 BENCH = Path(sys.executable).with_name("bench")
 
 

@@ -1,6 +1,5 @@
 """`bench tasks check` runs tasks of Harbor where it is told to, on a real engine."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,8 @@ SOLVE = "#!/bin/sh\ntouch done\n"
 
 
 @pytest.fixture
-def tasks(tmp_path: Path) -> Path:
+def tasks(image: str, tmp_path: Path) -> Path:
     """A good task, one that pays nobody to work, one without a solution, one with steps."""
-    image = os.environ.get("BENCHFLOW_DOCKER_IMAGE")
-    if image is None:
-        why = "no engine and base image: export BENCHFLOW_DOCKER_IMAGE=$(.ci/docker)"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
     pays = "#!/bin/sh\npython3 /srv/main.py\necho 1 > /logs/verifier/reward.txt\n"
     steps = "".join(f"[[steps]]\nname = '{name}'\n" for name in "ab")
     given = {

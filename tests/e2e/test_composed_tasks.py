@@ -1,6 +1,5 @@
 """Harbor tasks of several containers, from the command line, on a real engine."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,11 +85,7 @@ echo 1 > /logs/verifier/reward.txt
 
 
 @pytest.fixture
-def tasks(tmp_path: Path) -> Path:
-    image = os.environ.get("BENCHFLOW_DOCKER_IMAGE")
-    if image is None:
-        why = "no engine and base image: export BENCHFLOW_DOCKER_IMAGE=$(.ci/docker)"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
+def tasks(image: str, tmp_path: Path) -> Path:
     parts = {
         "environment/Dockerfile": f"FROM {image}\nWORKDIR /srv\n",
         "environment/docker-compose.yaml": COMPOSE,

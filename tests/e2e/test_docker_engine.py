@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +23,11 @@ SOLUTION = f'#!/bin/sh\nsleep {MARK}\necho "hello, world" > /workspace/greeting.
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[OwnEngine]:
-    image = os.environ.get("BENCHFLOW_DOCKER_IMAGE")
-    if image is None:
-        why = "no engine and base image: export BENCHFLOW_DOCKER_IMAGE=$(.ci/docker)"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
-    made = OwnEngine()
-    try:
+def engine(image: str) -> Iterator[OwnEngine]:
+    with closing(OwnEngine()) as made:
         made.start()
         made.take(image)
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture
@@ -71,9 +65,12 @@ def write_sleeper(path: Path, bench: Callable[..., Any]) -> None:
 
 
 def test_prune_removes_all_that_a_killed_runner_had_and_nothing_that_looks_like_it(
-    engine: OwnEngine, runner: Callable[..., Any], bench: Callable[..., Any], tmp_path: Path
+    image: str,
+    engine: OwnEngine,
+    runner: Callable[..., Any],
+    bench: Callable[..., Any],
+    tmp_path: Path,
 ) -> None:
-    image = os.environ["BENCHFLOW_DOCKER_IMAGE"]
     foreign = engine.api.create_container(image, ["sleep", "1"])["Id"]
     engine.api.create_volume("foreign")
     before = engine.holds()

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from scripted_llm import ScriptedLlm, WriteOneFile
 
 BENCH = Path(sys.executable).with_name("bench")

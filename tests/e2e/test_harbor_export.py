@@ -5,7 +5,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -17,8 +16,6 @@ import pytest
 from benchflow.exports import write_export
 from benchflow.records.model_calls import read_model_calls
 from benchflow_contracts.testing.fakes import fake_finished_rollout, fake_hostile_rollout
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -30,13 +27,8 @@ TASK = "clawsbench/book-the-review-room"
 
 
 @pytest.fixture(scope="module")
-def harbor() -> Path:
-    """Return the Python of an environment with Harbor in it. `.ci/harbor` makes one."""
-    python = os.environ.get("BENCHFLOW_HARBOR")
-    if python is None or not Path(python).is_file():
-        why = "no Harbor: export BENCHFLOW_HARBOR=$(.ci/harbor)"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
-    return Path(python)
+def harbor(harbor_python: str) -> Path:
+    return Path(harbor_python)
 
 
 def quiet_home(home: Path) -> dict[str, str]:

@@ -6,6 +6,7 @@ import json
 import os
 import tarfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -88,21 +89,12 @@ NOT_OURS = {
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[OwnEngine]:
+def engine(image: str, newer_engine: str) -> Iterator[OwnEngine]:
     """The newest engine: its BuildKit reads here-documents, and it has the older builder too."""
-    image, newer = (os.environ.get(f"BENCHFLOW_{n}") for n in ("DOCKER_IMAGE", "NEWER_ENGINE"))
-    if image is None or newer is None:
-        why = (
-            "export BENCHFLOW_DOCKER_IMAGE=$(.ci/docker) BENCHFLOW_NEWER_ENGINE=$(.ci/engine-newer)"
-        )
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
-    made = OwnEngine(programs=Path(newer))
-    try:
+    with closing(OwnEngine(programs=Path(newer_engine))) as made:
         made.start()
         made.take(image)
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,24 +20,13 @@ SKIPPED = {
 }
 
 
-@pytest.fixture
-def programs() -> Path:
-    found = os.environ.get("BENCHFLOW_NEWER_ENGINE")
-    if found is None:
-        why = "no newer engine: export BENCHFLOW_NEWER_ENGINE=$(.ci/engine-newer)"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
-    return Path(found)
-
-
 def test_the_newest_engine_keeps_every_promise_of_the_contract(
-    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    image: str, newer_engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    image = os.environ["BENCHFLOW_DOCKER_IMAGE"]
     config = tmp_path / "daemon.json"
     config.write_text(json.dumps({"features": {"containerd-snapshotter": True}}))
     monkeypatch.setenv("DOCKER_MIN_API_VERSION", "1.44")
-    engine = OwnEngine([f"--config-file={config}"], programs)
-    try:
+    with closing(OwnEngine([f"--config-file={config}"], Path(newer_engine))) as engine:
         engine.start()
         engine.take(image)
         before = engine.holds()
@@ -51,5 +40,3 @@ def test_the_newest_engine_keeps_every_promise_of_the_contract(
         assert {r.name: r.reason for r in results if r.status == "failed"} == {}
         assert {r.reason for r in results if r.status == "skipped"} <= SKIPPED
         assert engine.holds() == before
-    finally:
-        engine.close()

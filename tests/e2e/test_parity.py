@@ -1,7 +1,6 @@
 """The same task in boxes of this kernel and in containers: the same verdict, part by part."""
 
 import asyncio
-import os
 import secrets
 import shutil
 from collections.abc import AsyncGenerator, Iterator
@@ -54,25 +53,16 @@ HARBOR = {
 """Each FROM the base image of the tests; the right answer is 42."""
 
 
-@pytest.fixture(scope="module")
-def base() -> str:
-    image = os.environ.get("BENCHFLOW_DOCKER_IMAGE")
-    if image is None:
-        why = "no engine and base image: export BENCHFLOW_DOCKER_IMAGE=$(.ci/docker)"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
-    return image
-
-
 Case = tuple[Path, str]
 Outcomes = dict[str, dict[str, dict[str, Any]]]
 
 
-def _run_all(cases: dict[str, Case], base: str, place: Path) -> Outcomes:
+def _run_all(cases: dict[str, Case], image: str, place: Path) -> Outcomes:
     """Run each task with its agent in both sandboxes; return what happened, by both names."""
 
     async def in_one(kind: str) -> dict[str, dict[str, Any]]:
         slots, found = asyncio.Semaphore(2), dict[str, dict[str, Any]]()
-        async with _provider(kind, base, place) as provider, asyncio.TaskGroup() as group:
+        async with _provider(kind, image, place) as provider, asyncio.TaskGroup() as group:
 
             async def one(name: str, task: Path, agent: str) -> None:
                 async with slots:
@@ -90,11 +80,11 @@ def _run_all(cases: dict[str, Case], base: str, place: Path) -> Outcomes:
 
 
 @asynccontextmanager
-async def _provider(kind: str, base: str, place: Path) -> AsyncGenerator[SandboxProvider]:
+async def _provider(kind: str, image: str, place: Path) -> AsyncGenerator[SandboxProvider]:
     provider: LocalProvider | DockerProvider = (
         LocalProvider(store=place / "local")
         if kind == "local"
-        else DockerProvider(image=base, store=place / "docker")
+        else DockerProvider(image=image, store=place / "docker")
     )
     try:
         yield provider
@@ -115,14 +105,14 @@ def _told(result: RunResult) -> dict[str, Any]:
     }
 
 
-def _harbor(root: Path, base: str, name: str, answer: str) -> Path:
+def _harbor(root: Path, image: str, name: str, answer: str) -> Path:
     told = HARBOR[name]
     toml = told.get("toml", "")
     files = {
         # A key of the file itself comes before every table.
         "task.toml": f"{toml}{ALONE}",
         "instruction.md": "Write 42.\n",
-        "environment/Dockerfile": f"FROM {base}\nWORKDIR /app\n{told.get('docker', '')}",
+        "environment/Dockerfile": f"FROM {image}\nWORKDIR /app\n{told.get('docker', '')}",
         "tests/test.sh": CHECKS + told["test"],
         "solution/solve.sh": WRITES.format(answer),
     }
@@ -134,14 +124,14 @@ def _harbor(root: Path, base: str, name: str, answer: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def harbor(base: str, tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+def harbor(image: str, tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     root = tmp_path_factory.mktemp("harbor")
     cases: dict[str, Case] = {}
     for name in HARBOR:
-        cases[f"{name} right"] = _harbor(root, base, name, "42"), "oracle"
-        cases[f"{name} wrong"] = _harbor(root, base, name, "41"), "oracle"
-        cases[f"{name} nothing"] = _harbor(root, base, name, "42"), "nop"
-    return _run_all(cases, base, root)
+        cases[f"{name} right"] = _harbor(root, image, name, "42"), "oracle"
+        cases[f"{name} wrong"] = _harbor(root, image, name, "41"), "oracle"
+        cases[f"{name} nothing"] = _harbor(root, image, name, "42"), "nop"
+    return _run_all(cases, image, root)
 
 
 @pytest.mark.parametrize("name", HARBOR)
@@ -156,13 +146,13 @@ def test_a_harbor_task_has_one_outcome_on_both(harbor: Outcomes, name: str) -> N
 
 
 @pytest.fixture(scope="module")
-def world(base: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def world(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Our benchmark with its world in an image of the engine, which Local takes over."""
     name = f"benchflow-parity-{secrets.token_hex(4)}"
     root = tmp_path_factory.mktemp("claws")
     shutil.copytree(CLAWS, root / "claws", ignore=shutil.ignore_patterns("images"))
     shutil.copytree(CLAWS / "images/clawsbench-base/rootfs", root / "image/rootfs", symlinks=True)
-    (root / "image/Dockerfile").write_text(f"FROM {base}\nCOPY rootfs /\n")
+    (root / "image/Dockerfile").write_text(f"FROM {image}\nCOPY rootfs /\n")
     manifest = root / "claws" / "environment.toml"
     manifest.write_text(manifest.read_text().replace("clawsbench-base:latest", f"{name}:1"))
     client = docker.from_env()
@@ -175,7 +165,7 @@ def world(base: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
 
 
 @pytest.fixture(scope="module")
-def ours(base: str, world: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+def ours(image: str, world: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     wrong = tmp_path_factory.mktemp("wrong")
     shutil.copytree(world, wrong, dirs_exist_ok=True)
     cases: dict[str, Case] = {}
@@ -185,7 +175,7 @@ def ours(base: str, world: Path, tmp_path_factory: pytest.TempPathFactory) -> Ou
         cases[f"{name} right"] = world / "tasks" / name, "oracle"
         cases[f"{name} wrong"] = wrong / "tasks" / name, "oracle"
         cases[f"{name} nothing"] = world / "tasks" / name, "nop"
-    return _run_all(cases, base, wrong)
+    return _run_all(cases, image, wrong)
 
 
 @pytest.mark.parametrize("name", TASKS)

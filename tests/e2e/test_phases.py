@@ -1,6 +1,5 @@
 """Harbor tasks whose phases have other networks and users, from the command line, for real."""
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -74,15 +73,6 @@ grep -qx {found} solved
 grep -qx "{user} reached" ready
 echo 1 > /logs/verifier/reward.txt
 """
-
-
-@pytest.fixture
-def image() -> str:
-    name = os.environ.get("BENCHFLOW_DOCKER_IMAGE")
-    if name is None:
-        why = "no engine and base image: export BENCHFLOW_DOCKER_IMAGE=$(.ci/docker)"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
-    return str(name)
 
 
 @pytest.fixture

@@ -1,14 +1,11 @@
 """The policy agent on real tasks: in network-less boxes, against a scripted model."""
 
 import json
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 
 pytestmark = pytest.mark.timeout(300)

@@ -1,13 +1,10 @@
 """After a rollout: branch it, repeat it, look after what it kept."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 
 pytestmark = pytest.mark.timeout(300)

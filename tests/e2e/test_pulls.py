@@ -8,6 +8,7 @@ import os
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -39,20 +40,18 @@ with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as server:
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnEngine]:
+def engine(registry_program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnEngine]:
     """An engine beside a registry, the same one for known users, and one that breaks off."""
-    made, root = OwnEngine((*ALONE, "--max-download-attempts=1")), tmp_path_factory.mktemp("images")
+    given = registry_program, tmp_path_factory.mktemp("images")
     breaking = [sys.executable, "-c", CUT, str(BREAKING), str(OPEN)]
-    try:
+    with closing(OwnEngine((*ALONE, "--max-download-attempts=1"))) as made:
         made.start()
         with (
-            registry(made, root, OPEN),
-            registry(made, root, CLOSED, users=True),
+            registry(made, *given, OPEN),
+            registry(made, *given, CLOSED, users=True),
             beside(made, breaking, BREAKING),
         ):
             yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture

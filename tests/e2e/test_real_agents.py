@@ -1,15 +1,12 @@
 """Real agents, in boxes whose only way out is a scripted model, do what they are proven to."""
 
 import asyncio
-import sys
 from pathlib import Path
 
 import pytest
 from benchflow_agent_acp import AcpAgent, AgentDecl, ProbeReport, probe, shipped_declaration
 from benchflow_contracts import ModelEndpoint, Role
 from benchflow_sandbox_local import LocalProvider
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from scripted_llm import AnswersProbes, ScriptedLlm
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(900)]

@@ -1,13 +1,10 @@
 """Real agents on a real task, forked by `bench` at their question as a user would."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(600)]

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -14,8 +13,6 @@ from benchflow_agent_acp.declaration import ASK_SWITCH
 from benchflow_agent_acp.probe_asks import Asking
 from benchflow_contracts import ModelEndpoint, Role, SandboxImage, SandboxSpec, SessionCarry
 from benchflow_sandbox_local import LocalProvider, LocalSandbox
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from scripted_llm import AnswersProbes, ScriptedLlm
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(600)]

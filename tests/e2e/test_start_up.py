@@ -1,6 +1,5 @@
 """What a whole process of `bench` loads: what a rollout does not use is not imported."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -44,8 +43,9 @@ def test_an_oracle_in_a_local_sandbox_loads_no_engine_and_no_protocol(tmp_path: 
 
 
 @pytest.mark.timeout(300)
-def test_an_oracle_of_harbors_on_docker_loads_nothing_for_others(tmp_path: Path) -> None:
-    image = os.environ["BENCHFLOW_DOCKER_IMAGE"]
+def test_an_oracle_of_harbors_on_docker_loads_nothing_for_others(
+    image: str, tmp_path: Path
+) -> None:
     for name, text in {
         "task.toml": f'[environment]\ndocker_image = "{image}"\n',
         "instruction.md": "Do nothing.\n",

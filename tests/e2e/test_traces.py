@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 
 TASKS = Path(__file__).parents[2] / "benchmarks" / "clawsbench" / "tasks"

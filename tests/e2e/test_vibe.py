@@ -1,7 +1,6 @@
 """A real agent: Mistral Vibe, in a box whose only way out is a scripted model."""
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,6 @@ from benchflow_agent_acp.steps import steps_from_wire
 from benchflow_agent_acp.wirelog import read_wire_log
 from benchflow_contracts import Answer, Ask, ModelEndpoint, Role, SandboxSpec
 from benchflow_sandbox_local import LocalProvider
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from scripted_llm import ScriptedLlm, WriteOneFile
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -157,11 +156,10 @@ def linear(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return run(tmp_path_factory.mktemp("linear"), None)
 
 
-def need_live(store: Path) -> None:
-    """Fail in CI without the program; skip where this machine cannot be forked live."""
-    if shutil.which(os.environ.get("BENCHFLOW_CRIU", "criu")) is None:
-        why = "no CRIU program: export BENCHFLOW_CRIU=$(.ci/criu)"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
+@pytest.fixture(scope="module")
+def live(criu: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Skip where this machine cannot be forked live."""
+    store = tmp_path_factory.mktemp("probe")
 
     async def probe() -> SandboxCapabilities:
         async with LocalProvider(store=store) as provider:
@@ -176,7 +174,7 @@ def need_live(store: Path) -> None:
 def forked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     fidelity: Fidelity = request.param
     if fidelity == "live":
-        need_live(tmp_path_factory.mktemp("probe"))
+        request.getfixturevalue("live")
     folder = tmp_path_factory.mktemp(fidelity)
     return fidelity, run(folder, POLICIES[fidelity], live=fidelity == "live")
 
@@ -241,9 +239,9 @@ def test_nothing_is_left_of_any_world_or_checkpoint(forked: tuple[Fidelity, Ran]
 
 
 @pytest.fixture(params=["live", "state"])
-def fidelity(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Fidelity:
+def fidelity(request: pytest.FixtureRequest) -> Fidelity:
     if request.param == "live":
-        need_live(tmp_path_factory.mktemp("probe"))
+        request.getfixturevalue("live")
     return request.param
 
 

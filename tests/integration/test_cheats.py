@@ -1,7 +1,6 @@
 """Every cheat that is shipped, by an agent that is root, in each design and on both sandboxes."""
 
 import asyncio
-import os
 
 import pytest
 from benchflow.cheating import try_cheats
@@ -84,15 +83,6 @@ def write(root, files):
 @pytest.fixture
 def task(tmp_path):
     return load_task(write(tmp_path / "sum", FILES))
-
-
-@pytest.fixture
-def image():
-    image = os.environ.get("BENCHFLOW_DOCKER_IMAGE")
-    if image is None:
-        why = "no engine and base image: export BENCHFLOW_DOCKER_IMAGE=$(.ci/docker)"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
-    return image
 
 
 @pytest.fixture

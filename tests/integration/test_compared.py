@@ -1,7 +1,6 @@
 """What the host knows of the files that an agent changed, also of an agent that is root."""
 
 import asyncio
-import os
 
 import pytest
 from benchflow_contracts import SandboxSpec
@@ -16,16 +15,14 @@ touch -r /tmp/then /usr/bin/env"""
 @pytest.fixture(params=["docker", "local"])
 def with_box(request, tmp_path):
     """Run an async test against one sandbox of each provider."""
-    image = os.environ.get("BENCHFLOW_DOCKER_IMAGE")
-    if request.param == "docker" and image is None:
-        why = "no engine and base image: export BENCHFLOW_DOCKER_IMAGE=$(.ci/docker)"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
+    store = tmp_path / "store"
+    if request.param == "docker":
+        made = DockerProvider(image=request.getfixturevalue("image"), store=store)
+    else:
+        made = LocalProvider(store=store)
 
     def run(test):
         async def main():
-            made = DockerProvider(image=image, store=tmp_path / "store")
-            if request.param == "local":
-                made = LocalProvider(store=tmp_path / "store")
             async with made as provider:
                 await test(await provider.create(SandboxSpec()))
 

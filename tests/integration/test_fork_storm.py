@@ -8,7 +8,6 @@ import asyncio
 import json
 import os
 import re
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -285,15 +284,8 @@ async def settle(what: Callable[[], Any], wanted: Any) -> None:
     assert found == wanted
 
 
-def need_engine() -> None:
-    """Fail in CI without the program; skip where a developer has none."""
-    if shutil.which(os.environ.get("BENCHFLOW_CRIU", "criu")) is None or os.geteuid() != 0:
-        why = "live forks need root and CRIU: export BENCHFLOW_CRIU=$(.ci/criu)"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
-
-
+@pytest.mark.usefixtures("root", "criu")
 def test_a_storm_of_live_forks_tears_mixes_and_leaves_nothing(tmp_path: Path) -> None:
-    need_engine()
     store = tmp_path / "store"
 
     async def main() -> None:

@@ -127,15 +127,11 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def shared(criu: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return where all share what the probe of live forks found, and the engine."""
-    program = shutil.which(os.environ.get("BENCHFLOW_CRIU", "criu"))
-    if program is None:
-        why = "no CRIU program: export BENCHFLOW_CRIU=$(.ci/criu)"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
     steps = tmp_path_factory.mktemp("engine")
     for name, text in {"engine": ENGINE, "step": ACTION}.items():
-        (steps / name).write_text(text.format(steps=steps, program=program))
+        (steps / name).write_text(text.format(steps=steps, program=criu))
         (steps / name).chmod(0o755)
     (steps / "wanted").write_text("none")
     with pytest.MonkeyPatch.context() as patch:

@@ -1,8 +1,6 @@
 """What each child of one live image has of its own, and what all of them are shown."""
 
 import asyncio
-import os
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -68,12 +66,10 @@ async def refuses_writes(box: Sandbox) -> bool:
     return not done.ok and "Read-only" in done.stderr
 
 
+@pytest.mark.usefixtures("root", "criu")
 def test_each_child_reaches_its_own_model_and_goes_back_to_the_rows_of_the_fork(
     tmp_path: Path,
 ) -> None:
-    if shutil.which(os.environ.get("BENCHFLOW_CRIU", "criu")) is None or os.geteuid() != 0:
-        why = "live forks need root and CRIU: export BENCHFLOW_CRIU=$(.ci/criu)"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
     shown = tmp_path / "shown"
     shown.mkdir()
     (shown / "motto").write_text("carried")

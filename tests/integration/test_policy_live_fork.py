@@ -1,16 +1,12 @@
 """The policy agent in a live fork, while its question waits: its own tool and the portable one."""
 
 import asyncio
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from benchflow_agent_acp.builtin import policy
 from benchflow_contracts import Answer, Ask, ModelEndpoint, Role, SandboxSpec
 from benchflow_sandbox_local import LocalProvider
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

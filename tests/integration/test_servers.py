@@ -1,8 +1,6 @@
 """Redis and Postgres: in live forks, and rolled back by their files, while somebody writes."""
 
 import asyncio
-import os
-import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -148,13 +146,11 @@ async def written(kind: Kind, environment: ManifestEnvironment, before: list[obj
             return
 
 
+@pytest.mark.usefixtures("root", "criu")
 @pytest.mark.parametrize("name", KINDS)
 def test_a_live_checkpoint_has_the_rows_of_its_servers_and_children_agree(
     tmp_path: Path, name: str
 ) -> None:
-    if shutil.which(os.environ.get("BENCHFLOW_CRIU", "criu")) is None or os.geteuid() != 0:
-        why = "live forks need root and CRIU: export BENCHFLOW_CRIU=$(.ci/criu)"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
     kind = KINDS[name]
     manifest = tmp_path / "environment.toml"
     manifest.write_text(MANIFEST.format(kind=name, port=kind.port))

@@ -1,12 +1,10 @@
 """A real registry on the loopback of an engine of the test's own."""
 
-import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from watching import until
 
 from . import OwnEngine
@@ -20,23 +18,16 @@ _USER = "user:$2b$04$gYWan9K8ZiCHgoscze8xDeylLyqD35k3Jgs747LAAl5jXPYKbYTK.\n"
 """Whose word is `word`."""
 
 
-def program() -> str:
-    """Return the registry's program, which a test cannot do without."""
-    found = os.environ.get("BENCHFLOW_REGISTRY")
-    if found is None:
-        why = "no registry: export BENCHFLOW_REGISTRY=$(.ci/registry)"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
-    return found
-
-
 @contextmanager
-def registry(engine: OwnEngine, root: Path, port: int, *, users: bool = False) -> Iterator[str]:
+def registry(
+    engine: OwnEngine, program: str, root: Path, port: int, *, users: bool = False
+) -> Iterator[str]:
     """Serve the images under `root`; with `users` only to one, whose word is `word`."""
     text = _CONFIG + (_AUTH if users else "")
     config = root / f"{port}.yml"
     config.write_text(text.format(root=root, port=port))
     (root / "users").write_text(_USER)
-    with beside(engine, [program(), "serve", config], port):
+    with beside(engine, [program, "serve", config], port):
         yield f"127.0.0.1:{port}"
 
 

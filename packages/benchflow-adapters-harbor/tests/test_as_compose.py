@@ -171,13 +171,9 @@ services:
 
 
 @pytest.fixture(scope="module")
-def client() -> dict[str, str]:
+def client(compose: str) -> dict[str, str]:
     """Return the environment of a client that has compose."""
-    client = os.environ.get("BENCHFLOW_COMPOSE")
-    if client is None:
-        why = "export BENCHFLOW_COMPOSE=$(.ci/compose)"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
-    return {"DOCKER_CONFIG": client, "PATH": f"{client}/bin:{os.environ['PATH']}", **VARIABLES}
+    return {"DOCKER_CONFIG": compose, "PATH": f"{compose}/bin:{os.environ['PATH']}", **VARIABLES}
 
 
 @pytest.mark.parametrize("name", FILES)

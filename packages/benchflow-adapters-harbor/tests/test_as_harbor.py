@@ -53,13 +53,11 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def theirs(tasks: Path) -> dict[str, Any]:
-    python = os.environ.get("BENCHFLOW_HARBOR")
-    assert python, "export BENCHFLOW_HARBOR=$(.ci/harbor)"
+def theirs(harbor_python: str, tasks: Path) -> dict[str, Any]:
     script = Path(__file__).with_name("read_with_harbor.py")
     env = {**os.environ, "HARBOR_TELEMETRY": "off"}
     done = subprocess.run(
-        [python, script, tasks], capture_output=True, text=True, env=env, check=False
+        [harbor_python, script, tasks], capture_output=True, text=True, env=env, check=False
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -28,19 +28,10 @@ UNREWARDED = {
 """Where Harbor leaves a step without a verdict out: ours have no reward, and say why."""
 
 
-def asked(variable: str, script: str) -> str:
-    value = os.environ.get(variable)
-    if value is None:
-        why = f"export {variable}=$({script})"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
-    return value
-
-
 @pytest.fixture(scope="module")
-def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tasks(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory with a folder of tasks for each agent."""
     root = tmp_path_factory.mktemp("tasks")
-    image = asked("BENCHFLOW_DOCKER_IMAGE", ".ci/docker")
     for name, case in CASES.items():
         files = {path: text.replace(BASE, image) for path, text in case.files.items()}
         write(root / case.agent / name, files)
@@ -48,22 +39,22 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def theirs(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def theirs(
+    tasks: Path, harbor_python: str, compose: str, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
     """Return the `result.json` of every task: Harbor is run once, for all of them."""
-    python = asked("BENCHFLOW_HARBOR", ".ci/harbor")
-    client = asked("BENCHFLOW_COMPOSE", ".ci/compose")
     home = tmp_path_factory.mktemp("harbor")
     env = {
         **os.environ,
         "HARBOR_TELEMETRY": "off",
         "HOME": str(home),
-        "DOCKER_CONFIG": client,
+        "DOCKER_CONFIG": compose,
         "BUILDX_CONFIG": str(home / "buildx"),
-        "PATH": f"{client}/bin:{os.environ['PATH']}",
+        "PATH": f"{compose}/bin:{os.environ['PATH']}",
     }
     script = Path(__file__).with_name("run_with_harbor.py")
     done = subprocess.run(
-        [python, script, tasks, home / "trials"],
+        [harbor_python, script, tasks, home / "trials"],
         capture_output=True,
         text=True,
         env=env,
@@ -124,15 +115,14 @@ def test_our_rollouts_ran_the_phases_that_harbor_ran_and_kept_the_same_artifacts
 
 
 def test_harbor_reads_all_that_is_exported_of_them_and_its_viewer_shows_it(
-    ours: dict[str, Path],
+    ours: dict[str, Path], harbor_python: str
 ) -> None:
     judge = Path(__file__).parents[3] / "tests" / "e2e" / "check_harbor_job.py"
-    python = asked("BENCHFLOW_HARBOR", ".ci/harbor")
     jobs = {path.parents[1] for path in ours.values()}
     assert len(jobs) == len({case.agent for case in CASES.values()})
     for job in jobs:
         env = {**os.environ, "HARBOR_TELEMETRY": "off", "HOME": str(job.parent)}
-        command = [python, "-I", judge, job.name]
+        command = [harbor_python, "-I", judge, job.name]
         done = subprocess.run(
             command, cwd=job.parent, capture_output=True, text=True, env=env, check=False
         )

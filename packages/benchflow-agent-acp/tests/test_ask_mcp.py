@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 from importlib.resources import files
-from pathlib import Path
 
 import pytest
 from benchflow_agent_acp import AcpAgent
@@ -26,8 +25,6 @@ from benchflow_contracts import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "tests"))
 from scripted_llm import ModelReply, ScriptedLlm, ToolUse
 
 INSIDE = files("benchflow_agent_acp").joinpath("ask_mcp/inside")

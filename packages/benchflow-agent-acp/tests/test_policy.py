@@ -12,8 +12,6 @@ from benchflow_agent_acp import AcpAgent
 from benchflow_agent_acp.builtin import policy
 from benchflow_contracts import AgentError, Answer, McpServer, ModelEndpoint, Role
 from benchflow_contracts.testing import AgentSubject, check_agent
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "tests"))
 from scripted_llm import ModelReply, ScriptedLlm, ToolUse, WriteOneFile
 
 DONE = ModelReply(text="Done.")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from benchflow_gateway import HttpGateway
 from hypothesis import HealthCheck, settings
+from scripted_llm import ScriptedLlm, WriteOneFile
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[3] / "tests")]
-from scripted_llm import ScriptedLlm, WriteOneFile  # noqa: E402
+sys.path.insert(0, str(Path(__file__).parent))
 
 # A loaded machine is no reason to fail: no deadline, and no judgement of a strategy's speed.
 settings.register_profile(

@@ -42,17 +42,12 @@ def read(directory: Path) -> dict[str, float] | str:
         return type(error).__name__
 
 
-def test_rewards_and_errors_are_those_of_harbor_itself(tmp_path):
-    python = os.environ.get("BENCHFLOW_HARBOR")
-    if python is None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(
-            "export BENCHFLOW_HARBOR=$(.ci/harbor)"
-        )
+def test_rewards_and_errors_are_those_of_harbor_itself(harbor_python, tmp_path):
     folders = [write(tmp_path / str(i), *pair) for i, pair in enumerate(ALIKE)]
     script = Path(__file__).with_name("parse_with_harbor.py")
     env = {**os.environ, "HARBOR_TELEMETRY": "off"}
     done = subprocess.run(
-        [python, script, *folders], capture_output=True, text=True, env=env, check=False
+        [harbor_python, script, *folders], capture_output=True, text=True, env=env, check=False
     )
     assert done.returncode == 0, done.stderr
     theirs = json.loads(done.stdout)

@@ -1,22 +1,12 @@
 import asyncio
 import os
-import uuid
 
 import docker
 import pytest
 from benchflow_contracts import ImageRecipe
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_docker import DockerProvider
-
-
-@pytest.fixture
-def image():
-    """The base image. `.ci/docker` starts an engine and makes it."""
-    name = os.environ.get("BENCHFLOW_DOCKER_IMAGE")
-    if name is None:
-        why = "no engine and base image: export BENCHFLOW_DOCKER_IMAGE=$(.ci/docker)"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
-    return name
+from own_engine.marked import marked_images
 
 
 @pytest.fixture
@@ -57,12 +47,8 @@ def with_box(with_provider):
 
 @pytest.fixture
 def mark(api):
-    """A word for `LABEL test=`. Images that have it go after."""
-    mark = uuid.uuid4().hex
-    yield mark
-    for made in api.images(filters={"label": [f"test={mark}"]}):
-        for name in set(made["RepoTags"] or ()) - {"<none>:<none>"} or {made["Id"]}:
-            api.remove_image(name)
+    with marked_images(api) as mark:
+        yield mark
 
 
 @pytest.fixture

@@ -1,6 +1,4 @@
 import asyncio
-import os
-import shutil
 
 import pytest
 from benchflow_contracts.sandbox import SandboxSpec
@@ -21,11 +19,8 @@ def store(tmp_path):
 
 
 @pytest.fixture
-def with_provider(store):
+def with_provider(root, store):
     """Run an async test against a provider of its own, which is closed after."""
-    if os.geteuid() != 0:
-        # A developer may lack root; a CI that lacks it would test nothing and look green.
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("boxes with users need root")
 
     def run(test, **options):
         async def main():
@@ -49,13 +44,3 @@ def with_box(with_provider):
         return with_provider(main)
 
     return run
-
-
-@pytest.fixture
-def engine():
-    """The program that takes live snapshots. `.ci/criu` unpacks one."""
-    program = os.environ.get("BENCHFLOW_CRIU") or shutil.which("criu")
-    if program is None:
-        why = "no CRIU program: export BENCHFLOW_CRIU=$(.ci/criu)"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
-    return program

@@ -6,7 +6,7 @@ from benchflow_contracts.testing import check_sandbox
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("criu")
 def test_the_provider_keeps_every_promise_of_the_contract(with_provider, tmp_path):
     # Without files of its own it lies over the host's programs.
     (tmp_path / "images/host-programs/rootfs").mkdir(parents=True)

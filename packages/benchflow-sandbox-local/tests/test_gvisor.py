@@ -1,8 +1,6 @@
 """Boxes on gVisor's kernel, for real. `.ci/runsc` unpacks the program."""
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 import time
@@ -14,7 +12,7 @@ from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_contracts.sandbox_record import ReapPolicy
 from benchflow_contracts.testing import check_sandbox
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("runsc")]
 
 RUNNER = """
 import asyncio, json, sys
@@ -43,13 +41,6 @@ for line in sys.stdin:
     file.seek(0)
     print(file.read(), end="", flush=True)
 """
-
-
-@pytest.fixture(autouse=True)
-def _gvisor():
-    if not os.environ.get("BENCHFLOW_RUNSC") and shutil.which("runsc") is None:
-        why = "no gVisor program: export BENCHFLOW_RUNSC=$(.ci/runsc)"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
 
 
 @pytest.mark.timeout(600)

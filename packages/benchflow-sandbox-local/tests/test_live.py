@@ -7,7 +7,7 @@ import pytest
 from benchflow_contracts.errors import SandboxError, SnapshotError
 from benchflow_contracts.sandbox import SandboxSpec
 
-pytestmark = pytest.mark.usefixtures("engine")
+pytestmark = pytest.mark.usefixtures("criu")
 
 COUNTER = """
 import sys

@@ -7,7 +7,7 @@ import pytest
 from benchflow_contracts.errors import SnapshotError
 from benchflow_contracts.sandbox import ModelEndpoint, SandboxSpec
 
-pytestmark = pytest.mark.usefixtures("engine")
+pytestmark = pytest.mark.usefixtures("criu")
 
 STOPPED = """
 import os, signal, threading, time

@@ -50,12 +50,12 @@ DYING = """restore) set -- "$@" "--action-script=$0" ;;
 
 
 @pytest.fixture
-def broken(engine, tmp_path, monkeypatch):
+def broken(criu, tmp_path, monkeypatch):
     """Put a case of a shell script before the engine, which can be its action script, too."""
 
     def put(case):
         script = tmp_path / "engine"
-        lines = ["#!/bin/sh", f"engine={engine}", f"case $1$CRTOOLS_SCRIPT_ACTION in {case} esac"]
+        lines = ["#!/bin/sh", f"engine={criu}", f"case $1$CRTOOLS_SCRIPT_ACTION in {case} esac"]
         lines += ['[ "$CRTOOLS_SCRIPT_ACTION" ] || exec $engine "$@"']
         script.write_text("\n".join(lines))
         script.chmod(0o755)
@@ -151,7 +151,7 @@ def test_a_frozen_box_cannot_notice_so_its_holder_is_told_to_try_again(with_prov
     with_provider(check)
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("criu")
 def test_a_fork_that_is_refused_leaves_nothing_of_the_engine_that_was_ready(with_provider, store):
     async def check(provider):
         parent = await provider.create(SandboxSpec())
@@ -166,7 +166,7 @@ def test_a_fork_that_is_refused_leaves_nothing_of_the_engine_that_was_ready(with
     with_provider(check)
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("criu")
 @pytest.mark.parametrize("command", ["true", MANY_FILES], ids=["kept", "brought-back"])
 def test_who_reads_beside_a_snapshot_can_be_cancelled_and_leaves_nothing(
     with_provider, store, tmp_path, command
@@ -389,7 +389,7 @@ def test_a_child_that_has_died_before_the_engine_ends_is_typed_and_leaves_nothin
     with_provider(check)
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("criu")
 @pytest.mark.parametrize("damage", ["shorter", "missing"])
 def test_a_torn_image_is_told_as_such_before_an_engine_starts(with_provider, store, damage):
     async def check(provider):
@@ -413,7 +413,7 @@ def test_a_torn_image_is_told_as_such_before_an_engine_starts(with_provider, sto
     with_provider(check, live_images="disk")
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("criu")
 def test_the_budget_is_kept_and_a_discarded_image_gives_its_share_back(with_provider, store):
     script = "x = b'x' * (16 << 20); print('up', flush=True); import sys; sys.stdin.read()"
 
@@ -434,7 +434,7 @@ def test_the_budget_is_kept_and_a_discarded_image_gives_its_share_back(with_prov
     with_provider(check, live_budget_mb=32)
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("criu")
 def test_the_engine_writes_nothing_through_links_that_a_box_has_planted(with_provider, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()

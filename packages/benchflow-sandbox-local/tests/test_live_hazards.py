@@ -8,7 +8,7 @@ from benchflow_contracts.errors import SnapshotError
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_local.live import toy
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("engine")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("criu")]
 
 
 SOURCE = Path(toy.__file__).read_text()

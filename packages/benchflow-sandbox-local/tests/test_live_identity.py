@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 from benchflow_sandbox_native import identity_library
 
+pytestmark = pytest.mark.usefixtures("root")
 REFUSED = "database is locked"
 
 
 def second_writers(directory, *, library, pinned):
     """Return what a second connection is told at depth 0, 1, 2 and 3, up to an admission."""
-    if os.geteuid() != 0:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("overlay mounts need root")
     script = Path(__file__).with_name("moving_sqlite.py")
     mode = "pinned" if pinned else "not pinned"
     command = ["unshare", "--mount", sys.executable, script, directory, mode]

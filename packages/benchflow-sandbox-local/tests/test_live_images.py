@@ -36,7 +36,7 @@ def on_disk(store):
     return sorted(path.name for path in (store / "live").glob("*/*"))
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("criu")
 def test_a_place_that_is_full_is_said_and_the_parent_goes_on(with_provider):
     async def check(provider):
         parent = await provider.create(SandboxSpec())
@@ -55,7 +55,7 @@ def test_a_place_that_is_full_is_said_and_the_parent_goes_on(with_provider):
     with_provider(check, live_budget_mb=64)
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("criu")
 def test_images_on_disk_make_children_and_are_deleted_with_their_snapshot(with_provider, store):
     async def check(provider):
         parent = await provider.create(SandboxSpec())
@@ -111,7 +111,7 @@ def killed_runner(store):
     runner.stdout.close()
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("criu")
 def test_images_on_disk_of_a_killed_runner_are_reaped_and_those_of_a_living_one_are_not(
     with_provider, store
 ):

@@ -12,7 +12,7 @@ from benchflow_sandbox_local.box.checkpoint import MOST_BYTES, MOST_ENTRIES
 from benchflow_sandbox_local.box.pins import ATTRIBUTE
 from benchflow_sandbox_local.live import toy
 
-pytestmark = pytest.mark.usefixtures("engine")
+pytestmark = pytest.mark.usefixtures("criu")
 
 TOY = ["python3", "-I", "-c", Path(toy.__file__).read_text(), "toy", "0"]
 FEW = "true"

@@ -2,7 +2,6 @@
 
 import ctypes
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,14 +26,12 @@ def test_no_process_of_a_box_can_confine_itself(with_box, user):
 
 
 @pytest.mark.slow
-def test_without_that_rule_a_restriction_is_gone_after_a_restore(tmp_path, engine):
-    if os.geteuid() != 0:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("CRIU needs root")
+def test_without_that_rule_a_restriction_is_gone_after_a_restore(root, criu, tmp_path):
     if ctypes.CDLL(None).syscall(CREATE_RULESET, None, 0, VERSION) < 0:
         pytest.skip("this kernel has no Landlock, so there is nothing to lose")
     script = Path(__file__).with_name("restored_landlock.py")
     namespace = ["unshare", "--pid", "--fork", "--mount", "--mount-proc", "--kill-child"]
-    command = [*namespace, sys.executable, script, tmp_path, engine]
+    command = [*namespace, sys.executable, script, tmp_path, criu]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)

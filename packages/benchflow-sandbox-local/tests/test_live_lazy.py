@@ -25,7 +25,7 @@ MEGABYTES = 64
 LEAST = 16
 """Small enough for the toy to be large."""
 
-lazily = pytest.mark.usefixtures("engine")
+lazily = pytest.mark.usefixtures("criu")
 
 
 async def parent_of(provider, megabytes=MEGABYTES):

@@ -10,7 +10,7 @@ from benchflow_contracts.errors import SandboxError, SnapshotError
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_local.box.checkpoint import MOST_ENTRIES
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("engine")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("criu")]
 
 PROGRAM = "/srv/static"
 MODES = ["wal", "delete"]

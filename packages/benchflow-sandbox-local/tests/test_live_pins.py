@@ -1,6 +1,5 @@
 """Each test runs a script in a mount namespace of its own, with real overlay mounts."""
 
-import os
 import subprocess
 import sys
 
@@ -143,9 +142,10 @@ else:
 """
 
 
+pytestmark = pytest.mark.usefixtures("root")
+
+
 def run(script, directory):
-    if os.geteuid() != 0:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("overlay mounts need root")
     command = ["unshare", "--mount", sys.executable, "-c", WORLD + script, str(directory)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -163,7 +163,7 @@ def test_numbers_are_passed_until_no_new_file_can_meet_a_pinned_one(tmp_path):
     run(PASSED, tmp_path)
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("criu")
 def test_no_file_of_a_loaded_world_has_the_number_of_another(with_provider, store):
     saved = store.with_name("saved")
     before = "for i in $(seq 300); do : >gone; rm gone; done; : >kept; echo x >>/etc/hosts"

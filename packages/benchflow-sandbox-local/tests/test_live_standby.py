@@ -11,7 +11,7 @@ import pytest
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_local.live.forker import Forker
 
-pytestmark = pytest.mark.usefixtures("engine")
+pytestmark = pytest.mark.usefixtures("criu")
 
 WAITS = b"CRIU_CONFIG_FILE=/proc/self/fd/3"
 MANY_FILES = "seq 1 600 | xargs touch"

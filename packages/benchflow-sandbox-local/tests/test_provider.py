@@ -47,7 +47,7 @@ def test_it_is_what_the_contract_asks_for(with_provider):
     with_provider(check)
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("criu")
 def test_every_capability_is_found_on_a_machine_that_has_it(with_provider):
     async def check(provider):
         found = await provider.capabilities()

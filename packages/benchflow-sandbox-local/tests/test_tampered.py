@@ -54,7 +54,7 @@ def test_a_forged_device_node_with_right_digests_is_refused(with_provider, tmp_p
     with_provider(check)
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("criu")
 def test_a_live_image_is_not_brought_up_over_other_places_of_the_host(with_provider, tmp_path):
     for name in ("shown", "secrets"):
         (tmp_path / name).mkdir()
@@ -70,7 +70,7 @@ def test_a_live_image_is_not_brought_up_over_other_places_of_the_host(with_provi
     with_provider(check)
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("criu")
 def test_a_live_image_that_was_edited_and_digested_anew_is_refused(with_provider, tmp_path):
     async def check(provider):
         await saved_by(provider, saved := tmp_path / "saved", "live")

@@ -1,0 +1,67 @@
+"""What tests need of a machine. One that lacks it skips them, but a CI fails.
+
+A CI that skipped them would test nothing and look green.
+"""
+
+import os
+import shutil
+from typing import NoReturn
+
+import pytest
+
+
+def _lacking(why: str) -> NoReturn:
+    (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
+
+
+def _exported(variable: str, script: str, found: str | None = None) -> str:
+    return os.environ.get(variable) or found or _lacking(f"export {variable}=$({script})")
+
+
+@pytest.fixture(scope="session")
+def root() -> None:
+    """Need what only root may do: mounts, users, boxes with users."""
+    if os.geteuid() != 0:
+        _lacking("this needs root")
+
+
+@pytest.fixture(scope="session")
+def image() -> str:
+    """Return the base image, which an engine has."""
+    return _exported("BENCHFLOW_DOCKER_IMAGE", ".ci/docker")
+
+
+@pytest.fixture(scope="session")
+def newer_engine() -> str:
+    """Return the directory of the newest engine's programs."""
+    return _exported("BENCHFLOW_NEWER_ENGINE", ".ci/engine-newer")
+
+
+@pytest.fixture(scope="session")
+def registry_program() -> str:
+    """Return a registry's program."""
+    return _exported("BENCHFLOW_REGISTRY", ".ci/registry")
+
+
+@pytest.fixture(scope="session")
+def harbor_python() -> str:
+    """Return the Python of an environment that has Harbor."""
+    return _exported("BENCHFLOW_HARBOR", ".ci/harbor")
+
+
+@pytest.fixture(scope="session")
+def compose() -> str:
+    """Return the directory of a Docker client that has compose."""
+    return _exported("BENCHFLOW_COMPOSE", ".ci/compose")
+
+
+@pytest.fixture(scope="session")
+def criu() -> str:
+    """Return the program that takes live snapshots."""
+    return _exported("BENCHFLOW_CRIU", ".ci/criu", shutil.which("criu"))
+
+
+@pytest.fixture(scope="session")
+def runsc() -> str:
+    """Return gVisor's program."""
+    return _exported("BENCHFLOW_RUNSC", ".ci/runsc", shutil.which("runsc"))
