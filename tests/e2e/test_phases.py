@@ -61,9 +61,6 @@ grep -qx not solved
 grep -qx cut held
 [ "$({reach})" = reached ]
 ! grep -la "srv/beat[s]" /proc/[0-9]*/cmdline
-before=$(wc -c < beats)
-sleep 0.5
-[ "$before" = "$(wc -c < beats)" ]
 echo 1 > /logs/verifier/reward.txt
 """
 STEP = """#!/bin/sh
