@@ -158,7 +158,9 @@ def test_steps_have_their_own_tests_solutions_and_limits(tmp_path: Path) -> None
     assert plan.parts.solution == found.path / "steps/plan/solution"
     assert build.parts.solution == found.path / "solution"
     assert plan.parts.workdir_files == found.path / "steps/plan/workdir"
-    assert [(c.command, c.user) for c in plan.setup_commands] == [("bash setup.sh", "")]
+    [setup] = plan.setup_commands
+    assert (setup.command, setup.user) == ("bash setup.sh", "")
+    assert setup.timeout_sec == 30 * 24 * 3600  # Harbor sets it no limit
     assert (plan.min_reward, build.min_reward) == ({"reward": 0.5}, {"style": 0.25})
     assert (plan.verifier.user, build.verifier.user) == ("", "grader")
     assert [artifact.source for artifact in found.config.artifacts] == ["/logs/artifacts"]

@@ -137,12 +137,13 @@ def approx(rewards: Any) -> Any:
     return None if rewards is None else pytest.approx(rewards)
 
 
-def phases(path: Path) -> Iterator[tuple[bool, ...] | list[tuple[Any, ...]]]:
-    """Yield which phases a trial and each of its steps had, and what became of artifacts.
+def phases(path: Path) -> Iterator[Any]:
+    """Yield how a trial is graded, the phases of it and of each step, and what became of artifacts.
 
     Harbor also tells of artifacts where no verifier was run: then there was nothing to keep.
     """
     result = json.loads(path.read_text())
+    yield result["verifier_environment_mode"]
     steps = [(path.parent / "steps" / s["step_name"], s) for s in result["step_results"] or []]
     for home, each in [(path.parent, result), *steps]:
         verified = each.get("verifier") is not None

@@ -1,7 +1,13 @@
 """What a box reaches, and who acts in it, from phase to phase of its task."""
 
 import pytest
-from benchflow_contracts import ExecResult, GroupBranch, ModelEndpoint, TaskStep
+from benchflow_contracts import (
+    ExecResult,
+    GroupBranch,
+    ModelEndpoint,
+    TaskStep,
+    VerifyResult,
+)
 from benchflow_contracts.testing.fakes import (
     FAKE_WITHOUT_LIVE,
     Act,
@@ -142,6 +148,31 @@ def test_each_step_has_its_own_network_and_user_after_a_setup_in_the_environment
         *("setup: alice", "agent: alice", "setup: bob", "agent: bob")
     ]
     assert watched.killed_before == "tests"
+
+
+def test_what_a_step_brings_where_more_is_reached_is_not_counted_as_the_agents(watched):
+    told = []
+
+    async def look(node):
+        changes = await node.state.sandbox.changes()
+        told.append({*changes.added, *changes.changed})
+        return VerifyResult(reward=1.0)
+
+    watched.rig.task_config["environment"]["setup_commands"] = ()
+    watched.rig.config["isolation"] = "twin"
+    watched.rig.rewards[0].score = look
+    watched.rig.steps = tuple(
+        TaskStep(
+            name=name,
+            instruction="do",
+            agent={"network": "none"},
+            setup_commands=({"command": f"echo 1 > /etc/{name}"},),
+        )
+        for name in ("first", "second")
+    )
+    watched.rig.run()
+    assert watched.rig.provider.operations.count("restore") == 1
+    assert told == [set(), set()]
 
 
 def test_a_child_of_a_fork_begins_in_the_agents_network(watched):

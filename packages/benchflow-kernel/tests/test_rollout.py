@@ -16,6 +16,7 @@ from benchflow_contracts import (
     SandboxError,
     Scene,
     StoreError,
+    TaskStep,
     Turn,
     VerifyResult,
 )
@@ -166,6 +167,18 @@ def test_a_credential_never_reaches_the_record(rig):
     assert "hunter2" not in (rig.directory / "events.jsonl").read_text()
     assert "hunter2" not in json.dumps(tree.meta)
     assert tree.meta["config"]["model"]["upstream"] == "https://models.example/v1"
+
+
+@pytest.mark.parametrize(
+    ("asked", "steps", "told"),
+    [(None, 0, "hermetic"), ("twin", 0, "twin"), ("twin", 1, None)],
+)
+def test_the_record_tells_how_the_task_is_graded_unless_each_step_has_a_way_of_its_own(
+    rig, asked, steps, told
+):
+    rig.config["isolation"] = asked
+    rig.steps = (TaskStep(name="a", instruction="do"),) * steps
+    assert rig.run().meta["grading"] == told
 
 
 def test_the_agent_is_never_started_in_a_world_that_is_not_ready(rig):

@@ -285,12 +285,14 @@ def test_a_step_without_a_verdict_is_the_last_one_and_there_is_no_return(rig, ve
 
 
 FAILS = {"setup_commands": (SetupCommand(command="false"),)}
+HANGS = {"setup_commands": (SetupCommand(command="sleep 1000", timeout_sec=0.01),)}
 
 
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
         (FAILS, {"b": "SetupError"}),
+        (HANGS, {"b": "SetupError"}),
         ({"healthcheck": Healthcheck(command="false", retries=1)}, {"b": "ReadinessError"}),
         ({"parts": TaskParts(workdir_files=Path("/nonexistent"))}, {}),
     ],

@@ -99,6 +99,20 @@ def test_an_unscored_leaf_is_an_exception_without_rewards_and_in_no_mean(tmp_pat
     assert stats["metrics"] == [{"reward": 0.75, "even": 0.5}]
 
 
+@pytest.mark.parametrize(
+    ("asked", "mode"), [("hermetic", "separate"), ("twin", "shared"), (None, None)]
+)
+def test_what_no_verifier_came_to_has_the_mode_that_it_would_have_been_graded_in(
+    tmp_path, asked, mode
+):
+    rollout = fake_finished_rollout()
+    rollout.tree.meta = {"grading": asked}
+    rollout.tree.index["n4"].results["reward"] = VerifyResult.unscored("broke")
+    trials = exported(tmp_path, rollout)
+    found = [trials[leaf]["result"]["verifier_environment_mode"] for leaf in ("n3", "n4", "n5")]
+    assert found == [mode, mode, "separate"]
+
+
 def test_a_leaf_that_was_graded_after_its_agent_failed_has_both(tmp_path):
     rollout = fake_finished_rollout()
     rollout.tree.index["n4"].error = NodeError(boundary="agent", type="AgentError", message="died")

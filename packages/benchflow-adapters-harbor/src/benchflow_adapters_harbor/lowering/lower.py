@@ -26,7 +26,7 @@ from .grading import grading_recipe, verifier
 from .variables import Variables, variables
 
 _UNLIMITED_SEC: Final = 30 * 24 * 3600.0
-"""An agent's time where the task sets no limit."""
+"""The time of what a task sets no limit for."""
 _ORACLE_ENV: Final = {"DEBIAN_FRONTEND": "noninteractive"}
 _SETUP = "setup.sh"
 
@@ -109,7 +109,7 @@ def _parts(task: HarborTask, step: HarborStep) -> TaskParts:
 def _step(task: HarborTask, step: HarborStep) -> TaskStep:
     setup: tuple[SetupCommand, ...] = ()
     if step.workdir is not None and (step.workdir / _SETUP).is_file():
-        setup = (SetupCommand(command=f"bash {_SETUP}", user=""),)
+        setup = (SetupCommand(command=f"bash {_SETUP}", user="", timeout_sec=_UNLIMITED_SEC),)
     check = step.healthcheck
     parts = _parts(task, step)
     return TaskStep(

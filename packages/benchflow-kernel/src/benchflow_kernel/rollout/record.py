@@ -16,7 +16,7 @@ _CREDENTIAL = re.compile(r"(?<=://)[^/@]*@|\?.*$")
 
 
 def meta_of(task: Task, config: RolloutConfig, planes: Planes) -> dict[str, Any]:
-    """Return the config, the task's digest, the provider and the versions.
+    """Return the config, the task's digest, how it is graded, the provider and the versions.
 
     Values of headers and of environment variables are left out, as is what a URL
     carries besides its host and path: the log is shared, and those hold credentials.
@@ -24,6 +24,7 @@ def meta_of(task: Task, config: RolloutConfig, planes: Planes) -> dict[str, Any]
     return {
         "config": _redacted(config.model_dump(mode="json")),
         "task_digest": task.digest,
+        "grading": None if task.steps else config.isolation or task.grading,
         "provider": planes.provider.name,
         "versions": dict(_versions()),
     }

@@ -42,6 +42,7 @@ class Stages:
         if not self._plan.task.steps:
             return
         if checkpoint is None:
+            await self._world.phases.setup(index)
             await self._make_ready(index, self._start.node)
             await self._world.mark()
         elif checkpoint.kept:
@@ -71,6 +72,8 @@ class Stages:
         """
         self._journal.phase(self._start.id, "setup")
         step = self._step(index)
+        # First, for it may end what the agent left: beside that nothing is ours.
+        await self._world.phases.setup(index)
         async with self._world.ours():
             if step.verifier.protocol == "harbor":
                 await self._clear(_HARBORS)
@@ -79,7 +82,6 @@ class Stages:
     async def _make_ready(self, index: int, node: str) -> None:
         """Prepare a step; when it cannot be, `node` tells which one it was."""
         step = self._step(index)
-        await self._world.phases.setup(index)
         try:
             await self._prepare(step)
         except (SetupError, ReadinessError) as error:

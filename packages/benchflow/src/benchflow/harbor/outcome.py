@@ -48,10 +48,14 @@ def rewards(verdict: VerifyResult | None, task_format: str) -> dict[str, float] 
     return {"reward": verdict.reward, **parts}
 
 
-def verifier_mode(leaf: RolloutNode) -> str | None:
-    """Return Harbor's name for how the leaf was graded; `None` outside of a sandbox."""
+def verifier_mode(rollout: FinishedRollout, leaf: RolloutNode) -> str | None:
+    """Return Harbor's name for how the leaf was graded; `None` outside of a sandbox.
+
+    As there, one that no verifier came to has that of how it would have been.
+    """
     verdict = leaf.results.get("reward")
-    return None if verdict is None else _MODES.get(verdict.grading)
+    graded = verdict is not None and verdict.reward is not None
+    return _MODES.get(verdict.grading if graded else str(rollout.tree.meta.get("grading")))
 
 
 def exception_info(

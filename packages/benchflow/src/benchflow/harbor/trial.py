@@ -99,7 +99,7 @@ def trial_result(
             "metadata": {"benchflow": leaf_facts(rollout, leaf)},
         },
         "verifier_result": None if found is None else {"rewards": found},
-        "verifier_environment_mode": None if parts else verifier_mode(leaf),
+        "verifier_environment_mode": None if parts else verifier_mode(rollout, leaf),
         "exception_info": exception_info(rollout, leaf, steps),
         "step_results": steps or None,
         **trial_times(rollout, leaf, in_steps=bool(steps)),
