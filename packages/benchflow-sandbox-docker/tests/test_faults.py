@@ -17,6 +17,7 @@ from benchflow_contracts.errors import (
     SandboxUnsupportedError,
 )
 from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_contracts.service import ServiceSpec
 from benchflow_sandbox_docker import DockerProvider
 
 DOCKER = {"Version": "20.10.24", "ApiVersion": "1.41", "MinAPIVersion": "1.12"}
@@ -151,49 +152,97 @@ def test_what_is_no_engine_that_we_know_is_refused(tmp_path, told, why):
         create(tmp_path, failing("never asked"), told)
 
 
-def test_a_container_that_a_slow_engine_makes_after_all_is_removed(api, image, tmp_path):
-    begun, made = asyncio.Event(), asyncio.Event()
+class Slow:
+    """The real engine, which lets one call wait until it is told, and hangs up then if asked."""
 
+    def __init__(self, api, call, *, answers):
+        self.begun, self.made, self.over = asyncio.Event(), asyncio.Event(), threading.Event()
+        self.volumes = set()
+        self._api, self._call, self._answers = api, call, answers
+        self._loop = asyncio.get_running_loop()
+
+    def __call__(self, handler):
+        waits = re.search(self._call, handler.path)
+        asked = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
+        if "/volumes/create" in handler.path:
+            self.volumes.add(json.loads(asked)["Name"])
+        if waits:
+            self._loop.call_soon_threadsafe(self.begun.set)
+            self.over.wait(30)
+            # As one that had seen its pipes before they went.
+            for mount in json.loads(asked).get("HostConfig", {}).get("Mounts", ()):
+                if mount["Type"] == "bind" and not Path(mount["Source"]).exists():
+                    Path(mount["Source"]).mkdir(parents=True)
+        status, body = forward(self._api, handler, asked)
+        if waits:
+            assert status == 201, body
+            self._loop.call_soon_threadsafe(self.made.set)
+        if self._answers or not waits:
+            reply(handler, status, body)
+
+
+def with_services(image):
+    idle = {"image": image, "command": ("sleep", "1000")}
+    db = ServiceSpec(name="db", network_of="", volumes={"/data": "data"}, **idle)
+    return SandboxSpec(services=(db, ServiceSpec(name="web", **idle)))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        r"/containers/create\?name=benchflow-d-[0-9a-f]{12}$",
+        r"/containers/create\?name=.*-db$",
+        "/networks/create",
+        "/volumes/create",
+    ],
+    ids=["sandbox", "service", "network", "volume"],
+)
+def test_what_a_slow_engine_makes_after_all_is_removed(api, image, tmp_path, monkeypatch, call):
     async def main():
-        loop, over = asyncio.get_running_loop(), threading.Event()
-
-        def late(handler):
-            wait = "/containers/create?name=" in handler.path
-            asked = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
-            if wait:
-                loop.call_soon_threadsafe(begun.set)
-                over.wait(30)
-                # As one that had seen its pipes before they went.
-                for mount in json.loads(asked)["HostConfig"]["Mounts"]:
-                    if not Path(mount["Source"]).exists():
-                        Path(mount["Source"]).mkdir(parents=True)
-            status, body = forward(api, handler, asked)
-            if wait:
-                assert status == 201
-                loop.call_soon_threadsafe(made.set)
-            else:
-                reply(handler, status, body)
-
-        with engine(tmp_path / "sock", late):
+        slow = Slow(api, call, answers=False)
+        with engine(tmp_path / "sock", slow):
             async with DockerProvider(
-                image=image, store=tmp_path / "store", call_seconds=2
+                image=image, store=tmp_path / "store", call_seconds=4
             ) as provider:
-                with pytest.raises(SandboxTimeoutError):
-                    await provider.create(SandboxSpec(), labels={"late": str(tmp_path)})
-                assert begun.is_set()
-                over.set()
+                with pytest.raises(SandboxError, match="did not answer"):
+                    await provider.create(with_services(image), labels={"late": str(tmp_path)})
+                assert slow.begun.is_set()
+                slow.over.set()
                 async with asyncio.timeout(30):
-                    await made.wait()
+                    await slow.made.wait()
                 assert len(labelled(api, tmp_path)) == 1
+        return slow.volumes
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DOCKER_HOST", f"unix://{tmp_path}/sock")
-        asyncio.run(main())
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/sock")
+    asked = asyncio.run(main())
     assert labelled(api, tmp_path) == []
+    assert not asked & {each["Name"] for each in api.volumes()["Volumes"] or ()}
+
+
+def test_a_service_that_is_made_while_its_sandbox_is_given_up_is_removed(
+    api, image, tmp_path, monkeypatch
+):
+    async def main():
+        slow = Slow(api, "-web$", answers=True)
+        with engine(tmp_path / "sock", slow):
+            async with DockerProvider(image=image, store=tmp_path / "store") as provider:
+                labels = {"late": str(tmp_path)}
+                async with asyncio.TaskGroup() as group:
+                    making = group.create_task(provider.create(with_services(image), labels=labels))
+                    await slow.begun.wait()
+                    making.cancel()
+                    slow.over.set()
+                assert making.cancelled()
+                return labelled(api, tmp_path)
+
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/sock")
+    assert asyncio.run(main()) == []
 
 
 def labelled(api, word):
-    return api.containers(all=True, filters={"label": f"benchflow.labels.late={word}"})
+    filters = {"label": f"benchflow.labels.late={word}"}
+    volumes = api.volumes(filters=filters)["Volumes"] or []
+    return [*api.containers(all=True, filters=filters), *api.networks(filters=filters), *volumes]
 
 
 def forward(api, handler, body):

@@ -9,12 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from benchflow_contracts.compared import FileChanges
-from benchflow_contracts.errors import (
-    SandboxError,
-    SandboxTimeoutError,
-    SandboxUnsupportedError,
-    SnapshotError,
-)
+from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
 from benchflow_contracts.image import ImageRecipe
 from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
 from benchflow_contracts.seal import Seal
@@ -27,6 +22,7 @@ from .facts import Facts
 from .home import make_ready
 from .images import Images
 from .labels import BOX, PREFIX, Label
+from .late import Late
 from .machine import DockerMachine
 from .plan import Plan
 from .sandbox import DockerSandbox
@@ -56,6 +52,7 @@ class Keeper:
         self.disk = DiskCap(engine)
         self._written = Written(engine)
         self._volumes = Volumes(engine)
+        self._late = Late(engine)
         self.saver = Saver(engine, images, Seal(directory.parent / "seal"), self._written)
         self._sandboxes: dict[str, DockerSandbox] = {}
         self._labels: dict[str, Label] = {}
@@ -65,8 +62,6 @@ class Keeper:
         self._parents: dict[str, str] = {}
         """The snapshots that sandboxes were made from."""
         self._stacks: dict[str, Stack] = {}
-        self._late: set[str] = set()
-        """Names of containers that an engine which did not answer may still make."""
         """Services, by the sandbox that they were made for."""
         self._beside: dict[str, Stack] = {}
         """The same, also by sandboxes that stand in for those."""
@@ -129,7 +124,7 @@ class Keeper:
     def _stack(self, label: Label, spec: SandboxSpec) -> Stack | None:
         if not spec.services and not spec.container.volumes:
             return None
-        stack = Stack(self.engine, label, spec, self._image_of)
+        stack = Stack(self.engine, self._late, label, spec, self._image_of)
         self._stacks[label.id] = self._beside[label.id] = stack
         return stack
 
@@ -179,11 +174,9 @@ class Keeper:
         stack = self._beside.get(sandbox.id)
         if stack is not None:
             arguments = stack.with_main(arguments)
-        try:
+        volumes = () if stack is None else stack.main_volumes
+        with self._late.noted("container", plan.name, volumes):
             made = await self.engine.do("create_container_from_config", arguments, plan.name)
-        except SandboxTimeoutError:
-            self._late.add(plan.name)
-            raise
         self._containers[sandbox.id] = made["Id"]
         if stack is not None:
             await stack.join(made["Id"], sandbox.spec)
@@ -268,6 +261,7 @@ class Keeper:
         """Remove the container and everything of it. Idempotent."""
         if sandbox.id in self._sandboxes:
             await self._remove_container(sandbox)
+            await self._late.remove()
             if sandbox.id in self._stacks:
                 await self._stacks[sandbox.id].remove()
                 del self._stacks[sandbox.id]
@@ -276,14 +270,7 @@ class Keeper:
             self._facts.pop(sandbox.id, None)
             self._parents.pop(sandbox.id, None)
             self._written.forget(sandbox.id)
-            await self._remove_late()
             await self.images.sweep()
-
-    async def _remove_late(self) -> None:
-        for name in list(self._late):
-            with suppress(SandboxError):
-                if await self.engine.remove(name):
-                    self._late.discard(name)
 
     async def cut(self, sandbox: DockerSandbox) -> None:
         """Take a container off the way to the public: what is open there goes nowhere."""
@@ -321,5 +308,5 @@ class Keeper:
         except* SandboxError as errors:
             raise errors.exceptions[0] from errors
         finally:
-            await self._remove_late()
+            await self._late.remove()
             await self.images.aclose()

@@ -6,6 +6,7 @@ from benchflow_contracts.errors import SandboxError
 
 from benchflow_sandbox_docker.engine import Engine, GoneError
 from benchflow_sandbox_docker.labels import PREFIX, Label
+from benchflow_sandbox_docker.late import Late
 
 NETWORK, VOLUME, SERVICE = "network", "volume", "service"
 """Kinds of what is ours in the engine."""
@@ -19,8 +20,11 @@ class PrivateNetwork:
     ask the host's own resolver for them.
     """
 
-    def __init__(self, engine: Engine, label: Label, index: int, *, public: bool) -> None:
+    def __init__(
+        self, engine: Engine, late: Late, label: Label, index: int, *, public: bool
+    ) -> None:
         self._engine = engine
+        self._late = late
         self._label = label
         self.public = public
         self.name = f"{PREFIX}{label.id}" + (f"-n{index}" if index else "")
@@ -33,15 +37,16 @@ class PrivateNetwork:
         """
         options = {} if self.public else {"com.docker.network.bridge.inhibit_ipv4": "true"}
         try:
-            await self._engine.do(
-                "create_network",
-                self.name,
-                driver="bridge",
-                internal=not self.public,
-                check_duplicate=True,
-                options=options,
-                labels=self._label.encode(NETWORK),
-            )
+            with self._late.noted("network", self.name):
+                await self._engine.do(
+                    "create_network",
+                    self.name,
+                    driver="bridge",
+                    internal=not self.public,
+                    check_duplicate=True,
+                    options=options,
+                    labels=self._label.encode(NETWORK),
+                )
         except SandboxError as error:
             raise SandboxError(
                 f"there is no network for the services of {self._label.id!r}: {error}",

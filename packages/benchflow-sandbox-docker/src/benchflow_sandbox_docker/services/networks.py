@@ -13,6 +13,7 @@ from benchflow_contracts.service import MAIN
 
 from benchflow_sandbox_docker.engine import BRIDGE, Engine, GoneError
 from benchflow_sandbox_docker.labels import Label
+from benchflow_sandbox_docker.late import Late
 
 from .network import PrivateNetwork
 
@@ -27,7 +28,7 @@ _NO_NAMES = {"Dns": [_NOWHERE], "DnsOptions": ["timeout:1", "attempts:1"]}
 class Networks:
     """Made before the first container, and removed after the last."""
 
-    def __init__(self, engine: Engine, label: Label, spec: SandboxSpec) -> None:
+    def __init__(self, engine: Engine, late: Late, label: Label, spec: SandboxSpec) -> None:
         self._engine = engine
         self._changes = "public" in spec.switches
         self._public = spec.network == "public" and not self._changes
@@ -39,7 +40,7 @@ class Networks:
         )
         self._networks = {
             name: PrivateNetwork(
-                engine, label, index, public=self._public and name not in spec.inner_networks
+                engine, late, label, index, public=self._public and name not in spec.inner_networks
             )
             for index, name in enumerate(names)
         }

@@ -13,6 +13,7 @@ from benchflow_contracts.service import MAIN, ServiceSpec
 
 from benchflow_sandbox_docker.engine import Engine
 from benchflow_sandbox_docker.labels import PREFIX, Label
+from benchflow_sandbox_docker.late import Late
 
 from .container import arguments
 from .network import SERVICE, VOLUME
@@ -34,8 +35,11 @@ _PAUSE, _LONGEST_PAUSE = 0.02, 0.25
 class Stack:
     """A network, volumes and containers, all of one sandbox."""
 
-    def __init__(self, engine: Engine, label: Label, spec: SandboxSpec, image_of: ImageOf) -> None:
+    def __init__(
+        self, engine: Engine, late: Late, label: Label, spec: SandboxSpec, image_of: ImageOf
+    ) -> None:
         self._engine = engine
+        self._late = late
         self._label = label
         self._image_of = image_of
         self._specs = {service.name: service for service in spec.services}
@@ -47,7 +51,7 @@ class Stack:
         prefix = f"{PREFIX}{label.id}"
         self._volumes = {name: f"{prefix}-v{index}" for index, name in enumerate(names)}
         self._main = spec.container
-        self.networks = Networks(engine, label, spec)
+        self.networks = Networks(engine, late, label, spec)
 
     async def begin(self) -> None:
         """Start what does not wait for the sandbox, and wait for what the sandbox needs.
@@ -58,7 +62,8 @@ class Stack:
         """
         await self.networks.make()
         for volume in self._volumes.values():
-            await self._engine.do("create_volume", volume, labels=self._label.encode(VOLUME))
+            with self._late.noted("volume", volume):
+                await self._engine.do("create_volume", volume, labels=self._label.encode(VOLUME))
         for name in self._order[: self._order.index(MAIN)]:
             await self._start(self._specs[name])
         await self._wait_for(MAIN)
@@ -70,6 +75,11 @@ class Stack:
         for name in self._specs:
             ends = any(wants.get(name) == "completed" for wants in self._needs.values())
             await self._settled(name, "completed" if ends else await self._good(name))
+
+    @property
+    def main_volumes(self) -> list[str]:
+        """The engine's names of the sandbox's own volumes."""
+        return [self._volumes[volume] for volume in self._main.volumes.values()]
 
     def with_main(self, config: dict[str, Any]) -> dict[str, Any]:
         """Return the engine's arguments of the sandbox's own container, beside the services."""
@@ -124,10 +134,10 @@ class Stack:
 
     async def remove(self) -> None:
         """Remove everything. The sandbox's own container is gone already. Idempotent."""
-        containers, self._containers = self._containers, {}
         async with asyncio.TaskGroup() as group:
-            for container in containers.values():
+            for container in self._containers.values():
                 group.create_task(self._engine.remove(container))
+        self._containers.clear()
         await self.networks.remove()
         for volume in self._volumes.values():
             await remove_volume(self._engine, volume)
@@ -138,7 +148,11 @@ class Stack:
         config = arguments(service, image, self._label.encode(SERVICE), self._volumes)
         config = self._connected(config, service)
         name = f"{PREFIX}{self._label.id}-{service.name}"
-        made = await self._engine.do("create_container_from_config", config, name)
+        # By its name until it is there: who is cut short meanwhile leaves one, too.
+        self._containers[service.name] = name
+        volumes = [self._volumes[volume] for volume in service.volumes.values()]
+        with self._late.noted("container", name, volumes):
+            made = await self._engine.do("create_container_from_config", config, name)
         self._containers[service.name] = made["Id"]
         if service.network_of is None:
             await self.networks.join(made["Id"], service.name, service)

@@ -54,8 +54,9 @@ def verifier_mode(rollout: FinishedRollout, leaf: RolloutNode) -> str | None:
     As there, one that no verifier came to has that of how it would have been.
     """
     verdict = leaf.results.get("reward")
-    graded = verdict is not None and verdict.reward is not None
-    return _MODES.get(verdict.grading if graded else str(rollout.tree.meta.get("grading")))
+    if verdict is None or verdict.reward is None:
+        return _MODES.get(str(rollout.tree.meta.get("grading")))
+    return _MODES.get(verdict.grading)
 
 
 def exception_info(
