@@ -97,7 +97,7 @@ async def integrity_report(
         del known[LOADER_CACHE]
     plugins: set[str] = set()
     if rules.plugins:
-        unexpected = {p: change for p, change in known.items() if not rules.expects(p)}
+        unexpected: dict[str, Change] = {p: how for p, how in known.items() if not rules.expects(p)}
         plugins = await brought_plugins(twin, unexpected, changes.links)
     if known.get(PASSWD) and user in {"root", "0", ""} and await _root_is_root(twin):
         del known[PASSWD]

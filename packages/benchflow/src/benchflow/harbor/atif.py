@@ -85,6 +85,7 @@ def leaf_facts(rollout: FinishedRollout, leaf: RolloutNode) -> dict[str, Any]:
         "credit": None if leaf.credit is None else leaf.credit.model_dump(),
         "reward": leaf.reward,
         "grading": None if verdict is None else verdict.grading,
+        "integrity": None if verdict is None else verdict.integrity,
         "sandbox": rollout.sandbox,
         "shared_prefix": "once",
         "continued_from": rollout.tree.meta.get("continued_from"),

@@ -69,6 +69,7 @@ def _leaf_trace(source: TraceSource, graph: MessageGraph, leaf: RolloutNode) -> 
         "leaf": leaf.id,
         "branch": [node.label for node in leaf.path if node.label is not None],
         "credit": None if leaf.credit is None else leaf.credit.model_dump(),
+        "integrity": leaf.results["reward"].integrity,
         "shared_prefix": "per_leaf",
     }
     assert leaf.reward is not None
@@ -86,6 +87,7 @@ def _graph_trace(
     assert value is not None
     info = {
         "leaves": {leaf.id: leaf.reward for leaf in leaves},
+        "integrity": {leaf.id: leaf.results["reward"].integrity for leaf in leaves},
         "values": {node.id: node.value.model_dump() for node in places if node.value},
         "parents": {node.id: node.parent.id for node in places if node.parent},
         "shared_prefix": "once",

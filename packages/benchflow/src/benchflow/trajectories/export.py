@@ -181,6 +181,7 @@ def _reward_metadata(result: VerifyResult) -> dict[str, Any]:
         "space": result.space,
         "granularity": result.granularity,
         "grading": result.grading,
+        "integrity": result.integrity,
     }
 
 
