@@ -56,6 +56,14 @@ TAKEN = {
     " ${NOT:-${V}x} ${NOT:-\"q $V\"} ${NOT:-'$V'}\nEOF\n",
     "characters": 'COPY <<EOF /out/characters\n\\$V \\\\ \\n \\\nx \'a $V\' "b $V" \\"c\\" `d`\n'
     "[$1] [$12x] [$@] [$*] [$#] [$?] [$-] [$$] [$!] [$0] [$é] [$ x] [$.] $\nEOF\n",
+    "several to one": "COPY <<a <<b /out/one\n1\na\n2\nb\nCOPY source <<a /out/beside-one\n1\na\n"
+    "COPY <<a <<b /out/there\n1\na\n2\nb\n",
+    "patterns": "ENV F=a.b.c/d/e\nCOPY <<EOF /out/patterns\n"
+    "${F#*.} ${F##*.} ${F%.*} ${F%%/*} ${F#?} ${F%?} ${F#a} ${F%x} ${NO#x} ${F#[a]} [${F#*}]"
+    ' [${F##*}] [${F%*}] ${F#\\*} ${F#a.\\?} ${F%%.?*} ${F##$EARLY} ${F#"a"} [${F%%*?}]\n'
+    "${F/./-} ${F//./-} ${F/b*/x} ${F//?.?/} ${F/\\//x} ${F//\\//x} ${F/a/$EARLY} ${F/[a]/x}"
+    ' ${F//*/x} ${F/*/x} ${F/x/y} ${F/a/ "q" }\n'
+    "${F:?no} ${F?} ${EARLY:?$NOT}\nEOF\n",
     "unexpanded": "COPY <<'EOF' /out/unexpanded\n$V \\$V ${\nEOF\n",
     "escaped delimiter": "COPY <<\\EOF /out/escaped\n$V\nEOF\n",
     "name with a dot": "COPY <<a.b-c_d /out/named/\nx\na.b-c_d\n",
@@ -72,7 +80,10 @@ REFUSED = {
     "COPY source <<EOF\nx\nEOF\n": "needs a target",
     "COPY <<EOF\nx\nEOF\n": "needs a target",
     "COPY <<EOF /out/x\n${V\nEOF\n": "not interpreted",
-    "COPY <<EOF /out/x\n${P:?no}\nEOF\n": "not interpreted",
+    "COPY <<EOF /out/x\n${P:?no}\nEOF\n": "'P' has no value: no",
+    "ENV P=\nCOPY <<EOF /out/x\n${P:?no}\nEOF\n": "'P' has no value: no",
+    "COPY <<EOF /out/x\n${V/x}\nEOF\n": "not interpreted",
+    "COPY <<EOF /out/x\n${V#\\n}\nEOF\n": "a backslash before 'n'",
     "COPY <<EOF /out/x\n${:x}\nEOF\n": "not interpreted",
     "COPY <<EOF /out/x\n${V:#x}\nEOF\n": "not interpreted",
     "COPY <<'a b' /out/x\na b\n": "no plain name",
@@ -80,10 +91,8 @@ REFUSED = {
 }
 # What BuildKit builds, and we say that we do not.
 NOT_OURS = {
-    "COPY <<a <<b /out/x\na\nb\n": "end with /",
-    "COPY <<EOF /out/x\n${V#*.} ${V%.*}\nEOF\n": "not interpreted",
-    "COPY <<EOF /out/x\n${EARLY/./-}\nEOF\n": "not interpreted",
-    "ENV P=p\nCOPY <<EOF /out/x\n${P:?no}\nEOF\n": "not interpreted",
+    "COPY source source <<a /out/x\na\n": "end with /",
+    "COPY <<EOF /out/x\n${EARLY/a/\\b}\nEOF\n": "plain text",
     "ONBUILD RUN <<EOF\ntrue\nEOF\n": "ONBUILD",
 }
 

@@ -1,9 +1,12 @@
 """Reading Dockerfiles: what an author writes is hostile."""
 
+from fnmatch import fnmatchcase
+
 import pytest
 from benchflow_contracts.errors import BenchFlowError, TaskError
 from benchflow_sandbox_core.recipe.dockerfile import Dockerfile
 from benchflow_sandbox_core.recipe.heredoc import command
+from benchflow_sandbox_core.recipe.pattern import Pattern
 from benchflow_sandbox_core.recipe.words import Words
 from hypothesis import given
 from hypothesis import strategies as st
@@ -138,7 +141,7 @@ def test_any_bytes_are_a_dockerfile_or_a_typed_error(data):
         assert all(one.text for one in file.instructions)
 
 
-KNOWN = {"A": "1", "EMPTY": "", "PATH": "/bin"}
+KNOWN = {"A": "1", "EMPTY": "", "PATH": "/bin", "F": "a.b.c"}
 
 
 @pytest.mark.parametrize(
@@ -153,6 +156,11 @@ KNOWN = {"A": "1", "EMPTY": "", "PATH": "/bin"}
         ("a\\ b", ["a b"]),
         ('"a\\n\\"b"', ['a\\n"b']),
         ("cost: $", ["cost:", "$"]),
+        ("${F#*.} ${F##*.} ${F%.*} ${F%%.*}", ["b.c", "c", "a.b", "a"]),
+        ("${F#'a'} ${F#b} ${F#?} ${F%\\}} ${NONE#x}.", [".b.c", "a.b.c", ".b.c", "a.b.c", "."]),
+        ("${F/./-} ${F//./-} ${F//.*/} ${F/[a]/x}", ["a-b.c", "a-b-c", "a", "a.b.c"]),
+        ("${F/${A:+b}/$PATH} ${F//\\//x}", ["a./bin.c", "a.b.c"]),
+        ("${A:?no} ${EMPTY?no}.", ["1", "."]),
     ],
 )
 def test_words_are_split_and_resolved_as_docker_does(text, words):
@@ -163,6 +171,75 @@ def test_pairs_are_read_in_both_forms():
     words = Words(KNOWN, "here")
     assert words.pairs("X=a Y='b c' Z=$A:$PATH") == {"X": "a", "Y": "b c", "Z": "1:/bin"}
     assert words.pairs("X some words") == {"X": "some words"}
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("${NONE:?say so}", "'NONE' has no value: say so"),
+        ("${NONE?}", "has no value"),
+        ("${A#x", "not interpreted"),
+        ("${A/x}", "not interpreted"),
+        ("${A#\\n}", "backslash before 'n'"),
+        ("${A/1/\\x}", "plain text"),
+        ("${A///x}", "plain text"),
+        ("${LONG#x}", "5000 characters is not searched"),
+        ("$HUGE$HUGE", "grows beyond"),
+        ("${NONE:-" * 2000 + "}" * 2000, "too deep"),
+    ],
+)
+def test_a_variable_that_has_no_meaning_or_would_never_end_is_refused(text, what):
+    words = Words({"A": "1", "LONG": "x" * 5000, "HUGE": "x" * 600_000}, "here")
+    for read in (words.one, words.document):
+        with pytest.raises(TaskError, match=what) as refused:
+            read(text)
+        assert refused.value.where == "here"
+
+
+PATTERNS = st.text("ab*?", max_size=7)
+
+
+@given(PATTERNS, st.text("ab", max_size=9))
+def test_patterns_take_the_shortest_and_the_longest_end_and_beginning(text, value):
+    pattern = Pattern.of(text, "here")
+    heads = [value[n:] for n in range(len(value) + 1) if fnmatchcase(value[:n], text)]
+    tails = [value[:n] for n in range(len(value) + 1) if fnmatchcase(value[n:], text)]
+    for longest, head, tail in ((False, 0, -1), (True, -1, 0)):
+        without = heads[head] if heads else value
+        assert pattern.without_prefix(value, longest=longest) == without
+        without = tails[tail] if tails else value
+        assert pattern.without_suffix(value, longest=longest) == without
+
+
+@given(PATTERNS, st.text("ab", max_size=9))
+def test_a_replacement_takes_the_place_of_the_first_match_and_as_much_as_matches(text, value):
+    spans = [
+        (first, last)
+        for first in range(len(value) + 1)
+        for last in range(len(value), first - 1, -1)
+        if fnmatchcase(value[first:last], text)
+    ]
+    first, last = spans[0] if spans else (0, 0)
+    wanted = f"{value[:first]}-{value[last:]}" if spans else value
+    pattern = Pattern.of(text, "here")
+    assert pattern.replaced(value, "-", everywhere=False) == wanted
+    assert pattern.replaced(value, "-", everywhere=True).startswith(wanted[: first + 1])
+
+
+@given(st.text("$A{}#%/?:-+*\\'\" b", max_size=40))
+def test_any_variable_is_a_word_or_a_typed_error(text):
+    for read in (Words(KNOWN, "here").one, Words(KNOWN, "here").document):
+        try:
+            assert isinstance(read(f"${{A{text}}}"), str)
+        except TaskError as error:
+            assert error.where == "here"  # noqa: PT017 - either is right
+
+
+def test_a_pattern_of_many_stars_takes_no_long_time():
+    pattern, value = Pattern.of("*a" * 30 + "*b", "here"), "a" * 4096
+    assert pattern.without_prefix(value, longest=True) == value
+    assert pattern.without_suffix(value, longest=False) == value
+    assert pattern.replaced(value, "x", everywhere=True) == value
 
 
 @given(st.text(max_size=200))

@@ -96,7 +96,7 @@ def test_buildkit_is_asked_for_what_it_alone_knows(line, needs):
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("COPY <<a <<b /to\na\nb", "end with /"),
+        ("COPY given other <<a /to\na", "end with /"),
         ("COPY <<EOF\nEOF", "needs a target"),
         ("COPY <<'a b' /to\na b", "no plain name"),
         (f"RUN <<EOF\n{'x' * 65000}\nEOF", "longer than"),

@@ -52,9 +52,9 @@ def context(tmp_path):
 def built(with_provider, context, images):
     """Run an async test against a box of a Dockerfile."""
 
-    def run(dockerfile, test, timeout_sec=60, args=(), **spec):
+    def run(dockerfile, test, timeout_sec=60, args=(), target="", **spec):
         (context / "Dockerfile").write_text(dockerfile)
-        recipe = ImageRecipe(context=context, args=args, timeout_sec=timeout_sec)
+        recipe = ImageRecipe(context=context, args=args, target=target, timeout_sec=timeout_sec)
         asked = {"user": "", "workdir": "", "image_search": (str(images),), **spec}
 
         async def main(provider):
@@ -77,6 +77,10 @@ def shows(command, expected):
         assert result.stdout == expected, result
 
     return test
+
+
+async def never(_box):
+    pytest.fail("it was made")
 
 
 def test_run_changes_files_and_the_image_says_how_its_processes_run(built):
@@ -179,9 +183,6 @@ EOF
     ],
 )
 def test_a_mount_that_cannot_be_had_is_refused_with_its_line(built, flags, what):
-    async def never(_):
-        pytest.fail("it was built")
-
     with pytest.raises((TaskError, SandboxUnsupportedError), match=what) as refused:
         built(f"FROM tiny\nRUN ln -s etc /link\nRUN --mount={flags} true\n", never)
     assert refused.value.where == "Dockerfile:3"
@@ -246,6 +247,39 @@ def test_stages_hand_over_files_and_unneeded_ones_are_not_made(built):
     )
 
 
+STAGES = """FROM tiny AS First
+ENV STAGE=first
+FROM first
+ENV STAGE=1
+FROM first AS twice
+ENV STAGE=2
+FROM absent AS twice
+"""
+
+
+@pytest.mark.parametrize(("target", "stage"), [("FIRST", "first"), ("1", "1"), ("2", "2")])
+def test_an_image_is_made_up_to_the_stage_that_a_recipe_names(built, target, stage):
+    built(STAGES, shows("echo $STAGE", f"{stage}\n"), target=target)
+
+
+@pytest.mark.parametrize(
+    ("target", "where", "what"),
+    [("third", "Dockerfile", "no stage 'third'"), ("twice", "Dockerfile:7", "absent")],
+)
+def test_of_stages_of_one_name_the_last_is_meant_and_one_that_is_none_is_named(
+    built, target, where, what
+):
+    with pytest.raises((SandboxError, TaskError), match=what) as refused:
+        built(STAGES, never, target=target)
+    assert refused.value.where == where
+
+
+def test_a_stage_that_is_made_from_itself_is_refused(built):
+    with pytest.raises(TaskError, match="made from itself") as refused:
+        built("FROM tiny AS a\nCOPY --from=b /x /x\nFROM a AS b\nRUN true\nFROM b\n", never)
+    assert refused.value.where == "Dockerfile:3"
+
+
 def test_add_unpacks_local_archives(built, context):
     (context / "inner").write_text("packed")
     with tarfile.open(context / "a.tar.gz", "w:gz") as tar:
@@ -303,9 +337,6 @@ def test_what_fails_is_told_with_its_line_and_leaves_nothing(
     built, store, monkeypatch, dockerfile, error, where, what
 ):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent")
-
-    async def never(_box):
-        pytest.fail("it was built")
 
     with pytest.raises(error, match=what) as refused:
         built(dockerfile, never)

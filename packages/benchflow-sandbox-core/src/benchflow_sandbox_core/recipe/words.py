@@ -5,10 +5,14 @@ from collections.abc import Mapping
 
 from benchflow_contracts.errors import TaskError
 
+from .pattern import Pattern
+
 _SPECIAL = r"\d+|[@*#?$!-]"
 """What only a shell has a value for: a Dockerfile leaves nothing of it."""
 _NAME = re.compile(rf"{_SPECIAL}|\w+")
-_BRACED = re.compile(rf"\{{({_SPECIAL}|\w+)(:?[-+])?")
+_BRACED = re.compile(rf"\{{({_SPECIAL}|\w+)(:?[-+?]|##?|%%?|//?)?")
+_LARGEST = 1 << 20
+"""Characters that a word or a document may have: each ENV could double the one before."""
 
 
 class Words:
@@ -45,15 +49,26 @@ class Words:
 
     def one(self, text: str) -> str:
         """Resolve the variables of a word and take its quotes away."""
-        return self._read(text, 0, quotes=True)[0]
+        return self._resolved(text, quotes=True)
 
     def document(self, text: str) -> str:
         """Resolve the variables of a here-document, in which quotes mean nothing."""
-        return self._read(text, 0, quotes=False)[0]
+        return self._resolved(text, quotes=False)
 
-    def _read(self, text: str, place: int, *, quotes: bool, end: str = "") -> tuple[str, int]:
-        """Resolve what is from `place` up to `end`; return it, and where that is."""
-        out, quote = list[str](), ""
+    def _resolved(self, text: str, *, quotes: bool) -> str:
+        try:
+            return self._read(text, 0, quotes=quotes)[0]
+        except RecursionError:
+            raise self._unread(text, "defaults within defaults are too deep") from None
+
+    def _read(
+        self, text: str, place: int, *, quotes: bool, end: str = "", pattern: bool = False
+    ) -> tuple[str, int]:
+        """Resolve what is from `place` up to `end`; return it, and where that is.
+
+        In a pattern, escapes stay.
+        """
+        out, quote, size = list[str](), "", 0
         # The escape of here-documents is never another.
         escape = self._escape if quotes else "\\"
         while place < len(text) and (quote or text[place] != end):
@@ -64,41 +79,75 @@ class Words:
             elif char == escape and place + 1 < len(text):
                 place += 1
                 # Within quotes only what would mean something else loses its escape.
-                kept = quote and text[place] not in {'"', "$", escape}
+                kept = pattern or (quote and text[place] not in {'"', "$", escape})
                 out.append((char if kept else "") + text[place])
             elif quotes and char in {"'", '"'} and quote in {"", char}:
                 quote = "" if quote else char
             elif char == "$":
                 value, place = self._variable(text, place + 1, quotes=quotes)
                 out.append(value)
+                size += len(value)
+                if size > _LARGEST:
+                    raise self._unread(text, f"it grows beyond {_LARGEST} characters")
                 continue
             else:
                 out.append(char)
             place += 1
         return "".join(out), place
 
-    def _variable(self, text: str, place: int, *, quotes: bool) -> tuple[str, int]:
-        """Return the value of the variable that begins at `place`, and where it ends."""
-        if text[place : place + 1] != "{":
-            match = _NAME.match(text, place)
-            return ("$", place) if match is None else (self._known.get(match[0], ""), match.end())
-        match = _BRACED.match(text, place)
-        other, last = "", 0 if match is None else match.end()
-        if match is not None and match[2]:
-            other, last = self._read(text, last, quotes=quotes, end="}")
-        if match is None or text[last : last + 1] != "}":
+    def _variable(self, text: str, begin: int, *, quotes: bool) -> tuple[str, int]:
+        """Return the value of the variable that begins at `begin`, and where it ends."""
+        if text[begin : begin + 1] != "{":
+            match = _NAME.match(text, begin)
+            return ("$", begin) if match is None else (self._known.get(match[0], ""), match.end())
+        match = _BRACED.match(text, begin)
+        if match is None:
+            raise self._unread(text[begin - 1 :])
+        name, operator, place = match[1], match[2] or "", match.end()
+        found, pattern = "", operator[:1] in {"#", "%", "/"}
+        if operator[:1] == "/":
+            found, place = self._read(text, place, quotes=quotes, end="/", pattern=True)
+            if place == len(text):
+                raise self._unread(text[begin - 1 :])
+            place += 1
+        other = ""
+        if operator:
+            other, place = self._read(text, place, quotes=quotes, end="}", pattern=pattern)
+        if text[place : place + 1] != "}":
+            raise self._unread(text[begin - 1 :])
+        if pattern:
+            return self._changed(operator, self._known.get(name, ""), found, other), place + 1
+        return self._chosen(name, operator, other), place + 1
+
+    def _chosen(self, name: str, operator: str, other: str) -> str:
+        """Return a value, or what stands for one."""
+        value = self._known.get(name)
+        given = (value or None) if operator.startswith(":") else value
+        if operator.endswith("+"):
+            return "" if given is None else other
+        if operator.endswith("?") and given is None:
             raise TaskError(
-                f"the variable {text[place - 1 : place + 40]!r} is not interpreted",
-                where=self._where,
-                hint="write ${NAME}, ${NAME:-default} or ${NAME:+other}",
+                f"the variable {name[:80]!r} has no value: {other[:200]}", where=self._where
             )
-        value = self._known.get(match[1])
-        given = (value or None) if match[2] and match[2].startswith(":") else value
-        if match[2] and match[2].endswith("+"):
-            return ("" if given is None else other), last + 1
-        if match[2] and given is None:
-            return other, last + 1
-        return value or "", last + 1
+        return value or "" if not operator or given is not None else other
+
+    def _changed(self, operator: str, value: str, found: str, other: str) -> str:
+        """Return a value without, or with another text for, what a pattern matches."""
+        twice = len(operator) == 2
+        if operator[0] == "#":
+            return Pattern.of(other, self._where).without_prefix(value, longest=twice)
+        if operator[0] == "%":
+            return Pattern.of(other, self._where).without_suffix(value, longest=twice)
+        if not found or not set("\\$").isdisjoint(other):
+            raise self._unread(other, "what takes the place of a pattern is plain text")
+        return Pattern.of(found, self._where).replaced(value, other, everywhere=twice)
+
+    def _unread(self, text: str, why: str = "the variable is not interpreted") -> TaskError:
+        return TaskError(
+            f"{text[:40]!r}: {why}",
+            where=self._where,
+            hint="write ${NAME}, ${NAME:-default} or ${NAME:+other}",
+        )
 
     def raw(self, text: str) -> list[str]:
         """Split as `split` does, and leave variables and quotes as they are."""

@@ -91,7 +91,7 @@ class Lowering:
         if begun_by(target, where) is not None:
             raise TaskError(f"{one.name} needs a target", where=where)
         sources = [word for word in named if begun_by(word, where) is None]
-        if len(sources) + len(one.documents) > 1 and not target.endswith("/"):
+        if len(sources) > 1 and not target.endswith("/"):
             raise TaskError(f"{target[:80]!r} must end with / for several files", where=where)
         made = [f"{_head(one)} {json.dumps([*sources, target])}"] if sources else []
         place = f"/{one.line}"
@@ -99,8 +99,11 @@ class Lowering:
             self.files[f"{place}/{document.name}"] = document.content(words)
         names = [_literal(f"{place}/{document.name}", where) for document in one.documents]
         flags = [f"--{key}={value}" for key, value in one.flags if key in {"chown", "chmod"}]
-        copy = " ".join(["COPY", f"--from={self.beside}", *flags, json.dumps([*names, target])])
-        return [*made, copy]
+        copy = " ".join(["COPY", f"--from={self.beside}", *flags])
+        if target.endswith("/"):
+            return [*made, f"{copy} {json.dumps([*names, target])}"]
+        # One after the other, the last is the file, unless a directory is there.
+        return [*made, *(f"{copy} {json.dumps([name, target])}" for name in names)]
 
 
 def _head(one: Instruction) -> str:

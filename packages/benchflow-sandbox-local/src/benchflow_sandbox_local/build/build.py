@@ -70,7 +70,7 @@ class _Part:
 
 
 class Build:
-    """Makes the last stage of a Dockerfile, and what it needs of the others."""
+    """Makes a recipe's stage of a Dockerfile, else the last, and what it needs of the others."""
 
     def __init__(
         self, boxes: Boxes, store: ImageStore, find: Find, recipe: ImageRecipe, file: Dockerfile
@@ -85,16 +85,27 @@ class Build:
         self._tree = Tree.context(root, name, name)
         self._before = Scope.before(file.escape, dict(recipe.args))
         self._parts = self._divide()
+        self._target = recipe.target
+        self._begun = set[int]()
         self._made: dict[int, Stage] = {}
 
     async def run(self) -> Stage:
-        """Return the last stage, made.
+        """Return the recipe's stage, made.
 
         Raises:
-            TaskError: An instruction is malformed.
+            TaskError: An instruction is malformed, or there is no such stage.
             SandboxError: An instruction failed.
         """
-        return await self._stage(len(self._parts) - 1)
+        if not self._target:
+            return await self._stage(len(self._parts) - 1)
+        for number in reversed(range(len(self._parts))):
+            if self._target.lower() in self._parts[number].names:
+                return await self._stage(number)
+        raise TaskError(
+            f"it has no stage {self._target[:80]!r}",
+            where=self._name,
+            hint="`target` names a stage: FROM IMAGE AS NAME",
+        )
 
     def _where(self, one: Instruction) -> str:
         return f"{self._name}:{one.line}"
@@ -140,6 +151,13 @@ class Build:
     async def _stage(self, number: int) -> Stage:
         if number not in self._made:
             part = self._parts[number]
+            if number in self._begun:
+                raise TaskError(
+                    "the stage is made from itself",
+                    where=self._where(part.begin),
+                    hint="copy from earlier stages alone",
+                )
+            self._begun.add(number)
             stage = await self._base(part.base, self._where(part.begin), number)
             for one in part.body:
                 await self._step(stage, one)

@@ -49,11 +49,6 @@ class Builder:
                 hint="use an image that is made already, or the docker sandbox",
             )
         recipe = spec.recipe
-        if recipe.target:
-            raise SandboxUnsupportedError(
-                f"{recipe.dockerfile!r} is to be built up to a stage",
-                hint="use the docker sandbox",
-            )
         try:
             async with asyncio.timeout(recipe.timeout_sec):
                 return await self._make(recipe, spec.image_search)

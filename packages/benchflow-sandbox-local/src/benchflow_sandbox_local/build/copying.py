@@ -57,8 +57,9 @@ class Copying:
             )
         raw = words.raw(one.text) if one.array is None else list(one.array)
         if one.documents:
-            _check_target(raw[-1], len(raw), where)
+            target = raw[-1]
             raw = [word for word in raw if begun_by(word, where) is None]
+            _check_target(target, len(raw), where)
         named, count = [words.one(word) for word in raw], len(raw) + len(one.documents)
         if not named or count < 2:
             raise TaskError(f"{one.name} needs a source and a target", where=where)
@@ -70,7 +71,7 @@ class Copying:
                 hint="put the file into the context, or use the docker sandbox",
             )
         last = named[-1]
-        directory = last.endswith(("/", "/.")) or last == "." or count > 2
+        directory = last.endswith(("/", "/.")) or last == "." or len(named) > 2
         return cls(
             sources=tuple(named[:-1]),
             target=stage.path(last).rstrip("/") + ("/" if directory else ""),
@@ -151,7 +152,7 @@ class Copying:
 
 
 def _check_target(target: str, count: int, where: str) -> None:
-    """Refuse what BuildKit refuses of an instruction with here-documents, or makes one file of."""
+    """Refuse what BuildKit refuses of an instruction with here-documents."""
     if begun_by(target, where) is not None:
         raise TaskError("it needs a target", where=where)
     if count > 2 and not target.endswith("/"):
