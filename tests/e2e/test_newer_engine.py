@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from benchflow_contracts import ReapPolicy, SandboxSpec
 from benchflow_contracts.testing import CheckResult, check_sandbox
 from benchflow_sandbox_docker import DockerProvider
 from own_engine import OwnEngine
@@ -20,23 +22,64 @@ SKIPPED = {
 }
 
 
-def test_the_newest_engine_keeps_every_promise_of_the_contract(
-    image: str, newer_engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = tmp_path / "daemon.json"
+@pytest.fixture(scope="module")
+def engine(
+    image: str, newer_engine: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OwnEngine]:
+    config = tmp_path_factory.mktemp("engine") / "daemon.json"
     config.write_text(json.dumps({"features": {"containerd-snapshotter": True}}))
-    monkeypatch.setenv("DOCKER_MIN_API_VERSION", "1.44")
-    with closing(OwnEngine([f"--config-file={config}"], Path(newer_engine))) as engine:
-        engine.start()
-        engine.take(image)
-        before = engine.holds()
-        monkeypatch.setenv("DOCKER_HOST", engine.host)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOCKER_MIN_API_VERSION", "1.44")
+        with closing(OwnEngine([f"--config-file={config}"], Path(newer_engine))) as made:
+            made.start()
+            made.take(image)
+            yield made
 
-        async def main() -> list[CheckResult]:
-            async with DockerProvider(image=image, store=tmp_path / "store") as provider:
-                return await check_sandbox(provider, base=image)
 
-        results = asyncio.run(main())
-        assert {r.name: r.reason for r in results if r.status == "failed"} == {}
-        assert {r.reason for r in results if r.status == "skipped"} <= SKIPPED
-        assert engine.holds() == before
+@pytest.fixture
+def provider(
+    image: str, engine: OwnEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[DockerProvider]:
+    """Make one for a block of a test; nothing of it is left after."""
+    before = engine.holds()
+    monkeypatch.setenv("DOCKER_HOST", engine.host)
+    yield DockerProvider(image=image, store=tmp_path / "store")
+    assert engine.holds() == before
+
+
+def test_the_newest_engine_keeps_every_promise_of_the_contract(
+    image: str, provider: DockerProvider
+) -> None:
+    async def main() -> list[CheckResult]:
+        async with provider:
+            return await check_sandbox(provider, base=image)
+
+    results = asyncio.run(main())
+    assert {r.name: r.reason for r in results if r.status == "failed"} == {}
+    assert {r.reason for r in results if r.status == "skipped"} <= SKIPPED
+
+
+def test_what_an_image_calls_a_volume_is_in_forks_that_outlive_the_image(
+    image: str, engine: OwnEngine, provider: DockerProvider, tmp_path: Path
+) -> None:
+    base = engine.api.create_container(image, ["true"])["Id"]
+    declared = engine.api.commit(base, "declared", changes='VOLUME ["/data"]')["Id"]
+    engine.api.remove_container(base)
+    spec = SandboxSpec(image="declared", user="root")
+
+    async def main() -> None:
+        async with provider:
+            box = await provider.create(spec)
+            engine.api.remove_image("declared")
+            await box.mark()
+            assert (await box.exec("echo first > /data/file")).ok
+            assert (await box.changes()).added == ("/data/file",)
+            await provider.save(await box.snapshot(), tmp_path / "kept")
+            await box.teardown()
+            fork = await provider.create(spec, image=await provider.load(tmp_path / "kept"))
+            assert (await fork.exec("cat /data/file")).stdout == "first\n"
+            await fork.teardown()
+            await provider.reap(ReapPolicy(labels={"job": "none"}, built_images=True))
+
+    asyncio.run(main())
+    assert declared not in {each["Id"] for each in engine.api.images(all=True)}

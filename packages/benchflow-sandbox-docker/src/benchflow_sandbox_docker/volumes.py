@@ -1,21 +1,22 @@
 """Images with `VOLUME`, made over so that what is written there is the container's own."""
 
-import hashlib
-import io
-import json
+import asyncio
 import posixpath
-import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
+from benchflow_contracts.errors import SandboxError
+from benchflow_sandbox_core.thread import Stop, run
 from docker import APIClient
 
 from .engine import Engine, GoneError
 from .facts import Facts
-from .labels import BUILT, KIND
+from .layerless import docker_archive, layout
+from .manifest import ImageFile, Manifest, read_manifest
 
 _NAME = "benchflow-plain"
+_CHUNK = 1 << 20
 
 
 class Volumes:
@@ -23,11 +24,13 @@ class Volumes:
 
     The engine makes an anonymous volume of each directory that an image declares, and no commit
     holds what is in it. No option of `create` turns that off. An archive of nothing but a
-    configuration, whose layers the engine has, is an image to it at once.
+    configuration, whose layers the engine has, is an image to it at once. With the image store of
+    containerd it must name them as the image's manifest does, which only a saved image holds.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._making = asyncio.Lock()
 
     async def without(self, facts: Facts) -> Facts:
         """Return the twin of an image; the image itself where the engine takes none.
@@ -38,15 +41,21 @@ class Volumes:
         if not facts.volumes:
             return facts
         name = f"{_NAME}:{facts.id.removeprefix('sha256:')[:40]}"
-        found = await self._find(name)
-        if found is None:
-            told = await self._engine.do("inspect_image", facts.id)
-            taken = await self._engine.run(lambda api: _load(api, name, told), "load_image")
-            found = await self._find(name) if taken else None
+        async with self._making:
+            found = await self._find(name) or await self._make(name, facts.id)
         if found is None or found.volumes:
             return facts
         plain = [posixpath.normpath(path) for path in facts.volumes if path.startswith("/")]
         return replace(found, plain=tuple(plain))
+
+    async def _make(self, name: str, image: str) -> Facts | None:
+        told = await self._engine.do("inspect_image", image)
+        if await self._take(docker_archive(name, told)):
+            return await self._find(name)
+        found = await run(lambda stop: self._manifest(told, stop))
+        if found is not None and await self._take(layout(name, *found)):
+            return await self._find(name)
+        return None
 
     async def _find(self, name: str) -> Facts | None:
         try:
@@ -54,36 +63,25 @@ class Volumes:
         except GoneError:
             return None
 
+    async def _take(self, archive: bytes) -> bool:
+        """Say whether the engine made an image of a configuration and layers of its own."""
 
-def _load(api: APIClient, name: str, told: Mapping[str, Any]) -> bool:
-    """Say whether the engine made an image of a configuration and layers of its own."""
-    with io.BytesIO() as packed:
-        _pack(packed, name, told)
-        lines = cast("Any", api).load_image(packed.getvalue())
-        return not any("error" in line for line in lines)
+        def load(api: APIClient) -> bool:
+            lines = cast("Any", api).load_image(archive)
+            return not any("error" in line for line in lines)
 
+        return await self._engine.run(load, "load_image")
 
-def _pack(packed: io.BytesIO, name: str, told: Mapping[str, Any]) -> None:
-    """Write what `docker save` would of an image, without its layers.
+    def _manifest(self, told: Mapping[str, Any], stop: Stop) -> tuple[Manifest, ImageFile] | None:
+        api = self._engine.api
+        url = f"{api.base_url}/v{api.api_version}/images/{told['Id']}/get"
+        with self._engine.typed("get_image"), api.get(url, stream=True, timeout=api.timeout) as got:
+            if not got.ok:
+                raise SandboxError(f"docker get_image: {got.text[:300]}", retryable=True)
 
-    Source: the Docker image specification 1.2, "Combined Image JSON + Filesystem Changeset".
-    """
-    layers = told["RootFS"]["Layers"]
-    own = cast("Mapping[str, str]", told["Config"].get("Labels") or {})
-    config = {**told["Config"], "Volumes": None, "Labels": {**own, KIND: BUILT}}
-    image: dict[str, Any] = {
-        "architecture": told["Architecture"],
-        "os": told["Os"],
-        "created": told["Created"],
-        "config": config,
-        "rootfs": {"type": "layers", "diff_ids": layers},
-    }
-    encoded = json.dumps(image).encode()
-    file = f"{hashlib.sha256(encoded).hexdigest()}.json"
-    told_layers = [f"{number}/layer.tar" for number in range(len(layers))]
-    manifest = [{"Config": file, "RepoTags": [name], "Layers": told_layers}]
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for path, data in ((file, encoded), ("manifest.json", json.dumps(manifest).encode())):
-            member = tarfile.TarInfo(path)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
+            def pieces() -> Iterator[bytes]:
+                for piece in got.iter_content(_CHUNK):
+                    stop.check()
+                    yield piece
+
+            return read_manifest(pieces(), told["RootFS"]["Layers"])
