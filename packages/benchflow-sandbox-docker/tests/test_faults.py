@@ -21,6 +21,7 @@ from benchflow_contracts.service import ServiceSpec
 from benchflow_sandbox_docker import DockerProvider
 
 DOCKER = {"Version": "20.10.24", "ApiVersion": "1.41", "MinAPIVersion": "1.12"}
+IMAGE = {"Id": "i", "Config": {}, "Os": "linux", "Architecture": "amd64", "RootFS": {}}
 
 
 class Server(ThreadingMixIn, UnixStreamServer):
@@ -106,6 +107,27 @@ def test_an_engine_that_does_not_answer_is_given_up(tmp_path):
     finally:
         over.set()
     assert caught.value.retryable
+
+
+def test_a_container_that_was_removed_is_not_removed_again(tmp_path):
+    """A second removal of every container, to be told that it is gone, costs time at its end."""
+    answers = {
+        "/containers/create": (400, {"message": "no storage-opt"}),
+        "/containers/create?name": (201, {"Id": "c"}),
+        "/start": (500, {"message": "enough"}),
+    }
+    removed = []
+
+    def answer(handler):
+        path = handler.path.removeprefix("/v1.41").partition("=")[0]
+        if handler.command == "DELETE":
+            removed.append(path.partition("?")[0])
+        found = next((answers[end] for end in answers if path.endswith(end)), (200, IMAGE))
+        reply(handler, *found)
+
+    with pytest.raises(SandboxError, match="enough"):
+        create(tmp_path, answer)
+    assert removed == ["/containers/c"]
 
 
 def test_an_engine_that_hangs_up_may_be_asked_again(tmp_path):

@@ -1,29 +1,29 @@
 """Verifiers, reward functions, rubrics and judges for BenchFlow.
 
 Everything here satisfies the `Reward` contract: `await reward.score(node)`. The judge
-is loaded on first use: its HTTP client is the slowest import of all.
+and the reward functions are loaded on first use: most tasks are graded by a script.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from .factory import make_rewards
-from .functions import (
-    AskedUser,
-    ExactMatch,
-    JsonMatch,
-    MemoryFiles,
-    PythonReward,
-    ReasoningMentions,
-    RegexMatch,
-    StateQuery,
-)
 from .records import rewards_jsonl
 from .reward_file import ParsedReward, parse_reward
 from .rubric import Rubric
 from .script import ScriptVerifier
 
 if TYPE_CHECKING:
+    from .functions import (
+        AskedUser,
+        ExactMatch,
+        JsonMatch,
+        MemoryFiles,
+        PythonReward,
+        ReasoningMentions,
+        RegexMatch,
+        StateQuery,
+    )
     from .judge import LLMJudge
     from .judge.client import ChatClient
 
@@ -46,7 +46,18 @@ __all__ = [
     "rewards_jsonl",
 ]
 
-_LAZY = {"ChatClient": "judge.client", "LLMJudge": "judge.judge"}
+_LAZY = {
+    "AskedUser": "functions",
+    "ChatClient": "judge.client",
+    "ExactMatch": "functions",
+    "JsonMatch": "functions",
+    "LLMJudge": "judge.judge",
+    "MemoryFiles": "functions",
+    "PythonReward": "functions",
+    "ReasoningMentions": "functions",
+    "RegexMatch": "functions",
+    "StateQuery": "functions",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -1,11 +1,10 @@
 """From a task's `[verifier]` table to its Rewards."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from benchflow_contracts import ModelEndpoint, Reward, Task, TaskError, UsageError
 
-from .declared import declared_rewards, read_table
 from .judge_table import JudgeTable
 from .rubric import Rubric
 from .script import ScriptVerifier
@@ -28,7 +27,7 @@ def make_rewards(
         UsageError: The task is judged by a model, and none was given.
     """
     verifier = task.config.verifier
-    declared = declared_rewards(verifier.rewards)
+    declared = _declared(verifier.rewards)
     signals: list[Reward] = [reward for reward, weight in declared if weight == 0]
     counted = [(reward, weight) for reward, weight in declared if weight > 0]
     if any(signal.name == "reward" for signal in signals):
@@ -50,8 +49,18 @@ def make_rewards(
     return [*signals, ScriptVerifier(isolation=isolation)]
 
 
+def _declared(tables: Sequence[Mapping[str, Any]]) -> list[tuple[Reward, float]]:
+    if not tables:
+        return []
+    # Only a task with reward functions pays for the models of their tables.
+    from .declared import declared_rewards  # noqa: PLC0415
+
+    return declared_rewards(tables)
+
+
 def _judge(table: Mapping[str, Any], endpoint: ModelEndpoint | None, model: str | None) -> Reward:
     # Only a judged task pays for the HTTP client.
+    from .declared import read_table  # noqa: PLC0415
     from .judge import LLMJudge  # noqa: PLC0415
     from .judge.client import ChatClient  # noqa: PLC0415
 

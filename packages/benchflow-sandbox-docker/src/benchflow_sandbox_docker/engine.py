@@ -134,7 +134,8 @@ class Engine:
 
     async def remove(self, container: str) -> bool:
         """Kill a container and remove it with its volumes; say whether it was there."""
-        for again in range(_TRIES):
+        again = 0
+        while True:
             try:
                 await self.do("remove_container", container, v=True, force=True)
             except GoneError:
@@ -146,7 +147,9 @@ class Engine:
                 if again == _TRIES - 1:
                     raise
                 await asyncio.sleep(again / 20)
-        return True
+                again += 1
+            else:
+                return True
 
     async def labelled(self, kind: str, filters: Sequence[str]) -> list[Mapping[str, Any]]:
         """List `containers` or `images` that have all of these labels."""

@@ -17,7 +17,6 @@ from benchflow_sandbox_core.closing import Closing
 from benchflow_sandbox_core.home import home
 from benchflow_sandbox_core.owner import ProcessIdentity
 
-from .building.recipes import Recipes
 from .endpoint import socket_of_engine
 from .engine import Engine
 from .images import Images
@@ -148,7 +147,6 @@ class DockerProvider(Closing):
                 owner = ProcessIdentity.of(os.getpid())
                 self._place = claim(self._directory, f"{os.getpid()}-{secrets.token_hex(4)}", owner)
                 images = Images(engine, owner)
-                recipes = Recipes(engine, self._directory, self._policy)
-                sources = Sources(engine, images, recipes, self._policy, self._image)
+                sources = Sources(engine, images, self._directory, self._policy, self._image)
                 self._keeper = Keeper(engine, self._place, owner, images, sources)
             return self._keeper

@@ -1,14 +1,20 @@
 """What a sandbox is made from."""
 
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from benchflow_contracts.errors import SandboxError, SandboxLimitError, SandboxTimeoutError
 from benchflow_contracts.image import PullPolicy
 from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
 
-from .building.recipes import Recipes
 from .engine import Engine, GoneError
 from .facts import Facts
 from .fetch import fetch
 from .images import Images
+
+if TYPE_CHECKING:
+    from .building.recipes import Recipes
 
 
 class _AbsentError(SandboxError):
@@ -27,11 +33,11 @@ class Sources:
     """
 
     def __init__(
-        self, engine: Engine, images: Images, recipes: Recipes, policy: PullPolicy, default: str
+        self, engine: Engine, images: Images, directory: Path, policy: PullPolicy, default: str
     ) -> None:
         self._engine = engine
         self._images = images
-        self._recipes = recipes
+        self._directory = directory
         self._policy = policy
         self._default = default
         self._pulled: set[str] = set()
@@ -63,6 +69,13 @@ class Sources:
         """Look for the image of a recipe anew: it was removed."""
         if spec.recipe is not None:
             self._recipes.forget(spec.recipe)
+
+    @cached_property
+    def _recipes(self) -> "Recipes":
+        # A sandbox of an image that is there already needs nothing of all that builds one.
+        from .building.recipes import Recipes  # noqa: PLC0415
+
+        return Recipes(self._engine, self._directory, self._policy)
 
     async def inspect(self, name: str) -> Facts:
         """Return what the engine says of an image that it has; raise `GoneError`."""

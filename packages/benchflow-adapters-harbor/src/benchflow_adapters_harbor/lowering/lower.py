@@ -21,7 +21,6 @@ from benchflow_adapters_harbor.config.artifact import MAIN
 from benchflow_adapters_harbor.task import HarborStep, HarborTask
 
 from .box import NETWORKS, box, healthcheck, recipe, user_name
-from .composed import composed_stack, with_stack
 from .grading import grading_recipe, verifier
 from .variables import Variables, variables
 
@@ -55,6 +54,9 @@ def _lowered(task: HarborTask) -> Task:
     single = _single_container(task)
     if task.compose is None or task.terminal_bench is not None:
         return single
+    # The models of a compose file take longer to make than all else here; few tasks have one.
+    from .composed import composed_stack, with_stack  # noqa: PLC0415
+
     return with_stack(single, composed_stack(task, task.compose), task)
 
 

@@ -8,7 +8,7 @@ from typing import IO
 
 from benchflow_contracts import EnvironmentError_, ModelEndpoint
 
-Message = dict[str, str]
+from .persona import Message
 
 _MAX_REPLY_BYTES = 1024 * 1024
 

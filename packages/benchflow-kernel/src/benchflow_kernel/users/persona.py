@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from benchflow_contracts import Ask, Step
 
-from .chat import Message
+Message = dict[str, str]
 
 _HISTORY_STEPS = 20
 _HISTORY_CHARS = 2000

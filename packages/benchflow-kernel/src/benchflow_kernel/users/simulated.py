@@ -6,11 +6,10 @@ from typing import cast
 
 from benchflow_contracts import Answer, Ask, EnvironmentError_, ModelEndpoint, Step
 
-from .chat import Message, complete
 from .daemon import call_in_daemon
 from .nudges import next_nudge
 from .permission import allow
-from .persona import ask_messages, nudge_messages
+from .persona import Message, ask_messages, nudge_messages
 from .reply import ReplyError, parse_answer, parse_nudge
 
 _ATTEMPTS = 2
@@ -74,6 +73,9 @@ class SimulatedUser:
         """Hold no connection between calls."""
 
     async def _complete(self, messages: list[Message]) -> str:
+        # Only a user whom a model plays pays for the HTTP client.
+        from .chat import complete  # noqa: PLC0415
+
         return await call_in_daemon(
             lambda: complete(self._endpoint, self._model, messages, self._timeout)
         )

@@ -6,18 +6,19 @@ import os
 import shutil
 import stat
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchflow_contracts.errors import SandboxTimeoutError, SandboxUnsupportedError, TaskError
 from benchflow_contracts.image import ImageRecipe
 from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_sandbox_core.recipe.dockerfile import Dockerfile
 
 from benchflow_sandbox_local.rootfs.finder import ImageFinder
 from benchflow_sandbox_local.rootfs.record import ImageRecord
 from benchflow_sandbox_local.rootfs.source import RootSource
 from benchflow_sandbox_local.rootfs.store import ImageStore, digest_of
 
-from .build import Boxes, Build
+if TYPE_CHECKING:
+    from .build import Boxes
 
 _MAX_BYTES = 1 << 20
 
@@ -25,7 +26,7 @@ _MAX_BYTES = 1 << 20
 class Builder:
     """Makes images from recipes: the same bytes once for all processes of a store."""
 
-    def __init__(self, boxes: Boxes, store: ImageStore, *, refusal: str | None) -> None:
+    def __init__(self, boxes: "Boxes", store: ImageStore, *, refusal: str | None) -> None:
         self._boxes = boxes
         self._store = store
         self._refusal = refusal
@@ -60,6 +61,11 @@ class Builder:
             ) from error
 
     async def _make(self, recipe: ImageRecipe, search: tuple[str, ...]) -> RootSource:
+        # A box of an image that is there already needs nothing of all that builds one.
+        from benchflow_sandbox_core.recipe.dockerfile import Dockerfile  # noqa: PLC0415
+
+        from .build import Build  # noqa: PLC0415
+
         data = await asyncio.to_thread(_read, recipe)
         name = recipe.dockerfile
         file = Dockerfile.parse(data, name)
