@@ -38,7 +38,7 @@ class Sources:
         self._engine = engine
         self._images = images
         self._directory = directory
-        self._policy = policy
+        self._policy: PullPolicy = policy
         self._default = default
         self._pulled: set[str] = set()
 
