@@ -5,14 +5,9 @@ import re
 from collections.abc import Collection
 from typing import TypeVar
 
-from benchflow_contracts import (
-    Task,
-    TaskEnvironment,
-    TaskError,
-    TaskSolution,
-    TaskStep,
-    TaskVerifier,
-)
+from benchflow_contracts import Task, TaskEnvironment, TaskError, TaskSolution, TaskVerifier
+
+from .verifiers import with_verifiers
 
 _NAMED = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
 
@@ -31,20 +26,10 @@ def with_host_env(task: Task, allowed: Collection[str]) -> Task:
     config = task.config
     update = {
         "environment": _filled(config.environment, "environment", allowed),
-        "verifier": _verifier(config.verifier, "verifier", allowed),
         "solution": _filled(config.solution, "solution", allowed),
     }
-    return task.model_copy(
-        update={
-            "config": config.model_copy(update=update),
-            "steps": tuple(_step(step, f"steps.{i}", allowed) for i, step in enumerate(task.steps)),
-        }
-    )
-
-
-def _step(step: TaskStep, where: str, allowed: Collection[str]) -> TaskStep:
-    verifier = _verifier(step.verifier, f"{where}.verifier", allowed)
-    return step.model_copy(update={"verifier": verifier})
+    task = task.model_copy(update={"config": config.model_copy(update=update)})
+    return with_verifiers(task, lambda table, where: _verifier(table, where, allowed))
 
 
 def _verifier(verifier: TaskVerifier, where: str, allowed: Collection[str]) -> TaskVerifier:

@@ -4,20 +4,21 @@ from typing import TypeVar
 
 from benchflow_contracts import Task, TaskAgent, TaskEnvironment, TaskVerifier
 
+from .verifiers import with_verifiers
+
 _Networked = TypeVar("_Networked", TaskEnvironment, TaskVerifier)
 
 
 def offline(task: Task) -> Task:
     """Return `task` with no network in the agent's box, in each grading box and in any step."""
-    verifier = _alone_verifier(task.config.verifier)
-    environment = _alone(task.config.environment)
-    config = task.config.model_copy(update={"environment": environment, "verifier": verifier})
-    config = config.model_copy(update={"agent": _alone_agent(config.agent)})
+    task = with_verifiers(task, _alone_verifier)
+    update = {
+        "environment": _alone(task.config.environment),
+        "agent": _alone_agent(task.config.agent),
+    }
+    config = task.config.model_copy(update=update)
     steps = tuple(
-        step.model_copy(
-            update={"agent": _alone_agent(step.agent), "verifier": _alone_verifier(step.verifier)}
-        )
-        for step in task.steps
+        step.model_copy(update={"agent": _alone_agent(step.agent)}) for step in task.steps
     )
     return task.model_copy(update={"config": config, "steps": steps})
 
@@ -30,7 +31,7 @@ def _alone(networked: _Networked) -> _Networked:
     return networked.model_copy(update={"network": "none", "allowed_hosts": ()})
 
 
-def _alone_verifier(verifier: TaskVerifier) -> TaskVerifier:
+def _alone_verifier(verifier: TaskVerifier, _where: str) -> TaskVerifier:
     own = verifier.environment
     box = None if own is None else _alone(own)
     return _alone(verifier).model_copy(update={"environment": box})
