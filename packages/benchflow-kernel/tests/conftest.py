@@ -1,11 +1,13 @@
 """A rollout on fakes: what the lifecycle and branch tests share."""
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from benchflow_contracts import (
+    AskUserBranch,
     Event,
     ModelEndpoint,
     Role,
@@ -27,6 +29,9 @@ from benchflow_contracts.testing.fakes import (
     Say,
 )
 from benchflow_kernel import Planes, fold, read_events, run_rollout, tree_to_bytes
+
+sys.path.insert(0, str(Path(__file__).parent))
+from booking import booked, booking_agent
 
 
 class Rig:
@@ -135,6 +140,16 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
     # Slots of its own: children that other processes run on this machine do not count.
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     return Rig(tmp_path)
+
+
+@pytest.fixture
+def forked(rig: Rig) -> Rig:
+    """A rollout that forks where its agent asks for the day."""
+    rig.agent = booking_agent()
+    rig.environment_options["tables"] = {"events": []}
+    rig.rewards = [FakeReward(booked)]
+    rig.config["branch"] = AskUserBranch()
+    return rig
 
 
 @pytest.fixture

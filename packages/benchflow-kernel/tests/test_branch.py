@@ -12,8 +12,6 @@ from benchflow_contracts import (
     Role,
     SandboxError,
     Scene,
-    SnapshotError,
-    Turn,
     Value,
 )
 from benchflow_contracts.testing.fakes import (
@@ -23,7 +21,6 @@ from benchflow_contracts.testing.fakes import (
     FakeAgent,
     FakeReward,
     FakeSandboxProvider,
-    FakeWorld,
     Hang,
     Pose,
     Say,
@@ -31,51 +28,7 @@ from benchflow_contracts.testing.fakes import (
     ask_with_options,
 )
 from benchflow_kernel import fold, trajectories
-
-WHICH = ask_with_options("which day?", "monday", "tuesday", "friday")
-REWARDS = {"monday": 0.0, "tuesday": 1.0, "friday": 0.5}
-
-
-def book(day: str) -> Act:
-    async def run(session):
-        await FakeWorld(session.sandbox).insert("events", (day,))
-        result = await session.sandbox.exec(f"echo {day} >> booked.txt")
-        return f"exit {result.exit_code}"
-
-    return Act(run, title=f"book {day}")
-
-
-def chosen(answer: Answer) -> str:
-    return answer.selected["q1"][0]
-
-
-def booking_agent(**options) -> FakeAgent:
-    """Writes a row, asks, and books what it is told."""
-    return FakeAgent(
-        [[book("before"), Pose(WHICH, lambda answer: [book(chosen(answer)), Say("booked")])]],
-        **options,
-    )
-
-
-def booked(node) -> float:
-    """Score by the rows that the world really has."""
-    rows = node.env_state.databases["/state"]["events"].rows
-    assert rows[0] == ("before",)
-    assert len(rows) == 2
-    return REWARDS[rows[1][0]]
-
-
-@pytest.fixture
-def forked(rig):
-    rig.agent = booking_agent()
-    rig.environment_options["tables"] = {"events": []}
-    rig.rewards = [FakeReward(booked)]
-    rig.config["branch"] = AskUserBranch()
-    return rig
-
-
-def fork_of(tree):
-    return next(node for node in tree.nodes if node.branch is not None)
+from booking import REWARDS, WHICH, book, booked, chosen, fork_of
 
 
 def test_one_child_per_option_each_scored_and_valued(forked):
@@ -340,198 +293,6 @@ def test_a_child_whose_world_differs_from_the_checkpoint_never_gets_a_prompt(for
     assert [len(session.prompts) for session in forked.agent.sessions if session.prompts] == [1]
     assert tree.error.type == "SnapshotError"
     assert "checkpoint" in tree.error.message
-
-
-class Meeting(FakeAgent):
-    """An agent whose later sessions open only while their world is being checked."""
-
-    def __init__(self, turns, rig, *, checks):
-        super().__init__(turns)
-        self.rig = rig
-        self.checks = checks
-        self.met = 0
-        self.cancelled = 0
-
-    async def connect(self, sandbox, role, *, resume=None, log_dir=None):
-        if self.sessions:
-            self.met += 1
-            self.opening.set()
-            try:
-                await self.proceed.wait()
-            except asyncio.CancelledError:
-                self.cancelled += 1
-                raise
-        return await super().connect(sandbox, role, resume=resume, log_dir=log_dir)
-
-    def watch(self):
-        """Return an environment whose check waits for the agent, and then lets it go on."""
-        environment = self.rig_environment()
-        check = environment.check
-        self.opening, self.proceed = asyncio.Event(), asyncio.Event()
-
-        async def meet(expected=None):
-            await self.opening.wait()
-            await self.checks(environment)
-            await check(expected)
-            self.proceed.set()
-
-        environment.check = meet
-        return environment
-
-
-def meeting(rig, *, checks):
-    """Let the children's agents and checks wait for each other, one child at a time."""
-    rig.agent = Meeting(rig.agent._turns, rig, checks=checks)
-    rig.agent.rig_environment, rig._environment = rig._environment, rig.agent.watch
-    rig.config["branch"] = AskUserBranch(budget=BranchBudget(concurrency=1))
-
-
-async def fine(_environment):
-    return None
-
-
-async def broken(environment):
-    await environment.world.insert("events", ("ghost",))
-
-
-def test_a_childs_agent_is_connected_while_its_world_is_checked(forked):
-    meeting(forked, checks=fine)
-    tree = forked.run()
-    assert tree.status == "completed"
-    assert forked.agent.met == len(fork_of(tree).children) == 3
-    assert all(child.error is None for child in fork_of(tree).children)
-
-
-def test_an_agent_is_ended_when_the_check_beside_it_fails(forked):
-    meeting(forked, checks=broken)
-    tree = forked.run()
-    assert [child.error.type for child in fork_of(tree).children] == ["SnapshotError"] * 3
-    assert forked.agent.cancelled == forked.agent.met == 3
-    assert len(forked.agent.sessions) == 1
-
-
-def test_a_failed_check_is_told_before_the_agents_own_failure(forked):
-    meeting(forked, checks=broken)
-    connect = forked.agent.connect
-
-    async def first_only(*args, **options):
-        if not forked.agent.sessions:
-            return await connect(*args, **options)
-        forked.agent.opening.set()
-        raise AgentError("no")
-
-    forked.agent.connect = first_only
-    tree = forked.run()
-    assert [child.error.type for child in fork_of(tree).children] == ["SnapshotError"] * 3
-
-
-def nested_agent() -> FakeAgent:
-    day = ask_with_options("which day?", "monday", "friday")
-    hour = ask_with_options("which hour?", "ten", "noon", ident="ask-2")
-    return FakeAgent(
-        [
-            [
-                Pose(
-                    day,
-                    lambda first: [
-                        book(chosen(first)),
-                        Pose(hour, lambda second: [book(chosen(second)), Say("booked")]),
-                    ],
-                )
-            ]
-        ]
-    )
-
-
-def test_forks_nest_up_to_the_depth(rig):
-    score = {"monday": 0, "friday": 2, "ten": 0, "noon": 1}
-    rig.environment_options["tables"] = {"events": []}
-    rig.agent = nested_agent()
-
-    def rows(node):
-        found = [row[0] for row in node.env_state.databases["/state"]["events"].rows]
-        assert len(found) == 2
-        return float(sum(score[name] for name in found))
-
-    rig.rewards = [FakeReward(rows)]
-    rig.config["branch"] = AskUserBranch(budget=BranchBudget(max_depth=2, concurrency=1))
-    tree = rig.run()
-    assert {t.branch: t.reward for t in trajectories(tree)} == {
-        ("monday", "ten"): 0.0,
-        ("monday", "noon"): 1.0,
-        ("friday", "ten"): 2.0,
-        ("friday", "noon"): 3.0,
-    }
-    forks = [node for node in tree.nodes if node.branch is not None]
-    assert [node.value.mean for node in forks] == [1.5, 0.5, 2.5]
-    assert tree.root.value.mean == 1.5
-    assert all(node.value.n == 2 for node in forks)
-
-
-def test_beyond_the_depth_the_user_answers_within_each_child(rig):
-    rig.environment_options["tables"] = {"events": []}
-    rig.agent = nested_agent()
-    rig.config["branch"] = AskUserBranch(budget=BranchBudget(max_depth=1))
-    tree = rig.run()
-    assert len(tree.leaves) == 2
-    assert sum(len(user.asked) for user in rig.users) == 2
-
-
-def second_turn_agent(**options) -> FakeAgent:
-    ask = ask_with_options("which day?", "monday", "friday")
-    return FakeAgent(
-        [
-            [book("first turn"), Say("ready")],
-            [Pose(ask, lambda answer: [book(chosen(answer)), Say("booked")])],
-        ],
-        **options,
-    )
-
-
-def two_turns(rig):
-    role = Role(agent="fake")
-    rig.config["scenes"] = (Scene(roles=(role,), turns=(Turn(), Turn(prompt="now book"))),)
-    rig.environment_options["tables"] = {"events": []}
-    rig.config["branch"] = AskUserBranch()
-
-
-def test_a_fork_in_a_later_turn_starts_from_that_turns_checkpoint(rig):
-    two_turns(rig)
-    rig.agent = second_turn_agent()
-    tree = rig.run()
-    assert len(tree.leaves) == 2
-    root, *children = rig.agent.sessions
-    assert root.prompts == ["do it", "now book"]
-    assert [child.prompts for child in children] == [["now book"]] * 2
-    assert {child.id for child in children} == {root.id}
-    refs = [event.ref for event in rig.events if event.kind == "checkpointed"]
-    assert len(refs) == 2
-    assert rig.provider.log.count(("discard", refs[0])) == 1
-
-
-def test_a_session_that_cannot_be_carried_is_replayed_from_the_older_checkpoint(rig):
-    two_turns(rig)
-    rig.agent = second_turn_agent(fail_on={"snapshot": SnapshotError("no session files")})
-    tree = rig.run()
-    assert len(tree.leaves) == 2
-    _, *children = rig.agent.sessions
-    assert [child.prompts for child in children] == [["do it", "now book"]] * 2
-    for leaf in tree.leaves:
-        assert [step.prompt for step in leaf.steps if step.prompt] == ["do it", "now book"]
-        rows = leaf.env_state.databases["/state"]["events"].rows
-        assert rows[0] == ("first turn",)
-        assert len(rows) == 2
-
-
-def test_the_turns_after_a_fork_belong_to_each_child(rig):
-    rig.task_config["agent"] = {"max_turns": 2}
-    rig.user_options["nudges"] = ["anything else?"]
-    rig.agent = FakeAgent([[Pose(WHICH, lambda _: [Say("ok")])], [Say("no")]])
-    rig.config["branch"] = AskUserBranch()
-    tree = rig.run()
-    assert len(tree.leaves) == 3
-    for leaf in tree.leaves:
-        assert [step.prompt for step in leaf.steps if step.prompt] == ["do it", "anything else?"]
 
 
 @pytest.mark.parametrize("require", ["live", "state"])

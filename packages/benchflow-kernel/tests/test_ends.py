@@ -1,0 +1,144 @@
+"""Which ends of an agent are graded, and which are faults."""
+
+import pytest
+from benchflow_contracts import (
+    AgentError,
+    AgentExitError,
+    AgentTimeoutError,
+    RewardError,
+    Role,
+    Scene,
+    VerifyResult,
+)
+from benchflow_contracts.testing.fakes import (
+    Act,
+    Crash,
+    FakeAgent,
+    FakeReward,
+    Hang,
+    Say,
+    Stop,
+)
+
+
+def test_an_agent_that_runs_out_of_time_is_graded_on_what_it_left(rig):
+    async def write_file(session):
+        return (await session.sandbox.exec("echo hello > out.txt")).stdout
+
+    role = Role(agent="fake", timeout_sec=0.05)
+    rig.config["scenes"] = (Scene(roles=(role,)),)
+    rig.agent = FakeAgent([[Act(write_file), Say("next"), Hang()]])
+    rig.rewards = [
+        FakeReward(
+            lambda node: float(node.state.sandbox.files.read("/workspace/out.txt") == b"hello\n")
+        )
+    ]
+    tree = rig.run()
+    (leaf,) = tree.leaves
+    assert tree.status == "completed"
+    assert leaf.reward == 1.0
+    assert leaf.error.type == "AgentTimeoutError"
+
+
+def test_an_agent_whose_program_fails_is_graded_too_and_gets_no_further_turn(rig):
+    rig.user_options["nudges"] = ["go on"]
+    rig.task_config["agent"] = {"max_turns": 3}
+    rig.agent.faults.fail_on["prompt"] = AgentExitError("exit code 3")
+    tree = rig.run()
+    (leaf,) = tree.leaves
+    assert tree.status == "completed"
+    assert leaf.reward == 1.0
+    assert leaf.error.type == "AgentExitError"
+
+
+def test_the_execute_deadline_is_graded_too(rig):
+    rig.deadlines(execute=0.05)
+    rig.agent = FakeAgent([[Hang()]])
+    tree = rig.run()
+    assert tree.status == "completed"
+    assert tree.leaves[0].reward == 1.0
+    assert tree.leaves[0].error.type == "AgentTimeoutError"
+
+
+def test_a_user_who_holds_up_the_turns_is_not_the_agents_fault(rig):
+    rig.deadlines(execute=0.05)
+    rig.task_config["agent"] = {"max_turns": 2}
+    rig.user_options["hang_on"] = {"nudge"}
+    tree = rig.run()
+    assert tree.status == "failed"
+    assert tree.error.boundary == "environment"
+    assert rig.rewards[0].nodes == []
+
+
+def test_an_agent_that_cannot_be_ended_is_never_scored_beside(rig):
+    class Immortal(FakeAgent):
+        async def connect(self, sandbox, role, *, resume=None, log_dir=None):
+            session = await super().connect(sandbox, role, resume=resume, log_dir=log_dir)
+            session.aclose = self._refuse
+            return session
+
+        async def _refuse(self):
+            self.sessions[0].closed = True
+            raise AgentError("still alive")
+
+    rig.agent = Immortal([[Say("ok")]])
+    tree = rig.run()
+    assert tree.error.message == "still alive"
+    assert rig.rewards[0].nodes == []
+
+
+def test_a_connection_that_is_late_is_a_fault_and_not_graded(rig):
+    rig.agent.faults.fail_on["connect"] = AgentTimeoutError("slow")
+    tree = rig.run()
+    assert tree.status == "failed"
+    assert rig.rewards[0].nodes == []
+
+
+@pytest.mark.parametrize("reason", ["refusal", "max_tokens", "max_turn_requests"])
+def test_an_agent_that_stops_early_is_graded_and_gets_no_further_turn(rig, reason):
+    rig.user_options["nudges"] = ["go on"]
+    rig.task_config["agent"] = {"max_turns": 3}
+    rig.agent = FakeAgent([[Say("no"), Stop(reason)], [Say("yes")]])
+    tree = rig.run()
+    (leaf,) = tree.leaves
+    assert leaf.reward == 1.0
+    assert reason in leaf.error.message
+    assert len(leaf.steps) == 1
+
+
+def test_a_crash_of_the_agent_is_never_graded(rig):
+    rig.agent = FakeAgent([[Say("x"), Crash(AgentError("segfault"))]])
+    tree = rig.run()
+    assert tree.status == "failed"
+    assert tree.error.boundary == "agent"
+    assert rig.rewards[0].nodes == []
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [None, RewardError("broken"), ZeroDivisionError("oops"), "not a result"],
+)
+def test_no_fault_of_a_reward_becomes_a_number(rig, verdict):
+    class Odd:
+        name = "reward"
+
+        async def score(self, node):
+            if isinstance(verdict, Exception):
+                raise verdict
+            return VerifyResult.unscored("no") if verdict is None else verdict
+
+    rig.rewards = [Odd(), FakeReward(0.5, name="side")]
+    tree = rig.run()
+    (leaf,) = tree.leaves
+    assert leaf.reward is None
+    assert leaf.results["reward"].error
+    assert leaf.results["side"].reward == 0.5
+    assert tree.status == "completed"
+
+
+def test_a_reward_that_hangs_is_unscored_at_the_verify_deadline(rig):
+    rig.deadlines(verify=0.05)
+    rig.rewards = [FakeReward(hang_on={"score"}), FakeReward(1.0, name="side")]
+    tree = rig.run()
+    assert tree.leaves[0].reward is None
+    assert "deadline" in tree.leaves[0].results["reward"].error
