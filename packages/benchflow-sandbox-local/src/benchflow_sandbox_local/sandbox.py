@@ -3,11 +3,10 @@
 import asyncio
 import os
 import socket
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from benchflow_contracts.compared import FileChanges
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
@@ -27,33 +26,25 @@ from benchflow_sandbox_core.freezing import Freezer
 from benchflow_sandbox_core.gate import Gate
 from benchflow_sandbox_core.image_config import ImageConfig
 from benchflow_sandbox_core.process import BoxProcess
-from benchflow_sandbox_core.proxy.inside import proxy_environment, proxy_port
-from benchflow_sandbox_core.proxy.server import Proxy
+from benchflow_sandbox_core.proxy.inside import proxy_environment
 from benchflow_sandbox_core.relay.server import Relay
-from benchflow_sandbox_core.relay.serving import Serving
-from benchflow_sandbox_core.relay.upstream import Upstream
-from benchflow_sandbox_core.shield import finish, finish_or
-from benchflow_sandbox_core.spec import listed, switched
+from benchflow_sandbox_core.shield import finish
+from benchflow_sandbox_core.spec import switched
 from benchflow_sandbox_core.thread import run
 
 from . import entrypoint
 from .body import Body
 from .cgroup.group import Group
 from .holding import hold_stopped
-from .live.dump import Dump, HangUpError
+from .live.forks import Forks
 from .machine import Machine
 from .maker import During, Keeper
 from .rootfs.base import Base
+from .served import Served
 from .shell import shell_of
 from .transfer.digest import Digests, Known
 from .transfer.download import Download
 from .transfer.upload import Owner, Upload
-
-_HANG_UPS = 4
-"""More tries of a dump that met a connection of ours; the box runs, and rests, between two."""
-
-_SETTLE_SECONDS = 10.0
-"""How long a live snapshot waits for commands, transfers and model calls to end."""
 
 
 class LocalSandbox:
@@ -78,13 +69,13 @@ class LocalSandbox:
         self._environment = dict(given)
         self._config = ImageConfig() if base is None else base.source.config
         self._machine: Body | None = None
-        self._relay: Relay | None = None
-        self._proxy: Proxy | None = None
+        self._served = Served()
         self._forwards = Forwards(self.connect)
         self._freezer = Freezer(group, lambda: self.machine.init)
         self._changing = asyncio.Lock()
         self._work = Gate()
         """Where commands and transfers are inside."""
+        self._forks = Forks(self, keeper, self._freezer, self._work, self._served)
         self._processes: dict[str, BoxProcess] = {}
         self._unclaimed: dict[str, BoxProcess] = {}
         self.known = Known()
@@ -121,48 +112,24 @@ class LocalSandbox:
     @property
     def relay(self) -> Relay | None:
         """The relay to the model endpoint, when the spec has one."""
-        return self._relay
+        return self._served.relay
 
     async def adopt(self, machine: Body) -> None:
         """Take a started box as this sandbox's body and serve its relay."""
         self._machine = machine
-        if machine.listener is not None and self._spec.model is not None:
-            upstream = Upstream.of(self._spec.model)
-            listener, machine.listener = machine.listener, None
-            self._relay = await Relay.start(listener, upstream)
-        port = proxy_port(self._spec)
-        if port is not None:
-            await self._start_proxy(port)
-
-    async def _start_proxy(self, port: int) -> None:
-        """Serve the allowed hosts at the box's loopback. A life of the box has one of its own."""
-        listener = await self.socket_inside()
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(("127.0.0.1", port))
-            listener.listen()
-            self._proxy = await Proxy.start(listener, listed(self._spec))
-        except BaseException:
-            listener.close()
-            raise
+        await self._served.start(machine, self._spec, self.socket_inside)
 
     async def switch_network(self, mode: NetworkMode, allowed_hosts: Sequence[str] = ()) -> None:
         """Let the inside reach something else. There is nothing but what the host serves."""
         async with self._changing:
             _, self._spec = self.machine, switched(self._spec, mode, allowed_hosts)
-            if self._proxy is not None:
-                await self._proxy.switch(listed(self._spec))
+            await self._served.switch(self._spec)
 
     async def switch_user(self, user: str) -> None:
         """Let `user`, who must be there, be who runs what names nobody."""
         if self._rooted:
             self._account(user)
         self._spec = self._spec.model_copy(update={"user": user})
-
-    @property
-    def _served(self) -> list[Serving]:
-        """What the host serves inside."""
-        return [each for each in (self._relay, self._proxy) if each is not None]
 
     async def start_entrypoint(self) -> None:
         """Start the spec's entrypoint: its own as root, or the image's as the image says.
@@ -267,10 +234,16 @@ class LocalSandbox:
     async def upload(self, local: Path, remote: str, *, user: str = "root") -> None:
         """Copy a regular file or a directory tree in, owned by `user`."""
         owner = self._owner(user)
+        async with self._files() as root:
+            await run(lambda stop: Upload(root, owner, stop).run(local, remote))
+
+    @asynccontextmanager
+    async def _files(self) -> AsyncGenerator[int]:
+        """Keep the root directory of this life open, and live snapshots away."""
         async with self._work.passing():
             root = os.dup(self.machine.root)
             try:
-                await run(lambda stop: Upload(root, owner, stop).run(local, remote))
+                yield root
             finally:
                 os.close(root)
 
@@ -284,26 +257,15 @@ class LocalSandbox:
         self, remote: str, local: Path, *, max_bytes: int = 1 << 30, leave_out: bool = False
     ) -> None:
         """Copy a regular file or a directory tree out to `local`, a new path."""
-        async with self._work.passing():
-            root = os.dup(self.machine.root)
-            try:
-                await run(
-                    lambda stop: Download(root, max_bytes, stop, leave_out=leave_out).run(
-                        remote, local
-                    )
-                )
-            finally:
-                os.close(root)
+        async with self._files() as root:
+            work = partial(Download, root, max_bytes, leave_out=leave_out)
+            await run(lambda stop: work(stop=stop).run(remote, local))
 
     async def digests(self, paths: Sequence[str], *, max_bytes: int = 1 << 30) -> Mapping[str, str]:
         """Return the SHA-256 of each regular file that is there, while the box runs on."""
-        async with self._work.passing():
-            root = os.dup(self.machine.root)
-            try:
-                work = partial(Digests, root, max_bytes, self.known)
-                return await run(lambda stop: work(stop).run(paths))
-            finally:
-                os.close(root)
+        async with self._files() as root:
+            work = partial(Digests, root, max_bytes, self.known)
+            return await run(lambda stop: work(stop).run(paths))
 
     async def mark(self) -> None:
         """Take the files as they are now for what `changes` compares with."""
@@ -380,82 +342,12 @@ class LocalSandbox:
             _ = self.machine
             if level != "live":
                 return await self._keeper.seal(self, during)
-            if during is None:
-                return await self._whole(self._fork())
-            return await self._fork_after(during)
-
-    async def _whole(self, work: Coroutine[Any, Any, SandboxImage]) -> SandboxImage:
-        """Take an image to its end; discard one that nobody waits for any more."""
-        return await finish_or(work, self._keeper.discard)
-
-    async def _fork_after(self, during: During) -> SandboxImage:
-        """Take a live snapshot of the instant that `during` reads.
-
-        The engine is ready before the box stops, and the box goes on while the image is
-        digested. No more is shielded than what writes the image: `during` can be cancelled.
-        """
-        held = self._freezer.held
-        async with self._idle(0 if held else _SETTLE_SECONDS):
-            pass
-        async with self._keeper.forking(self) as dump, AsyncExitStack() as still:
-            await still.enter_async_context(self._freezer.hold())
-            await during()
-            return await self._whole(self._fork_idle(dump, still, held=held))
-
-    async def _fork_idle(self, dump: Dump, still: AsyncExitStack, *, held: bool) -> SandboxImage:
-        async with self._idle(0):
-            self._refuse_calls()
-            forked = await self._keeper.fork(self, dump, held=held)
-            await still.aclose()
-        return await self._keeper.publish(forked)
-
-    async def _fork(self) -> SandboxImage:
-        for _ in range(_HANG_UPS):
-            try:
-                return await self._fork_once()
-            except HangUpError:
-                if self._freezer.held:
-                    raise  # only who holds the box can let it notice
-        return await self._fork_once()
-
-    async def _fork_once(self) -> SandboxImage:
-        held = self._freezer.held
-        async with self._idle(0 if held else _SETTLE_SECONDS):
-            return await self._forked(held=held)
-
-    @asynccontextmanager
-    async def _idle(self, seconds: float) -> AsyncGenerator[None]:
-        """Wait until the host has nothing under way inside, and keep it so for the block."""
-        try:
-            async with asyncio.timeout(seconds) as limit, self._work.closed():
-                for each in self._served:
-                    await each.drain()
-                limit.reschedule(None)
-                yield
-        except TimeoutError as error:
-            raise SnapshotError(
-                f"sandbox {self._name!r} is busy: a command, a transfer or a model call runs",
-                hint="take a live snapshot between two of them",
-                retryable=True,
-            ) from error
-
-    async def _forked(self, *, held: bool) -> SandboxImage:
-        async with self._keeper.forking(self) as dump:
-            async with self._freezer.hold():
-                self._refuse_calls()
-                forked = await self._keeper.fork(self, dump, held=held)
-            return await self._keeper.publish(forked)
-
-    def _refuse_calls(self) -> None:
-        if any(each.in_flight for each in self._served):
-            raise SnapshotError(
-                f"a call of {self._name!r} to the outside is in flight", retryable=True
-            )
+            return await self._forks.take(during)
 
     async def disconnect(self) -> None:
         """End what leads into a life that is over; the addresses stay."""
         await self._forwards.hang_up()
-        await self._end_relay()
+        await self._end_served()
 
     def hold_for_seal(self) -> AbstractAsyncContextManager[None]:
         """Keep the files of one instant: frozen, or stopped where nothing can freeze."""
@@ -470,7 +362,7 @@ class LocalSandbox:
             self._keeper.check(image)
             if self._freezer.held:
                 raise SnapshotError(f"sandbox {self._name!r} is frozen: thaw it before a restore")
-            await self._end_relay()
+            await self._end_served()
             self._machine = None
             self.known = Known()
             old.close()
@@ -486,7 +378,7 @@ class LocalSandbox:
         async with self._changing:
             self._freezer.release()
             await self._forwards.aclose()
-            await self._end_relay()
+            await self._end_served()
             machine, self._machine = self._machine, None
             if machine is not None:
                 machine.close()
@@ -494,7 +386,5 @@ class LocalSandbox:
                 process.streams.close()
             await self._keeper.remove(self)
 
-    async def _end_relay(self) -> None:
-        served, self._relay, self._proxy = self._served, None, None
-        for each in served:
-            await each.aclose()
+    async def _end_served(self) -> None:
+        await self._served.aclose()

@@ -4,10 +4,9 @@ import socket
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Protocol
 
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, TransferError
-from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
+from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_core.forward import Connection
 from benchflow_sandbox_core.freezing import Freezer
 from benchflow_sandbox_core.guest.doorman import Doorman
@@ -20,21 +19,13 @@ from benchflow_sandbox_core.relay.upstream import Upstream
 from benchflow_sandbox_local.body import Body
 from benchflow_sandbox_local.cgroup.group import Group
 from benchflow_sandbox_local.launcher import LauncherError
-from benchflow_sandbox_local.maker import During, Keeper
 from benchflow_sandbox_local.rootfs.base import Base
 from benchflow_sandbox_local.sandbox import LocalSandbox
 
+from .forks import GvisorForker, GvisorForks
 from .machine import GvisorMachine
 
 _SPECIAL = 3
-
-
-class GvisorForker(Keeper, Protocol):
-    """What a gVisor box asks of the provider that made it."""
-
-    async def checkpoint(self, sandbox: "GvisorSandbox") -> SandboxImage:
-        """Take a live snapshot of a box that is held still."""
-        ...
 
 
 class _Pause:
@@ -75,7 +66,7 @@ class GvisorSandbox(LocalSandbox):
     ) -> None:
         super().__init__(name, spec, group, keeper, base, rooted=True)
         self._freezer = Freezer(_Pause(self), lambda: self.machine.init)
-        self._gvisor_keeper = keeper
+        self._forks = GvisorForks(self, keeper, self._freezer, self._work, self._served)
         self._doorman: Doorman | None = None
         self._patches = Patches()
 
@@ -90,8 +81,8 @@ class GvisorSandbox(LocalSandbox):
         """Take a started box as this sandbox's body and serve its relay."""
         self._machine = machine
         if self._spec.model is not None:
-            self._relay = Relay(Upstream.of(self._spec.model))
-            self._doorman = Doorman(self.gvisor, self._relay)
+            self._served.relay = Relay(Upstream.of(self._spec.model))
+            self._doorman = Doorman(self.gvisor, self._served.relay)
 
     async def connect(self, port: int) -> Connection:
         """Connect a stream to a port inside; raise `OSError` when nothing listens there."""
@@ -119,23 +110,13 @@ class GvisorSandbox(LocalSandbox):
         del paths, max_bytes
         raise SandboxUnsupportedError("files of a gVisor box cannot be read while it runs")
 
-    async def _fork_after(self, during: During) -> SandboxImage:
-        async with self._freezer.hold():
-            await during()
-            return await self._whole(self._fork())
-
-    async def _forked(self, *, held: bool) -> SandboxImage:  # noqa: ARG002 - it stays as it is
-        async with self._freezer.hold():
-            self._refuse_calls()
-            return await self._gvisor_keeper.checkpoint(self)
-
     def hold_for_seal(self) -> AbstractAsyncContextManager[None]:
         """Keep the files of one instant."""
         return self._freezer.hold()
 
-    async def _end_relay(self) -> None:
+    async def _end_served(self) -> None:
         doorman, self._doorman = self._doorman, None
         if doorman is not None:
             await doorman.aclose()
         await self._patches.aclose()
-        await super()._end_relay()
+        await super()._end_served()

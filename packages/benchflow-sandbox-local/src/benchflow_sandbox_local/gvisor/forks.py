@@ -1,0 +1,48 @@
+"""Live snapshots of a box whose own kernel writes it down while the host looks on."""
+
+from typing import TYPE_CHECKING, Protocol
+
+from benchflow_contracts.sandbox import SandboxImage
+from benchflow_sandbox_core.freezing import Freezer
+from benchflow_sandbox_core.gate import Gate
+
+from benchflow_sandbox_local.live.forks import Forks
+from benchflow_sandbox_local.maker import During, Keeper
+from benchflow_sandbox_local.served import Served
+
+if TYPE_CHECKING:
+    from .sandbox import GvisorSandbox
+
+
+class GvisorForker(Keeper, Protocol):
+    """What a gVisor box asks of the provider that made it."""
+
+    async def checkpoint(self, sandbox: "GvisorSandbox") -> SandboxImage:
+        """Take a live snapshot of a box that is held still."""
+        ...
+
+
+class GvisorForks(Forks):
+    """Takes the live snapshots of one gVisor box, which stays as it is meanwhile."""
+
+    def __init__(
+        self,
+        sandbox: "GvisorSandbox",
+        keeper: GvisorForker,
+        freezer: Freezer,
+        work: Gate,
+        served: Served,
+    ) -> None:
+        super().__init__(sandbox, keeper, freezer, work, served)
+        self._gvisor = sandbox
+        self._forker = keeper
+
+    async def _take_after(self, during: During) -> SandboxImage:
+        async with self._freezer.hold():
+            await during()
+            return await self._whole(self._take())
+
+    async def _taken(self, *, held: bool) -> SandboxImage:  # noqa: ARG002 - it stays as it is
+        async with self._freezer.hold():
+            self._refuse_calls()
+            return await self._forker.checkpoint(self._gvisor)

@@ -1,0 +1,116 @@
+"""Live snapshots of one box, from its side: it is idle, it stands still, and it goes on."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from benchflow_contracts.errors import SnapshotError
+from benchflow_contracts.sandbox import SandboxImage
+from benchflow_sandbox_core.freezing import Freezer
+from benchflow_sandbox_core.gate import Gate
+from benchflow_sandbox_core.shield import finish_or
+
+from benchflow_sandbox_local.maker import During, Keeper
+from benchflow_sandbox_local.served import Served
+
+from .dump import Dump, HangUpError
+
+if TYPE_CHECKING:
+    from benchflow_sandbox_local.sandbox import LocalSandbox
+
+_HANG_UPS = 4
+"""More tries of a dump that met a connection of ours; the box runs, and rests, between two."""
+
+_SETTLE_SECONDS = 10.0
+"""How long a live snapshot waits for commands, transfers and model calls to end."""
+
+
+class Forks:
+    """Takes the live snapshots of one sandbox."""
+
+    def __init__(
+        self, sandbox: "LocalSandbox", keeper: Keeper, freezer: Freezer, work: Gate, served: Served
+    ) -> None:
+        self._sandbox = sandbox
+        self._keeper = keeper
+        self._freezer = freezer
+        self._work = work
+        self._served = served
+
+    async def take(self, during: During | None) -> SandboxImage:
+        """Take one, of the instant that `during` reads. The sandbox goes on unharmed.
+
+        Raises:
+            SnapshotError: It failed, or the sandbox is busy.
+        """
+        if during is None:
+            return await self._whole(self._take())
+        return await self._take_after(during)
+
+    async def _whole(self, work: Coroutine[Any, Any, SandboxImage]) -> SandboxImage:
+        """Take an image to its end; discard one that nobody waits for any more."""
+        return await finish_or(work, self._keeper.discard)
+
+    async def _take_after(self, during: During) -> SandboxImage:
+        """Take a live snapshot of the instant that `during` reads.
+
+        The engine is ready before the box stops, and the box goes on while the image is
+        digested. No more is shielded than what writes the image: `during` can be cancelled.
+        """
+        held = self._freezer.held
+        async with self._idle(0 if held else _SETTLE_SECONDS):
+            pass
+        async with self._keeper.forking(self._sandbox) as dump, AsyncExitStack() as still:
+            await still.enter_async_context(self._freezer.hold())
+            await during()
+            return await self._whole(self._take_idle(dump, still, held=held))
+
+    async def _take_idle(self, dump: Dump, still: AsyncExitStack, *, held: bool) -> SandboxImage:
+        async with self._idle(0):
+            self._refuse_calls()
+            forked = await self._keeper.fork(self._sandbox, dump, held=held)
+            await still.aclose()
+        return await self._keeper.publish(forked)
+
+    async def _take(self) -> SandboxImage:
+        for _ in range(_HANG_UPS):
+            try:
+                return await self._take_once()
+            except HangUpError:
+                if self._freezer.held:
+                    raise  # only who holds the box can let it notice
+        return await self._take_once()
+
+    async def _take_once(self) -> SandboxImage:
+        held = self._freezer.held
+        async with self._idle(0 if held else _SETTLE_SECONDS):
+            return await self._taken(held=held)
+
+    @asynccontextmanager
+    async def _idle(self, seconds: float) -> AsyncGenerator[None]:
+        """Wait until the host has nothing under way inside, and keep it so for the block."""
+        try:
+            async with asyncio.timeout(seconds) as limit, self._work.closed():
+                await self._served.drain()
+                limit.reschedule(None)
+                yield
+        except TimeoutError as error:
+            raise SnapshotError(
+                f"sandbox {self._sandbox.id!r} is busy: a command, a transfer or a model call runs",
+                hint="take a live snapshot between two of them",
+                retryable=True,
+            ) from error
+
+    async def _taken(self, *, held: bool) -> SandboxImage:
+        async with self._keeper.forking(self._sandbox) as dump:
+            async with self._freezer.hold():
+                self._refuse_calls()
+                forked = await self._keeper.fork(self._sandbox, dump, held=held)
+            return await self._keeper.publish(forked)
+
+    def _refuse_calls(self) -> None:
+        if self._served.in_flight:
+            raise SnapshotError(
+                f"a call of {self._sandbox.id!r} to the outside is in flight", retryable=True
+            )
