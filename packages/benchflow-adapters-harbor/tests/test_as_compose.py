@@ -346,7 +346,6 @@ def forms(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 TEXTS = forms(forms(PLAIN))
 MADE = settings(
     max_examples=10,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     # Each example is a process: what fails is shown as it is.
     phases=[Phase.explicit, Phase.reuse, Phase.generate],

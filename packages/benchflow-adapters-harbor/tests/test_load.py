@@ -244,7 +244,7 @@ def test_compose_files_that_are_no_plain_services_are_refused(tmp_path: Path, te
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(text=st.text(alphabet="ab:&*[]{}<-!|>'\"\n ,?#%@", max_size=60))
 def test_no_yaml_brings_the_reader_down(text: str, tmp_path_factory: pytest.TempPathFactory):
     root = write(tmp_path_factory.mktemp("yaml"), task())
@@ -253,7 +253,7 @@ def test_no_yaml_brings_the_reader_down(text: str, tmp_path_factory: pytest.Temp
         load_harbor_task(root)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(text=st.text(alphabet="ab.=[]{}'\"\n ,#1-_", max_size=60))
 def test_no_toml_brings_the_reader_down(text: str, tmp_path_factory: pytest.TempPathFactory):
     root = write(tmp_path_factory.mktemp("toml"), task())

@@ -23,7 +23,7 @@ from benchflow_contracts import (
     Role,
     UsageError,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scripted_llm import ModelReply, ScriptedLlm, ToolUse
 
@@ -203,7 +203,6 @@ def test_the_server_bears_with_any_client(tmp_path):
     assert "cannot be reached" in replies[5]["result"]["content"][0]["text"]
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.text(), st.none() | st.booleans() | st.text() | st.lists(st.text())))
 def test_any_parameters_are_a_question_or_none(params):
     for given_params in (params, {**params, "question": "Which?", "options": ["a", "b", "a"]}):

@@ -29,7 +29,6 @@ MESSAGE = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None)
 @given(MESSAGE, JSON, JSON)
 def test_any_reply_is_read_or_refused(message, usage, finish):
     response = {"choices": [{"message": message, "finish_reason": finish}], "usage": usage}
@@ -44,7 +43,6 @@ def test_any_reply_is_read_or_refused(message, usage, finish):
     )
 
 
-@settings(deadline=None)
 @given(JSON)
 def test_what_is_no_completion_is_refused(response):
     body = response if isinstance(response, dict) else {"choices": response}
@@ -52,7 +50,6 @@ def test_what_is_no_completion_is_refused(response):
         read_completion(body)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 200_000), min_size=1), st.lists(st.integers(0, 200_000)), JSON)
 def test_a_prompt_that_goes_on_is_a_link_and_any_other_a_break(prompt, more, junk):
     chain = TokenChain()
@@ -63,7 +60,6 @@ def test_a_prompt_that_goes_on_is_a_link_and_any_other_a_break(prompt, more, jun
     chain.feed({"prompt_token_ids": junk})
 
 
-@settings(deadline=None)
 @given(st.text(), st.integers(2, 50))
 def test_a_clipped_text_keeps_its_head_and_its_tail(text, limit):
     short = clip(text, limit)
@@ -130,7 +126,7 @@ def fetch(answer, limit=1000):
     return asyncio.run(body())
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_an_answer_or_a_typed_error(junk):
     for answer in (junk, b"HTTP/1.1 200 OK\r\n" + junk):

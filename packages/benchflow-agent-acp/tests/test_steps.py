@@ -3,7 +3,7 @@ import json
 from benchflow_agent_acp.steps import BuilderState, StepBuilder, steps_from_wire
 from benchflow_agent_acp.wirelog import WireLog, WireRecord, read_wire_log
 from benchflow_contracts import Usage
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 
@@ -208,7 +208,6 @@ events = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(events, max_size=25), st.integers(0, 25))
 def test_the_steps_of_a_prefix_are_a_prefix_of_the_steps(messages, cut):
     log = records(prompt("first"), *messages)
@@ -229,7 +228,6 @@ def test_the_steps_of_a_prefix_are_a_prefix_of_the_steps(messages, cut):
     assert len({step.id for step in seen}) == len(seen)
 
 
-@settings(deadline=None)
 @given(st.lists(events, max_size=12))
 def test_the_steps_can_be_made_again_from_the_log_on_disk(tmp_path_factory, messages):
     path = tmp_path_factory.mktemp("wire") / "log.jsonl"

@@ -328,13 +328,13 @@ def outcome(text: str) -> None:
     assert error.hint
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(TOKENS, max_size=60).map("".join))
 def test_any_text_yields_a_manifest_or_a_manifest_error(text: str):
     outcome(text)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.dictionaries(KEYS, VALUES, max_size=6), st.dictionaries(KEYS, VALUES, max_size=4))
 def test_any_toml_document_yields_a_manifest_or_a_manifest_error(environment: dict, rest: dict):
     rest.pop("environment", None)
@@ -343,7 +343,7 @@ def test_any_toml_document_yields_a_manifest_or_a_manifest_error(environment: di
     outcome("\n".join(lines))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.binary(max_size=400), st.integers(1, 160))
 def test_any_bytes_repeated_to_the_cap_are_answered_in_bounded_time(chunk: bytes, times: int):
     with contextlib.suppress(ManifestError):

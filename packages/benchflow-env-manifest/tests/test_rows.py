@@ -43,7 +43,7 @@ def test_anything_else_is_refused_with_its_line(tmp_path: Path, lines: list):
         read_rows(written(tmp_path, *lines), "ledger")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.one_of(st.binary(max_size=200), st.sampled_from([b"[" * 9000, b'{"table":' * 9000])))
 def test_any_bytes_yield_tables_or_an_environment_error(tmp_path_factory, data: bytes):
     path = tmp_path_factory.mktemp("rows") / "rows"

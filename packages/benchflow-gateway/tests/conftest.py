@@ -13,10 +13,8 @@ from scripted_llm import ScriptedLlm, WriteOneFile
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-# A loaded machine is no reason to fail: no deadline, and no judgement of a strategy's speed.
-settings.register_profile(
-    "gateway", deadline=None, max_examples=40, suppress_health_check=list(HealthCheck)
-)
+# A loaded machine is no reason to fail: no judgement of a strategy's speed.
+settings.register_profile("gateway", max_examples=40, suppress_health_check=list(HealthCheck))
 settings.load_profile("gateway")
 
 

@@ -97,7 +97,7 @@ def test_a_missing_log_is_a_store_error(tmp_path):
         read_events(tmp_path / "no.jsonl")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(cut=st.integers(min_value=0))
 def test_a_log_torn_at_any_byte_gives_the_events_before_and_counts_the_rest(tmp_path_factory, cut):
     folder = tmp_path_factory.mktemp("torn")
@@ -164,7 +164,7 @@ json_like = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(raw=json_like, text=st.text(st.characters(codec=None)))
 def test_whatever_an_agent_sends_the_log_stays_readable(tmp_path_factory, raw, text):
     path = tmp_path_factory.mktemp("log") / "events.jsonl"

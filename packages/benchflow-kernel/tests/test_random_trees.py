@@ -75,7 +75,7 @@ class Draws:
 
 
 @pytest.mark.timeout(300)
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(
     policy=policies(1),
     live=st.booleans(),

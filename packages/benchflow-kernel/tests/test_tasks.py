@@ -131,7 +131,7 @@ def test_dots_and_brackets_in_strings_and_comments_do_not_count(folder):
     assert load_task(folder).config.metadata["v"] == 1.5
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=st.text(alphabet="ab.=[]{}\"'\\#\n 1,", max_size=60))
 def test_any_text_is_a_task_or_a_task_error(tmp_path_factory, text):
     folder = make_task(tmp_path_factory.mktemp("any") / "demo", toml=text)

@@ -34,7 +34,6 @@ def damaged_spawns(draw):
 messages = st.one_of(st.binary(max_size=64), framed, lying, damaged_spawns())
 fuzz = settings(
     max_examples=300,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

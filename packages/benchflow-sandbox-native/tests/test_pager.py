@@ -386,9 +386,7 @@ def test_pages_that_are_cut_off_later_end_the_pager_and_are_never_zeros(world, i
     box.await_fault()
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_bytes_of_an_image_make_the_pager_crash(image, data):
     good = {
