@@ -253,6 +253,22 @@ def test_another_sandbox_stands_in_for_one_beside_its_services(with_box, web):
     assert back == page
 
 
+def test_what_volumes_hold_is_among_the_changes_of_a_sandbox(with_box, web):
+    async def test(box):
+        await box.exec("cd /shared; mkdir d; echo 1 > d/same; echo 1 > d/changed; echo 1 > gone")
+        await box.mark()
+        await box.exec("cd /shared; ln -s /tests/wanted link; echo 2 > d/changed; rm gone")
+        await box.service_exec("web", "mkdir -p /data/deep && touch /data/deep/new")
+        async with box.freeze():
+            return await box.changes()
+
+    shared, beside = ContainerOptions(volumes={"/shared": "d"}), web(volumes={"/data": "d"})
+    found = with_box(test, services=[beside], container=shared, user="root", workdir="/")
+    assert found.added == ("/shared/deep", "/shared/deep/new", "/shared/link")
+    assert (found.changed, found.removed) == (("/shared/d/changed",), ("/shared/gone",))
+    assert found.links == {"/shared/link": "/tests/wanted"}
+
+
 async def box_hears(box, service, name):
     """Ask from a service whether somebody listens in the place of the sandbox."""
     return await box.service_exec(service, GET.format(f"http://{name}:7000/")) == 0

@@ -1,6 +1,7 @@
 """Where an engine keeps the files of a container on this host."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +22,8 @@ class Overlay:
     """The engine's: empty files that it mounts over."""
     layers: tuple[str, ...]
     """The image's."""
+    volumes: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Where what is mounted from named volumes is kept, by the path in the container."""
 
 
 async def overlay_of(engine: Engine, container: str) -> Overlay:
@@ -34,6 +37,12 @@ async def overlay_of(engine: Engine, container: str) -> Overlay:
         SandboxUnsupportedError: They are kept in another way, or cannot be told from here.
     """
     told = cast("dict[str, Any]", await engine.do("inspect_container", container))
+    mounts = [each for each in told["Mounts"] if each["Type"] == "volume"]
+    volumes = {str(each["Destination"]): str(each["Source"]) for each in mounts}
+    return replace(_root_of(told), volumes=volumes)
+
+
+def _root_of(told: Mapping[str, Any]) -> Overlay:
     driver = cast("dict[str, Any]", told.get("GraphDriver") or {})
     data = cast("dict[str, str]", driver.get("Data") or {})
     if driver.get("Name") == "overlay2" and "UpperDir" in data:

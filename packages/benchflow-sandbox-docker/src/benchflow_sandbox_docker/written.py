@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from benchflow_contracts._model import Model
@@ -15,7 +15,8 @@ from benchflow_sandbox_core.thread import run
 from pydantic import Field
 
 from .engine import Engine
-from .overlay import overlay_of
+from .held import Held
+from .overlay import Overlay, overlay_of
 
 T = TypeVar("T")
 
@@ -31,6 +32,8 @@ class Mark:
     layers: int
     """How many of its image are below it."""
     prints: Mapping[str, str]
+    volumes: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Prints of what its named volumes held. They go with no image."""
 
 
 class SavedMark(Model):
@@ -67,7 +70,7 @@ class Written:
         found = await overlay_of(self.engine, container)
         base = [*found.own, *found.layers]
         prints = await _compare([found.upper], base, Comparison.prints)
-        self._marks[sandbox] = Mark(len(found.layers), prints)
+        self._marks[sandbox] = Mark(len(found.layers), prints, await _in(found, Held.prints))
 
     async def changes(self, sandbox: str, container: str) -> FileChanges:
         """Return what was written since the mark, while the container stands still.
@@ -76,7 +79,10 @@ class Written:
             SandboxUnsupportedError: Neither it nor one that it comes from was marked.
         """
         mark = self.marked(sandbox)
-        return await self._against(mark, container, lambda files: files.since(mark.prints))
+        found = await overlay_of(self.engine, container)
+        own = await self._against(mark, found, lambda files: files.since(mark.prints))
+        beside = await _in(found, lambda volumes: volumes.since(mark.volumes))
+        return _both(own, beside)
 
     async def prints(self, sandbox: str, container: str) -> Mapping[str, str]:
         """Return prints of all that is not as in the image of the first of the line.
@@ -84,12 +90,13 @@ class Written:
         Raises:
             SandboxUnsupportedError: Neither it nor one that it comes from was marked.
         """
-        return await self._against(self.marked(sandbox), container, Comparison.prints)
+        found = await overlay_of(self.engine, container)
+        return await self._against(self.marked(sandbox), found, Comparison.prints)
 
     async def take_for_ours(self, sandbox: str, container: str, before: Mapping[str, str]) -> None:
         """Let the mark have what was written since the prints of `before` were taken."""
         mark, now = self.marked(sandbox), await self.prints(sandbox, container)
-        self._marks[sandbox] = Mark(mark.layers, with_ours(mark.prints, before, now))
+        self._marks[sandbox] = replace(mark, prints=with_ours(mark.prints, before, now))
 
     def marked(self, name: str) -> Mark:
         """Return a mark; raise `SandboxUnsupportedError` when there is none."""
@@ -112,8 +119,7 @@ class Written:
         if told is not None:
             self._marks[image] = Mark(told.layers, saved(told.prints) or {})
 
-    async def _against(self, mark: Mark, container: str, work: Callable[[Comparison], T]) -> T:
-        found = await overlay_of(self.engine, container)
+    async def _against(self, mark: Mark, found: Overlay, work: Callable[[Comparison], T]) -> T:
         since = len(found.layers) - mark.layers
         between, base = found.layers[:since], found.layers[since:]
         return await _compare([found.upper, *between], [*found.own, *base], work)
@@ -121,7 +127,7 @@ class Written:
     def carry(self, source: str, target: str) -> None:
         """Let an image have the mark of its sandbox, or a sandbox that of its image."""
         if (mark := self._marks.get(source)) is not None:
-            self._marks[target] = mark
+            self._marks[target] = replace(mark, volumes={})
 
     def forget(self, name: str) -> None:
         """Forget a sandbox or an image. Idempotent."""
@@ -131,16 +137,40 @@ class Written:
 async def _compare(
     uppers: Sequence[str], base: Sequence[str], work: Callable[[Comparison], T]
 ) -> T:
-    def compare() -> T:
+    def compare(stack: ExitStack) -> T:
+        opened = [_open(each, stack) for each in (*uppers, *base)]
+        mine = len(uppers)
+        return work(Comparison(opened[:mine], opened[mine:], _OPAQUE, _MOUNTED))
+
+    return await _looked_at(compare)
+
+
+async def _in(found: Overlay, work: Callable[[Held], T]) -> T:
+    """Do `work` on what the container's named volumes hold, with nothing read where are none."""
+    if not found.volumes:
+        return work(Held({}))
+    places = found.volumes.items()
+    return await _looked_at(lambda stack: work(Held({at: _open(p, stack) for at, p in places})))
+
+
+async def _looked_at(work: Callable[[ExitStack], T]) -> T:
+    def do() -> T:
         with ExitStack() as stack:
-            opened = [_open(each, stack) for each in (*uppers, *base)]
-            mine = len(uppers)
-            return work(Comparison(opened[:mine], opened[mine:], _OPAQUE, _MOUNTED))
+            return work(stack)
 
     try:
-        return await run(lambda _: compare())
+        return await run(lambda _: do())
     except OSError as error:
         raise SandboxError(f"the files of a container cannot be compared: {error}") from error
+
+
+def _both(own: FileChanges, beside: FileChanges) -> FileChanges:
+    return FileChanges(
+        added=(*own.added, *beside.added),
+        changed=(*own.changed, *beside.changed),
+        removed=(*own.removed, *beside.removed),
+        links={**own.links, **beside.links},
+    )
 
 
 def _open(path: str, stack: ExitStack) -> int:
