@@ -41,7 +41,7 @@ async def try_cheats(
 ) -> list[CheatOutcome]:
     """Run each cheat as the task's agent, and have it graded as any agent's work is.
 
-    The task's solution is in none of the boxes.
+    The task's solution is in none of the boxes. Of several steps each is played by the cheat.
     """
     turn = asyncio.Semaphore(_AT_ONCE)
 
@@ -62,8 +62,7 @@ async def _try(
         # The oracle runs what a task has as its solution, as the agent's user.
         solution = scratch / "solution"
         await asyncio.to_thread(_write, solution, cheat)
-        parts = task.parts.model_copy(update={"solution": solution})
-        played = task.model_copy(update={"own_parts": parts})
+        played = _played(task, solution)
         chosen = options.model_copy(
             update={"agent": "oracle", "agent_import_path": None, "branch": None}
         )
@@ -83,6 +82,17 @@ async def _try(
         verdict="stopped" if not won else "flagged" if _is_told(graded) else "won",
         error=None if graded is None else graded.error,
     )
+
+
+def _played(task: Task, solution: Path) -> Task:
+    """Return the task with another solution, in each of its steps."""
+    update = {"solution": solution}
+    steps = tuple(
+        step.model_copy(update={"parts": step.parts.model_copy(update=update)})
+        for step in task.steps
+    )
+    parts = task.parts.model_copy(update=update)
+    return task.model_copy(update={"own_parts": parts, "steps": steps})
 
 
 def _is_told(graded: VerifyResult | None) -> bool:
