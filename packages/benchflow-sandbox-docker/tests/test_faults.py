@@ -324,3 +324,27 @@ async def failure(work):
     with pytest.raises(SandboxError) as caught:
         await work
     return caught.value
+
+
+def test_a_fork_asks_the_engine_for_nothing_that_it_has_said(api, image, tmp_path, monkeypatch):
+    asked = []
+
+    def answer(handler):
+        asked.append(re.sub(r"^/v[\d.]+|\?.*", "", handler.path))
+        body = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
+        reply(handler, *forward(api, handler, body))
+
+    async def main():
+        async with DockerProvider(image=image, store=tmp_path / "store") as provider:
+            box = await provider.create(SandboxSpec(network="public"))
+            snapshot = await box.snapshot()
+            await provider.create(SandboxSpec(network="public"), image=snapshot)
+            return snapshot.ref
+
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/sock")
+    with engine(tmp_path / "sock", answer):
+        ref = asyncio.run(main())
+    assert asked.count("/networks") == 1
+    assert asked.count(f"/images/{ref}/json") == 1
+    before = asked[next(i for i, path in enumerate(asked) if path.endswith("/unpause")) - 1]
+    assert before == f"/images/{ref}/json"

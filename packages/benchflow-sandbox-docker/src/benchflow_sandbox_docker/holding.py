@@ -79,11 +79,12 @@ class Holding:
         # The engine may not yet know that it stands still, and one that is gone runs nothing.
         for _ in range(_TRIES):
             with suppress(SandboxError):
+                await self._engine.do("unpause", machine.container)
+                break
+            with suppress(SandboxError):
                 state = (await self._engine.do("inspect_container", machine.container))["State"]
                 if state["Status"] != "paused":
                     break
-                await self._engine.do("unpause", machine.container)
-                break
         if not machine.closed:
             machine.init.resume()
 

@@ -22,6 +22,7 @@ class Images:
         self._engine = engine
         self._owner = owner
         self._known: dict[str, SandboxImage] = {}
+        self._facts: dict[str, Facts] = {}
         self._unwanted: list[str] = []
         self._sweeping = asyncio.Lock()
 
@@ -81,7 +82,12 @@ class Images:
             provider=PROVIDER, level="filesystem", ref=name, digest=name, bytes=found["Size"]
         )
         self._known[name] = image
+        self._facts[name] = Facts.of(found)
         return image
+
+    def facts(self, image: SandboxImage) -> Facts:
+        """Return what the engine said of a snapshot; raise `SnapshotError` when it is not ours."""
+        return self._facts[self.check(image)]
 
     def check(self, image: SandboxImage) -> str:
         """Return the engine's name of a snapshot; raise `SnapshotError` when it is not ours."""
@@ -94,6 +100,7 @@ class Images:
     async def discard(self, image: SandboxImage) -> None:
         """Forget a snapshot; it is removed once nothing is made of it any more. Idempotent."""
         if self._known.pop(image.ref, None) is not None:
+            del self._facts[image.ref]
             self._unwanted.append(image.ref)
             await self.sweep()
 
@@ -109,6 +116,7 @@ class Images:
         """Discard everything. Idempotent."""
         self._unwanted += self._known
         self._known.clear()
+        self._facts.clear()
         await self.sweep()
 
 

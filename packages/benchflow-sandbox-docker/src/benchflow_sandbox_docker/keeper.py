@@ -54,6 +54,7 @@ class Keeper:
         self._volumes = Volumes(engine)
         self._late = Late(engine)
         self.saver = Saver(engine, images, Seal(directory.parent / "seal"), self._written)
+        self._bridged = False
         self._sandboxes: dict[str, DockerSandbox] = {}
         self._labels: dict[str, Label] = {}
         self._facts: dict[str, Facts] = {}
@@ -74,7 +75,7 @@ class Keeper:
         Raises:
             SandboxError: It did not start; nothing is left behind.
         """
-        if "public" in {spec.network, *spec.switches} and not await self.engine.has_network(BRIDGE):
+        if "public" in {spec.network, *spec.switches} and not await self._has_bridge():
             raise SandboxUnsupportedError(
                 "the engine has no network 'bridge' to the public",
                 hint="start dockerd without --bridge=none",
@@ -91,6 +92,11 @@ class Keeper:
                 raise
             self.sources.forget(spec)
             return await self._create(spec, None, labels)
+
+    async def _has_bridge(self) -> bool:
+        # Nobody can remove it, and an engine that is started anew without it refuses containers.
+        self._bridged = self._bridged or await self.engine.has_network(BRIDGE)
+        return self._bridged
 
     async def _create(
         self,

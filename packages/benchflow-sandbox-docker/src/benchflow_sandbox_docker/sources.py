@@ -50,7 +50,7 @@ class Sources:
             SandboxError: The image is not there, or cannot be made.
         """
         if image is not None:
-            return await self.inspect(self._images.check(image))
+            return self._images.facts(image)
         if spec.recipe is not None:
             return await self._recipes.facts(spec.recipe)
         default = spec.image in {None, "host"}
