@@ -68,6 +68,9 @@ def create(
             async with DockerProvider(pull=pull, store=tmp_path / "store") as provider:
                 box = await provider.create(SandboxSpec(user="", workdir="", **spec))
                 await box.download("/which", tmp_path / "which")
+                if "image" in spec:
+                    known = engine.api.inspect_image(spec["image"])["RepoDigests"]
+                    assert box.image_digests["main"] in known
                 return (tmp_path / "which").read_text()
 
         (tmp_path / "which").unlink(missing_ok=True)

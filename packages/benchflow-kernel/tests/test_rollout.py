@@ -1,4 +1,5 @@
 import asyncio
+import hashlib
 import json
 
 import pytest
@@ -8,15 +9,19 @@ from benchflow_contracts import (
     Mount,
     ReadinessProbe,
     Role,
+    SandboxMade,
     Scene,
     StoreError,
     TaskStep,
     Turn,
 )
 from benchflow_contracts.testing.fakes import (
+    FAKE_WITHOUT_LIVE,
     Act,
     FakeAgent,
     FakeReward,
+    FakeSandbox,
+    FakeSandboxProvider,
     Pose,
     Say,
     ask_with_options,
@@ -333,3 +338,20 @@ def test_what_the_agent_says_cannot_break_the_record(rig):
     read = read_events(rig.directory / "events.jsonl")
     assert tree.status == "completed"
     assert fold(read.events).status == "completed"
+
+
+def test_the_tree_tells_what_the_first_sandbox_was_made_from(rig):
+    rig.task_config["environment"] = {"image": "made"}
+    tree = rig.run()
+    digest = f"sha256:{hashlib.sha256(b'made').hexdigest()}"
+    assert tree.images == {"main": digest}
+    (made,) = [event for event in rig.events if isinstance(event, SandboxMade)]
+    assert (made.node, made.images) == (tree.root.id, tree.images)
+
+
+def test_a_sandbox_that_cannot_say_what_it_was_made_from_is_not_told_of(rig):
+    class Unknown(FakeSandbox):
+        image_digests = {}  # noqa: RUF012 - as the host's own root has
+
+    rig.provider = FakeSandboxProvider(capabilities=FAKE_WITHOUT_LIVE, sandbox_type=Unknown)
+    assert rig.run().images == {}

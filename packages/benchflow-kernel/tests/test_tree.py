@@ -104,6 +104,7 @@ def test_tree_json_says_everything_in_one_order():
         "error",
         "root",
         "meta",
+        "images",
         "nodes",
     ]
     node = data["nodes"][3]

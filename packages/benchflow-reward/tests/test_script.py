@@ -1,6 +1,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from hashlib import sha256
 
 import pytest
 from benchflow_contracts import (
@@ -132,6 +133,12 @@ def test_only_declared_artifacts_reach_the_grading_box(make_node, make_task, ver
     assert (answer.owner, answer.mode) == ("root", 0o644)
     assert result.meta["artifacts"] == {"/workspace/out": "copied", "/workspace/none": "absent"}
     assert result.meta["stripped"] == ["/workspace/out/conftest.py"]
+
+
+def test_a_hermetic_verdict_tells_what_its_box_was_made_from(make_node, make_task, verifier):
+    verifier(reward("1"))
+    result = score(make_node(task=make_task(verifier={"environment": {"image": "judge"}})))
+    assert result.meta["image"] == f"sha256:{sha256(b'judge').hexdigest()}"
 
 
 def test_what_the_agent_deleted_is_gone_in_the_grading_box_too(make_node, make_task, verifier):

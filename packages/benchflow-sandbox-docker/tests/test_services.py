@@ -106,6 +106,27 @@ def test_a_sandbox_and_its_services_reach_each_other_by_name_and_nobody_else(wit
     assert knocked.ok
 
 
+def test_a_sandbox_says_by_their_bytes_what_it_and_its_services_were_made_from(
+    with_provider, api, image, recipe
+):
+    made = recipe("RUN touch /made\n")
+    db = ServiceSpec(name="db", recipe=made, command=("sleep", "1000"))
+    plain = ServiceSpec(name="plain", image=image, command=("sleep", "1000"))
+
+    async def test(provider):
+        box = await provider.create(SandboxSpec(image=image, services=(db, plain)))
+        alone = await provider.create(SandboxSpec(recipe=made))
+        return box.image_digests, alone.image_digests
+
+    beside, alone = with_provider(test)
+    told = api.inspect_image(image)
+    # A store of an older engine knows no digest of what no registry ever had.
+    digest = min(told["RepoDigests"] or [told["Id"]])
+    assert beside == {"main": digest, "plain": digest, "db": alone["main"]}
+    assert alone["main"] != digest
+    assert api.inspect_image(alone["main"])["Config"]["Labels"].keys() >= {"test"}
+
+
 def test_services_start_in_the_order_of_their_needs(with_box, web):
     seed = web("seed", command=("sh", "-c", "echo seeded > /data/page"), volumes={"/data": "d"})
     server = web(

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import subprocess
 import tarfile
 
@@ -411,3 +412,19 @@ def test_without_root_nothing_is_built_and_it_says_so(tmp_path):
     spec = SandboxSpec(recipe=ImageRecipe(context=tmp_path))
     with pytest.raises(SandboxUnsupportedError, match="need root"):
         asyncio.run(builder.source(spec))
+
+
+def test_an_image_is_told_by_what_it_was_made_from(built):
+    async def test(box):
+        return dict(box.image_digests)
+
+    told = [built(f"FROM tiny\nRUN echo {word} > made\n", test) for word in ("one", "one", "two")]
+    assert told[0] == told[1] != told[2]
+    assert re.fullmatch("sha256:[0-9a-f]{64}", told[0]["main"])
+
+
+def test_the_hosts_own_root_is_told_by_nothing(with_provider):
+    async def test(provider):
+        return (await provider.create(SandboxSpec())).image_digests
+
+    assert with_provider(test) == {}

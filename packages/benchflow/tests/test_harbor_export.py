@@ -113,6 +113,15 @@ def test_what_no_verifier_came_to_has_the_mode_that_it_would_have_been_graded_in
     assert found == [mode, mode, "separate"]
 
 
+def test_the_images_of_a_trial_are_among_the_facts_that_harbor_has_no_field_for(tmp_path):
+    rollout = fake_finished_rollout()
+    rollout.tree.images = {"main": "base@sha256:1", "db": "sha256:2"}
+    graded = VerifyResult(reward=1.0, grading="hermetic", meta={"image": "sha256:3"})
+    rollout.tree.index["n4"].results["reward"] = graded
+    facts = exported(tmp_path, rollout)["n4"]["result"]["agent_result"]["metadata"]["benchflow"]
+    assert (facts["images"], facts["verifier_image"]) == (rollout.tree.images, "sha256:3")
+
+
 def test_a_leaf_that_was_graded_after_its_agent_failed_has_both(tmp_path):
     rollout = fake_finished_rollout()
     rollout.tree.index["n4"].error = NodeError(boundary="agent", type="AgentError", message="died")

@@ -15,6 +15,7 @@ from benchflow_contracts import (
     NodeScored,
     RolloutFinished,
     RolloutStarted,
+    SandboxMade,
     Step,
     StepFinished,
     VerifyResult,
@@ -106,3 +107,14 @@ def test_a_harbor_trial_has_an_exception_instead_of_rewards(task):
     )
     (leaf,) = rollout.tree.leaves
     assert exception_info(rollout, leaf)["exception_type"] == "TamperedError"
+
+
+def test_a_record_tells_what_the_box_its_services_and_its_verifier_ran_on(task):
+    images = {"main": "base@sha256:1", "db": "sha256:2"}
+    graded = VerifyResult(reward=1.0, grading="hermetic", meta={"image": "sha256:3"})
+    events = events_of(graded)
+    events.insert(1, SandboxMade(seq=1, ts=1, node="n0", images=images))
+    events.insert(2, SandboxMade(seq=2, ts=1, node="n1", images={"main": "sha256:later"}))
+    record = RolloutRecord.of(fold(events), task, RunOptions())
+    assert record.images == images
+    assert record.verifier_images == {"reward": "sha256:3"}

@@ -52,6 +52,15 @@ class PhaseEntered(_Event):
     phase: Phase
 
 
+class SandboxMade(_Event):
+    """A world's sandbox was made from its spec, and not from a checkpoint."""
+
+    kind: Literal["sandbox_made"] = "sandbox_made"
+    node: str
+    images: Mapping[str, str]
+    """As `PinnedSandbox.image_digests`."""
+
+
 class StepFinished(_Event):
     """An edge: makes `node` below `parent`."""
 
@@ -138,6 +147,7 @@ class RolloutFinished(_Event):
 Event = Annotated[
     RolloutStarted
     | PhaseEntered
+    | SandboxMade
     | StepFinished
     | Checkpointed
     | Branched

@@ -320,6 +320,20 @@ class DigestedSandbox(Protocol):
         ...
 
 
+@runtime_checkable
+class PinnedSandbox(Protocol):
+    """What a sandbox can do that knows by its bytes what it was made from."""
+
+    @property
+    def image_digests(self) -> Mapping[str, str]:
+        """The images of `main`, which is itself, and of its services, by name.
+
+        Each as `NAME@sha256:HEX` where a registry has it, else as `sha256:HEX`, the
+        provider's own name of the bytes. One that has no such name is left out.
+        """
+        ...
+
+
 class SandboxProvider(Protocol):
     """Creates sandboxes. An entry point of the group `benchflow.sandboxes`."""
 

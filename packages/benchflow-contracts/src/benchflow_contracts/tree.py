@@ -143,6 +143,9 @@ class RolloutTree:
     error: NodeError | None = None
     """A failure of the whole rollout, attributed to one boundary."""
     meta: Mapping[str, object] = field(default_factory=dict[str, object])
+    images: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What its first sandbox and the services beside were made from, as
+    `PinnedSandbox.image_digests`."""
 
     @property
     def nodes(self) -> Iterator[RolloutNode]:

@@ -12,6 +12,8 @@ class Facts:
     """One image, by the engine's own name of its bytes."""
 
     id: str
+    digest: str
+    """As a registry names it, if one does; else `id`."""
     config: ImageConfig
     volumes: tuple[str, ...]
     """Directories whose files no snapshot would hold."""
@@ -23,4 +25,6 @@ class Facts:
         """Read what the engine tells of an image; raise `SandboxError` when that is malformed."""
         config = cast("Mapping[str, Any]", found["Config"] or {})
         volumes = cast("Mapping[str, Any]", config.get("Volumes") or {})
-        return cls(found["Id"], ImageConfig.of(config), tuple(volumes))
+        # Those of several registries name the same bytes.
+        digest = min(found.get("RepoDigests") or [found["Id"]])
+        return cls(found["Id"], digest, ImageConfig.of(config), tuple(volumes))

@@ -13,6 +13,7 @@ from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, Sn
 from benchflow_contracts.image import ImageRecipe
 from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
 from benchflow_contracts.seal import Seal
+from benchflow_contracts.service import MAIN
 from benchflow_sandbox_core.owner import ProcessIdentity
 from benchflow_sandbox_core.shield import finish, finish_or
 
@@ -112,7 +113,8 @@ class Keeper:
         if beside is not None:
             self._beside[name] = beside
         self._labels[name] = label
-        sandbox = self._sandboxes[name] = DockerSandbox(name, spec, self)
+        images = {MAIN: facts.digest}
+        sandbox = self._sandboxes[name] = DockerSandbox(name, spec, self, images)
         if image is not None:
             self._came_from(sandbox, image)
         try:
@@ -122,6 +124,7 @@ class Keeper:
             await sandbox.start_entrypoint()
             if stack is not None:
                 await stack.complete()
+                images.update(stack.images)
         except BaseException:
             await sandbox.teardown()
             raise
@@ -159,8 +162,8 @@ class Keeper:
         finally:
             await finish(stack.networks.step_back(container))
 
-    async def _image_of(self, image: str | None, recipe: ImageRecipe | None) -> str:
-        return (await self.sources.facts(SandboxSpec(image=image, recipe=recipe), None)).id
+    async def _image_of(self, image: str | None, recipe: ImageRecipe | None) -> Facts:
+        return await self.sources.facts(SandboxSpec(image=image, recipe=recipe), None)
 
     def stack(self, sandbox: DockerSandbox) -> Stack:
         """Return the services of a sandbox; raise `SandboxError` when it has none."""

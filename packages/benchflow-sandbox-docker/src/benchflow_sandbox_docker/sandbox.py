@@ -113,8 +113,11 @@ class Keeper(Protocol):
 class DockerSandbox:
     """One container of the engine on this host."""
 
-    def __init__(self, name: str, spec: SandboxSpec, keeper: Keeper) -> None:
+    def __init__(
+        self, name: str, spec: SandboxSpec, keeper: Keeper, images: Mapping[str, str]
+    ) -> None:
         self._name = name
+        self._images = images
         self._spec = spec
         self._keeper = keeper
         self._machine: DockerMachine | None = None
@@ -136,6 +139,11 @@ class DockerSandbox:
     def spec(self) -> SandboxSpec:
         """What it was made from, with what it leaves to the image filled in."""
         return self._spec
+
+    @property
+    def image_digests(self) -> Mapping[str, str]:
+        """The digests of its image and of those of its services."""
+        return self._images
 
     @property
     def machine(self) -> DockerMachine:

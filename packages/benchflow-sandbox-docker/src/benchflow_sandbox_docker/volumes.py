@@ -46,7 +46,7 @@ class Volumes:
         if found is None or found.volumes:
             return facts
         plain = [posixpath.normpath(path) for path in facts.volumes if path.startswith("/")]
-        return replace(found, plain=tuple(plain))
+        return replace(found, digest=facts.digest, plain=tuple(plain))
 
     async def _make(self, name: str, image: str) -> Facts | None:
         told = await self._engine.do("inspect_image", image)

@@ -65,9 +65,9 @@ class LocalSandbox:
         self._group = group
         self._keeper = keeper
         self._rooted = rooted
-        given: Mapping[str, str] = {} if base is None else base.environment
-        self._environment = dict(given)
+        self._environment = {} if base is None else dict(base.environment)
         self._config = ImageConfig() if base is None else base.source.config
+        self.image_digests = {} if base is None else base.digests
         self._machine: Body | None = None
         self._served = Served()
         self._forwards = Forwards(self.connect)

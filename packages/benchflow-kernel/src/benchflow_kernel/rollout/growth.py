@@ -189,6 +189,7 @@ class Growth:
             node=start.id,
             log_dir=log_dir_of(self._directory, start.id, child=start.id != start.node),
             enter=partial(self._journal.phase, start.id),
+            made=partial(self._journal.made, start.id),
             carried={} if checkpoint is None else checkpoint.sessions,
         )
         line = Line(self._plan, self._journal, world, start, self._forking, probe)

@@ -1,6 +1,7 @@
 """The log and its fold, kept in step."""
 
 import itertools
+from collections.abc import Mapping
 
 from benchflow_contracts import (
     BenchFlowError,
@@ -10,6 +11,7 @@ from benchflow_contracts import (
     PhaseEntered,
     RolloutNode,
     RolloutTree,
+    SandboxMade,
     Step,
     StepFinished,
 )
@@ -63,6 +65,10 @@ class Journal:
     def phase(self, node: str, phase: Phase) -> None:
         """Note that the world at `node` entered a phase."""
         self.append(PhaseEntered, node=node, phase=phase)
+
+    def made(self, node: str, images: Mapping[str, str]) -> None:
+        """Note what the sandbox of the world at `node` was made from."""
+        self.append(SandboxMade, node=node, images=images)
 
     def step(self, parent: str, node: str, step: Step, label: str | None) -> None:
         """Add an edge."""

@@ -16,6 +16,7 @@ from benchflow_contracts import (
     RolloutNode,
     RolloutStarted,
     RolloutTree,
+    SandboxMade,
     StateCaptured,
     StepFinished,
     StoreError,
@@ -144,9 +145,16 @@ def _phase(state: TreeFold, event: PhaseEntered) -> None:
     """Phases are for live views and timing; the tree does not carry them."""
 
 
+def _made(state: TreeFold, event: SandboxMade) -> None:
+    """Of the first one: those of later worlds are in the log."""
+    if not state.tree.images:
+        state.tree.images = dict(event.images)
+
+
 _APPLY: dict[type, Callable[[TreeFold, Any], None]] = {
     RolloutStarted: TreeFold.start,
     PhaseEntered: _phase,
+    SandboxMade: _made,
     StepFinished: _step,
     Checkpointed: _checkpointed,
     Branched: _branched,

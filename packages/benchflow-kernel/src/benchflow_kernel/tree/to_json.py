@@ -40,6 +40,7 @@ def _head(tree: RolloutTree) -> dict[str, object]:
         "error": tree.error,
         "root": tree.root.id,
         "meta": tree.meta,
+        "images": tree.images,
     }
 
 

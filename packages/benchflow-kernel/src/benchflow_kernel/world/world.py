@@ -20,6 +20,7 @@ from benchflow_contracts import (
     ModelCall,
     ModelLine,
     Phase,
+    PinnedSandbox,
     ProvisionContext,
     ReadinessError,
     Sandbox,
@@ -54,7 +55,8 @@ class World:
     """Where one line of the rollout runs: the root's, or a forked child's.
 
     `open` goes through the phases from `start` to `readiness` and reports each to
-    `enter`; no agent can be connected before. `aclose` undoes whatever was done, in
+    `enter`, and to `made` what a box from its spec was made from; no agent can be connected
+    before. `aclose` undoes whatever was done, in
     reverse, and may be called at any point.
     """
 
@@ -65,12 +67,14 @@ class World:
         node: str,
         log_dir: Path | None,
         enter: Callable[[Phase], None],
+        made: Callable[[Mapping[str, str]], None],
         carried: CarriedSessions,
     ) -> None:
         self._plan = plan
         self._node = node
         self._log_dir = log_dir
         self._enter = enter
+        self._made = made
         self._environment: Environment | None = None
         self._provisioned = False
         self._spec = plan.spec
@@ -345,6 +349,8 @@ class World:
         self._sandbox = await plan.planes.provider.create(
             spec, image=image, labels=labels_of(plan, self._node)
         )
+        if image is None and isinstance(self._sandbox, PinnedSandbox):
+            self._made(self._sandbox.image_digests)
         self.phases.take(self._sandbox)
 
     async def _connect_model(self, replay: Sequence[ModelCall]) -> None:

@@ -7,7 +7,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from benchflow_contracts import Artifact, Sandbox, VerifyResult
+from benchflow_contracts import Artifact, PinnedSandbox, Sandbox, VerifyResult
+from benchflow_contracts.service import MAIN
 
 from benchflow_reward.collect import Collected
 from benchflow_reward.live_node import LiveNode
@@ -40,6 +41,7 @@ async def grade_hermetic(live: LiveNode) -> VerifyResult:
         async with AsyncExitStack() as stack:
             making = _furnished(stack, live)
             box, (taken, meta) = await both(making, _emptied(live, artifacts, scratch))
+            meta.update(_image(box))
             refused = [item for item in taken if item.outcome == "refused"]
             if refused:
                 return _failed_submission(live, refused, meta)
@@ -66,6 +68,12 @@ async def _emptied(
     if not live.goes_on:
         await live.sandbox.teardown()
     return taken, {**hooks, **await asyncio.to_thread(_screen, taken, artifacts)}
+
+
+def _image(box: Sandbox) -> dict[str, str]:
+    """Return the digest of what the box was made from, if that is known."""
+    digest = box.image_digests.get(MAIN) if isinstance(box, PinnedSandbox) else None
+    return {} if digest is None else {"image": digest}
 
 
 def _screen(taken: Sequence[Collected], declared: Sequence[Artifact]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_contracts.service import MAIN, ServiceSpec
 
 from benchflow_sandbox_docker.engine import Engine
+from benchflow_sandbox_docker.facts import Facts
 from benchflow_sandbox_docker.labels import PREFIX, Label
 from benchflow_sandbox_docker.late import Late
 
@@ -23,8 +24,8 @@ from .order import needs_of, start_order
 from .state import ServiceState
 from .sweep import remove_volume
 
-ImageOf = Callable[[str | None, ImageRecipe | None], Awaitable[str]]
-"""Returns the engine's name of an image, which is pulled or made when it is not there."""
+ImageOf = Callable[[str | None, ImageRecipe | None], Awaitable[Facts]]
+"""Returns what the engine says of an image, which is pulled or made when it is not there."""
 
 _LOG_LINES = 20
 _LOG_CHARS = 800
@@ -46,6 +47,8 @@ class Stack:
         self._needs = needs_of(spec)
         self._order = start_order(self._needs)
         self._containers: dict[str, str] = {}
+        self.images: dict[str, str] = {}
+        """The digest of each service's image."""
         shared = {name for service in spec.services for name in service.volumes.values()}
         names = sorted(shared | set(spec.container.volumes.values()))
         prefix = f"{PREFIX}{label.id}"
@@ -145,8 +148,9 @@ class Stack:
     async def _start(self, service: ServiceSpec) -> None:
         await self._wait_for(service.name)
         image = await self._image_of(service.image, service.recipe)
-        config = arguments(service, image, self._label.encode(SERVICE), self._volumes)
+        config = arguments(service, image.id, self._label.encode(SERVICE), self._volumes)
         config = self._connected(config, service)
+        self.images[service.name] = image.digest
         name = f"{PREFIX}{self._label.id}-{service.name}"
         # By its name until it is there: who is cut short meanwhile leaves one, too.
         self._containers[service.name] = name

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from benchflow_contracts.service import MAIN
+
 from .source import RootSource
 
 
@@ -20,6 +22,12 @@ class Base:
     gid: int
     environment: Mapping[str, str]
     """Set for every process."""
+
+    @property
+    def digests(self) -> Mapping[str, str]:
+        """The image's own name of its bytes, as `PinnedSandbox.image_digests`."""
+        digest = self.source.digest
+        return {} if digest is None else {MAIN: digest}
 
     @property
     def key(self) -> str:

@@ -43,6 +43,11 @@ class RootSource:
         return cls(path, complete, (path,), config)
 
     @property
+    def digest(self) -> str | None:
+        """The name of its bytes; `None` for the host's root, and for a directory."""
+        return f"sha256:{self.made}" if self.made else None
+
+    @property
     def key(self) -> str:
         """An identity that changes with what is there."""
         if self.path is None:

@@ -87,6 +87,8 @@ def leaf_facts(rollout: FinishedRollout, leaf: RolloutNode) -> dict[str, Any]:
         "grading": None if verdict is None else verdict.grading,
         "integrity": None if verdict is None else verdict.integrity,
         "sandbox": rollout.sandbox,
+        "images": rollout.tree.images,
+        "verifier_image": None if verdict is None else verdict.meta.get("image"),
         "shared_prefix": "once",
         "continued_from": rollout.tree.meta.get("continued_from"),
     }

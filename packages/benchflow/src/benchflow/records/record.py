@@ -51,6 +51,11 @@ class RolloutRecord(Model):
     branches: int = 0
     error: NodeError | None = None
     """The first failure, attributed to one boundary."""
+    images: Mapping[str, str] = {}
+    """What the box, as `main`, and each service ran on: `NAME@sha256:HEX` where a registry has
+    the image, else `sha256:HEX`. Of the first world; empty where it came from a checkpoint."""
+    verifier_images: Mapping[str, str] = {}
+    """The same of grading boxes that are not made of the agent's, by the verdict's name."""
     slot: str | None = None
     """Which planned rollout of a job this is: `task#repeat`."""
     finished_at: float
@@ -89,6 +94,8 @@ class RolloutRecord(Model):
             scored=sum(leaf.reward is not None for leaf in leaves),
             branches=sum(n.branch is not None and n.branch.children > 0 for n in tree.nodes),
             error=_first_error(tree),
+            images=tree.images,
+            verifier_images=_verifier_images(tree),
             slot=slot,
             finished_at=time.time(),
         )
@@ -138,6 +145,11 @@ def _integrity(leaves: list[RolloutNode]) -> dict[str, Any]:
     rewards = [verdict.reward for verdict in verdicts if verdict.reward is not None]
     claimed = fmean(rewards) if tampered else None
     return {"integrity": worst, "tampered": tampered, "claimed": claimed}
+
+
+def _verifier_images(tree: RolloutTree) -> dict[str, str]:
+    verdicts = (verdict for node in tree.nodes for verdict in node.results.items())
+    return {name: str(v.meta["image"]) for name, v in verdicts if "image" in v.meta}
 
 
 def _first_error(tree: RolloutTree) -> NodeError | None:

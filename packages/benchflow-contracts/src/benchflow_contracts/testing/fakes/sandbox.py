@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import deepcopy
+from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ from benchflow_contracts.sandbox import (
     SandboxSpec,
     SnapshotLevel,
 )
+from benchflow_contracts.service import MAIN
 
 from . import transfer
 from .call import CallBody, ExecHandler, FakeCall, FakeCommands, FakeStreams, ProgramHandler
@@ -95,6 +97,11 @@ class FakeSandbox:
     def spec(self) -> SandboxSpec:
         """What it was created from."""
         return self._spec
+
+    @property
+    def image_digests(self) -> Mapping[str, str]:
+        """A digest of the image's name, for there are no bytes."""
+        return {MAIN: f"sha256:{sha256(str(self._spec.image).encode()).hexdigest()}"}
 
     @property
     def freezes(self) -> int:
