@@ -122,6 +122,7 @@ def test_services_are_graded_alive_and_the_agents_processes_dead(
     solved = bench("eval", "create", *common, "--agent", "oracle")
     idle = bench("eval", "create", *common, "--agent", "nop", code=1)
     assert [one["reward"] for one in solved["records"]] == [1.0], solved
+    assert solved["records"][0]["images"].keys() == {"main", "web"}
     # The test ends early, and so leaves no reward: an error, never a 0.
     assert [one["reward"] for one in idle["records"]] == [None], idle
     told = {path.read_text().count('"PUT /told') for path in jobs.rglob("services/web.txt")}

@@ -116,9 +116,11 @@ services:
   a:
     image: x
     secrets: [s, {source: s, target: other}, {source: s, target: /abs/olute}]
-    configs: [c, {source: c, target: /etc/c.conf, mode: 0440}]
+    configs: [c, {source: c, target: /etc/c.conf, mode: 0440}, {source: t, target: /t}]
 secrets: {s: {file: ./conf}}
-configs: {c: {file: ./other}}
+configs:
+  c: {file: ./other}
+  t: {content: "made of ${A} $$5\n"}
 """,
     "health": """
 services:
@@ -126,6 +128,14 @@ services:
   b: {image: x, healthcheck: {test: [NONE]}}
   c: {image: x, healthcheck: {disable: true}}
   d: {image: x, healthcheck: {test: [CMD-SHELL, a b], start_period: 1h, start_interval: 1s}}
+""",
+    "restarted": """
+services:
+  a: {image: x, restart: on-failure}
+  b: {image: x, restart: "on-failure:3"}
+  c: {image: x, restart: always}
+  d: {image: x, restart: unless-stopped}
+  e: {image: x, restart: "no"}
 """,
     "limits": """
 services:
@@ -202,7 +212,7 @@ def both(
     document = json.loads(printed.stdout.replace("$$", "$"))
     grants = {**document.get("secrets", {}), **document.get("configs", {})}
     made = {
-        name: of_compose(service, {k: v["file"] for k, v in grants.items()})
+        name: of_compose(service, {k: v.get("file", v) for k, v in grants.items()})
         for name, service in document["services"].items()
     }
     task = lower(load_harbor_task(root))
@@ -212,10 +222,17 @@ def both(
 
 
 CONDITIONS = {"service_started": "started", "service_healthy": "healthy"}
+RESTARTS = {
+    "no": 0,
+    "on-failure": 10,
+    "on-failure:3": 3,
+    "always": "always",
+    "unless-stopped": "always",
+}
 LIMITS = {"h": 3600, "m": 60, "s": 1}
 
 
-def of_compose(service: dict[str, Any], grants: Mapping[str, str]) -> dict[str, Any]:
+def of_compose(service: dict[str, Any], grants: Mapping[str, Any]) -> dict[str, Any]:
     """Return a service that compose printed, as `of_ours` returns ours."""
     volumes = service.get("volumes", [])
     files = {v["target"]: v["source"] for v in volumes if v["type"] == "bind"}
@@ -224,6 +241,7 @@ def of_compose(service: dict[str, Any], grants: Mapping[str, str]) -> dict[str, 
             target = each.get("target") or each["source"]
             target = target if target.startswith("/") else place + target
             files[target] = grants[each["source"]]
+    texts = {path: given["content"] for path, given in files.items() if isinstance(given, dict)}
     build, mode = service.get("build"), service.get("network_mode")
     networks = {} if mode else service["networks"]
     aliases = {n: tuple((each or {}).get("aliases", ())) for n, each in networks.items()}
@@ -250,14 +268,15 @@ def of_compose(service: dict[str, Any], grants: Mapping[str, str]) -> dict[str, 
         "networks": {} if aliases == {"default": ()} else aliases,
         "mode": mode,
         "volumes": {v["target"]: v["source"] for v in volumes if v["type"] == "volume"},
-        "files": files,
+        "files": {path: given for path, given in files.items() if path not in texts},
+        "texts": texts,
         "tmpfs": service.get("tmpfs", []),
         "ulimits": {name: limits_of(each) for name, each in service.get("ulimits", {}).items()},
         "shm_mb": int(service["shm_size"]) >> 20 if "shm_size" in service else None,
         "read_only": service.get("read_only", False),
         "memory_mb": memory >> 20 or None,
         "cpus": limits.get("cpus"),
-        "restarts": service.get("restart", "no") != "no",
+        "restarts": RESTARTS[service.get("restart", "no")],
         "health": health_of(service.get("healthcheck")),
     }
 
@@ -273,7 +292,8 @@ def health_of(check: dict[str, Any] | None) -> Any:
         return ["NONE"]
     defaults = {"interval": "30s", "timeout": "30s", "start_period": "0s"}
     seconds = [in_seconds(check.get(name, default)) for name, default in defaults.items()]
-    return [*check["test"], *seconds, check.get("retries", 3)]
+    within = check.get("start_interval")
+    return [*check["test"], *seconds, check.get("retries", 3), within and in_seconds(within)]
 
 
 def in_seconds(text: str) -> float:
@@ -312,19 +332,21 @@ def of_ours(spec: ServiceSpec) -> dict[str, Any]:
         "mode": mode,
         "volumes": spec.volumes,
         "files": {target: str(path) for target, path in spec.files.items()},
+        "texts": spec.texts,
         "tmpfs": list(spec.tmpfs),
         "ulimits": spec.ulimits,
         "shm_mb": spec.shm_mb,
         "read_only": spec.read_only,
         "memory_mb": spec.limits.memory_mb,
         "cpus": spec.limits.cpus,
-        "restarts": spec.restarts > 0,
+        "restarts": spec.restarts,
         "health": checked,
     }
 
 
 def seconds_of(health: Any) -> list[float]:
-    return [health.interval_sec, health.timeout_sec, health.start_period_sec, health.retries]
+    periods = [health.interval_sec, health.timeout_sec, health.start_period_sec]
+    return [*periods, health.retries, health.start_interval_sec]
 
 
 PLAIN = st.text(string.ascii_letters + " -./:+?=#'\"\\", max_size=6)

@@ -56,7 +56,7 @@ services:
       - {type: volume, source: data, target: /var/lib/postgresql/data}
       - {type: bind, source: ./init.sql, target: /init.sql, read_only: true}
     tmpfs: [/scratch]
-    restart: on-failure
+    restart: always
     expose: [5432]
 volumes: {data: {}}
 """
@@ -142,7 +142,8 @@ services:
     [
         ("services: {db: {image: x, sysctls: {a: 1}}}", "db:sysctls"),
         ("services: {db: {image: x, secrets: [s]}}", "db.secrets"),
-        ("services: {db: {image: x, configs: [s]}}\nconfigs: {s: {content: x}}", "db.configs"),
+        ("services: {db: {image: x, secrets: [s]}}\nsecrets: {s: {content: x}}", "db.secrets"),
+        ("services: {db: {image: x, restart: sometimes}}", "db.restart"),
         ("services: {db: {image: x, deploy: {replicas: 2}}}", "db:deploy"),
         ("services: {db: {image: x, healthcheck: {test: a, interval: soon}}}", "interval"),
         ("services: {db: {image: x, mem_limit: much}}", "mem_limit"),

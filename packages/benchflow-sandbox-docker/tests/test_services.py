@@ -3,6 +3,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 from benchflow_contracts import (
@@ -18,11 +19,18 @@ from benchflow_contracts import (
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_contracts.sandbox_record import ReapPolicy
 from benchflow_sandbox_docker import DockerProvider
+from benchflow_sandbox_docker.services.state import ServiceState
 
 HTTP = ("python3", "-m", "http.server", "8000", "--directory", "/srv")
 GET = "python3 -c \"import urllib.request as r; print(r.urlopen('{}', timeout=9).read().decode())\""
 SICK = ServiceHealth(test=("CMD", "false"), interval_sec=0.1, retries=2)
-HEALTHY = ServiceHealth(test=("CMD-SHELL", "test -e /srv/ready"), interval_sec=0.2, retries=50)
+HEALTHY = ServiceHealth(
+    test=("CMD-SHELL", "test -e /srv/ready"),
+    interval_sec=0.2,
+    retries=50,
+    start_period_sec=1,
+    start_interval_sec=0.1,
+)
 
 RUNNER = """
 import asyncio, sys
@@ -354,6 +362,7 @@ def test_both_the_sandbox_and_its_services_have_the_options_they_were_given(
         "hostname": "named",
         "hosts": {"elsewhere": "192.0.2.9"},
         "files": {"/etc/conf": tmp_path / "conf"},
+        "texts": {"/etc/text": "two\nlines\n"},
         "ulimits": {"nofile": (100, 200)},
         "shm_mb": 32,
     }
@@ -362,6 +371,8 @@ def test_both_the_sandbox_and_its_services_have_the_options_they_were_given(
         "grep -q '192.0.2.9.elsewhere' /etc/hosts",
         'test "$(cat /etc/conf)" = value',
         "! echo x > /etc/conf",
+        'test "$(cat /etc/text)" = "two\nlines"',
+        "! echo x > /etc/text && ! rm /etc/text",
         "grep -q 'Max open files *100 *200' /proc/1/limits",
         "grep -q '/dev/shm .*size=32768k' /proc/mounts",
     ]
@@ -388,6 +399,43 @@ def test_the_sandbox_runs_the_command_that_it_is_given(with_box):
         return (await box.exec("until test -s /began; do sleep 0.1; done; cat /began")).stdout
 
     assert with_box(test, container=main, entrypoint="image", user="root") == "started\n"
+
+
+def test_the_sandboxs_entrypoint_runs_as_the_user_and_where_it_is_given(with_box):
+    main = ContainerOptions(
+        command=("sh", "-c", "echo $(id -u) $(pwd) > began; sleep 1000"),
+        user="65534",
+        workdir="/tmp",
+    )
+
+    async def test(box):
+        return (
+            await box.exec("until test -s /tmp/began; do sleep 0.1; done; cat /tmp/began")
+        ).stdout
+
+    told = with_box(test, container=main, entrypoint="image", user="root", workdir="/srv")
+    assert told == "65534 /tmp\n"
+
+
+def test_a_service_that_is_always_started_again_keeps_its_files(with_box, web):
+    again = web(command=("sh", "-c", "echo x >> /starts; sleep 0.2"), restarts="always")
+
+    async def test(box):
+        async with asyncio.timeout(60):
+            while True:
+                with suppress(SandboxError):
+                    if not await box.service_exec("web", "test $(wc -l < /starts) -ge 3"):
+                        return
+
+    with_box(test, services=[again])
+
+
+@pytest.mark.parametrize(("restarts", "never"), [(9, False), (10, True)])
+def test_a_service_that_never_comes_up_is_waited_for_no_longer_than_it_is_tried(restarts, never):
+    told = {"State": {"Status": "restarting", "ExitCode": 3}, "RestartCount": restarts}
+    state = ServiceState.of(told)
+    assert state.never_fulfils("started") is never
+    assert (str(state) == "ended with exit code 3") is never
 
 
 def test_what_a_service_printed_last_is_told(with_box, web):

@@ -17,6 +17,9 @@ class ContainerOptions(Model):
     """`None` is the image's own."""
     command: tuple[str, ...] | None = None
     """`None` is a service's image's own; the sandbox itself idles then."""
+    user: str = ""
+    """Of the entrypoint, as the next; `""` is the image's own."""
+    workdir: str = ""
     hostname: str = ""
     """A name in its networks, too."""
     hosts: Mapping[str, str] = {}
@@ -30,6 +33,8 @@ class ContainerOptions(Model):
     """Names of the sandbox's own volumes, by absolute path inside. Empty at first."""
     files: Mapping[str, Path] = {}
     """Files and directories of the task on the host, shown read-only, by path inside."""
+    texts: Mapping[str, str] = {}
+    """Contents of files that anybody inside may read and nobody write, by path inside."""
     ulimits: Mapping[str, tuple[int, int]] = {}
     """Soft and hard, by the names of `ulimit` in Docker; -1 is none."""
     shm_mb: int | None = None

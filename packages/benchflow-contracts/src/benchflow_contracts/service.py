@@ -1,6 +1,7 @@
 """Services: containers beside the sandbox's own, in a network that they share."""
 
 from collections.abc import Mapping
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -24,6 +25,8 @@ class ServiceHealth(Model):
     interval_sec: float = Field(default=30, gt=0)
     timeout_sec: float = Field(default=30, gt=0)
     start_period_sec: float = Field(default=0, ge=0)
+    start_interval_sec: float | None = Field(default=None, gt=0)
+    """Between the tries within the start period; an older engine takes `interval_sec`."""
     retries: int = Field(default=3, ge=1)
 
 
@@ -39,10 +42,6 @@ class ServiceSpec(ContainerOptions):
     recipe: ImageRecipe | None = None
     """One of both makes its image."""
     env: Mapping[str, str] = {}
-    user: str = ""
-    """`""` is the image's own."""
-    workdir: str = ""
-    """`""` is the image's own."""
     network_of: str | None = None
     """The container whose network it is in, a service or `main`, instead of `networks`; `""` is
     nobody's: it reaches and is reached by none."""
@@ -51,8 +50,9 @@ class ServiceSpec(ContainerOptions):
     tmpfs: tuple[str, ...] = ()
     read_only: bool = False
     """Whether its root is; volumes and `tmpfs` are not."""
-    restarts: int = Field(default=0, ge=0)
-    """How often it is started again after an end with another exit code than 0."""
+    restarts: Annotated[int, Field(ge=0)] | Literal["always"] = 0
+    """How often it is started again after an end with another exit code than 0; `always` is after
+    each end, for as long as the sandbox is there. It keeps its files then."""
     limits: ResourceLimits = ResourceLimits()
 
     @model_validator(mode="after")

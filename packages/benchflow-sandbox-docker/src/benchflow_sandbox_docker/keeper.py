@@ -30,6 +30,7 @@ from .sandbox import DockerSandbox
 from .saving import Saver
 from .services import Stack, with_options
 from .sources import Sources
+from .texts import Texts
 from .volumes import Volumes
 from .written import Written
 
@@ -54,6 +55,7 @@ class Keeper:
         self._written = Written(engine)
         self._volumes = Volumes(engine)
         self._late = Late(engine)
+        self._texts = Texts(directory / "texts")
         self.saver = Saver(engine, images, Seal(directory.parent / "seal"), self._written)
         self._bridged = False
         self._sandboxes: dict[str, DockerSandbox] = {}
@@ -106,6 +108,7 @@ class Keeper:
         labels: Mapping[str, str],
         beside: Stack | None = None,
     ) -> DockerSandbox:
+        spec = self._texts.as_files(spec)
         facts = await self._volumes.without(await self.sources.facts(spec, image))
         name = f"d-{secrets.token_hex(6)}"
         label = Label(name, self._owner, time.time(), dict(labels))

@@ -192,9 +192,10 @@ class DockerSandbox:
             SandboxError: It cannot be started, or the image's ended at once.
         """
         if self._spec.entrypoint == "image":
-            config = self._config
-            if words := config.command(self._spec.container):
-                user, workdir = config.user or "root", config.workdir or "/"
+            config, own = self._config, self._spec.container
+            if words := config.command(own):
+                user = own.user or config.user or "root"
+                workdir = own.workdir or config.workdir or "/"
                 command = await self._command(words, user, workdir, None)
                 self._entrypoint = await Entrypoint.start(self.machine, command)
         elif self._spec.entrypoint is not None:

@@ -1,7 +1,7 @@
 """What the engine is told of a service's container."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from benchflow_contracts.service import ServiceHealth, ServiceSpec
 
@@ -59,7 +59,9 @@ def _host(spec: ServiceSpec) -> dict[str, Any]:
     }
 
 
-def _restarts(count: int) -> dict[str, Any]:
+def _restarts(count: int | Literal["always"]) -> dict[str, Any]:
+    if count == "always":
+        return {"Name": "always"}
     return {"Name": "on-failure", "MaximumRetryCount": count} if count else {"Name": "no"}
 
 
@@ -70,4 +72,6 @@ def _health(health: ServiceHealth) -> dict[str, Any]:
         "Timeout": int(health.timeout_sec * _NANO),
         "StartPeriod": int(health.start_period_sec * _NANO),
         "Retries": health.retries,
+        # What is older than API 1.44 passes over it.
+        "StartInterval": int((health.start_interval_sec or 0) * _NANO),
     }

@@ -5,6 +5,9 @@ from typing import Any, cast
 
 from benchflow_contracts.container import ServiceCondition
 
+_PATIENCE = 10
+"""Restarts after which one that is always started again is taken for one that never runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
@@ -14,6 +17,8 @@ class ServiceState:
     exit_code: int
     health: str | None
     """`None` without a healthcheck."""
+    restarts: int
+    """How often the engine has started it again."""
 
     @classmethod
     def of(cls, container: Any) -> "ServiceState":  # noqa: ANN401 - the engine's JSON
@@ -22,7 +27,8 @@ class ServiceState:
         known = cast("dict[str, str]", state.get("Health") or {})
         health = known.get("Status", "none")
         exit_code = int(state["ExitCode"])
-        return cls(str(state["Status"]), exit_code, None if health == "none" else health)
+        told = None if health == "none" else health
+        return cls(str(state["Status"]), exit_code, told, int(container["RestartCount"]))
 
     @property
     def ended(self) -> bool:
@@ -38,10 +44,11 @@ class ServiceState:
 
     def never_fulfils(self, condition: ServiceCondition) -> bool:
         """Whether it can no longer come to be so."""
-        return self.ended or (condition == "healthy" and self.health in {None, "unhealthy"})
+        ill = condition == "healthy" and self.health in {None, "unhealthy"}
+        return self.ended or ill or self.restarts >= _PATIENCE
 
     def __str__(self) -> str:
         """Return what is told of it after its name."""
-        if self.ended:
+        if self.ended or self.restarts >= _PATIENCE:
             return f"ended with exit code {self.exit_code}"
         return f"is {self.health or self.status}"

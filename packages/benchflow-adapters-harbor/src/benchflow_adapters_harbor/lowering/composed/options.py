@@ -29,15 +29,19 @@ def options_of(
         TaskError: A path leaves `environment/`, or something that is named is not there.
     """
     place = f"{task.context / 'docker-compose.yaml'}:services.{name}"
+    files, texts = _grants(service, project, task, place)
     return ContainerOptions(
         entrypoint=service.entrypoint,
         command=service.command,
+        user=service.user,
+        workdir=service.working_dir,
         hostname=service.hostname,
         hosts=_hosts(service, place),
         networks={net: each.aliases for net, each in service.networks.items()},
         needs=dict(_needs(service, project, place)),
         volumes=_volumes(name, service),
-        files={**_binds(service, task, place), **_grants(service, project, task, place)},
+        files={**_binds(service, task, place), **files},
+        texts=texts,
         ulimits={kind: (each.soft, each.hard) for kind, each in service.ulimits.items()},
         shm_mb=service.shm_size,
     )
@@ -85,26 +89,33 @@ def _binds(service: ComposeService, task: HarborTask, place: str) -> dict[str, P
 
 def _grants(
     service: ComposeService, project: Project, task: HarborTask, place: str
-) -> dict[str, Path]:
+) -> tuple[dict[str, Path], dict[str, str]]:
+    """Return what is shown of files of the task, and what of contents in the compose file."""
     granted: list[tuple[GrantKind, Grant]] = [
         *(("secrets", grant) for grant in service.secrets),
         *(("configs", grant) for grant in service.configs),
     ]
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
+    texts: dict[str, str] = {}
     for kind, grant in granted:
         where = f"{place}.{kind}"
         target = grant.target or grant.source
         target = target if target.startswith("/") else _PLACES[kind] + target
-        found[target] = _file(project.grants[kind].get(grant.source), grant, task, where)
-    return found
+        entry = project.grants[kind].get(grant.source) or {}
+        content = entry.get("content") if kind == "configs" else None
+        if isinstance(content, str) and "file" not in entry:
+            texts[target] = content
+        else:
+            files[target] = _file(entry, grant, task, where)
+    return files, texts
 
 
-def _file(entry: Mapping[str, Any] | None, grant: Grant, task: HarborTask, where: str) -> Path:
-    file = (entry or {}).get("file")
+def _file(entry: Mapping[str, Any], grant: Grant, task: HarborTask, where: str) -> Path:
+    file = entry.get("file")
     if not isinstance(file, str):
         raise TaskError(
             f"{grant.source[:80]!r} is no file of the task",
             where=where,
-            hint="declare it with `file:`, a path below environment/",
+            hint="declare it with `file:`, a path below environment/, or a config with `content:`",
         )
     return inside(task, task.context / file, where)

@@ -3,7 +3,7 @@
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from benchflow_contracts import (
     ContainerOptions,
@@ -25,6 +25,14 @@ from .service import ComposeService, Health
 
 _RESTARTS: Final = 10
 """Of a service that fails and is to be started again: for ever is not for a rollout."""
+_BY_DEPLOY: Final = {"none": "no", "on-failure": "on-failure", "any": "always"}
+_RESTART: Final[dict[str, int | Literal["always"]]] = {
+    "no": 0,
+    "false": 0,
+    "on-failure": _RESTARTS,
+    "always": "always",
+    "unless-stopped": "always",
+}
 _MANY_PIDS: Final = 16384
 _IDLE: Final = {
     ("sleep", "infinity"),
@@ -94,13 +102,11 @@ def _spec(name: str, service: ComposeService, project: Project, task: HarborTask
         image=service.image if recipe is None else None,
         recipe=recipe,
         env={key: value for key, value in service.environment.items() if value is not None},
-        user=service.user,
-        workdir=service.working_dir,
         network_of=_network_of(service, project, place),
         health=None if service.healthcheck is None else _health(service.healthcheck),
         tmpfs=_temporary(service),
         read_only=service.read_only,
-        restarts=_restarts(service),
+        restarts=_restarts(service, place),
         limits=_limits(service),
     )
 
@@ -121,12 +127,18 @@ def _temporary(service: ComposeService) -> tuple[str, ...]:
     return (*(text.partition(":")[0] for text in service.tmpfs), *mounted)
 
 
-def _restarts(service: ComposeService) -> int:
+def _restarts(service: ComposeService, place: str) -> int | Literal["always"]:
     policy = service.deploy.restart_policy
-    by_deploy = "no" if policy is None or policy.condition == "none" else "on-failure"
+    by_deploy = "no" if policy is None else _BY_DEPLOY[policy.condition]
     wanted, _, count = (service.restart or by_deploy).partition(":")
-    if wanted in {"no", "false"}:
-        return 0
+    if wanted not in _RESTART:
+        raise TaskError(
+            f"{wanted[:40]!r} is no way to be started again",
+            where=f"{place}.restart",
+            hint="no, on-failure, on-failure:N, always or unless-stopped",
+        )
+    if wanted != "on-failure":
+        return _RESTART[wanted]
     return min(_RESTARTS, int(count)) if count.isdigit() else _RESTARTS
 
 
@@ -143,11 +155,13 @@ def _recipe(service: ComposeService, task: HarborTask, where: str) -> ImageRecip
 
 
 def _health(health: Health) -> ServiceHealth:
+    given = health.model_fields_set
     return ServiceHealth(
         test=("NONE",) if health.disable else health.test,
         interval_sec=health.interval,
         timeout_sec=health.timeout,
         start_period_sec=health.start_period,
+        start_interval_sec=health.start_interval if "start_interval" in given else None,
         retries=health.retries,
     )
 
