@@ -10,6 +10,7 @@ from benchflow_contracts import (
     Ask,
     AskOption,
     EnvState,
+    ExecResult,
     NodeState,
     Question,
     RolloutNode,
@@ -23,7 +24,11 @@ from benchflow_contracts.testing.fakes import FakeSandbox, FakeSandboxProvider
 
 @pytest.fixture
 def provider() -> FakeSandboxProvider:
-    return FakeSandboxProvider()
+    """Sandboxes in memory, whose shells say that there is nothing that tests could use."""
+    provider = FakeSandboxProvider()
+    nothing = ExecResult(exit_code=0, stdout="end\0", stderr="", duration_sec=0)
+    provider.on("/bin/sh -c for n in PATH", lambda call: nothing)
+    return provider
 
 
 @pytest.fixture

@@ -116,7 +116,9 @@ class Comparison:
     ) -> None:
         below = _open_dir(name, directory)
         try:
-            child, hides = node.below.get(name), self.opaque in os.listxattr(below)
+            # One that was renamed shows what the base has at another path.
+            marks = {self.opaque, self.opaque.replace("opaque", "redirect")}
+            child, hides = node.below.get(name), not marks.isdisjoint(os.listxattr(below))
             if child is None or hides or not child.is_dir:
                 child = node.below[name] = _Node(info, hides=hides or child is not None)
             child.info = info

@@ -2,7 +2,7 @@
 
 import asyncio
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -21,11 +21,12 @@ from benchflow_contracts import (
 from .inside import inside_changes
 from .plugins import brought_plugins
 from .steering import LOADER_CACHE, PASSWD, Change, Grade, Steering
+from .surroundings import Surroundings, surroundings
 from .verifier_env import pinned_env
 
 MAX_FINDINGS = 50
 _MAX_TESTS, _MAX_PASSWD = 4 << 20, 1 << 20
-_SAY_PATH = ("/bin/sh", "-c", 'echo "$PATH"')
+_MAX_ASKED = 64
 _NOT_AN_AGENTS = frozenset(
     {"", "bin", "etc", "lib", "lib64", "logs", "sbin", "tests", "usr", "evidence", "tests-tools"}
 )
@@ -60,26 +61,35 @@ async def told_by_host(sandbox: Sandbox) -> FileChanges | None:
 def agent_dirs(workdir: str) -> list[str]:
     """Return the directories that are an agent's to write, also when it works in the system's."""
     top = (*PurePosixPath(workdir).parts, "", "")[1]
-    own = [] if top in _NOT_AN_AGENTS else [workdir]
+    own = [] if top in _NOT_AN_AGENTS and not workdir.startswith("/usr/src/") else [workdir]
     return [*own, "/home", "/root", "/tmp", "/var/tmp"]  # noqa: S108 - inside the box
 
 
-async def steering(box: Sandbox, tests: Sequence[Path], verifier: TaskVerifier) -> Steering:
-    """Return what the tests of a task can be steered by in `box`."""
-    path = pinned_env(verifier)["PATH"]
-    if verifier.protocol == "harbor":
-        # The image's own is theirs. A shell that says something else was replaced, and is told of.
-        said = await box.exec(_SAY_PATH, cwd="/", timeout=60, env=verifier.env)
-        path = f"{said.stdout.strip()}:{path}"
-    return await asyncio.to_thread(_steering, tests, box.spec.workdir, verifier, path)
+async def steering(
+    box: Sandbox, tests: Sequence[Path], verifier: TaskVerifier, changes: FileChanges | None = None
+) -> Steering:
+    """Return what the tests of a task can be steered by in `box`, of which `changes` are known.
+
+    Raises:
+        RewardError: The box does not say what it offers them.
+    """
+    pinned = verifier.protocol == "benchflow"
+    env = pinned_env(verifier) if pinned else verifier.env
+    told = await surroundings(box, user=verifier.user, env=env)
+    image = told.without(() if changes is None else changes.added)
+    return await asyncio.to_thread(_steering, tests, box.spec.workdir, verifier, image)
 
 
-def _steering(tests: Sequence[Path], workdir: str, verifier: TaskVerifier, path: str) -> Steering:
+def _steering(
+    tests: Sequence[Path], workdir: str, verifier: TaskVerifier, image: Surroundings
+) -> Steering:
     files = (each for place in tests for each in sorted(place.rglob("*")) if each.is_file())
     text = b"\n".join(each.read_bytes()[:_MAX_TESTS] for each in files)[:_MAX_TESTS]
     pinned = verifier.protocol == "benchflow"
-    expected = verifier.expects_changes
-    return Steering.of(text, agent_dirs(workdir), path, expected, pinned=pinned)
+    # What an image has on its PATH is the tests' too; what is in ours, a shell may fall back to.
+    path = f"{image.variables.get('PATH', '')}:{pinned_env(verifier)['PATH']}"
+    expected, dirs = verifier.expects_changes, agent_dirs(workdir)
+    return Steering.of(text, dirs, path, expected, pinned=pinned, image=image, workdir=workdir)
 
 
 async def integrity_report(
@@ -97,14 +107,16 @@ async def integrity_report(
         del known[LOADER_CACHE]
     plugins: set[str] = set()
     if rules.plugins:
-        unexpected: dict[str, Change] = {p: how for p, how in known.items() if not rules.expects(p)}
-        plugins = await brought_plugins(twin, unexpected, changes.links)
+        loaded = [p for p in known if rules.finds_packages(p) and not rules.expects(p)]
+        plugins = await brought_plugins(twin, {p: known[p] for p in loaded}, changes.links)
+    said = await _said(twin, known, rules)
+    said.update(dict.fromkeys(plugins, "tampered"))
     if known.get(PASSWD) and user in {"root", "0", ""} and await _root_is_root(twin):
         del known[PASSWD]
     found = [
         Finding(path, change, grade)
         for path, change in sorted(known.items())
-        if (grade := "tampered" if path in plugins else rules.grade(path, change, changes.links))
+        if (grade := _worse(rules.grade(path, change, changes.links), said.get(path)))
     ]
     # The worst first: only so many are shown.
     found.sort(key=lambda finding: finding.grade != "tampered")
@@ -151,7 +163,33 @@ def _by_path(changes: FileChanges) -> dict[str, Change]:
 
 
 async def _cache_made_anew(twin: Sandbox) -> bool:
-    return (await twin.exec(["/sbin/ldconfig"], user="root", cwd="/", timeout=60)).ok
+    # Without new links: a library may claim the name of another.
+    return (await twin.exec(["/sbin/ldconfig", "-X"], user="root", cwd="/", timeout=60)).ok
+
+
+async def _said(twin: Sandbox, known: Mapping[str, Change], rules: Steering) -> dict[str, Grade]:
+    """Grade what decides by what it says; too many are as bad as one that says it."""
+    asked = {path: found for path, change in known.items() if (found := rules.asked(path, change))}
+    told: dict[str, Grade] = {path: grade for path, (_, grade) in asked.items()}
+    for path, (what, _) in list(asked.items())[:_MAX_ASKED]:
+        if not await _says(twin, path, what):
+            del told[path]
+    return told
+
+
+def _worse(one: Grade | None, other: Grade | None) -> Grade | None:
+    return "tampered" if "tampered" in {one, other} else one or other
+
+
+async def _says(twin: Sandbox, path: str, what: Callable[[bytes], bool]) -> bool:
+    """Whether a file of the agent's says it: one that cannot be read does."""
+    with tempfile.TemporaryDirectory(prefix="bf-says-") as scratch:
+        local = Path(scratch) / "file"
+        try:
+            await twin.download(path, local, max_bytes=_MAX_PASSWD)
+        except TransferError:
+            return True
+        return local.is_file() and what(local.read_bytes())
 
 
 async def _root_is_root(twin: Sandbox) -> bool:

@@ -49,7 +49,7 @@ async def _integrity(live: LiveNode) -> dict[str, Any]:
     changes = await told_by_host(box)
     if changes is None:
         return beside_the_agent(None)
-    rules = await steering(box, live.task.parts.tests, verifier)
+    rules = await steering(box, live.task.parts.tests, verifier, changes)
     user = verifier.user or box.spec.user
     return beside_the_agent(await integrity_report(box, changes, rules, user=user))
 

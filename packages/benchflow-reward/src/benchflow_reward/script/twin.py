@@ -57,7 +57,7 @@ async def _integrity(
     live: LiveNode, spec: SandboxSpec, box: Sandbox, changes: FileChanges | None
 ) -> dict[str, Any]:
     verifier = live.task.config.verifier
-    rules = await steering(box, live.task.parts.tests, verifier)
+    rules = await steering(box, live.task.parts.tests, verifier, changes)
     user = verifier.user or box.spec.user
     if changes is not None:
         await _forget_bytecode(box, changes)

@@ -1,0 +1,137 @@
+"""What programs read when they start, beside their commands, libraries and modules."""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+
+def words(text: str) -> frozenset[str]:
+    """Return the words of a table."""
+    return frozenset(text.split())
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """Files that `commands` read; all of them where there is no command."""
+
+    commands: frozenset[str]
+    where: re.Pattern[str]
+    also_new: bool = True
+    """Whether one that was not there before is read, too."""
+
+
+_C = words("cc c++ gcc g++ clang clang++ make cmake cargo go")
+_PERL, _RUBY = words("perl prove"), words("ruby rake rspec bundle gem")
+_NODE, _PHP = words("node nodejs npm npx yarn pnpm"), words("php phpunit composer")
+_TRIPLE = r"([a-z0-9_]+-linux-[a-z0-9]+/)?"
+_C_NAMES = (
+    r"assert|complex|ctype|errno|fenv|float|inttypes|limits|locale|math|setjmp|signal|stdalign"
+    r"|stdarg|stdatomic|stdbool|stddef|stdint|stdio|stdlib|stdnoreturn|string|tgmath|threads|time"
+    r"|uchar|unistd|wchar|wctype|features|alloca|strings|fcntl"
+)
+_C_HEADERS = rf"({_C_NAMES})\.h|(bits|sys|gnu|asm|linux)/.+"
+_CPP_HEADERS = (
+    rf"c({_C_NAMES})|algorithm|any|array|atomic|bit|bitset|charconv|chrono|deque|exception"
+    r"|expected|filesystem|format|fstream|functional|future|initializer_list|iomanip|ios|iosfwd"
+    r"|iostream|istream|iterator|limits|list|locale|map|memory|mutex|new|numbers|numeric|optional"
+    r"|ostream|queue|random|ranges|ratio|regex|set|span|sstream|stack|stdexcept|streambuf|string"
+    r"|string_view|thread|tuple|type_traits|typeindex|typeinfo|unordered_map|unordered_set"
+    r"|utility|valarray|variant|vector"
+)
+_PERLS_OWN = (
+    r"([a-z]\w*|Carp|Config|Cwd|DynaLoader|Encode|Errno|Exporter|Fcntl|POSIX|SelectSaver|Socket"
+    r"|Storable|Symbol|XSLoader|(Data|Digest|File|Getopt|Hash|IO|IPC|JSON|List|MIME|Math|Scalar"
+    r"|Sys|Term|Test|Text|Tie|Time|Unicode)/.+)\.(pm|pl|so)"
+)
+_SYSTEM = (
+    _Read(frozenset(), re.compile(r"/openssl\.cnf$|/gconv/")),
+    _Read(_C, re.compile(r"^/usr/(local/)?lib(exec)?(32|64)?/gcc/")),
+    _Read(_C, re.compile(rf"^/usr/(local/)?include/{_TRIPLE}({_C_HEADERS})$")),
+    _Read(_C, re.compile(rf"^/usr/local/include/({_CPP_HEADERS})$")),
+    _Read(_C, re.compile(r"^/usr/(local/)?include/."), also_new=False),
+    _Read(_C, re.compile(r"^/usr/[a-z0-9_]+-linux-[a-z0-9]+/")),
+    _Read(_PERL, re.compile(rf"/(perl|perl5|site_perl)/([^/]+/)?{_PERLS_OWN}$")),
+    _Read(_PERL, re.compile(r"^/usr/share/perl5?/."), also_new=False),
+    _Read(_RUBY, re.compile(r"/(site|vendor)_ruby/.*\.(rb|so)$")),
+    _Read(_NODE, re.compile(r"^/(node_modules/.|package\.json$)")),
+    _Read(_NODE, re.compile(r"^/usr/share/nodejs/."), also_new=False),
+    _Read(_PHP, re.compile(r"/php\.ini$|/php/(.*/)?conf\.d/")),
+    _Read(words("npm npx"), re.compile(r"/(etc|npm)/npmrc$")),
+    _Read(words("git"), re.compile(r"/git-core/.")),
+    _Read(words("R Rscript"), re.compile(r"^/etc/R/.|/R/etc/.")),
+)
+_HOME = (
+    _Read(words("curl"), re.compile(r"^\.curlrc$")),
+    _Read(words("npm npx"), re.compile(r"^\.npmrc$")),
+    _Read(words("pip"), re.compile(r"(^|/)\.?pip(/|\.)(pip\.)?conf$")),
+    _Read(words("uv"), re.compile(r"(^|/)uv\.toml$")),
+    _Read(words("wget"), re.compile(r"^\.wgetrc$")),
+    _Read(words("jq"), re.compile(r"^\.jq(/|$)")),
+    _Read(words("sqlite3"), re.compile(r"^\.sqliterc$|/sqlite3/sqliterc$")),
+    _Read(words("psql"), re.compile(r"^\.psqlrc$")),
+    _Read(words("gdb"), re.compile(r"^\.gdb(early)?init$|/gdb/gdb(early)?init$")),
+    _Read(words("R Rscript"), re.compile(r"^\.(Rprofile|Renviron)$")),
+    _Read(words("julia"), re.compile(r"^\.julia/config/startup\.jl$")),
+    _Read(words("octave"), re.compile(r"^\.octaverc$")),
+    _Read(words("rspec"), re.compile(r"^\.rspec$|/rspec/options$")),
+    _Read(_NODE, re.compile(r"^\.node_(modules|libraries)/")),
+)
+
+_RUNS = (
+    rb"(?im)^[^\S\n]*(\[[^\]\n]*\][^\S\n]*)?(fsmonitor|hookspath|external|textconv|command|clean"
+    rb"|smudge|process|driver|templatedir)[^\S\n]*(=[^\S\n]*(?P<value>.*))?$"
+)
+_GIT_RUNS, _GIT_INCLUDES = re.compile(_RUNS), re.compile(rb"(?i)\[\s*include")
+_GIT_FILE = re.compile(r"/(\.git/(.+/)?config(\.worktree)?|\.gitconfig|git/config)$")
+_HARMLESS = re.compile(rb'(?i)"?(true|false|git-lfs( .*)?)?"?\s*$')
+_CLIENT_HOOKS = words(
+    """applypatch-msg commit-msg fsmonitor-watchman post-applypatch post-checkout post-commit
+    post-index-change post-merge post-rewrite pre-applypatch pre-commit pre-merge-commit pre-push
+    pre-rebase prepare-commit-msg reference-transaction"""
+)
+_SERVER_HOOKS = words(
+    "pre-receive update post-receive post-update proc-receive push-to-checkout sendemail-validate"
+)
+HOOKS = _CLIENT_HOOKS | _SERVER_HOOKS
+"""Of git; a sample is none."""
+
+
+def read_in_system(path: str, commands: Collection[str], *, is_new: bool) -> bool:
+    """Whether one of `commands` reads it, wherever and by whomever it is run."""
+    return _reads(_SYSTEM, path, commands, is_new=is_new)
+
+
+def read_at_home(name: str, commands: Collection[str]) -> bool:
+    """Whether one of `commands` reads `name`, relative to its user's home."""
+    return _reads(_HOME, name, commands, is_new=True)
+
+
+def runs_for_git(name: str, commands: Collection[str]) -> bool:
+    """Whether `commands` may run it by git; not if they name it, so that it is asked for."""
+    return "git" in commands and name in _CLIENT_HOOKS and name not in commands
+
+
+def may_have_git_run(path: str) -> bool:
+    """Whether git reads it for what to run."""
+    return _GIT_FILE.search(path) is not None
+
+
+def has_git_run(text: bytes) -> bool:
+    """Whether a configuration of git names a program that reading commands start."""
+    if _GIT_INCLUDES.search(text):
+        return True
+    return any(not _HARMLESS.match(found["value"] or b"") for found in _GIT_RUNS.finditer(text))
+
+
+def configures_pytest(text: bytes) -> bool:
+    """Whether a `pyproject.toml` has a section of pytest's."""
+    return re.search(rb"\[\s*tool\s*\.\s*[\"']?pytest", text) is not None
+
+
+def _reads(table: tuple[_Read, ...], path: str, commands: Collection[str], *, is_new: bool) -> bool:
+    return any(
+        (not each.commands or any(name in commands for name in each.commands))
+        and (each.also_new or not is_new)
+        and each.where.search(path) is not None
+        for each in table
+    )

@@ -1,0 +1,98 @@
+"""What a box offers the programs of the tests, by name."""
+
+import posixpath
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import PurePosixPath
+
+from benchflow_contracts import RewardError, Sandbox
+
+_LIST = r"""for n in PATH HOME BASH_ENV ENV PYTHONPATH LD_LIBRARY_PATH; do
+  eval "v=\${$n-}"; printf 'v%s=%s\0' "$n" "$v"
+done
+show() { [ -L "$1" ] || [ -L "${1%/*}" ] || printf 'f%s\0' "$1"/*; }
+plugins() {
+  for e in "$1"/*-info/entry_points.txt; do
+    [ -f "$e" ] || continue
+    printf 'e[]\0'
+    while IFS= read -r l || [ -n "$l" ]; do printf 'e%s\0' "$l"; done < "$e"
+  done
+}
+for d in /lib /lib64 /usr/lib /usr/lib64 /usr/local/lib; do
+  show "$d"
+  for t in "$d"/*-linux-*; do [ -L "$d" ] || show "$t"; done
+done
+IFS=:
+for d in $PATH; do
+  show "$d"
+  [ ! -L "$d" ] || continue
+  for s in "${d%/*}"/lib/python3*/*-packages; do show "$s"; plugins "$s"; done
+done
+printf 'end\0'
+"""
+"""Of what a shell has in itself: other programs need more libraries than it does."""
+
+_TIMEOUT_SEC = 60
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Variables that the tests get, and the commands, libraries and packages that are there."""
+
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    paths: frozenset[str] = frozenset()
+    """Of all that is in the directories of commands, libraries and Python's packages."""
+    plugins: frozenset[str] = frozenset()
+    """Python's top modules that test runners load unasked."""
+
+    def without(self, added: Iterable[str]) -> "Surroundings":
+        """Return what the image has of it."""
+        return replace(self, paths=self.paths - frozenset(added))
+
+    @cached_property
+    def libraries(self) -> frozenset[str]:
+        """The names of the shared libraries."""
+        return frozenset(PurePosixPath(path).name for path in self.paths if ".so" in path)
+
+    @cached_property
+    def packages(self) -> frozenset[str]:
+        """The names of the top modules that are installed."""
+        found = (PurePosixPath(path) for path in self.paths)
+        return frozenset(p.name.split(".")[0] for p in found if p.parent.name.endswith("-packages"))
+
+    def directories(self, variable: str, workdir: str) -> list[str]:
+        """Return the directories that a variable lists; an empty one is `workdir`."""
+        listed = self.variables.get(variable, "")
+        found = [posixpath.join(workdir, each) for each in listed.split(":")] if listed else []
+        return [posixpath.normpath(each) for each in found]
+
+
+async def surroundings(box: Sandbox, *, user: str, env: Mapping[str, str]) -> Surroundings:
+    """Ask a box what it offers who runs there as `user` (empty: the box's own) with `env`.
+
+    A shell answers, and no other program. One that says something else was replaced, which is
+    told of elsewhere.
+
+    Raises:
+        RewardError: The answer is not whole.
+    """
+    cmd = ["/bin/sh", "-c", _LIST]
+    done = await box.exec(cmd, user=user or None, cwd="/", timeout=_TIMEOUT_SEC, env=env)
+    records = done.stdout.split("\0")
+    if not done.ok or done.stdout_dropped or records[-2:] != ["end", ""]:
+        raise RewardError(f"what the tests find in a box cannot be listed: {done.stderr[-300:]}")
+    told: dict[str, list[str]] = {"v": [], "f": [], "e": []}
+    for record in records[:-2]:
+        told.get(record[:1], []).append(record[1:])
+    variables = dict(each.split("=", 1) for each in told["v"] if "=" in each)
+    return Surroundings(variables, frozenset(told["f"]), frozenset(_plugins(told["e"])))
+
+
+def _plugins(lines: Iterable[str]) -> Iterable[str]:
+    section = ""
+    for line in map(str.strip, lines):
+        if line.startswith("["):
+            section = line
+        elif section == "[pytest11]" and "=" in line:
+            yield line.split("=", 1)[1].strip().split(":")[0].split(".")[0]
