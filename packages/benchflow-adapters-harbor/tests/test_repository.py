@@ -126,6 +126,11 @@ def test_what_cannot_be_fetched_is_an_error_with_a_remedy(
     assert not (tmp_path / "owned").exists()
 
 
+def test_the_reason_of_git_is_told_and_not_its_advice(tmp_path: Path, cache: Path) -> None:
+    with pytest.raises(TaskError, match=r"git failed: fatal: .*does not appear to be a git"):
+        read_repository(f"file://{tmp_path}/none", HERE, cache)
+
+
 @pytest.mark.parametrize(
     ("source", "claimed"),
     [

@@ -97,7 +97,62 @@ def test_a_job_runs_what_it_can_and_names_what_it_cannot(
     assert refused.keys() == {"bad", "gpu"}
     assert "needs 1 GPU" in refused["gpu"]
     assert run(["eval", "show", "j"]) == 0
-    assert "not run: gpu: needs 1 GPU" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    where = tasks / "gpu" / "task.toml"
+    assert f"not run: gpu: {where}:environment.gpus: needs 1 GPU" in said
+    assert "hint: run it where there is one" in said
+
+
+def test_a_rollout_without_a_reward_says_what_to_do(
+    tasks: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tasks.parent)
+    (tasks / "good" / "task.toml").write_text('[environment]\nenv = { KEY = "${SECRET}" }\n')
+    job = ["eval", "create", "--tasks-dir", str(tasks), "--agent", "nop", "--job-name", "j"]
+    assert run([*job, "--include", "good", "--offline"]) == 1
+    remedy = "--forward-env SECRET, if this task may have it"
+    (rollout,) = tasks.parent.glob("jobs/j/good__*")
+    assert f"hint for {rollout.name}: {remedy}" in capfd.readouterr().err
+    assert run(["rollout", "show", rollout.name]) == 0
+    said = capfd.readouterr().err
+    assert "environment.env.KEY: wants the variable 'SECRET'" in said
+    assert f"hint: {remedy}" in said
+
+
+def test_a_check_asks_for_the_dataset_of_a_registry(
+    tasks: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["tasks", "check", str(tasks), "--dataset", "x"]) == 2
+    assert "leave out --dataset" in capfd.readouterr().err
+    registry = tasks.parent / "registry.json"
+    one = {"name": "good", "path": "tasks/good"}
+    sets = [{"name": "set", "version": v, "description": "", "tasks": [one]} for v in ("1", "2")]
+    registry.write_text(json.dumps([*sets, {**sets[0], "name": "other"}]))
+    assert run(["tasks", "check", str(registry)]) == 2
+    assert "--dataset one of" in capfd.readouterr().err
+    assert run(["tasks", "check", str(registry), "--dataset", "set@1"]) == 0
+
+
+def test_a_cheat_that_was_never_run_is_not_stopped(
+    tasks: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tasks / "good" / "task.toml").write_text('[environment]\nenv = { KEY = "${SECRET}" }\n')
+    assert run(["tasks", "check", str(tasks / "good"), "--cheat", "--offline", "--json"]) == 1
+    told = json.loads(capfd.readouterr().out)
+    assert {one["verdict"] for one in told} == {"untried"}
+    assert run(["tasks", "check", str(tasks / "good"), "--cheat", "--offline"]) == 1
+    said = capfd.readouterr().err
+    assert "not tried: good: task.toml:environment.env.KEY" in said
+    assert "hint: --forward-env SECRET" in said
+
+
+def test_a_task_that_cannot_be_run_is_no_task_that_withstood(
+    tasks: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["tasks", "check", str(tasks / "gpu"), "--cheat"]) == 1
+    said = capfd.readouterr().err
+    assert "not tried: gpu: " in said
+    assert "environment.gpus" in said
 
 
 def test_refused_tasks_are_left_out_like_others(

@@ -8,11 +8,17 @@ from typing import Any
 
 import pytest
 from benchflow.job import JobOptions, JobReport, runner
+from benchflow.job.hold import held
 from benchflow.job.report import all_records
 from benchflow.job.runner import run_job
 from benchflow.options import RunOptions
 from benchflow.scaffold import write_task
-from benchflow_contracts import SandboxCapabilities, SandboxError, SandboxUnsupportedError
+from benchflow_contracts import (
+    SandboxCapabilities,
+    SandboxError,
+    SandboxUnsupportedError,
+    UsageError,
+)
 from benchflow_contracts.testing.fakes import FakeSandboxProvider
 
 
@@ -116,3 +122,11 @@ def test_a_job_that_forks_nothing_asks_for_no_capabilities(run: Any) -> None:
             raise AssertionError("seconds of probing that nobody needs")
 
     assert run(Unprobed()).finished == 1
+
+
+def test_a_job_that_another_process_runs_is_not_run_beside_it(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    with held(tmp_path / "job"), pytest.raises(UsageError, match="run by another process"):
+        run(FakeSandboxProvider())
+    assert list(all_records(tmp_path / "job")) == []
+    assert run(FakeSandboxProvider()).finished == 1

@@ -90,3 +90,20 @@ def test_tasks_of_our_own_are_not_imported(
     assert run(["tasks", "init", str(tmp_path / "own")]) == 0
     assert run(["tasks", "import", str(tmp_path / "own"), str(tmp_path / "to")]) == 2
     assert "tasks of ours are just copied" in capfd.readouterr().err
+
+
+def test_a_task_that_is_not_what_its_dataset_promised_is_not_brought(
+    source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    promised = "sha256:" + "0" * 64
+    write_task(source / "good", '[task]\nname = "org/good"\n')
+    (source / "dataset.toml").write_text(
+        f'[dataset]\nname = "org/set"\n[[tasks]]\nname = "org/good"\ndigest = "{promised}"\n'
+    )
+    to = tmp_path / "to"
+    assert run(["tasks", "import", str(source), str(to), "--json"]) == 1
+    told = json.loads(capfd.readouterr().out)
+    assert list(told["tasks"]) == ["gpu"]
+    reasons = {task["id"]: task["refusals"][0]["reason"] for task in told["refused"]}
+    assert f"{promised} was promised" in reasons["org/good"]
+    assert sorted(path.name for path in to.iterdir()) == ["gpu", "tasks.lock.json"]

@@ -26,7 +26,8 @@ class ListedTask(Model):
     """Its directory on this machine; `None` when it could not be fetched."""
     format: str
     digest: str | None = None
-    """sha256 over its content, as its own format defines it."""
+    """sha256 over its content, as its own format defines it; `None` when it could not be read,
+    or is not the one that its source promised."""
     facts: Mapping[str, str] = {}
     """What is worth a column, in words of its format."""
     notes: tuple[str, ...] = ()

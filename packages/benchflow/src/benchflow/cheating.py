@@ -7,7 +7,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-from benchflow_contracts import Integrity, Model, SandboxProvider, Task, VerifyResult
+from benchflow_contracts import (
+    Event,
+    Integrity,
+    Model,
+    PhaseEntered,
+    SandboxProvider,
+    Task,
+    VerifyResult,
+)
 from benchflow_reward.cheats import Cheat
 
 from .options import RunOptions
@@ -18,7 +26,7 @@ _WRAPPED = "cd . || exit 0\n(\n{script}\n) </dev/null >/dev/null 2>&1\nexit 0\n"
 """A cheat that fails has simply not worked."""
 
 
-Verdict = Literal["won", "flagged", "stopped"]
+Verdict = Literal["won", "flagged", "stopped", "untried"]
 
 
 class CheatOutcome(Model):
@@ -31,9 +39,12 @@ class CheatOutcome(Model):
     integrity: Integrity | None = None
     verdict: Verdict
     """`won`: the full reward, and nothing says so. `flagged`: the full reward, and the
-    integrity report names what did it. `stopped`: no full reward, or none at all."""
+    integrity report names what did it. `stopped`: no full reward, or none at all. `untried`: it
+    was never run, since the task's world could not be made."""
     error: str | None = None
     """Why there is no reward."""
+    hint: str | None = None
+    """What to do about one that is `untried`."""
 
 
 async def try_cheats(
@@ -66,12 +77,17 @@ async def _try(
         chosen = options.model_copy(
             update={"agent": "oracle", "agent_import_path": None, "branch": None}
         )
-        result = await run_in(provider, played, chosen, directory=scratch / cheat.name)
+        seen: list[Event] = []
+        directory = scratch / cheat.name
+        result = await run_in(
+            provider, played, chosen, directory=directory, subscribers=(seen.append,)
+        )
         await asyncio.to_thread(shutil.rmtree, scratch / cheat.name)
     leaf = result.tree.leaves[0] if result.tree.leaves else result.tree.root
     graded = leaf.results.get("reward")
     integrity = None if graded is None else graded.integrity
     reward = None if graded is None else graded.reward
+    failure = result.record.error
     won = reward is not None and reward >= task.config.verifier.reward_range[1]
     return CheatOutcome(
         cheat=cheat.name,
@@ -79,8 +95,9 @@ async def _try(
         stopped=cheat.stopped,
         reward=reward,
         integrity=integrity,
-        verdict="stopped" if not won else "flagged" if _is_told(graded) else "won",
-        error=None if graded is None else graded.error,
+        verdict=_verdict(seen, graded, won=won),
+        error=graded.error if graded is not None else None if failure is None else failure.message,
+        hint=None if failure is None else failure.hint,
     )
 
 
@@ -93,6 +110,13 @@ def _played(task: Task, solution: Path) -> Task:
     )
     parts = task.parts.model_copy(update=update)
     return task.model_copy(update={"own_parts": parts, "steps": steps})
+
+
+def _verdict(seen: Sequence[Event], graded: VerifyResult | None, *, won: bool) -> Verdict:
+    if won:
+        return "flagged" if _is_told(graded) else "won"
+    began = any(isinstance(event, PhaseEntered) and event.phase == "execute" for event in seen)
+    return "stopped" if began else "untried"
 
 
 def _is_told(graded: VerifyResult | None) -> bool:

@@ -191,13 +191,18 @@ def _git(
             f"git took more than {_SECONDS} s", hint="try again", retryable=True
         ) from None
     if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"]
         raise TaskError(
-            f"git failed: {lines[-1][:300]}",
+            f"git failed: {_reason(done.stderr.decode(errors='replace'))[:300]}",
             hint="check the URL, the commit and your access",
             retryable=True,
         )
     return done.stdout.decode(errors="replace")
+
+
+def _reason(stderr: str) -> str:
+    """Return git's first reason; advice follows it."""
+    lines = stderr.strip().splitlines() or ["no reason given"]
+    return next((line for line in lines if line.startswith(("fatal: ", "error: "))), lines[-1])
 
 
 def _environment(protocols: Sequence[str]) -> dict[str, str]:

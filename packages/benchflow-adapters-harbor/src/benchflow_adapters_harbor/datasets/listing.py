@@ -38,12 +38,16 @@ def refused(name: str, error: TaskError, path: Path | None = None) -> ListedTask
 
 
 def held_to(task: ListedTask, digest: str | None) -> ListedTask:
-    """Return `task`, refused when it was read and is not what `digest` promised."""
+    """Return `task`, refused when it was read and is not what `digest` promised.
+
+    A refused one has no digest: nobody shall take it for the task that was meant.
+    """
     if digest is None or task.digest in {None, digest}:
         return task
     reason = f"its content is {task.digest}, and {digest} was promised"
-    wrong = TaskRefusal(reason=reason, hint="fetch it anew, or correct the digest")
-    return task.model_copy(update={"refusals": (*task.refusals, wrong)})
+    hint = "fetch it anew, or correct the digest"
+    wrong = TaskRefusal(reason=reason, where=str(task.path), hint=hint)
+    return task.refused(wrong).model_copy(update={"digest": None})
 
 
 def _facts(task: HarborTask) -> dict[str, str]:

@@ -8,24 +8,28 @@ from benchflow.planes import open_provider
 from benchflow.task_formats import runnable_tasks
 
 from . import format as fmt
+from .foreign_tasks import explain_refusals
 from .output import note, print_json, print_table
 
 
-async def check_cheats(path: str, options: RunOptions, *, json: bool) -> int:
-    """Try each task below `path`; return 1 when a cheat gets the full reward unseen."""
-    found = runnable_tasks(path)
+async def check_cheats(
+    path: str, options: RunOptions, *, dataset: str | None = None, json: bool
+) -> int:
+    """Try each task of `path`; return 1 when a cheat gets the full reward unseen, or is untried."""
+    found = runnable_tasks(path, dataset=dataset)
     outcomes: list[tuple[str, CheatOutcome]] = []
     async with open_provider(options) as provider:
         for task in found.tasks:
             tried = await try_cheats(provider, task, options, cheats())
             outcomes += [(task.id, outcome) for outcome in tried]
     for refused in found.refused:
-        note(f"not tried: {refused.name}: it cannot be run here")
+        explain_refusals(refused, before="not tried: ")
     if json:
         print_json([{"task": name, **each.model_dump(mode="json")} for name, each in outcomes])
     else:
         _show(outcomes)
-    return int(any(outcome.verdict == "won" for _, outcome in outcomes))
+    wrong = any(outcome.verdict in {"won", "untried"} for _, outcome in outcomes)
+    return int(wrong or bool(found.refused))
 
 
 def _show(outcomes: list[tuple[str, CheatOutcome]]) -> None:
@@ -36,10 +40,13 @@ def _show(outcomes: list[tuple[str, CheatOutcome]]) -> None:
     columns = ("task", "cheat", "reward", "integrity", "verdict")
     print_table(columns, rows, empty="no tasks")
     for task, one in outcomes:
-        if one.verdict != "stopped":
+        if one.verdict in {"won", "flagged"}:
             note(f"{task}: {one.cheat} ({one.verdict}): {one.attempt}")
+    faults = {(task, one.error, one.hint) for task, one in outcomes if one.verdict == "untried"}
+    for task, error, hint in sorted(faults, key=str):
+        note(f"not tried: {task}: {error}\nhint: {hint}")
     counts = {kind: sum(one.verdict == kind for _, one in outcomes) for kind in _KINDS}
     note(", ".join(f"{count} {kind}" for kind, count in counts.items()))
 
 
-_KINDS = ("stopped", "flagged", "won")
+_KINDS = ("stopped", "flagged", "won", "untried")

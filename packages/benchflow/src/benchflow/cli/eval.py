@@ -12,6 +12,7 @@ from benchflow.options import RunOptions
 from . import format as fmt
 from .exporting import export_directory
 from .flags import DEFAULT_JOBS, JobsDir, Json, Run
+from .foreign_tasks import explain_refusals
 from .live import LiveJob
 from .output import note, print_json, print_table
 from .rollouts import find_job
@@ -162,12 +163,24 @@ def _print_report(report: JobReport, *, json: bool) -> None:
     columns = ("rollout", "reward", "steps", "leaves", "grading", "outcome")
     print_table(columns, rows, empty="no rollouts")
     for task in report.refused:
-        note(f"not run: {task.name}: {'; '.join(refusal.reason for refusal in task.refusals)}")
+        explain_refusals(task, before="not run: ")
+    for remedy, names in _remedies(report).items():
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        note(f"hint for {', '.join(names[:3])}{more}: {remedy}")
     spread = "" if report.stderr is None else f" ± {fmt.reward(report.stderr)}"
     note(
         f"{report.scored} of {report.planned} scored, {report.tampered} tampered with, "
         f"mean reward {fmt.reward(report.mean_reward)}{spread}  {report.directory}"
     )
+
+
+def _remedies(report: JobReport) -> dict[str, list[str]]:
+    """Return each remedy with the rollouts that ended without a reward for want of it."""
+    found: dict[str, list[str]] = {}
+    for record in report.records:
+        if record.reward is None and record.error is not None and record.error.hint:
+            found.setdefault(record.error.hint, []).append(record.rollout_id)
+    return found
 
 
 def _exit_code(report: JobReport, fail_under: float | None) -> int:

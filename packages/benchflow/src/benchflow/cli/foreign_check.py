@@ -8,7 +8,7 @@ from benchflow_contracts import ListedTask, Task, TaskAdapter
 
 from benchflow.options import RunOptions
 from benchflow.planes import open_provider
-from benchflow.task_formats import listed_tasks, loaded
+from benchflow.task_formats import loaded
 
 from .foreign_tasks import as_json, explain, verdict
 from .output import note, print_json, print_table
@@ -28,14 +28,19 @@ class _Checked:
 
 
 async def check_foreign(
-    adapter: TaskAdapter, source: str, options: RunOptions, *, run: bool, json: bool
+    adapter: TaskAdapter,
+    tasks: Sequence[ListedTask],
+    options: RunOptions,
+    *,
+    run: bool,
+    json: bool,
 ) -> int:
-    """Read every task of `source`, run those that can be run when `run` says so; print all.
+    """Read every task that is listed, run those that can be run when `run` says so; print all.
 
     Returns the exit code: 1 when a task is refused, or an agent got another reward than it
     should.
     """
-    checked = [_read(adapter, listed) for listed in listed_tasks(adapter, source)]
+    checked = [_read(adapter, listed) for listed in tasks]
     async with AsyncExitStack() as stack:
         provider = await stack.enter_async_context(open_provider(options)) if run else None
         for each in checked:

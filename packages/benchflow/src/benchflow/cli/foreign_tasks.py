@@ -37,11 +37,16 @@ def show_imported(brought: Imported, directory: Path, *, json: bool) -> int:
     return 1 if brought.refused else 0
 
 
-def explain(task: ListedTask) -> None:
-    """Print every refusal and note."""
+def explain_refusals(task: ListedTask, *, before: str = "") -> None:
+    """Print every refusal: what, where and the remedy."""
     for refusal in task.refusals:
         where = f"{refusal.where}: " if refusal.where else ""
-        note(f"{task.name}: {where}{refusal.reason}\nhint: {refusal.hint}")
+        note(f"{before}{task.name}: {where}{refusal.reason}\nhint: {refusal.hint}")
+
+
+def explain(task: ListedTask) -> None:
+    """Print every refusal and note."""
+    explain_refusals(task)
     for remark in task.notes:
         note(f"{task.name}: note: {remark}")
 

@@ -61,6 +61,9 @@ def show(
     for name, digest in tree.images.items():
         note(f"{visible(name)} ran on {visible(digest)}")
     note(f"reward {fmt.reward(end.reward)}  leaf {end.id} of {len(tree.leaves)}")
+    errors = [tree.error, *(node.error for node in end.path)]
+    for error in dict.fromkeys(error for error in errors if error is not None):
+        note(f"{error.boundary}: {error.message}" + (f"\nhint: {error.hint}" if error.hint else ""))
 
 
 def tree(

@@ -22,6 +22,7 @@ from .task_check import Row, read_only, run_expecting, warn
 async def check(
     path: str,
     *,
+    dataset: str | None = None,
     options: Run = RunOptions(),
     no_run: bool = False,
     cheat: bool = False,
@@ -41,18 +42,23 @@ async def check(
         bench tasks check my-task --no-run
         bench tasks check my-task --cheat --isolation twin
         bench tasks check HARBOR-TASKS --sandbox docker
+        bench tasks check registry.json --dataset some-set@1.0
 
     Args:
-        path: A task directory, or a directory of them.
+        path: A task directory, a directory of them, a git URL or a registry.json.
+        dataset: The dataset of a registry, as NAME or NAME@VERSION.
         options: Where to run; the agent is chosen by the check.
         no_run: Only read the files.
         cheat: Try to get the reward without the work.
     """
     if cheat:
-        return await check_cheats(path, options, json=json)
+        return await check_cheats(path, options, dataset=dataset, json=json)
     if (found := adapter_for(path)) is not None:
         run = "sandbox" in options.model_fields_set and not no_run
-        return await check_foreign(found[1], path, options, run=run, json=json)
+        listed = listed_tasks(found[1], path, dataset=dataset)
+        return await check_foreign(found[1], listed, options, run=run, json=json)
+    if dataset is not None:
+        raise UsageError("--dataset is for a registry.json", hint="leave it out")
     tasks = find_tasks(Path(path))
     for task in tasks:
         warn(task)

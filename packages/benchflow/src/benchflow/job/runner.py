@@ -13,14 +13,14 @@ from benchflow_contracts import (
     BenchFlowError,
     Event,
     SandboxProvider,
-    StoreError,
 )
 
 from benchflow.planes import check_agent, open_provider
 from benchflow.records import RolloutRecord, new_job_name, new_rollout_id, write_text
 from benchflow.rollout import SLOT, run_in
 
-from .options import JobOptions, Slot
+from .hold import held
+from .options import JobOptions, Planned, Slot
 from .plan import JobPlan, settle_plan
 from .report import JobReport, all_records, latest_records, write_report
 
@@ -55,17 +55,21 @@ async def run_job(options: JobOptions, *, listener: JobListener | None = None) -
     the summary of what is finished is written, and the cancellation goes on.
 
     Raises:
-        BenchFlowError: Nothing could be started: a bad task, option or provider.
+        BenchFlowError: Nothing could be started: a bad task, option or provider, or a job that
+            another process runs.
     """
     planned = options.plan()
-    slots = list(planned.slots)
     check_agent(options.run)
     directory = options.jobs_dir / (options.job_name or new_job_name())
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"cannot make job directory {str(directory)!r}: {error}") from error
-    settle_plan(directory, JobPlan.of(planned, options))
+    with held(directory):
+        settle_plan(directory, JobPlan.of(planned, options))
+        return await _run_held(options, planned, directory, listener)
+
+
+async def _run_held(
+    options: JobOptions, planned: Planned, directory: Path, listener: JobListener | None
+) -> JobReport:
+    slots = list(planned.slots)
     done = {key for key, record in latest_records(directory).items() if record.final}
     todo = [slot for slot in slots if slot.id not in done]
     if listener is not None:
