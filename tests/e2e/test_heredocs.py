@@ -99,7 +99,7 @@ NOT_OURS = {
 
 @pytest.fixture(scope="module")
 def engine(image: str, newer_engine: str) -> Iterator[OwnEngine]:
-    """The newest engine: its BuildKit reads here-documents, and it has the older builder too."""
+    """The newest engine: its BuildKit reads here-documents itself."""
     with closing(OwnEngine(programs=Path(newer_engine))) as made:
         made.start()
         made.take(image)

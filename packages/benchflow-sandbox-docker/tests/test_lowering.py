@@ -18,16 +18,18 @@ FROM --platform=linux/amd64 golang:1 AS Build
 RUN one `
     # a comment between
     two
-from ${BASE}-slim
-FROM build
+from ${BASE}-slim as slim
+FROM build AS more
+FROM unneeded:1
 FROM scratch as last
-FROM $NONE
-COPY --from=build a b
-COPY --from=0 a b
+COPY --from=MORE a b
+COPY --from=1 a b
 COPY --from=tool/one:2 a b
+COPY --from=9 a b
 RUN --mount=from=tool:3,target=/x true
+FROM $NONE
+FROM last as golang:1
 FROM golang:1
-FROM golang:1 as golang:1
 """
 
 
@@ -37,9 +39,23 @@ def lowered(text, args=(), **bases):
     return lowering, lowering.text(text)
 
 
-def test_images_are_told_from_stages_and_arguments_resolved():
-    found = Stages(Dockerfile.parse(TEXT.encode()), "Dockerfile", {}, {}).images()
-    assert found == ["golang:1", "debian:12-slim", "tool/one:2", "tool:3"]
+@pytest.mark.parametrize(
+    ("target", "images"),
+    [
+        ("", ["tool/one:2", "tool:3", "debian:12-slim", "golang:1"]),
+        ("slim", ["debian:12-slim"]),
+        ("More", ["golang:1"]),
+        ("3", ["unneeded:1"]),
+        ("5", []),
+    ],
+)
+def test_the_images_of_a_stage_are_those_that_it_is_made_from(target, images):
+    stages = Stages(Dockerfile.parse(TEXT.encode()), "Dockerfile", {}, {})
+    assert stages.images(target) == images
+
+
+def test_a_file_without_a_stage_has_no_image():
+    assert Stages(Dockerfile.parse(b"ARG A"), "Dockerfile", {}, {}).images("x") == []
 
 
 def test_the_frontend_is_the_engines_own_and_every_line_stays_where_it_is():
@@ -75,22 +91,6 @@ RUN last
         *("", "", "", "COPY a b", "", "RUN last", ""),
     ]
     assert lowering.files == {"/8/first": "1 2\n", "/8/second": "$A\n"}
-
-
-@pytest.mark.parametrize(
-    ("line", "needs"),
-    [
-        ("RUN <<EOF\nEOF", False),
-        ("COPY --link --chown=1 a b", False),
-        ("COPY --chmod=644 a b", True),
-        ("ADD --checksum=sha256:0 a b", True),
-        ("RUN --mount=type=cache,target=/x true", True),
-        ("ARG TARGETARCH", True),
-        ("HEALTHCHECK --interval=1s CMD true", False),
-    ],
-)
-def test_buildkit_is_asked_for_what_it_alone_knows(line, needs):
-    assert lowered(f"FROM x\n{line}\n")[0].needs_buildkit is needs
 
 
 @pytest.mark.parametrize(

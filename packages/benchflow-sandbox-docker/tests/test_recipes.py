@@ -11,6 +11,7 @@ import pytest
 from benchflow_contracts import ImageRecipe, ReapPolicy, SandboxSpec
 from benchflow_contracts.errors import SandboxError, SandboxTimeoutError, TaskError
 from benchflow_sandbox_docker import DockerProvider
+from benchflow_sandbox_docker.building import headroom
 from benchflow_sandbox_docker.building import recipes as module
 
 RUNNER = """
@@ -360,13 +361,65 @@ def test_nothing_is_pulled_when_the_operator_says_so(image, recipe, tmp_path, mo
     asyncio.run(main())
 
 
-def test_a_step_of_a_build_leaves_the_host_some_memory(with_provider, recipe):
-    files = "/sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes"
-    made = recipe(f"RUN cat {files} > /limit 2>/dev/null || true\n")
+AS_BUILDKIT = """RUN useradd app
+VOLUME /data
+RUN mkdir /data && echo kept > /data/it
+ENV SAID=before
+ARG SAID=last
+RUN echo $SAID > /said
+USER app
+WORKDIR /work/place
+RUN touch mine
+FROM scratch AS unneeded
+COPY absent /
+FROM first
+RUN echo $SAID >> /data/it 2>/dev/null || cat /data/it > again
+"""
+
+
+def test_a_plain_dockerfile_means_what_it_means_to_buildkit(with_provider, recipe, image):
+    made = recipe(AS_BUILDKIT, base=f"{image} AS first")
 
     async def check(provider):
-        box = await provider.create(SandboxSpec(recipe=made))
-        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        assert 0 < int((await box.exec("cat /limit")).stdout) < whole
+        box = await provider.create(SandboxSpec(recipe=made, user="", workdir=""))
+        said = await box.exec("pwd; stat -c %U . mine; cat /said again")
+        assert said.stdout.split() == ["/work/place", "app", "app", "last", "kept"], said
+
+    with_provider(check)
+
+
+SLEEPS = "for each in $(seq 4000); do sleep 1001 & done; wait"
+HOARDS = "exec python3 -c 'x = str(1) * (1 << 30); import time; time.sleep(1001)'"
+
+
+@pytest.mark.parametrize(
+    ("greedy", "lacks"), [(SLEEPS, "processes more"), (HOARDS, "of memory left")]
+)
+def test_a_build_that_leaves_the_host_too_little_is_ended(
+    with_provider, recipe, monkeypatch, greedy, lacks
+):
+    word = uuid.uuid4().hex
+    made = recipe(f"RUN echo begun; : {word}; {greedy}\n", timeout_sec=300)
+    # The host seems to have so little that a build takes too much of it long before it hurts.
+    taken, memory = headroom._limit() - headroom._processes(), headroom._memory
+    other = memory()["MemAvailable"] - (512 << 10)
+    if greedy == SLEEPS:
+        monkeypatch.setattr(headroom, "_limit", lambda: taken + 4000)
+    else:
+
+        def left():
+            free = memory()
+            return {**free, "MemAvailable": free["MemAvailable"] - other}
+
+        monkeypatch.setattr(headroom, "_memory", left)
+
+    async def check(provider):
+        with pytest.raises(SandboxError, match=f"build was ended, since .* {lacks}") as caught:
+            await provider.create(SandboxSpec(recipe=made))
+        assert caught.value.where == "Dockerfile:3"
+        assert "begun" in str(caught.value)
+        async with asyncio.timeout(30):
+            while any(word.encode() in each for each in commands()):  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.05)
 
     with_provider(check)

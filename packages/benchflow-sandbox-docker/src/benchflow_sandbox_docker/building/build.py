@@ -21,14 +21,16 @@ from docker.errors import DockerException
 from docker.types import CancellableStream
 from docker.utils.json_stream import json_stream
 
+from .headroom import Headroom
 from .output import BuildOutput
 
+_LOOK = 0.1
 _IN_MEMORY = 16 << 20
 _CHUNK = 65536
 
 
 class Build:
-    """Makes an image of a context, in a thread that another may end."""
+    """Makes an image of a context by the engine's BuildKit, in a thread that another may end."""
 
     def __init__(
         self, api: APIClient, recipe: ImageRecipe, context: BuildContext, text: str
@@ -44,11 +46,12 @@ class Build:
     async def run(self, tag: str, options: Mapping[str, str]) -> None:
         """Build; the engine has the image under `tag` on return.
 
-        Cancellation and the recipe's timeout end what the engine runs.
+        Cancellation and the recipe's timeout end what the engine runs, and so does a host that
+        runs out of processes or memory meanwhile.
 
         Raises:
             SandboxTimeoutError: It took too long.
-            SandboxError: It failed, with the instruction and the last of its output.
+            SandboxError: It failed or was ended, with the instruction and the last of its output.
         """
         name = self._recipe.dockerfile
         output = BuildOutput(name, Dockerfile.parse(self._text, name), tag)
@@ -58,7 +61,7 @@ class Build:
         )
         try:
             async with asyncio.timeout(limit):
-                await asyncio.shield(running)
+                await self._watched(running, output)
         except TimeoutError as error:
             await finish(self._end(running))
             raise SandboxTimeoutError(
@@ -67,6 +70,18 @@ class Build:
         except asyncio.CancelledError:
             await finish(self._end(running))
             raise
+
+    async def _watched(self, running: "asyncio.Task[None]", output: BuildOutput) -> None:
+        headroom = Headroom.now()
+        while not (await asyncio.wait([running], timeout=_LOOK))[0]:
+            if (shortage := headroom.shortage) is not None:
+                await finish(self._end(running))
+                raise SandboxError(
+                    f"the build was ended, since {shortage}{output.shown}",
+                    where=output.where,
+                    hint="let the instruction take less, or have fewer things run at once",
+                )
+        await running
 
     async def _end(self, running: "asyncio.Task[None]") -> None:
         self._killed = True
@@ -92,7 +107,7 @@ class Build:
         # The SDK's own `build` gives nothing to end it by.
         response = self._api.post(
             f"{self._api.base_url}/v{self._api.api_version}/build",
-            params={"dockerfile": self._recipe.dockerfile, "rm": "1", "forcerm": "1", **options},
+            params={"dockerfile": self._recipe.dockerfile, "version": "2", **options},
             data=packed,
             headers={"Content-Type": "application/x-tar"},
             stream=True,

@@ -1,4 +1,4 @@
-"""A Dockerfile of today, as a builder of the engine takes it."""
+"""A Dockerfile of today, as any BuildKit takes it."""
 
 import json
 import re
@@ -14,19 +14,12 @@ from benchflow_sandbox_core.recipe.scope import Scope
 from .stages import Stages
 
 _LONGEST = 65_000
-"""Bytes of a line that the classic builder and BuildKit before 0.11 take."""
-_OLD = {
-    "RUN": frozenset[str](),
-    "COPY": frozenset({"from", "chown"}),
-    "ADD": frozenset({"chown"}),
-}
-"""Flags that the classic builder knows."""
-_PLATFORM = re.compile(r"\b(TARGET|BUILD)(PLATFORM|OS|ARCH|VARIANT)\b")
+"""Bytes of a line that BuildKit before 0.11 takes."""
 
 
 @dataclass(slots=True)
 class Lowering:
-    """Writes here-documents as what every engine knows, each line where it was.
+    """Writes here-documents as what BuildKit knew in 2020, each line where it was.
 
     Scripts become arguments of the shell; files become those of an image of their own, from
     which they are copied, so that `COPY .` does not take them along.
@@ -59,17 +52,6 @@ class Lowering:
             if "link" in dict(one.flags) and not one.documents:
                 self._put(lines, one, [f"{_head(one)} {one.text}"])
         return "\n".join(lines)
-
-    @property
-    def needs_buildkit(self) -> bool:
-        """Whether the classic builder would refuse it, or know less of the platform."""
-        for one in self.file.instructions:
-            known = _OLD.get(one.name)
-            if known is not None and not {name for name, _ in one.flags} <= known | {"link"}:
-                return True
-            if one.name in {"ARG", "FROM"} and _PLATFORM.search(f"{one.text} {one.flags}"):
-                return True
-        return False
 
     def _put(self, lines: list[str], one: Instruction, new: list[str]) -> None:
         if any(len(line.encode()) > _LONGEST for line in new):

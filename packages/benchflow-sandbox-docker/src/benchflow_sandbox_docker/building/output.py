@@ -13,7 +13,6 @@ from .trace import Log, Vertex, read_trace
 
 _log = logging.getLogger(__name__)
 _LINES, _SHOWN = 30, 3000
-_STEP = re.compile(r"Step (\d+)/\d+ : (.*)", re.DOTALL)
 _VERTEX = re.compile(r"\[(?:(\S+) +)?(\d+)/\d+\] (.*)", re.DOTALL)
 _TRACE = "moby.buildkit.trace"
 _COUNTED = {"RUN", "COPY", "ADD", "WORKDIR"}
@@ -39,14 +38,6 @@ class BuildOutput:
         if event.get("id") == _TRACE:
             for told in read_trace(str(event.get("aux"))):
                 self._trace(told)
-            return
-        text = str(event.get("stream") or event.get("status") or "").rstrip("\n")
-        step = _STEP.fullmatch(text)
-        if step is not None:
-            number, found = int(step[1]), self._file.instructions
-            self._begin(found[number - 1].line if 0 < number <= len(found) else 0, step[2])
-        elif text:
-            self._print(text)
 
     def _trace(self, told: Vertex | Log) -> None:
         if isinstance(told, Log):

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import json
-import os
 from collections import defaultdict
 from pathlib import Path
 
@@ -68,7 +67,7 @@ class Recipes:
             asked = f"{own}\0{json.dumps([recipe.args, recipe.target])}"
             own = hashlib.sha256(asked.encode()).hexdigest()
         file = Dockerfile.parse(context.dockerfile.encode(), recipe.dockerfile)
-        images = Stages(file, recipe.dockerfile, {}, dict(recipe.args)).images()
+        images = Stages(file, recipe.dockerfile, {}, dict(recipe.args)).images(recipe.target)
         name = await self._name(own, images)
         if self._policy != "always" and (found := await self._find(name)) is not None:
             return found
@@ -91,15 +90,11 @@ class Recipes:
     ) -> Lowering:
         """Prepare a build, with its bases here: a build has no credentials for a registry.
 
-        The classic builder fetches those of a target itself. What their variables are says what
-        is in here-documents.
+        What their variables are says what is in here-documents.
         """
-        documented = any(one.documents for one in file.instructions)
+        bases = {image: await self._fetch(image) for image in images}
         beside, args = f"{_BESIDE}:{own[:40]}", dict(recipe.args)
-        lowering = Lowering(file, recipe.dockerfile, beside, args, {})
-        if documented or lowering.needs_buildkit or not recipe.target:
-            lowering.bases = {image: await self._fetch(image) for image in images}
-        return lowering
+        return Lowering(file, recipe.dockerfile, beside, args, bases)
 
     async def _fetch(self, image: str) -> ImageConfig:
         found = await self._find(image)
@@ -118,19 +113,13 @@ class Recipes:
     async def _make(
         self, recipe: ImageRecipe, context: BuildContext, name: str, lowering: Lowering
     ) -> None:
-        text, memory = lowering.text(context.dockerfile), str(_memory())
+        text = lowering.text(context.dockerfile)
         options = {
             "labels": f'{{"{KIND}": "{BUILT}"}}',
             "networkmode": "default" if await self._engine.has_network(BRIDGE) else "none",
-            "memory": memory,
-            "memswap": memory,
             **({"buildargs": json.dumps(dict(recipe.args))} if recipe.args else {}),
             **({"target": recipe.target} if recipe.target else {}),
         }
-        if lowering.needs_buildkit:
-            options["version"] = "2"
-        elif self._policy == "always" and not lowering.bases:
-            options["pull"] = "1"
         async with documents(self._engine, lowering.beside, lowering.files):
             await Build(self._engine.api, recipe, context, text).run(name, options)
 
@@ -151,8 +140,3 @@ class Recipes:
                 )
             whole.update(f"\0{base}\0{found.id if found else ''}".encode())
         return f"{_NAME}:{whole.hexdigest()[:40]}"
-
-
-def _memory() -> int:
-    """Return the bytes that a step of a build may take: the host needs some."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4

@@ -45,28 +45,53 @@ class Stages:
                 yield one, scope
                 scope.take(one, where)
 
-    def images(self) -> list[str]:
-        """Return the images that it is made from, without stages and `scratch`.
+    def images(self, target: str = "") -> list[str]:
+        """Return the images that a stage, the last if it is none, is made from at any remove.
 
-        One whose name is no plain word after the arguments before the first FROM is left out.
+        Neither stages nor `scratch` are; one whose name is no plain word after the arguments
+        before the first FROM is left out.
         """
-        before, found = Scope.before(self.file.escape, self.args), dict[str, None]()
-        stages, begun = {"scratch", ""}, False
+        parts, found = self._parts(), dict[str, None]()
+        asked = _earlier(parts, target, len(parts))
+        todo = list(range(len(parts)))[-1:] if asked is None else [asked]
+        for number in todo:
+            for name in parts[number].sources:
+                earlier = _earlier(parts, name, number)
+                if earlier is None:
+                    found[name] = None
+                elif earlier not in todo:
+                    todo.append(earlier)
+        # A number is a stage, or nothing.
+        return [name for name in found if name not in {"scratch", ""} and not name.isdecimal()]
+
+    def _parts(self) -> list["_Part"]:
+        before, parts = Scope.before(self.file.escape, self.args), list[_Part]()
         for one in self.file.instructions:
             with suppress(TaskError):
-                words, alias = before.words(self.name), list[str]()
-                named = [words.one(each) for each in _sources(one)]
+                words = before.words(self.name)
                 if one.name == "FROM":
-                    begun = True
                     base, *others = words.split(one.text)
-                    named, alias = [base], others[1:2]
-                elif one.name == "ARG" and not begun:
+                    number = str(len(parts))
+                    names = {number, *(each.lower() for each in others[1:2])}
+                    parts.append(_Part(names, [base]))
+                elif parts:
+                    parts[-1].sources.extend(words.one(each) for each in _sources(one))
+                elif one.name == "ARG":
                     before.take(one, self.name)
-                # A number is a stage.
-                images = (each for each in named if not each.isdecimal())
-                found |= dict.fromkeys(each for each in images if each.lower() not in stages)
-                stages.update(each.lower() for each in alias)
-        return list(found)
+        return parts
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    names: set[str]
+    """Its number, and its name in small letters."""
+    sources: list[str]
+
+
+def _earlier(parts: list[_Part], name: str, before: int) -> int | None:
+    """Return the last stage before another that is called so."""
+    matching = (n for n in reversed(range(before)) if name.lower() in parts[n].names)
+    return next(matching, None)
 
 
 def _sources(one: Instruction) -> list[str]:
