@@ -178,6 +178,7 @@ PERF = (
     "null_engine.py",
     "local_sandbox.py",
     "docker_sandbox.py",
+    "queued.py",
     "local_harbor.py",
     "harbor.py",
     "live_fork.py",
