@@ -1,9 +1,10 @@
+import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
 from benchflow_contracts import ModelEndpoint
-from benchflow_contracts.testing import GatewaySubject
-from benchflow_contracts.testing.fakes import FakeModelGateway
+from benchflow_contracts.testing import GatewaySubject, check_sandbox
+from benchflow_contracts.testing.fakes import FakeModelGateway, FakeSandboxProvider
 
 
 @pytest.fixture
@@ -31,3 +32,18 @@ def gateway_subject():
         )
 
     return make
+
+
+@pytest.fixture
+def status_of():
+    """Return the status of one check against a provider."""
+
+    async def main(provider: FakeSandboxProvider, name: str) -> str:
+        try:
+            (result,) = await check_sandbox(provider, only=[name])
+        finally:
+            for sandbox in provider.created:
+                await sandbox.machine.halt()
+        return result.status
+
+    return lambda provider, name: asyncio.run(main(provider, name))

@@ -1,8 +1,12 @@
 import asyncio
+import sys
+from pathlib import Path
 
 import pytest
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_local import LocalProvider
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -44,3 +48,18 @@ def with_box(with_provider):
         return with_provider(main)
 
     return run
+
+
+@pytest.fixture
+def broken(criu, tmp_path, monkeypatch):
+    """Put a case of a shell script before the engine, which can be its action script, too."""
+
+    def put(case):
+        script = tmp_path / "engine"
+        lines = ["#!/bin/sh", f"engine={criu}", f"case $1$CRTOOLS_SCRIPT_ACTION in {case} esac"]
+        lines += ['[ "$CRTOOLS_SCRIPT_ACTION" ] || exec $engine "$@"']
+        script.write_text("\n".join(lines))
+        script.chmod(0o755)
+        monkeypatch.setenv("BENCHFLOW_CRIU", str(script))
+
+    return put
