@@ -1,4 +1,4 @@
-"""Directories that are there whole or not at all."""
+"""Directories and files that are there whole or not at all."""
 
 import os
 import secrets
@@ -29,3 +29,19 @@ def write(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
+
+
+def replace(path: Path, text: str) -> None:
+    """Make a file or its next version, and its directory, its owner's alone, where that lacks.
+
+    Raises:
+        OSError: It cannot be written; what was there is as it was.
+    """
+    made = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        made.write_text(text, encoding="utf-8")
+        made.replace(path)
+    except OSError:
+        made.unlink(missing_ok=True)
+        raise

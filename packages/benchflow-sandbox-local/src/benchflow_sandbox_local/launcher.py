@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from benchflow_contracts.errors import SandboxError
@@ -176,17 +175,6 @@ class Launcher:
         self._control.close()
         if self._process.returncode is None:
             await asyncio.to_thread(self._process.wait)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
 
 def mount_point(directory: Path) -> Path:

@@ -4,13 +4,13 @@ import asyncio
 import fcntl
 import hashlib
 import os
-import secrets
 import shutil
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError
+from benchflow_sandbox_core.whole import replace
 
 from .record import ImageRecord
 
@@ -50,13 +50,9 @@ class ImageStore:
     def keep(self, record: ImageRecord) -> Path:
         """Write a record, whole or not at all; return where it is."""
         path = self.record(record.key)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
-            self._records.mkdir(mode=0o700, parents=True, exist_ok=True)
-            temporary.write_text(record.model_dump_json(), encoding="utf-8")
-            temporary.replace(path)
+            replace(path, record.model_dump_json())
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise SandboxError(f"cannot keep an image in {str(path)!r}: {error}") from error
         return path
 

@@ -1,13 +1,13 @@
 """The label file of each box: written before anything else is made, removed after all is gone."""
 
 import json
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox_record import SandboxRecord
 from benchflow_sandbox_core.owner import ProcessIdentity
+from benchflow_sandbox_core.whole import replace
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 PROVIDER = "local"
@@ -53,14 +53,9 @@ class LabelStore:
 
     def write(self, label: Label) -> None:
         """Write one label, whole or not at all."""
-        path = self._path(label.id)
-        temporary = path.with_name(f".{label.id}.{secrets.token_hex(4)}")
         try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            temporary.write_text(label.model_dump_json(), encoding="utf-8")
-            temporary.replace(path)
+            replace(self._path(label.id), label.model_dump_json())
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise SandboxError(f"cannot label sandbox {label.id!r}: {error}") from error
 
     def remove(self, box: str) -> None:
