@@ -178,6 +178,12 @@ def test_what_cannot_be_said_of_services_is_refused_with_its_key(
     assert where in str(caught.value.where)
 
 
+def test_a_capability_is_refused_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="usual capabilities") as caught:
+        lowered(tmp_path, "services: {db: {image: x, cap_add: [NET_ADMIN]}}")
+    assert "services.db:cap_add" in str(caught.value.where)
+
+
 def test_a_link_out_of_the_task_is_no_file_of_a_service(tmp_path: Path) -> None:
     compose = "services: {db: {image: x, volumes: ['./conf:/conf:ro']}}"
     write(tmp_path / "task", FILES | {"environment/docker-compose.yaml": compose})

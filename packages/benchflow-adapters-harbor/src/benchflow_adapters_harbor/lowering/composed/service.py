@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from benchflow_adapters_harbor.config import Record
 
@@ -170,11 +170,22 @@ class ComposeService(_Strict):
     pids_limit: int | None = None
     deploy: Annotated[Deploy, BeforeValidator(as_deploy)] = Deploy()
     scale: Literal[1] = 1
+    cap_add: tuple[()] = ()
 
     @property
     def limits(self) -> Limits:
         """Of `deploy`."""
         return self.deploy.resources.limits
+
+    @field_validator("cap_add", mode="before")
+    @classmethod
+    def _no_more_capabilities(cls, value: Any) -> Any:  # noqa: ANN401 - what YAML gave
+        if value:
+            raise ValueError(
+                "no container is given more than Docker's usual capabilities;"
+                " leave it out if the task works without"
+            )
+        return ()
 
     @model_validator(mode="before")
     @classmethod
