@@ -276,6 +276,59 @@ def forward(api, handler, body):
     return answer.status_code, answer.json() if answer.content else {}
 
 
+def test_a_rootless_engine_that_holds_nothing_still_says_so_and_compares_nothing(
+    api, image, tmp_path, monkeypatch
+):
+    rootless = {"CgroupDriver": "none", "SecurityOptions": ["name=seccomp", "name=rootless"]}
+    without_pause = {"message": "cannot toggle freezer: cgroups not configured for container"}
+
+    def answer(handler):
+        asked = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
+        if handler.path.endswith("/pause") and rootless["CgroupDriver"] == "none":
+            status, body = 500, without_pause
+        else:
+            status, body = forward(api, handler, asked)
+        reply(handler, status, body | rootless if handler.path.endswith("/info") else body)
+
+    async def main():
+        async with DockerProvider(image=image, store=tmp_path / "store") as provider:
+            box = await provider.create(SandboxSpec())
+            with pytest.raises(SandboxUnsupportedError, match="no control groups"):
+                await box.snapshot()
+            # As one with control groups that were delegated to it.
+            rootless["CgroupDriver"] = "systemd"
+            await box.snapshot()
+            with pytest.raises(SandboxUnsupportedError, match="the engine is rootless"):
+                await box.mark()
+            assert (await box.exec("echo goes on")).ok
+
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/sock")
+    with engine(tmp_path / "sock", answer):
+        asyncio.run(main())
+
+
+def test_a_container_that_is_killed_while_it_is_made_ready_may_be_made_again(
+    api, image, tmp_path, monkeypatch
+):
+    def answer(handler):
+        asked = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
+        status, body = forward(api, handler, asked)
+        # It is asked for its number as soon as its first process has answered.
+        if re.search(r"/containers/benchflow-d-[0-9a-f]+/json$", handler.path):
+            killed.append(body["Id"])
+            if body["State"]["Running"]:
+                api.kill(body["Id"])
+        reply(handler, status, body)
+
+    killed = []
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/sock")
+    with pytest.raises(SandboxError, match="exit code 137") as caught:
+        create(tmp_path, answer, None, image=image)
+    assert caught.value.retryable
+    assert killed
+    assert not [each for each in api.containers(all=True) if each["Id"] in killed]
+
+
 SAID = {
     # As an engine does that finds the containers of one that was killed.
     "terminate": "exit code 143",

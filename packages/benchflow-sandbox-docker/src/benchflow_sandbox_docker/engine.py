@@ -43,6 +43,7 @@ class Engine:
     def __init__(self, api: APIClient) -> None:
         self._api = api
         self._threads = ThreadPoolExecutor(_THREADS, "docker")
+        self._rootless: bool | None = None
 
     @classmethod
     async def connect(cls, socket: str, seconds: int) -> "Engine":
@@ -126,6 +127,13 @@ class Engine:
                 hint="is dockerd running?",
                 retryable=True,
             ) from error
+
+    async def rootless(self) -> bool:
+        """Whether it runs in a user namespace of its own, as it said when it was first asked."""
+        if self._rootless is None:
+            told = await self.do("info")
+            self._rootless = "name=rootless" in (told.get("SecurityOptions") or ())
+        return self._rootless
 
     async def has_network(self, name: str) -> bool:
         """Whether there is a network of that name."""

@@ -4,7 +4,11 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
-from benchflow_contracts.errors import SandboxError, SandboxFrozenError
+from benchflow_contracts.errors import (
+    SandboxError,
+    SandboxFrozenError,
+    SandboxUnsupportedError,
+)
 from benchflow_sandbox_core.shield import finish
 
 from .engine import Engine
@@ -12,6 +16,8 @@ from .machine import DockerMachine
 
 _TRIES = 50
 _PAUSES = 5
+_NONE = "none"
+"""What a rootless engine calls its driver of control groups where it may use none."""
 
 
 class Holding:
@@ -59,6 +65,11 @@ class Holding:
             try:
                 await self._engine.do("pause", machine.container)
             except SandboxError as error:
+                if (await self._engine.do("info"))["CgroupDriver"] == _NONE:
+                    raise SandboxUnsupportedError(
+                        f"the engine holds nothing still, since it has no control groups: {error}",
+                        hint="use an engine that root runs, or cgroup v2 that is delegated",
+                    ) from error
                 # On a busy machine the kernel is not done in the time that the engine gives it.
                 if not error.retryable or again == _PAUSES - 1:
                     raise

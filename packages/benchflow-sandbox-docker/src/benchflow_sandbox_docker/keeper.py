@@ -194,7 +194,8 @@ class Keeper:
             await stack.join(made["Id"], sandbox.spec)
         machine = await DockerMachine.start(self.engine, plan.name, pipes)
         try:
-            await make_ready(machine, sandbox.spec, facts)
+            async with machine.explained():
+                await make_ready(machine, sandbox.spec, facts)
         except BaseException:
             machine.close()
             raise

@@ -3,7 +3,8 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError, SandboxLimitError
@@ -94,6 +95,19 @@ class DockerMachine:
     def lost(self) -> bool:
         """Whether it ended, and not by `close`."""
         return not self._closed and self._calls.ended
+
+    @asynccontextmanager
+    async def explained(self, asked: Callable[[], bool] = lambda: True) -> AsyncGenerator[None]:
+        """Let a failure of the block say what ended the container, when that is why.
+
+        And when `asked` says so by then.
+        """
+        try:
+            yield
+        except SandboxError as error:
+            if not asked() or not self.lost:
+                raise
+            raise await self.cause() from error
 
     async def cause(self) -> SandboxError:
         """Return why it is lost.

@@ -31,11 +31,17 @@ async def overlay_of(engine: Engine, container: str) -> Overlay:
 
     Its storage driver `overlay2` names them. With the image store of containerd the engine says
     nothing of them, and the kernel says it of what is mounted as the container's root, which
-    nobody inside may mount anew.
+    nobody inside may mount anew. Those of a rootless engine are refused: it marks what was
+    removed in another way, so that this would be taken for what is there.
 
     Raises:
         SandboxUnsupportedError: They are kept in another way, or cannot be told from here.
     """
+    if await engine.rootless():
+        raise SandboxUnsupportedError(
+            "the engine is rootless: what containers wrote in it cannot be compared",
+            hint="use an engine that root runs",
+        )
     told = cast("dict[str, Any]", await engine.do("inspect_container", container))
     mounts = [each for each in told["Mounts"] if each["Type"] == "volume"]
     volumes = {str(each["Destination"]): str(each["Source"]) for each in mounts}

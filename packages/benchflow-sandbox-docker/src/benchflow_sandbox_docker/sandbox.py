@@ -197,10 +197,12 @@ class DockerSandbox:
                 user = own.user or config.user or "root"
                 workdir = own.workdir or config.workdir or "/"
                 command = await self._command(words, user, workdir, None)
-                self._entrypoint = await Entrypoint.start(self.machine, command)
+                async with self._alive() as machine:
+                    self._entrypoint = await Entrypoint.start(machine, command)
         elif self._spec.entrypoint is not None:
             command = await self._command(self._spec.entrypoint, "root", "/", None)
-            await command.start(self.machine, (-1, -1, -1))
+            async with self._alive() as machine:
+                await command.start(machine, (-1, -1, -1))
 
     async def exec(
         self,
@@ -244,12 +246,8 @@ class DockerSandbox:
     async def _alive(self) -> AsyncGenerator[DockerMachine]:
         """Let a failure of the block say what ended the container, when that is why."""
         machine = self.machine
-        try:
+        async with machine.explained(lambda: machine is self._machine):
             yield machine
-        except SandboxError as error:
-            if machine is not self._machine or not machine.lost:
-                raise
-            raise await machine.cause() from error
 
     async def _command(
         self,
