@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from benchflow_contracts import BenchFlowError, ImageRecipe, SandboxSpec
 from benchflow_sandbox_docker import DockerProvider
+from benchflow_sandbox_local import LocalProvider
 from own_engine import OwnEngine
 
+Sandboxes = type[DockerProvider] | type[LocalProvider]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 ARGS = {"FROM_OUTSIDE": "given $v `x`", "EARLY": "early", "V": "overruled"}
 TOP = "ARG EARLY=default\nFROM {image} AS base\nRUN mkdir /out /out/there\n"
@@ -67,8 +69,12 @@ TAKEN = {
     "unexpanded": "COPY <<'EOF' /out/unexpanded\n$V \\$V ${\nEOF\n",
     "escaped delimiter": "COPY <<\\EOF /out/escaped\n$V\nEOF\n",
     "name with a dot": "COPY <<a.b-c_d /out/named/\nx\na.b-c_d\n",
+    "directory of a user": "USER 12\nWORKDIR /out/user/own\nRUN touch mine\nUSER root\nWORKDIR /\n",
+    "modes": "COPY --chmod=0640 --chown=3:4 source /out/modes\n",
+    "wildcard": "COPY sour* /out/wild/\n",
     "stage": "FROM base AS last\nRUN mkdir -p /out\nCOPY <<EOF /out/stage\n$EARLY $A $V\nEOF\n"
     "ENV V=again\nCOPY <<EOF /out/again\n$V\nEOF\nARG V\nCOPY <<EOF /out/argued\n$V\nEOF\n",
+    "of a stage": "COPY --from=base --chown=5 /out/there /out/from\n",
 }
 
 
@@ -87,7 +93,7 @@ REFUSED = {
     "COPY <<EOF /out/x\n${:x}\nEOF\n": "not interpreted",
     "COPY <<EOF /out/x\n${V:#x}\nEOF\n": "not interpreted",
     "COPY <<'a b' /out/x\na b\n": "no plain name",
-    "RUN <<EOF\nfalse\nEOF\n": "returned a non-zero code",
+    "RUN <<EOF\nfalse\nEOF\n": "exit code: 1",
 }
 # What BuildKit builds, and we say that we do not.
 NOT_OURS = {
@@ -140,11 +146,11 @@ def by_buildkit(engine: OwnEngine, recipe: ImageRecipe, to: Path) -> str:
     return ""
 
 
-def by_us(recipe: ImageRecipe, to: Path) -> None:
+def by_us(recipe: ImageRecipe, to: Path, made_by: Sandboxes = DockerProvider) -> None:
     """Build as a task's image is built; pack what it made."""
 
     async def main() -> None:
-        async with DockerProvider(store=to / "store") as provider:
+        async with made_by(store=to / "store") as provider:
             box = await provider.create(SandboxSpec(recipe=recipe, user="root", workdir="/"))
             packed = await box.exec("tar -C / -cf /tmp/ours.tar out")
             assert packed.ok, packed
@@ -170,10 +176,13 @@ def test_files_are_those_that_buildkit_makes(
     monkeypatch.setenv("DOCKER_HOST", engine.host)
     write(recipe, "".join(TAKEN.values()))
     assert by_buildkit(engine, recipe, tmp_path) == ""
-    by_us(recipe, tmp_path)
     theirs = files(tmp_path / "theirs.tar")
     assert len(theirs) > len(TAKEN)
-    assert files(tmp_path / "ours.tar") == theirs
+    sandboxes: tuple[Sandboxes, ...] = (DockerProvider, LocalProvider)
+    for made_by in sandboxes:
+        (tmp_path / made_by.__name__).mkdir()
+        by_us(recipe, tmp_path / made_by.__name__, made_by)
+        assert files(tmp_path / made_by.__name__ / "ours.tar") == theirs
 
 
 def test_what_buildkit_refuses_is_refused_and_little_else(
