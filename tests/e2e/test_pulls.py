@@ -69,8 +69,9 @@ def create(
                 box = await provider.create(SandboxSpec(user="", workdir="", **spec))
                 await box.download("/which", tmp_path / "which")
                 if "image" in spec:
-                    known = engine.api.inspect_image(spec["image"])["RepoDigests"]
-                    assert box.image_digests["main"] in known
+                    told = engine.api.inspect_image(spec["image"])
+                    # Of a tag that was moved by hand the engine knows no digest any more.
+                    assert box.image_digests["main"] in (told["RepoDigests"] or [told["Id"]])
                 return (tmp_path / "which").read_text()
 
         (tmp_path / "which").unlink(missing_ok=True)
