@@ -1,6 +1,7 @@
 """`bench tasks list` and `check`, on tasks of other formats."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -165,6 +166,20 @@ def test_refused_tasks_are_left_out_like_others(
     assert (report["planned"], len(report["refused"])) == (0, 1)
     assert run([*job, "--exclude", "*"]) == 2
     assert "no task to run" in capfd.readouterr().err
+
+
+def test_only_the_first_tasks_that_can_be_run_are_asked_for(
+    tasks: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tasks.parent)
+    shutil.copytree(tasks / "good", tasks / "later")
+    job = ["eval", "create", "--tasks-dir", str(tasks), "--agent", "nop", "--json"]
+    assert run([*job, "--job-name", "a", "--max-tasks", "1"]) == 1
+    report = json.loads(capfd.readouterr().out)
+    assert [record["task_id"] for record in report["records"]] == ["good"]
+    assert report["refused"] == []
+    assert run([*job, "--job-name", "b", "--include", "gpu", "--max-tasks", "1"]) == 1
+    assert len(json.loads(capfd.readouterr().out)["refused"]) == 1
 
 
 def test_one_task_is_run_by_its_directory_and_several_are_not(

@@ -49,6 +49,8 @@ class RunOptions(Model):
     """The registry name of a sandbox provider."""
     allow_unisolated: bool = False
     """Run without namespaces where the machine has none; never for untrusted agents."""
+    timeout_multiplier: float = Field(default=1, gt=0, allow_inf_nan=False)
+    """Times what tasks give their agent, their tests and their images."""
     pull: PullPolicy | None = None
     """When a sandbox that fetches images does so; else $BENCHFLOW_DOCKER_PULL says it."""
     environment_manifest: Path | None = None

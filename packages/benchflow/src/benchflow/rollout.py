@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from .model_gateway import open_gateway
 from .options import RunOptions
+from .patience import with_patience
 from .planes import assemble, check_agent, open_provider
 from .records import RolloutRecord, new_rollout_id, write_inputs, write_rollout
 from .task_formats import runnable_task
@@ -139,6 +140,7 @@ async def run_in(
     """
     rollout_id = new_rollout_id(task.id) if directory is None else directory.name
     given = labels or {}
+    task = with_patience(task, options.timeout_multiplier)
     async with open_gateway(options, directory) as gateway:
         planes = assemble(options, task, provider, gateway)
         if prepare is not None:

@@ -30,6 +30,7 @@ async def create(
     retries: int = 2,
     include: tuple[str, ...] = (),
     exclude: tuple[str, ...] = (),
+    max_tasks: int | None = None,
     fail_under: float | None = None,
     export: tuple[str, ...] = (),
     quiet: bool = False,
@@ -37,8 +38,7 @@ async def create(
 ) -> int:
     """Run every task of a directory, each `--repeats` times, as a job.
 
-    A job goes on when its --job-name is given again: what was scored is kept. Exit code 1:
-    a rollout was not scored, or a task cannot be run here (it ends nothing).
+    A job goes on when its --job-name is given again. Exit code 1: something has no score.
 
     Examples:
         bench eval create --tasks-dir benchmarks/clawsbench/tasks --fail-under 1.0 --json
@@ -46,8 +46,7 @@ async def create(
         bench eval create --tasks-dir HARBOR-TASKS --sandbox docker --export harbor
 
     Args:
-        tasks_dir: A task directory or a directory of them, also of Harbor or Terminal-Bench;
-            of these two also a git URL or a registry.json.
+        tasks_dir: A task or a directory of them; of Harbor's also a git URL or a registry.json.
         dataset: The dataset of a registry, as NAME or NAME@VERSION.
         options: What each rollout is run with.
         job_name: The directory below --jobs-dir; a time stamp by default.
@@ -56,6 +55,7 @@ async def create(
         retries: More tries of a rollout whose sandbox failed in a way that passes.
         include: Only tasks whose id matches one of these globs.
         exclude: None of these.
+        max_tasks: Only the first so many of those that can be run here.
         fail_under: Exit 1 when the mean reward is below this.
         export: Also write the job in this format, below it as `export/NAME/JOB`; repeatable.
         quiet: Print no progress.
@@ -71,13 +71,18 @@ async def create(
         retries=retries,
         include=include,
         exclude=exclude,
+        max_tasks=max_tasks,
     )
-    for name in export:
-        load_exporter(name)
+    _check_exporters(export)
     with LiveJob(quiet=quiet or json) as live:
         report = await run_job(plan, listener=live)
     _show_and_export(report, export, json=json)
     return _exit_code(report, fail_under)
+
+
+def _check_exporters(names: tuple[str, ...]) -> None:
+    for name in names:
+        load_exporter(name)
 
 
 def _show_and_export(report: JobReport, names: tuple[str, ...], *, json: bool) -> None:

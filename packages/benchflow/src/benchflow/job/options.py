@@ -29,8 +29,8 @@ class JobOptions(Model):
     include: tuple[str, ...] = ()
     """Globs over task ids; empty takes all."""
     exclude: tuple[str, ...] = ()
-    fail_under: float | None = None
-    """The mean reward below which the job counts as failed."""
+    max_tasks: int | None = Field(default=None, ge=1)
+    """Only the first so many of those that can be run here; the others are not asked for."""
 
     def plan(self) -> "Planned":
         """Return the rollouts in schedule order, and the tasks that cannot be run here.
@@ -42,6 +42,8 @@ class JobOptions(Model):
         found = runnable_tasks(str(self.tasks_dir), dataset=self.dataset)
         tasks = [task for task in found.tasks if self._wanted(task.id)]
         refused = tuple(task for task in found.refused if self._wanted(task.name))
+        if self.max_tasks is not None and tasks:
+            tasks, refused = tasks[: self.max_tasks], ()
         if not tasks and not refused:
             raise UsageError(
                 f"no task to run below {str(self.tasks_dir)!r}",
