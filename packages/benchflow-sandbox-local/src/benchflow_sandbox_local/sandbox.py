@@ -67,7 +67,7 @@ class LocalSandbox:
         self._rooted = rooted
         self._environment = {} if base is None else dict(base.environment)
         self._config = ImageConfig() if base is None else base.source.config
-        self.image_digests = {} if base is None else base.digests
+        self.image_digests: Mapping[str, str] = {} if base is None else base.digests
         self._machine: Body | None = None
         self._served = Served()
         self._forwards = Forwards(self.connect)
