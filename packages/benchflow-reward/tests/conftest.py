@@ -24,10 +24,11 @@ from benchflow_contracts.testing.fakes import FakeSandbox, FakeSandboxProvider
 
 @pytest.fixture
 def provider() -> FakeSandboxProvider:
-    """Sandboxes in memory, whose shells say that there is nothing that tests could use."""
+    """Sandboxes in memory, whose shells say that nothing is there and that links lead nowhere."""
     provider = FakeSandboxProvider()
     nothing = ExecResult(exit_code=0, stdout="end\0", stderr="", duration_sec=0)
     provider.on("/bin/sh -c for n in PATH", lambda call: nothing)
+    provider.on("/bin/sh -c for l in", lambda call: nothing)
     return provider
 
 

@@ -33,7 +33,7 @@ for d in "$@"; do
   [ ! -e "$d" ] || find -P "$d" -xdev -maxdepth 8 -type d -name node_modules -prune -o \\
     \\( -name '*.py' -o -name '*.pth' -o -name '*.ini' -o -name '*.cfg' -o -name '.*rc' \\
     -o -name '.*profile' -o -name '.*env' -o -name '.gitconfig' -o -path '*/.git/hooks/*' \\
-    -o -lname '*tests*' -o -lname '*logs*' -o -lname '*evidence*' \\) \\
+    -o -type l \\) \\
     -printf '{_FORMAT}' 2>/dev/null
 done
 echo

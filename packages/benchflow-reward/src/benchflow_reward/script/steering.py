@@ -282,6 +282,24 @@ class Steering:
         is_theirs = found is not None and f"{found[1]}/bin" in bins
         return is_theirs or not above.isdisjoint(self.import_dirs)
 
+    def looks_through(self, link: str) -> bool:
+        """Whether programs of the tests may find files through a link of the agent's here."""
+        if self.expects(link):
+            return False
+        if not any(_below(link, place) for place in self.agent_dirs):
+            return True
+        home = _HOME.match(f"{link}/") or re.match(re.escape(self.home) + "/", f"{link}/")
+        if self.at_home and home is not None and link[home.end() :][:1] in {"", "."}:
+            return True
+        bins = [*self.path_dirs, *(path for path in self.paths if path.endswith("/bin"))]
+        first = [*bins, *self.import_dirs, *self.image.directories("LD_LIBRARY_PATH", self.workdir)]
+        python = _PYTHONS.match(f"{link}/x")
+        return (
+            any(_below(place, link) for place in first)
+            or posixpath.dirname(link) in {*self.import_dirs, *map(posixpath.dirname, bins)}
+            or (python is not None and f"{python[1]}/bin" in bins)
+        )
+
     def _leads_there(self, path: str, links: Mapping[str, str]) -> bool:
         target = _resolved(path, links)
         if target is None:
