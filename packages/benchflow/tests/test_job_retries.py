@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from benchflow.job import JobOptions, JobReport, runner
-from benchflow.job.hold import held
+from benchflow.job.hold import held, new_directory
 from benchflow.job.report import all_records
 from benchflow.job.runner import run_job
 from benchflow.options import RunOptions
@@ -17,6 +17,7 @@ from benchflow_contracts import (
     SandboxCapabilities,
     SandboxError,
     SandboxUnsupportedError,
+    StoreError,
     UsageError,
 )
 from benchflow_contracts.testing.fakes import FakeSandboxProvider
@@ -122,6 +123,18 @@ def test_a_job_that_forks_nothing_asks_for_no_capabilities(run: Any) -> None:
             raise AssertionError("seconds of probing that nobody needs")
 
     assert run(Unprobed()).finished == 1
+
+
+def test_jobs_without_a_name_that_begin_in_one_second_are_two(tmp_path):
+    first, second, third = (new_directory(tmp_path / "jobs") for _ in range(3))
+    assert len({first, second, third}) == 3
+    assert all(each.is_dir() for each in (first, second, third))
+
+
+def test_a_job_without_a_name_where_none_can_be_made_is_refused_by_type(tmp_path):
+    (tmp_path / "jobs").write_text("")
+    with pytest.raises(StoreError, match="cannot make job directory"):
+        new_directory(tmp_path / "jobs")
 
 
 def test_a_job_that_another_process_runs_is_not_run_beside_it(run: Any, tmp_path: Path) -> None:

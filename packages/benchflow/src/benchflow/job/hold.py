@@ -7,6 +7,27 @@ from pathlib import Path
 
 from benchflow_contracts import StoreError, UsageError
 
+from benchflow.records import new_job_name
+
+
+def new_directory(jobs_dir: Path) -> Path:
+    """Make the directory of a job without a name, which no other has: `NAME`, else `NAME-2`...
+
+    Raises:
+        StoreError: It cannot be made.
+    """
+    name, number = new_job_name(), 1
+    while True:
+        directory = jobs_dir / (name if number == 1 else f"{name}-{number}")
+        try:
+            directory.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise _cannot_be_made(directory, error) from error
+        else:
+            return directory
+
 
 @contextmanager
 def held(directory: Path) -> Generator[None]:
@@ -20,7 +41,7 @@ def held(directory: Path) -> Generator[None]:
         directory.mkdir(parents=True, exist_ok=True)
         lock = (directory / ".lock").open("w")
     except OSError as error:
-        raise StoreError(f"cannot make job directory {str(directory)!r}: {error}") from error
+        raise _cannot_be_made(directory, error) from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -30,3 +51,7 @@ def held(directory: Path) -> Generator[None]:
                 hint="wait until it is over, or give another --job-name",
             ) from None
         yield
+
+
+def _cannot_be_made(directory: Path, error: OSError) -> StoreError:
+    return StoreError(f"cannot make job directory {str(directory)!r}: {error}")

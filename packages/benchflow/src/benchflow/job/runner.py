@@ -16,10 +16,10 @@ from benchflow_contracts import (
 )
 
 from benchflow.planes import check_agent, open_provider
-from benchflow.records import RolloutRecord, new_job_name, new_rollout_id, write_text
+from benchflow.records import RolloutRecord, new_rollout_id, write_text
 from benchflow.rollout import SLOT, run_in
 
-from .hold import held
+from .hold import held, new_directory
 from .options import JobOptions, Planned, Slot
 from .plan import JobPlan, settle_plan
 from .report import JobReport, all_records, latest_records, write_report
@@ -60,7 +60,8 @@ async def run_job(options: JobOptions, *, listener: JobListener | None = None) -
     """
     planned = options.plan()
     check_agent(options.run)
-    directory = options.jobs_dir / (options.job_name or new_job_name())
+    name = options.job_name
+    directory = options.jobs_dir / name if name else new_directory(options.jobs_dir)
     with held(directory):
         settle_plan(directory, JobPlan.of(planned, options))
         return await _run_held(options, planned, directory, listener)
