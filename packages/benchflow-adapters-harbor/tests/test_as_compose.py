@@ -409,7 +409,7 @@ def test_files_of_variables_are_read_as_compose_does(
 
 
 @pytest.mark.parametrize(
-    "compose",
+    "text",
     [
         "services: {a: {image: '${NOPE:?needed}'}}",
         "services: {a: {image: '${A'}}",
@@ -423,10 +423,8 @@ def test_files_of_variables_are_read_as_compose_does(
         "services: {a: {image: x, secrets: [s]}}",
     ],
 )
-def test_what_compose_refuses_is_refused(
-    tmp_path: Path, client: dict[str, str], compose: str
-) -> None:
-    root = write(tmp_path, {**TASK, "environment/docker-compose.yaml": compose})
+def test_what_compose_refuses_is_refused(tmp_path: Path, client: dict[str, str], text: str) -> None:
+    root = write(tmp_path, {**TASK, "environment/docker-compose.yaml": text})
     command = ["docker", "compose", "config", "-q"]
     done = subprocess.run(
         command, cwd=root / "environment", env=client, capture_output=True, check=False
