@@ -8,6 +8,10 @@ Rewards = Mapping[str, float] | None
 BASE = "@BASE@"
 """Stands for the image that `.ci/docker` makes, which needs no registry."""
 
+ONCE = "@ONCE@"
+"""Stands for what no other build has: Harbor lets one that takes too long go on, and all share the
+engine's cache."""
+
 IMAGE = f"FROM {BASE}\nWORKDIR /srv\nSTOPSIGNAL SIGKILL\n"
 """Harbor lets a container's first process ignore its end for ten seconds; not this one."""
 

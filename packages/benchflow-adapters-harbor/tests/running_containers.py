@@ -1,6 +1,6 @@
 """Images, entry points, health, services: the containers that a task asks for."""
 
-from running_case import BASE, IMAGE, Case, files, passes
+from running_case import BASE, IMAGE, ONCE, Case, files, passes
 from running_phases import VARIABLES
 
 ONE = {"reward": 1.0}
@@ -145,7 +145,7 @@ CONTAINERS = {
         files(
             test=passes(),
             toml="[environment]\nbuild_timeout_sec = 2\n",
-            image=f"{IMAGE}RUN sleep 30\n",
+            image=f"{IMAGE}RUN sleep 30 # {ONCE}\n",
         ),
         None,
         "EnvironmentStartTimeoutError",

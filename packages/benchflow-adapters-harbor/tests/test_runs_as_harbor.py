@@ -7,10 +7,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from harbor_corpus import write
-from running_case import BASE
+from running_case import BASE, ONCE
 from running_containers import CONTAINERS
 from running_phases import PHASES
 from running_rewards import REWARDS
@@ -28,22 +29,23 @@ UNREWARDED = {
 """Where Harbor leaves a step without a verdict out: ours have no reward, and say why."""
 
 
-@pytest.fixture(scope="module")
-def tasks(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a directory with a folder of tasks for each agent."""
-    root = tmp_path_factory.mktemp("tasks")
+def write_tasks(root: Path, image: str) -> Path:
+    """Write a folder of tasks for each agent."""
+    once = uuid4().hex
     for name, case in CASES.items():
-        files = {path: text.replace(BASE, image) for path, text in case.files.items()}
+        texts = case.files.items()
+        files = {path: text.replace(BASE, image).replace(ONCE, once) for path, text in texts}
         write(root / case.agent / name, files)
     return root
 
 
 @pytest.fixture(scope="module")
 def theirs(
-    tasks: Path, harbor_python: str, compose: str, tmp_path_factory: pytest.TempPathFactory
+    image: str, harbor_python: str, compose: str, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Path]:
     """Return the `result.json` of every task: Harbor is run once, for all of them."""
     home = tmp_path_factory.mktemp("harbor")
+    tasks = write_tasks(home / "tasks", image)
     env = {
         **os.environ,
         "HARBOR_TELEMETRY": "off",
@@ -65,9 +67,10 @@ def theirs(
 
 
 @pytest.fixture(scope="module")
-def ours(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def ours(image: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return the same of our own rollouts, as they are exported for Harbor."""
     jobs = tmp_path_factory.mktemp("jobs")
+    tasks = write_tasks(tmp_path_factory.mktemp("tasks"), image)
     found = {}
     for folder in tasks.iterdir():
         run_bench(folder, jobs)
