@@ -63,12 +63,12 @@ class Engine:
                 hint="start dockerd, and let this user into the group of its socket",
             ) from error
         base = f"unix://{socket}"
-        asked = cls(APIClient(base, version=OLDEST, timeout=seconds))
+        asked = cls(_client(base, OLDEST, seconds))
         try:
             spoken = dialect(await asked.do("version", api_version=False))
         finally:
             asked.close()
-        return cls(APIClient(base, version=spoken, timeout=seconds))
+        return cls(_client(base, spoken, seconds))
 
     @property
     def api(self) -> APIClient:
@@ -163,3 +163,10 @@ class Engine:
         """List `containers` or `images` that have all of these labels."""
         found = await self.do(kind, all=True, filters={"label": list(filters)})
         return cast("list[Mapping[str, Any]]", found)
+
+
+def _client(base: str, version: str, seconds: int) -> APIClient:
+    client = APIClient(base, version=version, timeout=seconds)
+    # No proxy or credential of the environment is for a socket; each call would look for both.
+    client.trust_env = False
+    return client
