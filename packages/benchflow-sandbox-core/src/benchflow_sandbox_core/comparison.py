@@ -82,10 +82,10 @@ class Comparison:
                 was = in_base if before is None else bool(before)
                 told[_change(was=was, is_there=node.info is not None)].append(path)
                 if node.info is not None and stat.S_ISLNK(node.info.st_mode):
-                    links[_shown(path)] = _shown(node.target)
+                    links[as_text(path)] = as_text(node.target)
         # Nothing of them is there any more, and nothing of the base below them.
         told["removed"] += [path for path, before in left.items() if before]
-        shown = {kind: tuple(sorted(map(_shown, paths))) for kind, paths in told.items()}
+        shown = {kind: tuple(sorted(map(as_text, paths))) for kind, paths in told.items()}
         return FileChanges(**shown, links=links)
 
     def _seen(self) -> Iterator[_Seen]:
@@ -212,6 +212,6 @@ def _close(fds: list[int]) -> None:
         os.close(fds.pop())
 
 
-def _shown(path: str) -> str:
+def as_text(path: str) -> str:
     """Return a path as text: bytes of it that are none are escaped."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")

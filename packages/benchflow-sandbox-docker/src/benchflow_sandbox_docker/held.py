@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from benchflow_contracts.compared import FileChanges
-from benchflow_sandbox_core.comparison import MAX_DEPTH
+from benchflow_sandbox_core.comparison import MAX_DEPTH, as_text
 
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
@@ -39,7 +39,7 @@ class Held:
                 continue
             (changed if path in mark else added).append(path)
             if target:
-                links[_shown(path)] = _shown(target)
+                links[as_text(path)] = as_text(target)
         shown = {"added": _all(added), "changed": _all(changed), "removed": _all(left)}
         return FileChanges(**shown, links=links)
 
@@ -82,8 +82,4 @@ def _print(info: os.stat_result, target: str) -> str:
 
 
 def _all(paths: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted(map(_shown, paths)))
-
-
-def _shown(path: str) -> str:
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
+    return tuple(sorted(map(as_text, paths)))
