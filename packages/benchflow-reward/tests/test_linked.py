@@ -1,6 +1,7 @@
 """Files that the tests find through links of the agent's, which have another name there."""
 
 import asyncio
+import subprocess
 
 import pytest
 from benchflow_contracts import ExecResult, FileChanges, RewardError, SandboxSpec
@@ -67,6 +68,33 @@ def test_a_link_behind_a_link_is_followed(provider):
 @pytest.mark.parametrize("real", ["", "/opt/\ufffd", "/opt/\\xff", "/opt/a\nb"])
 def test_a_link_that_leads_nobody_knows_where_is_tampering(provider, real):
     assert graded(provider, {SITE: "/proc/self/cwd"}, [], leads={SITE: real})["grade"] == "tampered"
+
+
+def test_a_shell_says_where_links_to_directories_lead(provider, tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "pytest.py").write_text("")
+    targets = {"-packages": "own", "by-link": "-packages", "file": "own/pytest.py", "away": "gone"}
+    targets["here"] = "/proc/self/cwd"
+    for name, target in targets.items():
+        (tmp_path / name).symlink_to(target)
+    links = {str(tmp_path / name): target for name, target in targets.items()}
+
+    def shell(call):
+        done = subprocess.run(call.cmd, cwd=call.cwd, capture_output=True, text=True, check=False)
+        return ExecResult(
+            exit_code=done.returncode, stdout=done.stdout, stderr=done.stderr, duration_sec=0
+        )
+
+    async def main():
+        box = await provider.create(SandboxSpec())
+        box.on("/bin/sh -c for l in", shell)
+        rules = Steering.of(b"true", ["/app"], PATH, pinned=False, image=IMAGE)
+        known = dict.fromkeys([*links, str(tmp_path / "own" / "pytest.py")], "added")
+        return await linked.seen_through_links(box, known, links, rules)
+
+    names, dark = asyncio.run(main())
+    assert names == {f"{tmp_path}/{each}/pytest.py": "added" for each in ("-packages", "by-link")}
+    assert dark == {str(tmp_path / "here")}
 
 
 def test_links_that_lead_into_each_other_end(provider):
