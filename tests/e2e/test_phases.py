@@ -6,6 +6,7 @@ from typing import Any
 
 import docker
 import pytest
+from watching import until
 
 ECHO = """
 import socketserver
@@ -15,7 +16,9 @@ class Echo(socketserver.StreamRequestHandler):
         for line in self.rfile:
             self.wfile.write(line)
 
-socketserver.ThreadingTCPServer(("", 8000), Echo).serve_forever()
+server = socketserver.ThreadingTCPServer(("", 8000), Echo)
+print("up", flush=True)
+server.serve_forever()
 """
 HOLD = """
 import socket, sys, time
@@ -78,6 +81,7 @@ def host(image: str) -> Iterator[str]:
     client = docker.from_env()
     server = client.containers.run(image, ["python3", "-c", ECHO], detach=True)
     try:
+        until("the server", server.logs)
         server.reload()
         yield server.attrs["NetworkSettings"]["Networks"]["bridge"]["IPAddress"]
     finally:

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import tarfile
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -153,7 +154,8 @@ def test_credentials_are_those_of_dockers_own_client(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    name = push(engine, "closed", "secret")[0].replace(str(OPEN), str(CLOSED))
+    # Of this try alone: the engine has no image of an earlier one.
+    name = push(engine, f"closed-{uuid.uuid4().hex}", "secret")[0].replace(str(OPEN), str(CLOSED))
     host, config = f"127.0.0.1:{CLOSED}", tmp_path / "config/config.json"
     (tmp_path / "Dockerfile").write_text(f"FROM {name}\nLABEL is=built\n")
     recipe = ImageRecipe(context=tmp_path, timeout_sec=60)

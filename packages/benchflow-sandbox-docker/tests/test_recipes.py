@@ -30,6 +30,13 @@ asyncio.run(main())
 """
 
 
+async def until(condition):
+    """Wait for what the engine does in its own time, and tells nobody."""
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - there is no event
+            await asyncio.sleep(0.05)
+
+
 def commands():
     """What runs on this host."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -177,7 +184,7 @@ def test_a_build_ends_with_its_time_or_its_caller_and_leaves_nothing(
     with_provider, recipe, api, flag
 ):
     word = uuid.uuid4().hex
-    late = recipe(f"RUN{flag} echo begun; sleep 1001; : {word}\n", timeout_sec=3)
+    made = recipe(f"RUN{flag} echo begun; sleep 1001; : {word}\n")
 
     def runs():
         return any(word.encode() in command for command in commands())
@@ -185,23 +192,24 @@ def test_a_build_ends_with_its_time_or_its_caller_and_leaves_nothing(
     def containers():
         return [each for each in api.containers(all=True) if word in each["Command"]]
 
-    async def until(condition):
-        async with asyncio.timeout(30):
-            while not condition():  # noqa: ASYNC110 - the engine tells of nothing
-                await asyncio.sleep(0.05)
+    async def late(provider, seconds):
+        given = made.model_copy(update={"timeout_sec": seconds})
+        with pytest.raises(SandboxTimeoutError, match=f"not built in {seconds} s") as caught:
+            await provider.create(SandboxSpec(recipe=given))
+        return caught.value
 
     async def check(provider):
-        with pytest.raises(SandboxTimeoutError, match="not built in 3 s") as caught:
-            await provider.create(SandboxSpec(recipe=late))
-        assert caught.value.where == "Dockerfile:3"
-        assert "begun" in str(caught.value)
+        error = await late(provider, 3)
+        if "begun" not in str(error):
+            error = await late(provider, 30)  # the machine is too busy for the first
+        assert error.where == "Dockerfile:3"
+        assert "begun" in str(error)
         await until(lambda: not runs())
-        long = late.model_copy(update={"timeout_sec": 500})
+        long = made.model_copy(update={"timeout_sec": 500})
         async with asyncio.TaskGroup() as group:
             task = group.create_task(provider.create(SandboxSpec(recipe=long)))
             await until(runs)
             task.cancel()
-        # The engine removes them in its own time.
         await until(lambda: not runs() and not containers())
 
     with_provider(check)
@@ -245,7 +253,11 @@ def test_a_dockerfile_of_today_is_built_by_an_engine_of_2020(
     (tmp_path / "file").write_text("given\n")
     made = ImageRecipe(context=tmp_path, timeout_sec=120)
 
+    def documents():
+        return {each["Id"] for each in api.images(name="benchflow-documents", all=True)}
+
     async def check(provider):
+        before = documents()
         box = await provider.create(SandboxSpec(recipe=made, user="root"))
         said = await box.exec(
             "cd /made; cat seen given-* python; echo; cat text; "
@@ -256,7 +268,8 @@ def test_a_dockerfile_of_today_is_built_by_an_engine_of_2020(
             *("seen:0:0:751", "text:7:8:644", "given", "1", "$WHO", "file", "first", "second"),
         )
         assert said.stdout.splitlines() == [*lines], said
-        assert not api.images(name="benchflow-documents", all=True)
+        # Others may build at the same time, or have been killed while they did.
+        await until(lambda: documents() <= before)
 
     with_provider(check)
 
@@ -418,8 +431,6 @@ def test_a_build_that_leaves_the_host_too_little_is_ended(
             await provider.create(SandboxSpec(recipe=made))
         assert caught.value.where == "Dockerfile:3"
         assert "begun" in str(caught.value)
-        async with asyncio.timeout(30):
-            while any(word.encode() in each for each in commands()):  # noqa: ASYNC110 - as above
-                await asyncio.sleep(0.05)
+        await until(lambda: not any(word.encode() in each for each in commands()))
 
     with_provider(check)

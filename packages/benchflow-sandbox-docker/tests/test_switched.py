@@ -5,8 +5,9 @@ import pytest
 from benchflow_contracts import ServiceSpec
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_docker.services import networks
+from watching import until
 
-SERVE = ("python3", "-m", "http.server", "8000", "--directory", "/srv")
+SERVE = ("python3", "-u", "-m", "http.server", "8000", "--directory", "/srv")
 LOOK = """
 import socket, sys
 for host in sys.argv[1:]:
@@ -21,6 +22,7 @@ RESOLVER = """
 import socket
 asked = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 asked.bind(("", 53))
+print("up", flush=True)
 while True:
     query, who = asked.recvfrom(512)
     answer = bytes.fromhex("c00c000100010000003c00040a010203")
@@ -32,11 +34,12 @@ while True:
 
 @pytest.fixture
 def outside(image):
-    """Run a program in a container of somebody else's on the engine's bridge."""
+    """Run a server in a container of somebody else's on the engine's bridge."""
     client, made = docker.from_env(), []
 
     def run(*command):
         made.append(client.containers.run(image, list(command), detach=True))
+        until("what it says when it is up", made[-1].logs)
         made[-1].reload()
         return made[-1], made[-1].attrs["NetworkSettings"]["Networks"]["bridge"]["IPAddress"]
 
@@ -60,8 +63,8 @@ def test_services_stay_in_reach_while_the_public_comes_and_goes(with_provider, i
         async def reached():
             return (await box.exec(["python3", "-I", "-c", LOOK, "db", address])).stdout.split()
 
-        until = "until python3 -c 'import socket as s; s.create_connection((\"db\", 8000))'"
-        assert (await box.exec(f"{until} 2>/dev/null; do sleep 0.1; done", timeout=30)).ok
+        waiting = "until python3 -c 'import socket as s; s.create_connection((\"db\", 8000))'"
+        assert (await box.exec(f"{waiting} 2>/dev/null; do sleep 0.1; done", timeout=30)).ok
         assert await reached() == ["db", address]
         await box.switch_network("none")
         assert await reached() == ["db"]
@@ -85,7 +88,7 @@ def test_no_name_is_asked_outside_while_nothing_there_is_reached(
         box = await provider.create(beside(image, network="none"))
         ask = ["python3", "-I", "-c", NAME]
         assert not (await box.exec(ask)).ok
-        assert resolver.logs() == b""
+        assert resolver.logs() == b"up\n"
         await box.switch_network("public")
         assert (await box.exec(ask)).stdout == "10.1.2.3\n"
         await box.switch_network("none")

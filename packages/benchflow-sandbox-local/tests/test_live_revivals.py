@@ -223,9 +223,11 @@ def test_a_runner_that_is_killed_while_a_box_comes_back_leaves_nothing(broken, s
     members = Path(groups[0], "cgroup.procs")
 
     def names():
-        return [
-            Path(f"/proc/{pid}/comm").read_text().strip() for pid in members.read_text().split()
-        ]
+        found = []
+        for pid in members.read_text().split():
+            with suppress(OSError):  # it has just ended
+                found.append(Path(f"/proc/{pid}/comm").read_text().strip())
+        return found
 
     deadline = time.monotonic() + 60
     while "sleep" not in names():
