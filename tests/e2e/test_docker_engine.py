@@ -186,6 +186,45 @@ def test_rollouts_whose_engine_restarts_run_again_and_count_once(
     assert engine.holds() == before
 
 
+@pytest.mark.parametrize(("isolation", "how"), [("hermetic", "box"), ("twin", "engine")])
+def test_a_grading_that_is_killed_from_outside_runs_again_and_counts_once(
+    isolation: str,
+    how: str,
+    engine: OwnEngine,
+    runner: Callable[..., Any],
+    bench: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    before = engine.holds()
+    bench("tasks", "init", tmp_path / "tasks/one")
+    test = tmp_path / "tasks/one/tests/test.sh"
+    test.write_text(test.read_text().replace("reward=0", f"sleep {MARK}\nreward=0"))
+    create = ("eval", "create", "--tasks-dir", "tasks", "--agent", "oracle", "--job-name", "job")
+    job = runner(*create, "--isolation", isolation, *DOCKER)
+    until("the tests", lambda: len(sleepers(MARK)) == 1)
+    first = sleepers(MARK)
+    if how == "box":
+        label = "benchflow.labels.benchflow.purpose=grading"
+        [grading] = engine.api.containers(filters={"label": label})
+        engine.api.kill(grading["Id"])
+    else:
+        engine.kill()
+        engine.start()
+    until("the tests again", lambda: len(set(sleepers(MARK)) - set(first)) == 1)
+    for pid in sleepers(MARK):
+        os.kill(pid, signal.SIGTERM)
+    said(job)
+    [result] = map(json.loads, (tmp_path / "jobs/job/results.jsonl").read_text().splitlines())
+    assert (result["reward"], result["grading"]) == (1, isolation)
+    tries = [json.loads(p.read_text()) for p in tmp_path.glob("jobs/job/*/result.json")]
+    [failed] = [each for each in tries if each["rollout_id"] != result["rollout_id"]]
+    assert failed["reward"] is None
+    error = failed["error"]
+    assert (error["boundary"], error["type"]) == ("reward", "RewardError"), error
+    assert error["retryable"], error
+    assert engine.holds() == before
+
+
 MANY = """
 import asyncio, gc, json, os, sys, threading
 from pathlib import Path

@@ -7,6 +7,7 @@ from benchflow_contracts import (
     AgentTimeoutError,
     RewardError,
     Role,
+    SandboxError,
     Scene,
     VerifyResult,
 )
@@ -134,6 +135,22 @@ def test_no_fault_of_a_reward_becomes_a_number(rig, verdict):
     assert leaf.results["reward"].error
     assert leaf.results["side"].reward == 0.5
     assert tree.status == "completed"
+
+
+@pytest.mark.parametrize(
+    ("fault", "passes"),
+    [
+        (RewardError("the grading box was killed", retryable=True), True),
+        (SandboxError("killed", retryable=True), True),
+        (RewardError("broken"), False),
+        (ZeroDivisionError("oops"), False),
+    ],
+)
+def test_a_verdict_says_whether_the_fault_that_left_it_without_a_score_passes(rig, fault, passes):
+    rig.rewards = [FakeReward(fail_on={"score": fault})]
+    verdict = rig.run().leaves[0].results["reward"]
+    assert (verdict.reward, verdict.error_type) == (None, type(fault).__name__)
+    assert verdict.retryable is passes
 
 
 def test_a_reward_that_hangs_is_unscored_at_the_verify_deadline(rig):

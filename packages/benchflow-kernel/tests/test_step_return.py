@@ -92,7 +92,7 @@ def test_in_our_own_protocol_the_rewards_are_meant_and_items_beside_them(values)
 )
 def test_no_fault_becomes_a_number(values, strategy):
     verdicts = [
-        VerifyResult.unscored("it broke", error_type="VerifierTimeoutError")
+        VerifyResult.unscored("it broke", error_type="RewardError", retryable=True)
         if value is None
         else VerifyResult(reward=value)
         for value in values
@@ -100,7 +100,7 @@ def test_no_fault_becomes_a_number(values, strategy):
     result = step_return(task_of(len(values), strategy), leaf_of(verdicts))
     assert result.reward is None
     assert result.error == f"step 's{values.index(None)}' has no verdict: it broke"
-    assert result.error_type == "VerifierTimeoutError"
+    assert (result.error_type, result.retryable) == ("RewardError", True)
     assert [one["reward"] for one in result.meta["steps"]] == values
 
 

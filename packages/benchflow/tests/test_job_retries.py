@@ -12,15 +12,24 @@ from benchflow.job.hold import held, new_directory
 from benchflow.job.report import all_records
 from benchflow.job.runner import run_job
 from benchflow.options import RunOptions
+from benchflow.records import RolloutRecord
 from benchflow.scaffold import write_task
 from benchflow_contracts import (
+    ExecResult,
+    NodeError,
+    NodeFailed,
+    NodeScored,
+    RolloutFinished,
+    RolloutStarted,
     SandboxCapabilities,
     SandboxError,
     SandboxUnsupportedError,
     StoreError,
     UsageError,
+    VerifyResult,
 )
-from benchflow_contracts.testing.fakes import FakeSandboxProvider
+from benchflow_contracts.testing.fakes import FakeCall, FakeSandboxProvider
+from benchflow_kernel import fold, load_task
 
 
 class Restarting(FakeSandboxProvider):
@@ -36,6 +45,29 @@ class Restarting(FakeSandboxProvider):
         if self.errors:
             raise self.errors.pop(0)
         return await super().create(*args, **options)
+
+
+class FailsToGrade(Restarting):
+    """Fails to create the sandbox of a grading until `errors` are used up. Its tests earn 1."""
+
+    def __init__(self, *errors: SandboxError) -> None:
+        super().__init__(*errors)
+        self.graded = 0
+        self.on(
+            "/bin/sh -c set -eu",
+            lambda call: ExecResult(exit_code=0, stdout="", stderr="", duration_sec=0),
+        )
+        self.on("/bin/sh -c [ ! -x /bin/bash ]", self._earn)
+
+    def _earn(self, call: FakeCall) -> ExecResult:
+        call.sandbox.files.put("/logs/verifier/reward.txt", "1")
+        return ExecResult(exit_code=0, stdout="", stderr="", duration_sec=0)
+
+    async def create(self, *args: Any, **options: Any) -> Any:
+        if options["labels"].get("benchflow.purpose") == "grading":
+            self.graded += 1
+            return await super().create(*args, **options)
+        return await FakeSandboxProvider.create(self, *args, **options)
 
 
 @pytest.fixture
@@ -77,6 +109,49 @@ def test_what_passes_is_tried_again_and_is_one_result(run: Any, tmp_path: Path) 
     assert {each["benchflow.job"] for each in provider.labels} == {"job"}
     assert len({each["benchflow.epoch"] for each in provider.labels}) == 1
     assert len({each["benchflow.rollout"] for each in provider.labels}) == 3
+
+
+def test_a_grading_that_broke_in_a_way_that_passes_is_tried_again(run: Any, tmp_path: Path) -> None:
+    provider = FailsToGrade(GONE)
+    report = run(provider)
+    assert provider.graded == 2
+    assert [each.reward for each in report.records] == [1]
+    first, last = sorted(all_records(tmp_path / "job"), key=lambda each: each.finished_at)
+    assert report.records == (last,)
+    assert first.reward is None
+    assert first.error is not None
+    failed = (first.error.boundary, first.error.type, first.error.retryable)
+    assert failed == ("reward", "RewardError", True)
+
+
+@pytest.mark.parametrize(
+    ("error", "changes", "tries"),
+    [(SandboxUnsupportedError("never"), {}, 1), (GONE, {"retries": 1}, 2)],
+)
+def test_a_grading_that_goes_on_breaking_is_unscored(
+    run: Any, error: SandboxError, changes: dict[str, int], tries: int
+) -> None:
+    provider = FailsToGrade(*[error] * 9)
+    report = run(provider, **changes)
+    assert (provider.graded, report.scored, report.errors) == (tries, 0, {"reward": 1})
+
+
+@pytest.mark.parametrize("passes", [True, False])
+def test_an_agent_that_was_late_does_not_hide_that_its_grading_may_be_tried_again(
+    tmp_path: Path, passes: bool
+) -> None:
+    late = NodeError(boundary="agent", type="AgentTimeoutError", message="late", retryable=True)
+    broke = VerifyResult.unscored("killed", error_type="RewardError", retryable=passes)
+    events = [
+        RolloutStarted(seq=0, ts=1, rollout_id="r", task_id="t", root="n0", meta={}),
+        NodeFailed(seq=1, ts=2, node="n0", error=late),
+        NodeScored(seq=2, ts=3, node="n0", name="reward", result=broke),
+        RolloutFinished(seq=3, ts=4, status="completed"),
+    ]
+    write_task(tmp_path / "task")
+    record = RolloutRecord.of(fold(events), load_task(tmp_path / "task"), RunOptions())
+    assert record.error is not None
+    assert record.error.boundary == ("reward" if passes else "agent")
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,10 @@ class ReadinessError(EnvironmentError_):
 
 
 class RewardError(BenchFlowError):
-    """Scoring failed. The node stays unscored; no fault yields a reward."""
+    """Scoring failed. The node stays unscored; no fault yields a reward.
+
+    `retryable` when a sandbox failed in a way that passes: the whole rollout may be run again.
+    """
 
     boundary = "reward"
     default_hint = "read verifier/test-stdout.txt of the rollout"

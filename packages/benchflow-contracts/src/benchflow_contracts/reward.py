@@ -52,6 +52,9 @@ class VerifyResult(Model):
     error: str | None = None
     error_type: str | None = None
     """The name of the error's type, such as `RewardFileEmptyError`, when it has one."""
+    retryable: bool = False
+    """Of no score: whether the same rollout may come to one when it is run again, since what
+    failed passes. Such is a grading box that was killed from outside."""
     meta: Mapping[str, Any] = {}
 
     @property
@@ -81,10 +84,17 @@ class VerifyResult(Model):
 
     @classmethod
     def unscored(
-        cls, error: str, *, grading: Grading = "host", error_type: str | None = None
+        cls,
+        error: str,
+        *,
+        grading: Grading = "host",
+        error_type: str | None = None,
+        retryable: bool = False,
     ) -> "VerifyResult":
         """Return a result that says why there is no reward."""
-        return cls(reward=None, error=error, error_type=error_type, grading=grading)
+        return cls(
+            reward=None, error=error, error_type=error_type, retryable=retryable, grading=grading
+        )
 
 
 class Reward(Protocol):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from benchflow_contracts import (
+    BenchFlowError,
     NodeScored,
     NodeState,
     Reward,
@@ -129,7 +130,8 @@ async def _score(reward: Reward, node: RolloutNode, deadline: float) -> VerifyRe
         if scope.expired():
             return VerifyResult.unscored(f"reward {reward.name!r} ran over the verify deadline")
         kind = type(error).__name__
-        return VerifyResult.unscored(f"{kind}: {error}", error_type=kind)
+        passes = isinstance(error, BenchFlowError) and error.retryable
+        return VerifyResult.unscored(f"{kind}: {error}", error_type=kind, retryable=passes)
     if not isinstance(result, VerifyResult):
         return VerifyResult.unscored(f"reward {reward.name!r} returned {type(result).__name__}")
     return result

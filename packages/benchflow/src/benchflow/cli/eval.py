@@ -52,7 +52,7 @@ async def create(
         job_name: The directory below --jobs-dir; a time stamp by default.
         n: Rollouts per task.
         concurrency: Rollouts that run at once.
-        retries: More tries of a rollout whose sandbox failed in a way that passes.
+        retries: More tries of a rollout whose sandbox or grading failed in a way that passes.
         include: Only tasks whose id matches one of these globs.
         exclude: None of these.
         max_tasks: Only the first so many of those that can be run here.

@@ -25,7 +25,7 @@ class JobOptions(Model):
     concurrency: int = Field(default=4, ge=1)
     retries: int = Field(default=2, ge=0, le=3)
     """More tries of a rollout whose sandbox failed in a way that passes, such as an engine that
-    was restarted. The evidence of each try is kept; the last one counts."""
+    was restarted, in its run or its grading. The evidence of each try is kept; the last counts."""
     include: tuple[str, ...] = ()
     """Globs over task ids; empty takes all."""
     exclude: tuple[str, ...] = ()

@@ -49,9 +49,9 @@ async def run_job(options: JobOptions, *, listener: JobListener | None = None) -
 
     A job directory that exists is resumed: slots that were scored are kept, the
     others run again beside the evidence of their failure, and so does at once one whose
-    sandbox failed in a way that passes, `options.retries` times. One bad rollout never
-    ends the job, and neither does a task that cannot be run here: the report names it with
-    its reasons. On cancellation the running rollouts are torn down,
+    sandbox, or the one that graded it, failed in a way that passes, `options.retries` times.
+    One bad rollout never ends the job, and neither does a task that cannot be run here: the
+    report names it with its reasons. On cancellation the running rollouts are torn down,
     the summary of what is finished is written, and the cancellation goes on.
 
     Raises:
@@ -84,6 +84,17 @@ async def _run_held(
     finally:
         report = write_report(directory, [slot.id for slot in slots], planned.refused)
     return report
+
+
+def _passes(record: RolloutRecord) -> bool:
+    """Whether a rollout without a score may come to one at the next try.
+
+    What an agent or its model did is theirs, whether or not it passes.
+    """
+    error = record.error
+    if record.final or error is None or not error.retryable:
+        return False
+    return error.boundary in {"sandbox", "reward"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +130,7 @@ class _Job:
             receive = self.listener.started(slot) if self.listener is not None else None
             record = await self._try(slot, receive)
             self.tried[slot.id] += 1
-            error = record.error
-            passing = error is not None and error.boundary == "sandbox" and error.retryable
-            pause = next(pauses, None) if passing and not record.final else None
+            pause = next(pauses, None) if _passes(record) else None
             if pause is None:
                 return record
             await asyncio.sleep(pause)

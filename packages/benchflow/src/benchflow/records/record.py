@@ -154,12 +154,11 @@ def _verifier_images(tree: RolloutTree) -> dict[str, str]:
 
 def _first_error(tree: RolloutTree) -> NodeError | None:
     failed = tree.error or next((node.error for node in tree.nodes if node.error), None)
-    if failed is not None:
-        return failed
     verdicts = (leaf.results.get("reward") for leaf in tree.leaves)
     counted = (verdict.counted() for verdict in verdicts if verdict is not None)
     cause = next((verdict for verdict in counted if verdict.error), None)
-    if cause is None or cause.error is None:
-        return None
+    # A late agent is graded all the same: a grading that broke is then why there is no score.
+    if cause is None or cause.error is None or (failed is not None and not cause.retryable):
+        return failed
     kind = cause.error_type or "RewardError"
-    return NodeError(boundary="reward", type=kind, message=cause.error)
+    return NodeError(boundary="reward", type=kind, message=cause.error, retryable=cause.retryable)
