@@ -307,17 +307,18 @@ def test_a_rootless_engine_that_holds_nothing_still_says_so_and_compares_nothing
         asyncio.run(main())
 
 
+# It is asked for its number as soon as its first process has answered.
+@pytest.mark.parametrize("call", ["start", "json"])
 def test_a_container_that_is_killed_while_it_is_made_ready_may_be_made_again(
-    api, image, tmp_path, monkeypatch
+    api, image, tmp_path, monkeypatch, call
 ):
     def answer(handler):
         asked = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
         status, body = forward(api, handler, asked)
-        # It is asked for its number as soon as its first process has answered.
-        if re.search(r"/containers/benchflow-d-[0-9a-f]+/json$", handler.path):
-            killed.append(body["Id"])
-            if body["State"]["Running"]:
-                api.kill(body["Id"])
+        found = re.search(rf"/containers/(benchflow-d-[0-9a-f]+)/{call}$", handler.path)
+        if found and not killed:
+            killed.append(api.inspect_container(found[1])["Id"])
+            api.kill(killed[0])
         reply(handler, status, body)
 
     killed = []

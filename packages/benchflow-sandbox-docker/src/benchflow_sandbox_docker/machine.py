@@ -3,9 +3,10 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, cast
 
 from benchflow_contracts.errors import SandboxError, SandboxLimitError
 from benchflow_sandbox_core.guest.calls import GuestCalls
@@ -16,9 +17,11 @@ from .accounts import AccountBook
 from .engine import Engine, GoneError
 from .meter import MemoryMeter
 
-_START_SECONDS = 60.0
+_START_SECONDS = 60
 _END_SECONDS = 30
-_KILLED = {128 + signal.SIGKILL, 128 + signal.SIGTERM}
+_UNSEEN = 255
+"""What the engine says of a container that ended while it did not look: it was killed itself."""
+_KILLED = {128 + signal.SIGKILL, 128 + signal.SIGTERM, _UNSEEN}
 Knocked = Callable[[int, int], None]
 
 
@@ -60,21 +63,35 @@ class DockerMachine:
         return machine
 
     async def _meet(self) -> None:
+        answer = asyncio.ensure_future(self._calls.ping())
         try:
-            async with asyncio.timeout(_START_SECONDS):
-                await self._calls.ping()
-        except (InitError, TimeoutError) as error:
-            state = (await self.engine.do("inspect_container", self.container))["State"]
-            raise SandboxError(
-                f"the container {self.container!r} does not answer: {state['Status']} with "
-                f"exit code {state['ExitCode']} {state['Error']}",
-                hint="the engine must see this host's files: is it remote, or in a machine of "
-                "its own?",
-            ) from error
+            for _ in range(_START_SECONDS):
+                await asyncio.wait({answer}, timeout=1)
+                state = await self._state()
+                if answer.done() or not state["Running"]:
+                    break
+            if not answer.done():
+                raise self._silent(state)
+            await answer
+        except InitError as error:
+            raise self._silent(state) from error
+        finally:
+            answer.cancel()
         # From now on the end of the pipes is the death of the container.
         self._calls.met()
-        state = (await self.engine.do("inspect_container", self.container))["State"]
         self.meter = MemoryMeter(state["Pid"])
+
+    def _silent(self, state: Mapping[str, Any]) -> SandboxError:
+        return SandboxError(
+            f"the container {self.container!r} does not answer: {state['Status']} with "
+            f"exit code {state['ExitCode']} {state['Error']}",
+            hint="the engine must see this host's files: is it remote, or in a machine of its own?",
+            retryable=state["ExitCode"] in _KILLED and not state["OOMKilled"],
+        )
+
+    async def _state(self) -> Mapping[str, Any]:
+        told = await self.engine.do("inspect_container", self.container)
+        return cast("Mapping[str, Any]", told["State"])
 
     def _knock(self, door: int, which: int) -> None:
         self.knocked(door, which)
@@ -116,7 +133,7 @@ class DockerMachine:
         """
         try:
             await self.engine.do("wait", self.container, timeout=_END_SECONDS)
-            state = (await self.engine.do("inspect_container", self.container))["State"]
+            state = await self._state()
         except GoneError:
             return SandboxError("somebody removed the container", retryable=True)
         except SandboxError as error:
