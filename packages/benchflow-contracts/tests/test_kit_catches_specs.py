@@ -1,12 +1,15 @@
 """The kit can fail: a provider that takes a part of a spec lightly fails the check of it."""
 
 import asyncio
+from hashlib import sha256
 
 import pytest
 from benchflow_contracts import SandboxSpec
 from benchflow_contracts.testing import check_sandbox
 from benchflow_contracts.testing import sandbox_subject as subject_module
 from benchflow_contracts.testing.fakes import FakeSandbox, FakeSandboxProvider
+
+DIGEST = f"sha256:{'0' * 64}"
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +70,19 @@ class StartsAsTheAgent(FakeSandbox):
         return super()._call(cmd, None if cwd == "/" else user, cwd, env, **rest)
 
 
+def names(**told):
+    class Names(FakeSandbox):
+        image_digests = told
+
+    return Names
+
+
+class NamesEachOneOtherwise(FakeSandbox):
+    @property
+    def image_digests(self):
+        return {"main": f"sha256:{sha256(self.id.encode()).hexdigest()}"}
+
+
 class Drops(FakeSandboxProvider):
     """Does without what it does not have."""
 
@@ -92,6 +108,10 @@ def provider_of(sandbox_type):
         (provider_of(StartsNothing), "an_entrypoint_runs_once_from_the_start"),
         (provider_of(StartsTwice), "an_entrypoint_runs_once_from_the_start"),
         (provider_of(StartsAsTheAgent), "an_entrypoint_runs_once_from_the_start"),
+        (provider_of(names(main="python:3.12")), "the_same_spec_is_told_by_the_same_digest"),
+        (provider_of(names(main="x@sha256:12")), "the_same_spec_is_told_by_the_same_digest"),
+        (provider_of(names(other=DIGEST)), "the_same_spec_is_told_by_the_same_digest"),
+        (provider_of(NamesEachOneOtherwise), "the_same_spec_is_told_by_the_same_digest"),
         (Drops, "a_recipe_is_refused_where_nothing_builds"),
         (Drops, "services_are_refused_where_there_are_none"),
         (Drops, "allowed_hosts_mean_nothing_elsewhere"),

@@ -34,6 +34,7 @@ from benchflow_contracts.testing import (
 )
 from benchflow_contracts.testing.checks.carry_checks import CARRY_CHECKS
 from benchflow_contracts.testing.checks.live_checks import LIVE_CHECKS
+from benchflow_contracts.testing.checks.pinned_checks import PINNED_CHECKS
 from benchflow_contracts.testing.checks.recipe_checks import RECIPE_CHECKS
 from benchflow_contracts.testing.checks.saved_checks import SAVED_CHECKS
 from benchflow_contracts.testing.checks.service_checks import SERVICE_CHECKS
@@ -57,6 +58,7 @@ from benchflow_contracts.testing.fakes import (
 # What a fake cannot do, and its capabilities say so or its world has no program for it.
 HONEST_SKIPS = {
     *(str(check) for check in RECIPE_CHECKS if "nothing_builds" not in check.name),
+    *(str(check) for check in PINNED_CHECKS if "same_spec" not in check.name),
     *(str(check) for check in SERVICE_CHECKS if "there_are_none" not in check.name),
     "an_allowed_host_is_reached_and_no_other",
     "loopback_works_in_every_network",

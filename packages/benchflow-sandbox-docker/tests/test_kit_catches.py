@@ -74,6 +74,10 @@ def without_caps(box):
     box.service_download = service_download
 
 
+def names_itself_alone(box):
+    box._images = {"main": box.image_digests["main"]}
+
+
 def lives_on(box):
     async def teardown():
         return
@@ -91,6 +95,7 @@ def lives_on(box):
         ("a_service_that_is_never_healthy_is_named", waits_for_a_start, nothing),
         ("a_command_in_a_service_tells_its_exit_code", nothing, always_well),
         ("files_of_a_service_are_copied_out", nothing, without_caps),
+        ("a_service_is_told_by_its_image", nothing, names_itself_alone),
         ("services_end_with_their_sandbox", nothing, lives_on),
         ("a_public_network_leads_out", lambda _: {"network": "none"}, nothing),
     ],

@@ -33,6 +33,16 @@ def builds_anew(spec, _image):
     return {}
 
 
+def builds_one_thing(spec, _image):
+    (spec.recipe.context / "text").write_text("any")
+    return {}
+
+
+def builds_another_thing(spec, _image):
+    (spec.recipe.context / "text").write_text(uuid4().hex)
+    return {}
+
+
 def forgets_children(_spec, image):
     return {} if image is None else {"entrypoint": None}
 
@@ -55,6 +65,8 @@ ROOTS = ("/srv/kit/entry", "sh", "-c", "sleep infinity")
         ("a_recipe_makes_what_its_dockerfile_says", always(user="agent")),
         ("a_recipe_makes_what_its_dockerfile_says", always(env={"GREETING": "bye"})),
         ("the_same_bytes_are_built_once", builds_anew),
+        ("other_bytes_are_told_by_another_digest", builds_one_thing),
+        ("other_bytes_are_told_by_another_digest", builds_another_thing),
         ("a_build_that_fails_is_an_error", always(recipe=None, image=BASE)),
         ("a_recipe_beside_an_image_is_refused", always(image=None)),
         ("an_image_that_is_nowhere_is_an_error", always(image=None)),

@@ -14,6 +14,7 @@ from .checks.freeze_checks import FREEZE_CHECKS
 from .checks.life_checks import LIFE_CHECKS
 from .checks.live_checks import LIVE_CHECKS
 from .checks.network_checks import NETWORK_CHECKS
+from .checks.pinned_checks import PINNED_CHECKS
 from .checks.recipe_checks import RECIPE_CHECKS
 from .checks.saved_checks import SAVED_CHECKS
 from .checks.service_checks import SERVICE_CHECKS
@@ -39,6 +40,7 @@ def sandbox_checks() -> list[SandboxCheck]:
         *SAVED_CHECKS,
         *SPEC_CHECKS,
         *RECIPE_CHECKS,
+        *PINNED_CHECKS,
         *NETWORK_CHECKS,
         *SERVICE_CHECKS,
         *LIFE_CHECKS,

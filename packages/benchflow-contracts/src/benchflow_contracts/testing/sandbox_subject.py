@@ -187,6 +187,16 @@ def lacks_base(subject: SandboxSubject) -> str | None:
     return None if subject.base else "no base: name an image with a shell and python3 to test with"
 
 
+def lacks_builds(subject: SandboxSubject) -> str | None:
+    """Say that nothing is built, or upon nothing, when so."""
+    return lacks_base(subject) if subject.capabilities.builds else "capabilities: no builds"
+
+
+def lacks_services(subject: SandboxSubject) -> str | None:
+    """Say that there are no services, or nothing to run in them, when so."""
+    return lacks_base(subject) if subject.capabilities.services else "capabilities: no services"
+
+
 def routes(table: str) -> set[str]:
     """Return the devices with a route, of what /proc/net/route says."""
     return {line.split()[0] for line in table.splitlines()[1:] if line.split()}

@@ -10,7 +10,7 @@ from benchflow_contracts.testing.check import CheckSkippedError, expect_equal, e
 from benchflow_contracts.testing.sandbox_subject import (
     SandboxCheck,
     SandboxSubject,
-    lacks_base,
+    lacks_builds,
     lacks_snapshots,
     until,
 )
@@ -26,10 +26,6 @@ ENTRYPOINT ["{_HOME}/entry"]
 """
 _ENTRY = '#!/bin/sh\necho "$GREETING $(id -u) $(pwd) $*" > said.new\nmv said.new said\nexec "$@"\n'
 _OWN = {"image": None, "user": "", "workdir": ""}
-
-
-def _lacks_builds(subject: SandboxSubject) -> str | None:
-    return lacks_base(subject) if subject.capabilities.builds else "capabilities: no builds"
 
 
 def _has_builds(subject: SandboxSubject) -> str | None:
@@ -48,7 +44,7 @@ def _spec(subject: SandboxSubject, context: Path, **more: object) -> SandboxSpec
     return subject.specified(**_OWN, **more, recipe=ImageRecipe(context=context))
 
 
-@promise(_lacks_builds)
+@promise(lacks_builds)
 async def a_recipe_makes_what_its_dockerfile_says(subject: SandboxSubject) -> None:
     """Its files, variables, user and working directory are the sandbox's."""
     async with subject.box(spec=_spec(subject, _context(subject, greeting="good day"))) as box:
@@ -58,7 +54,7 @@ async def a_recipe_makes_what_its_dockerfile_says(subject: SandboxSubject) -> No
         expect_equal(said, f"good day, hello\n{_HOME}\n{_USER}\n", "what the image gives")
 
 
-@promise(_lacks_builds)
+@promise(lacks_builds)
 async def the_same_bytes_are_built_once(subject: SandboxSubject) -> None:
     """Another directory of the same files is the same image; one of others is not."""
 
@@ -73,7 +69,7 @@ async def the_same_bytes_are_built_once(subject: SandboxSubject) -> None:
     expect_equal(changed, (False, True), "whether other bytes give the same image, or their own")
 
 
-@promise(_lacks_builds)
+@promise(lacks_builds)
 async def a_build_that_fails_is_an_error(subject: SandboxSubject) -> None:
     """A step that ends with another code than 0 makes no image and leaves no sandbox."""
     context = _context(subject, greeting="")
@@ -81,7 +77,7 @@ async def a_build_that_fails_is_an_error(subject: SandboxSubject) -> None:
     await _starts_nothing(subject, _spec(subject, context), "a failing build")
 
 
-@promise(_lacks_builds)
+@promise(lacks_builds)
 async def a_recipe_beside_an_image_is_refused(subject: SandboxSubject) -> None:
     """Nobody guesses which of the two was meant."""
     spec = _spec(subject, _context(subject, greeting=""))
@@ -89,7 +85,7 @@ async def a_recipe_beside_an_image_is_refused(subject: SandboxSubject) -> None:
     await expect_error(UsageError, subject.provider.create(both), "an image and a recipe")
 
 
-@promise(_lacks_builds)
+@promise(lacks_builds)
 async def an_image_that_is_nowhere_is_an_error(subject: SandboxSubject) -> None:
     """Nothing stands in for it."""
     search = (str(subject.folder()),)
@@ -97,7 +93,7 @@ async def an_image_that_is_nowhere_is_an_error(subject: SandboxSubject) -> None:
     await _starts_nothing(subject, spec, "an image that is nowhere")
 
 
-@promise(_lacks_builds)
+@promise(lacks_builds)
 async def the_images_entrypoint_runs_as_the_image_says(subject: SandboxSubject) -> None:
     """As its user, in its directory, with its variables and the arguments that do nothing."""
     context = _context(subject, greeting="")
@@ -108,7 +104,7 @@ async def the_images_entrypoint_runs_as_the_image_says(subject: SandboxSubject) 
         expect_equal(found, wanted, "what the entrypoint was given")
 
 
-@promise(_lacks_builds)
+@promise(lacks_builds)
 async def what_is_made_of_a_snapshot_runs_the_images_entrypoint(subject: SandboxSubject) -> None:
     """A child, and the sandbox itself after a `restore`, as from the image."""
     spec = _spec(subject, _context(subject, greeting=""), entrypoint="image")
@@ -124,7 +120,7 @@ async def what_is_made_of_a_snapshot_runs_the_images_entrypoint(subject: Sandbox
                 await _said(child)
 
 
-@promise(_lacks_builds)
+@promise(lacks_builds)
 async def the_images_entrypoint_runs_only_when_asked_for(subject: SandboxSubject) -> None:
     """Without `entrypoint="image"` one that would fail is none of the sandbox's."""
     context = _context(subject, greeting="", entry="#!/bin/sh\ntouch said\nexit 3\n")
@@ -133,7 +129,7 @@ async def the_images_entrypoint_runs_only_when_asked_for(subject: SandboxSubject
         expect_equal(found.exit_code, 1, "whether the entrypoint ran")
 
 
-@promise(_lacks_builds)
+@promise(lacks_builds)
 async def an_entrypoint_of_the_image_that_fails_is_an_error(subject: SandboxSubject) -> None:
     """One that ends at once leaves no sandbox."""
     context = _context(subject, greeting="", entry="#!/bin/sh\nexit 3\n")

@@ -25,7 +25,7 @@ from benchflow_contracts.testing.check import (
 from benchflow_contracts.testing.sandbox_subject import (
     SandboxCheck,
     SandboxSubject,
-    lacks_base,
+    lacks_services,
     until,
 )
 
@@ -42,10 +42,6 @@ with socket.create_server(("", 8000)) as server:
             client.sendall(b"pong")
 """
 _IDLE = "sleep 1000"
-
-
-def _lacks_services(subject: SandboxSubject) -> str | None:
-    return lacks_base(subject) if subject.capabilities.services else "capabilities: no services"
 
 
 def _has_services(subject: SandboxSubject) -> str | None:
@@ -68,7 +64,7 @@ async def _beside(
         yield box, box
 
 
-@promise(_lacks_services)
+@promise(lacks_services)
 async def a_service_is_reached_by_its_name(subject: SandboxSubject) -> None:
     """And by its names in their network; the sandbox is `main` to it."""
     serve = _service(
@@ -89,7 +85,7 @@ async def a_service_is_reached_by_its_name(subject: SandboxSubject) -> None:
         expect_equal(code, 0, "the exit code of who looks for `main`")
 
 
-@promise(_lacks_services)
+@promise(lacks_services)
 async def what_is_needed_is_waited_for(subject: SandboxSubject) -> None:
     """`completed` and `healthy` hold for services and for the sandbox, before its first command."""
     own = {"volumes": {"/data": "shared"}}
@@ -110,13 +106,13 @@ async def what_is_needed_is_waited_for(subject: SandboxSubject) -> None:
         expect_equal(found, "seeded\n/got/ready\n", "what was there at the first command")
 
 
-@promise(_lacks_services)
+@promise(lacks_services)
 async def a_service_that_fails_is_named(subject: SandboxSubject) -> None:
     """The sandbox does not start, and nothing of it is left."""
     await _starts_nothing(subject, _service(subject, "broken", "exit 7"), needs="completed")
 
 
-@promise(_lacks_services)
+@promise(lacks_services)
 async def a_service_that_is_never_healthy_is_named(subject: SandboxSubject) -> None:
     """What waits for it does not start, and nothing of it is left."""
     health = ServiceHealth(test=("CMD", "false"), interval_sec=0.1, retries=1)
@@ -136,7 +132,7 @@ async def _starts_nothing(
     expect_equal(left, list[str](), "the sandboxes that are left")
 
 
-@promise(_lacks_services)
+@promise(lacks_services)
 async def a_command_in_a_service_tells_its_exit_code(subject: SandboxSubject) -> None:
     """As text and as a vector; an unknown service, and a time that ran out, are typed."""
     async with _beside(subject, _service(subject, "one", _IDLE)) as (_, services):
@@ -147,7 +143,7 @@ async def a_command_in_a_service_tells_its_exit_code(subject: SandboxSubject) ->
         await expect_error(SandboxTimeoutError, call, "a command beyond its time")
 
 
-@promise(_lacks_services)
+@promise(lacks_services)
 async def files_of_a_service_are_copied_out(subject: SandboxSubject) -> None:
     """With the caps of `Sandbox.download`, and no link of it is followed."""
     text = f"mkdir -p /k/d; echo 1 > /k/d/f; ln -s /etc/passwd /k/link; touch /k/done; {_IDLE}"
@@ -165,7 +161,7 @@ async def files_of_a_service_are_copied_out(subject: SandboxSubject) -> None:
             await expect_error(TransferError, call, f"{remote!r} of a service, of {most} bytes")
 
 
-@promise(_lacks_services)
+@promise(lacks_services)
 async def services_end_with_their_sandbox(subject: SandboxSubject) -> None:
     """And their volumes too: those of the next one are empty."""
     one = _service(subject, "one", _IDLE, volumes={"/data": "shared"})
