@@ -17,7 +17,7 @@ from .accounts import AccountBook
 from .engine import Engine, GoneError
 from .meter import MemoryMeter
 
-_START_SECONDS = 60
+_START_SECONDS = 60.0
 _END_SECONDS = 30
 _UNSEEN = 255
 """What the engine says of a container that ended while it did not look: it was killed itself."""
@@ -63,23 +63,26 @@ class DockerMachine:
         return machine
 
     async def _meet(self) -> None:
-        answer = asyncio.ensure_future(self._calls.ping())
-        try:
-            for _ in range(_START_SECONDS):
-                await asyncio.wait({answer}, timeout=1)
-                state = await self._state()
-                if answer.done() or not state["Running"]:
-                    break
-            if not answer.done():
+        end = asyncio.get_running_loop().time() + _START_SECONDS
+        while True:
+            answers = await self._answers()
+            state = await self._state()
+            if answers:
+                break
+            if not state["Running"] or asyncio.get_running_loop().time() > end:
                 raise self._silent(state)
-            await answer
-        except InitError as error:
-            raise self._silent(state) from error
-        finally:
-            answer.cancel()
         # From now on the end of the pipes is the death of the container.
         self._calls.met()
         self.meter = MemoryMeter(state["Pid"])
+
+    async def _answers(self) -> bool:
+        """Whether the first process answers in a second; one that ended never does."""
+        try:
+            async with asyncio.timeout(1):
+                await self._calls.ping()
+        except (InitError, TimeoutError):
+            return False
+        return True
 
     def _silent(self, state: Mapping[str, Any]) -> SandboxError:
         return SandboxError(
