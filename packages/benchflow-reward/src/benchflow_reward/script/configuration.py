@@ -1,7 +1,8 @@
 """What programs read when they start, beside their commands, libraries and modules."""
 
+import posixpath
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 
@@ -78,12 +79,13 @@ _HOME = (
 )
 
 _RUNS = (
-    rb"(?im)^[^\S\n]*(\[[^\]\n]*\][^\S\n]*)?(fsmonitor|hookspath|external|textconv|command|clean"
-    rb"|smudge|process|driver|templatedir)[^\S\n]*(=[^\S\n]*(?P<value>.*))?$"
+    rb"(?im)(?:^|[\s\]\xbf])(fsmonitor|hookspath|external|textconv|command|clean|smudge|process"
+    rb"|driver|templatedir|program|packobjectshook)[^\S\n]*=[^\S\n]*(?P<value>.*)$"
 )
+"""Keys, after sections on the same line or the mark of UTF-8."""
 _GIT_RUNS, _GIT_INCLUDES = re.compile(_RUNS), re.compile(rb"(?i)\[\s*include")
 _GIT_FILE = re.compile(r"/(\.git/(.+/)?config(\.worktree)?|\.gitconfig|git/config)$")
-_HARMLESS = re.compile(rb'(?i)"?(true|false|git-lfs( .*)?)?"?\s*$')
+_HARMLESS = re.compile(rb'(?i)"?(true|false|git-lfs[\w %-]*)?"?\s*$')
 _CLIENT_HOOKS = words(
     """applypatch-msg commit-msg fsmonitor-watchman post-applypatch post-checkout post-commit
     post-index-change post-merge post-rewrite pre-applypatch pre-commit pre-merge-commit pre-push
@@ -111,9 +113,21 @@ def runs_for_git(name: str, commands: Collection[str]) -> bool:
     return "git" in commands and name in _CLIENT_HOOKS and name not in commands
 
 
-def may_have_git_run(path: str) -> bool:
-    """Whether git reads it for what to run."""
-    return _GIT_FILE.search(path) is not None
+def for_git(path: str, known: Mapping[str, str]) -> Callable[[bytes], bool] | None:
+    """Return what git may read `path`, one of the changes, for; `None` if for nothing to run.
+
+    A repository is any directory with a `HEAD`, to which a file called `.git` leads, too.
+    """
+    directory, name = posixpath.split(path)
+    if name == "commondir":
+        return _leads_elsewhere
+    own = name == "config" and (known[path] == "changed" or f"{directory}/HEAD" in known)
+    return has_git_run if own or _GIT_FILE.search(path) else None
+
+
+def _leads_elsewhere(text: bytes) -> bool:
+    """Whether a repository has its configuration where no worktree has it."""
+    return text.strip() != b"../.."
 
 
 def has_git_run(text: bytes) -> bool:

@@ -172,7 +172,7 @@ async def _cache_made_anew(twin: Sandbox) -> bool:
 
 async def _said(twin: Sandbox, known: Mapping[str, Change], rules: Steering) -> dict[str, Grade]:
     """Grade what decides by what it says; too many are as bad as one that says it."""
-    asked = {path: found for path, change in known.items() if (found := rules.asked(path, change))}
+    asked = {path: found for path in known if (found := rules.asked(path, known))}
     told: dict[str, Grade] = {path: grade for path, (_, grade) in asked.items()}
     for path, (what, _) in list(asked.items())[:_MAX_ASKED]:
         if not await _says(twin, path, what):

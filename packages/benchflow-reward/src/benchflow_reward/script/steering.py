@@ -12,8 +12,7 @@ from typing import Literal
 from .configuration import (
     HOOKS,
     configures_pytest,
-    has_git_run,
-    may_have_git_run,
+    for_git,
     read_at_home,
     read_in_system,
     runs_for_git,
@@ -263,12 +262,14 @@ class Steering:
             return starts or self._of_package(path, change) == "tampered"
         return read_at_home(text[home.end() :], self.words)
 
-    def asked(self, path: str, change: Change) -> tuple[Callable[[bytes], bool], Grade] | None:
-        """Return what a file may say that steers the tests, and how surely; `None` for others."""
-        if change == "removed" or self.expects(path):
+    def asked(
+        self, path: str, known: Mapping[str, Change]
+    ) -> tuple[Callable[[bytes], bool], Grade] | None:
+        """Return what one of the changes may say that steers the tests, and how surely."""
+        if known[path] == "removed" or self.expects(path):
             return None
-        if "git" in self.words and may_have_git_run(path):
-            return has_git_run, "tampered"
+        if "git" in self.words and (runs := for_git(path, known)) is not None:
+            return runs, "tampered"
         if self.collects_here and path.endswith("/pyproject.toml"):
             return configures_pytest, "suspicious"
         return None
