@@ -110,6 +110,12 @@ def test_more_names_than_anybody_looks_at_are_tampering(provider, monkeypatch):
     assert graded(provider, links, [])["grade"] == "tampered"
 
 
+def test_many_links_to_many_files_are_not_multiplied(provider):
+    links = {f"/opt/link{number}": "/srv/own" for number in range(400)}
+    report = graded(provider, links, [f"/srv/own/{number}.py" for number in range(400)])
+    assert {"path": "/opt/link0", "change": "added", "grade": "tampered"} in report["findings"]
+
+
 @pytest.mark.parametrize(
     ("link", "target", "file"),
     [

@@ -116,14 +116,24 @@ async def integrity_report(
     said.update(dict.fromkeys(plugins | dark, "tampered"))
     if known.get(PASSWD) and user in {"root", "0", ""} and await _root_is_root(twin):
         del known[PASSWD]
+    # Off the loop: an agent may have left a million files.
+    return _report(await asyncio.to_thread(_graded, known, changes.links, rules, said))
+
+
+def _graded(
+    known: Mapping[str, Change],
+    links: Mapping[str, str],
+    rules: Steering,
+    said: Mapping[str, Grade],
+) -> list[Finding]:
     found = [
         Finding(path, change, grade)
         for path, change in sorted(known.items())
-        if (grade := _worse(rules.grade(path, change, changes.links), said.get(path)))
+        if (grade := _worse(rules.grade(path, change, links), said.get(path)))
     ]
     # The worst first: only so many are shown.
     found.sort(key=lambda finding: finding.grade != "tampered")
-    return _report(found)
+    return found
 
 
 async def inside_report(

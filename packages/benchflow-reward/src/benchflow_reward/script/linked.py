@@ -44,7 +44,10 @@ async def seen_through_links(
             if not _is_plain(real):
                 dark.add(link)
             elif real not in todo[link]:
-                below = {link + path[len(real.rstrip("/")) :]: path for path in _below(there, real)}
+                found = _below(there, real)
+                if len(names) + len(found) > _MAX_NAMES:
+                    return names, {*dark, *todo}
+                below = {link + path[len(real.rstrip("/")) :]: path for path in found}
                 names |= dict.fromkeys(below, "added")
                 seen = todo[link] | {real}
                 behind |= {name: seen for name, path in below.items() if path in links}

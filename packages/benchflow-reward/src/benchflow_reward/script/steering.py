@@ -231,8 +231,10 @@ class Steering:
         """
         own = any(_below(str(path), place) for place in self.agent_dirs)
         found = (_PYTHONS if own else _INSTALLS).match(str(path))
-        bins = {*self.path_dirs, *(() if change == "added" else self.paths)}
-        return found is not None and f"{found[1]}/bin" in bins
+        if found is None:
+            return False
+        beside = f"{found[1]}/bin"
+        return beside in self.path_dirs or (change != "added" and beside in self.paths)
 
     def _steers_commands(self, path: PurePosixPath, change: Change) -> bool:
         """Whether it is a command of the tests, or what an interpreter reads beside itself."""
@@ -279,8 +281,8 @@ class Steering:
         if not any(_below(path, place) for place in self.agent_dirs) or _USER_SITE.search(path):
             return True
         found, above = _PYTHONS.match(path), {*map(str, PurePosixPath(path).parents[:2])}
-        bins = {*self.path_dirs, *self.paths}
-        is_theirs = found is not None and f"{found[1]}/bin" in bins
+        beside = None if found is None else f"{found[1]}/bin"
+        is_theirs = beside in self.path_dirs or beside in self.paths
         return is_theirs or not above.isdisjoint(self.import_dirs)
 
     def looks_through(self, link: str) -> bool:
