@@ -110,10 +110,11 @@ def test_more_names_than_anybody_looks_at_are_tampering(provider, monkeypatch):
     assert graded(provider, links, [])["grade"] == "tampered"
 
 
-def test_many_links_to_many_files_are_not_multiplied(provider):
-    links = {f"/opt/link{number}": "/srv/own" for number in range(400)}
-    report = graded(provider, links, [f"/srv/own/{number}.py" for number in range(400)])
-    assert {"path": "/opt/link0", "change": "added", "grade": "tampered"} in report["findings"]
+def test_files_are_not_multiplied_by_links_to_them_without_end(provider, monkeypatch):
+    monkeypatch.setattr(linked, "_MAX_NAMES", 50)
+    links = {f"/opt/link{number}": "/srv/own" for number in range(10)}
+    report = graded(provider, links, [f"/srv/own/{number}.py" for number in range(10)])
+    assert {found["path"] for found in report["findings"]} == {*links}
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ from benchflow_contracts.errors import (
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_contracts.service import ServiceSpec
 from benchflow_sandbox_docker import DockerProvider
+from benchflow_sandbox_docker.engine import Engine
+from benchflow_sandbox_docker.late import Late
 
 DOCKER = {"Version": "20.10.24", "ApiVersion": "1.41", "MinAPIVersion": "1.12"}
 IMAGE = {"Id": "i", "Config": {}, "Os": "linux", "Architecture": "amd64", "RootFS": {}}
@@ -128,6 +130,31 @@ def test_a_container_that_was_removed_is_not_removed_again(tmp_path):
     with pytest.raises(SandboxError, match="enough"):
         create(tmp_path, answer)
     assert removed == ["/containers/c"]
+
+
+def test_what_came_late_is_removed_by_two_at_once(tmp_path):
+    answers = [(204, {}), (409, {"message": "is already in progress"}), (404, {"message": "gone"})]
+    both = threading.Barrier(2)
+
+    def answer(handler):
+        status, told = answers.pop(0)
+        if status != 404:
+            both.wait(30)
+        reply(handler, status, told)
+
+    async def main():
+        asked = await Engine.connect(str(tmp_path / "sock"), 30)
+        late = Late(asked)
+        with pytest.raises(SandboxTimeoutError), late.noted("container", "x"):
+            raise SandboxTimeoutError("no answer")
+        async with asyncio.TaskGroup() as group:
+            for _ in range(2):
+                group.create_task(late.remove())
+        asked.close()
+
+    with engine(tmp_path / "sock", answer, DOCKER):
+        asyncio.run(main())
+    assert answers == []
 
 
 def test_an_engine_that_hangs_up_may_be_asked_again(tmp_path):

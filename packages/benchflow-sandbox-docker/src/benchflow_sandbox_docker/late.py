@@ -45,7 +45,8 @@ class Late:
             await self._engine.do(f"remove_{kind}", name)
         elif not await self._engine.remove(name):
             return
-        # A volume of a sandbox that is still there goes with that.
-        for volume in self._volumes.pop((kind, name)):
+        # Another sandbox that ends may have removed it, too. A volume of one that is still there
+        # goes with that.
+        for volume in self._volumes.pop((kind, name), ()):
             with suppress(SandboxError):
                 await self._engine.do("remove_volume", volume)
