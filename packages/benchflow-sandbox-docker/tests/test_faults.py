@@ -101,6 +101,17 @@ def test_a_full_disk_of_the_engine_is_a_limit(tmp_path):
     assert not caught.value.retryable
 
 
+def test_an_image_whose_registry_cannot_be_reached_is_told_with_what_to_do(tmp_path):
+    def answer(handler):
+        pulled = "/images/create" in handler.path
+        reply(handler, 500 if pulled else 404, {"message": "dial tcp: network is unreachable"})
+
+    with pytest.raises(SandboxError, match="network is unreachable") as caught:
+        create(tmp_path, answer)
+    assert "--pull" in caught.value.hint
+    assert caught.value.retryable
+
+
 def test_an_engine_that_does_not_answer_is_given_up(tmp_path):
     over = threading.Event()
     try:

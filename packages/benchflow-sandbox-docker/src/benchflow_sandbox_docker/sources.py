@@ -100,7 +100,8 @@ class Sources:
         except (SandboxLimitError, SandboxTimeoutError):
             raise
         except SandboxError as error:
+            hint = None if error.hint == error.default_hint else error.hint
             raise _AbsentError(
-                f"it cannot be pulled: {error}", hint=error.hint, retryable=error.retryable
+                f"it cannot be pulled: {error}", hint=hint, retryable=error.retryable
             ) from error
         self._pulled.add(name)
