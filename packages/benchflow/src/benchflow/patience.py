@@ -1,16 +1,23 @@
 """More time, or less, than a task gives."""
 
+from typing import Final, TypeVar, cast
+
 from benchflow_contracts import (
     ImageRecipe,
-    ServiceSpec,
+    Model,
     Task,
     TaskAgent,
-    TaskConfig,
     TaskEnvironment,
-    TaskParts,
-    TaskStep,
     TaskVerifier,
 )
+
+_SECONDS: Final[dict[type[Model], str]] = {
+    ImageRecipe: "timeout_sec",
+    TaskAgent: "timeout_sec",
+    TaskEnvironment: "image_timeout_sec",
+    TaskVerifier: "timeout_sec",
+}
+_M = TypeVar("_M", bound=Model)
 
 
 def with_patience(task: Task, factor: float) -> Task:
@@ -18,70 +25,18 @@ def with_patience(task: Task, factor: float) -> Task:
 
     Healthchecks, setup commands and collect hooks keep theirs. The digest stays.
     """
-    if factor == 1:
-        return task
-    update = {
-        "config": _config(task.config, factor),
-        "own_parts": _parts(task.parts, factor),
-        "steps": tuple(_step(step, factor) for step in task.steps),
-    }
-    return task.model_copy(update=update)
+    return task if factor == 1 else _times(task, factor)
 
 
-def _config(config: TaskConfig, factor: float) -> TaskConfig:
-    update = {
-        "agent": _agent(config.agent, factor),
-        "environment": _environment(config.environment, factor),
-        "verifier": _verifier(config.verifier, factor),
-    }
-    return config.model_copy(update=update)
+def _times(part: _M, factor: float) -> _M:
+    seconds = _SECONDS.get(type(part))
 
+    def new(name: str, value: object) -> object:
+        if isinstance(value, Model):
+            return _times(value, factor)
+        if isinstance(value, tuple):
+            return tuple(new("", each) for each in cast("tuple[object, ...]", value))
+        return value * factor if name == seconds and isinstance(value, int | float) else value
 
-def _step(step: TaskStep, factor: float) -> TaskStep:
-    update = {
-        "agent": _agent(step.agent, factor),
-        "verifier": _verifier(step.verifier, factor),
-        "parts": _parts(step.parts, factor),
-    }
-    return step.model_copy(update=update)
-
-
-def _agent(agent: TaskAgent, factor: float) -> TaskAgent:
-    return agent.model_copy(update={"timeout_sec": _times(agent.timeout_sec, factor)})
-
-
-def _environment(environment: TaskEnvironment, factor: float) -> TaskEnvironment:
-    seconds = _times(environment.image_timeout_sec, factor)
-    return environment.model_copy(update={"image_timeout_sec": seconds})
-
-
-def _verifier(verifier: TaskVerifier, factor: float) -> TaskVerifier:
-    box = verifier.environment
-    update = {
-        "timeout_sec": verifier.timeout_sec * factor,
-        "environment": None if box is None else _environment(box, factor),
-    }
-    return verifier.model_copy(update=update)
-
-
-def _parts(parts: TaskParts, factor: float) -> TaskParts:
-    update = {
-        "recipe": _recipe(parts.recipe, factor),
-        "grading_recipe": _recipe(parts.grading_recipe, factor),
-        "services": tuple(_service(service, factor) for service in parts.services),
-    }
-    return parts.model_copy(update=update)
-
-
-def _service(service: ServiceSpec, factor: float) -> ServiceSpec:
-    return service.model_copy(update={"recipe": _recipe(service.recipe, factor)})
-
-
-def _recipe(recipe: ImageRecipe | None, factor: float) -> ImageRecipe | None:
-    if recipe is None:
-        return None
-    return recipe.model_copy(update={"timeout_sec": recipe.timeout_sec * factor})
-
-
-def _times(seconds: float | None, factor: float) -> float | None:
-    return None if seconds is None else seconds * factor
+    update = {name: new(name, getattr(part, name)) for name in type(part).model_fields}
+    return part.model_copy(update=update)
