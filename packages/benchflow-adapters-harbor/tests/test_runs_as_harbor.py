@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -29,10 +29,16 @@ UNREWARDED = {
 """Where Harbor leaves a step without a verdict out: ours have no reward, and say why."""
 
 
-def write_tasks(root: Path, image: str) -> Path:
+Results = dict[str, Path]
+Run = Callable[[Iterable[str]], Results]
+"""Runs some of the cases; returns the `result.json` of each."""
+
+
+def write_tasks(root: Path, image: str, names: Iterable[str]) -> Path:
     """Write a folder of tasks for each agent."""
     once = uuid4().hex
-    for name, case in CASES.items():
+    for name in names:
+        case = CASES[name]
         texts = case.files.items()
         files = {path: text.replace(BASE, image).replace(ONCE, once) for path, text in texts}
         write(root / case.agent / name, files)
@@ -40,43 +46,76 @@ def write_tasks(root: Path, image: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def theirs(
+def run_harbor(
     image: str, harbor_python: str, compose: str, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Path]:
-    """Return the `result.json` of every task: Harbor is run once, for all of them."""
-    home = tmp_path_factory.mktemp("harbor")
-    tasks = write_tasks(home / "tasks", image)
-    env = {
-        **os.environ,
-        "HARBOR_TELEMETRY": "off",
-        "HOME": str(home),
-        "DOCKER_CONFIG": compose,
-        "BUILDX_CONFIG": str(home / "buildx"),
-        "PATH": f"{compose}/bin:{os.environ['PATH']}",
-    }
-    script = Path(__file__).with_name("run_with_harbor.py")
-    done = subprocess.run(
-        [harbor_python, script, tasks, home / "trials"],
-        capture_output=True,
-        text=True,
-        env=env,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return {name: Path(path) for name, path in json.loads(done.stdout).items()}
+) -> Run:
+    def run(names: Iterable[str]) -> Results:
+        home = tmp_path_factory.mktemp("harbor")
+        tasks = write_tasks(home / "tasks", image, names)
+        env = {
+            **os.environ,
+            "HARBOR_TELEMETRY": "off",
+            "HOME": str(home),
+            "DOCKER_CONFIG": compose,
+            "BUILDX_CONFIG": str(home / "buildx"),
+            "PATH": f"{compose}/bin:{os.environ['PATH']}",
+        }
+        script = Path(__file__).with_name("run_with_harbor.py")
+        done = subprocess.run(
+            [harbor_python, script, tasks, home / "trials"],
+            capture_output=True,
+            text=True,
+            env=env,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return {name: Path(path) for name, path in json.loads(done.stdout).items()}
+
+    return run
 
 
 @pytest.fixture(scope="module")
-def ours(image: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return the same of our own rollouts, as they are exported for Harbor."""
-    jobs = tmp_path_factory.mktemp("jobs")
-    tasks = write_tasks(tmp_path_factory.mktemp("tasks"), image)
-    found = {}
-    for folder in tasks.iterdir():
-        run_bench(folder, jobs)
-        for path in jobs.glob(f"{folder.name}/export/harbor/*/*/result.json"):
-            found[json.loads(path.read_text())["task_name"]] = path
-    return found
+def run_ours(image: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Run them by us, and export them for Harbor."""
+
+    def run(names: Iterable[str]) -> Results:
+        jobs = tmp_path_factory.mktemp("jobs")
+        tasks = write_tasks(tmp_path_factory.mktemp("tasks"), image, names)
+        found = {}
+        for folder in tasks.iterdir():
+            run_bench(folder, jobs)
+            for path in jobs.glob(f"{folder.name}/export/harbor/*/*/result.json"):
+                found[json.loads(path.read_text())["task_name"]] = path
+        return found
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def all_theirs(run_harbor: Run) -> Results:
+    """Start Harbor once, for all of them."""
+    return run_harbor(CASES)
+
+
+@pytest.fixture(scope="module")
+def all_ours(run_ours: Run) -> Results:
+    return run_ours(CASES)
+
+
+@pytest.fixture
+def theirs(request: pytest.FixtureRequest, all_theirs: Results, run_harbor: Run) -> Results:
+    return all_theirs | anew(request, run_harbor)
+
+
+@pytest.fixture
+def ours(request: pytest.FixtureRequest, all_ours: Results, run_ours: Run) -> Results:
+    return all_ours | anew(request, run_ours)
+
+
+def anew(request: pytest.FixtureRequest, run: Run) -> Results:
+    """Run the case of a test that failed and is tried again, which what was run cannot mend."""
+    tries = getattr(request.node, "execution_count", 1)  # pytest-rerunfailures counts them
+    return run([request.node.callspec.params["name"]]) if tries > 1 else {}
 
 
 def run_bench(tasks: Path, jobs: Path) -> None:
@@ -95,15 +134,13 @@ def run_bench(tasks: Path, jobs: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_harbor_gives_what_the_table_says(theirs: dict[str, Path], name: str) -> None:
+def test_harbor_gives_what_the_table_says(theirs: Results, name: str) -> None:
     case, told = CASES[name], outcomes(theirs[name])
     assert told == [(approx(case.rewards), case.exception), *steps_of(name)], told
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_our_rollouts_give_what_harbor_gives(
-    theirs: dict[str, Path], ours: dict[str, Path], name: str
-) -> None:
+def test_our_rollouts_give_what_harbor_gives(theirs: Results, ours: Results, name: str) -> None:
     told = outcomes(theirs[name])
     if name in UNREWARDED:
         told[0] = (None, UNREWARDED[name])
@@ -112,16 +149,16 @@ def test_our_rollouts_give_what_harbor_gives(
 
 @pytest.mark.parametrize("name", CASES)
 def test_our_rollouts_ran_the_phases_that_harbor_ran_and_kept_the_same_artifacts(
-    theirs: dict[str, Path], ours: dict[str, Path], name: str
+    theirs: Results, ours: Results, name: str
 ) -> None:
     assert list(phases(ours[name])) == list(phases(theirs[name]))
 
 
 def test_harbor_reads_all_that_is_exported_of_them_and_its_viewer_shows_it(
-    ours: dict[str, Path], harbor_python: str
+    all_ours: Results, harbor_python: str
 ) -> None:
     judge = Path(__file__).parents[3] / "tests" / "e2e" / "check_harbor_job.py"
-    jobs = {path.parents[1] for path in ours.values()}
+    jobs = {path.parents[1] for path in all_ours.values()}
     assert len(jobs) == len({case.agent for case in CASES.values()})
     for job in jobs:
         env = {**os.environ, "HARBOR_TELEMETRY": "off", "HOME": str(job.parent)}
