@@ -7,7 +7,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from benchflow_contracts import ReapPolicy, SandboxSpec
+from benchflow_contracts import (
+    ContainerOptions,
+    ReapPolicy,
+    SandboxSpec,
+    ServiceHealth,
+    ServiceSpec,
+)
 from benchflow_contracts.testing import CheckResult, check_sandbox
 from benchflow_sandbox_docker import DockerProvider
 from own_engine import OwnEngine
@@ -57,6 +63,27 @@ def test_the_newest_engine_keeps_every_promise_of_the_contract(
     results = asyncio.run(main())
     assert {r.name: r.reason for r in results if r.status == "failed"} == {}
     assert {r.reason for r in results if r.status == "skipped"} <= SKIPPED
+
+
+def test_a_service_that_starts_is_looked_at_as_often_as_its_start_interval_says(
+    image: str, provider: DockerProvider
+) -> None:
+    # By the engine's own 5 s it would take beyond two minutes, and by `interval` for ever.
+    health = ServiceHealth(
+        test=("CMD-SHELL", "echo >> /looks; test $(wc -l < /looks) -gt 25"),
+        interval_sec=1000,
+        start_period_sec=1000,
+        start_interval_sec=0.01,
+    )
+    idle = ("sleep", "1000")
+    service = ServiceSpec(name="slow", image=image, command=idle, user="root", health=health)
+    spec = SandboxSpec(services=(service,), container=ContainerOptions(needs={"slow": "healthy"}))
+
+    async def main() -> None:
+        async with provider, asyncio.timeout(100):
+            await provider.create(spec)
+
+    asyncio.run(main())
 
 
 def test_what_an_image_calls_a_volume_is_in_forks_that_outlive_the_image(
