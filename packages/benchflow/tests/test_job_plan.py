@@ -1,5 +1,7 @@
 """A job is resumed as the job that it was planned to be."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,27 @@ def test_a_changed_task_is_refused(tasks: Path, tmp_path: Path) -> None:
     (tasks / "two" / "instruction.md").write_text("Something else.\n")
     with pytest.raises(UsageError, match="'two#0' changed"):
         settle_plan(tmp_path, plan(tasks))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda options: options.pop("pull"), "with other options: pull"),
+        (lambda options: options.update(gone=1), "with other options: gone"),
+    ],
+)
+def test_a_plan_of_a_version_with_other_options_is_refused_as_that(
+    tasks: Path, tmp_path: Path, change: Callable[[dict[str, object]], object], says: str
+) -> None:
+    settle_plan(tmp_path, plan(tasks))
+    path = tmp_path / "job.json"
+    written = json.loads(path.read_text())
+    change(written["options"])
+    path.write_text(json.dumps(written))
+    with pytest.raises(UsageError, match=says) as caught:
+        settle_plan(tmp_path, plan(tasks))
+    assert caught.value.where == str(path)
+    assert "the version that planned it" in caught.value.hint
 
 
 def test_a_damaged_plan_is_named(tasks: Path, tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ def settle_plan(directory: Path, plan: JobPlan) -> None:
     """Write the plan of a new job, or hold a resumed one to the plan it has.
 
     Raises:
-        UsageError: The job was planned with other tasks or other options.
+        UsageError: The job was planned with other tasks or other options, or by a version that
+            has others.
         StoreError: The plan on disk is damaged.
     """
     path = directory / "job.json"
@@ -43,6 +44,15 @@ def settle_plan(directory: Path, plan: JobPlan) -> None:
         earlier = JobPlan.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise StoreError(f"damaged plan: {error.errors()[0]['msg']}", where=str(path)) from error
+    unshared = earlier.options.keys() ^ plan.options.keys()
+    if unshared:
+        # What such an option was, or would have been, nobody can give now.
+        raise UsageError(
+            f"job {directory.name!r} was planned by another version of BenchFlow, with other "
+            f"options: {', '.join(sorted(unshared))}",
+            hint="give another --job-name, or go on with the version that planned it",
+            where=str(path),
+        )
     difference = _difference(earlier, plan)
     if difference is not None:
         raise UsageError(
@@ -53,7 +63,7 @@ def settle_plan(directory: Path, plan: JobPlan) -> None:
 
 def _difference(earlier: JobPlan, plan: JobPlan) -> str | None:
     for key, value in plan.options.items():
-        before = earlier.options.get(key)
+        before = earlier.options[key]
         if before != value:
             return f"{key} was {before!r} and is {value!r}"
     if list(earlier.slots) != list(plan.slots):
