@@ -101,7 +101,7 @@ def lives_on(box):
     ],
 )
 def test_a_careless_provider_fails_the_check(image, tmp_path, monkeypatch, name, change, spoil):
-    monkeypatch.setattr(subject_module, "PATIENCE_SEC", 5.0)
+    monkeypatch.setattr(subject_module, "PATIENCE_SEC", 1.0)
 
     async def main():
         async with Careless(change, spoil, image=image, store=tmp_path / "store") as provider:
