@@ -6,6 +6,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import docker
 import pytest
@@ -87,16 +88,14 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_an_operator_who_is_not_root_needs_no_more_than_the_group_of_the_socket(image, tmp_path):
+def test_an_operator_who_is_not_root_needs_no_more_than_the_group_of_the_socket(image):
     place = Path(SOCKET.removeprefix("unix://")).stat()
     assert place.st_gid
     assert stat.S_IMODE(place.st_mode) & stat.S_IWGRP
-    home = tmp_path / "home"
-    home.mkdir()
-    os.chown(home, 12345, 12345)
-    for parent in (tmp_path, *tmp_path.parents[:2]):
-        parent.chmod(0o755)
-    done = as_operator([interpreter(), "-c", SCRIPT, image, str(home)], place.st_gid)
+    # Not a directory of pytest's, each run of which closes all of them to others.
+    with TemporaryDirectory() as home:
+        os.chown(home, 12345, 12345)
+        done = as_operator([interpreter(), "-c", SCRIPT, image, home], place.st_gid)
     assert done.stdout == "12345 ['agent', 'up']\nup\n", done.stderr
 
 
