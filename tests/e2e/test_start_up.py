@@ -15,17 +15,23 @@ code = run(sys.argv[1:])
 print("loaded", *sorted(sys.modules), file=sys.stderr)
 sys.exit(code)
 """
-NOBODY = {"acp", "aiohttp", "httpx", "jinja2", "mkdocs", "rich", "yaml"}
-"""Of agents that speak, of recorded model calls, of judges, of terminals and of compose files."""
+NOBODY = {"acp", "aiohttp", "httpx", "jinja2", "mkdocs", "pathspec", "rich", "yaml"}
+"""Of agents that speak, of recorded model calls, of judges, of terminals, of tasks with a
+`.gitignore` and of compose files."""
 OTHERS = {
     "benchflow_adapters_harbor.lowering.composed",
+    "benchflow_agent_acp.declaration",
+    "benchflow_agent_acp.install",
     "benchflow_kernel.users.chat",
     "benchflow_reward.declared",
     "benchflow_reward.functions",
     "benchflow_sandbox_core.recipe.dockerfile",
     "benchflow_sandbox_local.build.build",
+    "benchflow_sandbox_local.gvisor.keeper",
+    "benchflow_sandbox_local.probe",
 }
-"""Of compose files, of users whom a model plays, of declared rewards and of builds."""
+"""Of compose files, of agents that are declared, of users whom a model plays, of declared
+rewards, of builds, of another engine and of `bench doctor`."""
 DOCKER = {"benchflow_sandbox_docker", "docker", "requests", "urllib3"}
 
 

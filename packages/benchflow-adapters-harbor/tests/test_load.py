@@ -1,4 +1,5 @@
 import os
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -155,6 +156,25 @@ def test_the_digest_covers_what_is_published_and_nothing_else(tmp_path: Path) ->
     assert load_harbor_task(first.path).digest == first.digest
     write(tmp_path / "a-task", {"tests/data.txt": "x"})
     assert load_harbor_task(first.path).digest != first.digest
+
+
+HARBOR_IGNORES = "__pycache__/\n*.pyc\n.DS_Store\n*.swp\n*.swo\n*~\n"
+NAMES = st.lists(
+    st.sampled_from(["a", ".", "\n", "~", ".pyc", ".swp", ".swo", "__pycache__", ".DS_Store"]),
+    min_size=1,
+    max_size=4,
+).map("".join)
+
+
+@given(st.lists(NAMES.filter(lambda name: name.strip(".")), min_size=1, max_size=4))
+def test_without_a_gitignore_the_digest_leaves_out_what_harbors_patterns_name(
+    parts: list[str],
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        files = {**GOOD["minimal"], "/".join(["tests", *parts]): "x"}
+        first = load(Path(name), files)
+        write(first.path, {".gitignore": HARBOR_IGNORES})
+        assert load_harbor_task(first.path).digest == first.digest
 
 
 def test_the_digest_of_an_old_task_covers_all_of_it(tmp_path: Path) -> None:

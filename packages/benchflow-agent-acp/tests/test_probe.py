@@ -1,6 +1,6 @@
 from benchflow_agent_acp import AcpAgent, probe
 from benchflow_agent_acp.builtin import scripted
-from benchflow_agent_acp.probe import PROBE_FILE, PROBE_TEXT
+from benchflow_agent_acp.probing import PROBE_FILE, PROBE_TEXT
 from benchflow_contracts import Role, SandboxCapabilities
 
 HONEST = f"""

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_sandbox_local.box.checkpoint import MOST_BYTES, MOST_ENTRIES
-from benchflow_sandbox_local.box.pins import ATTRIBUTE
+from benchflow_sandbox_local.box.pins import ATTRIBUTE, MOST_BYTES, MOST_ENTRIES
 from benchflow_sandbox_local.live import toy
 
 pytestmark = pytest.mark.usefixtures("criu")

@@ -2,16 +2,19 @@
 
 import hashlib
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchflow_contracts import TaskError
-from pathspec import PathSpec
 
 from .files import MAX_ENTRIES, read_text
 
-_IGNORED = ("__pycache__/", "*.pyc", ".DS_Store", "*.swp", "*.swo", "*~")
+_IGNORED = re.compile(
+    r"(?:.+/)?(?:__pycache__/|(?:[^/]*(?:\.pyc|\.swp|\.swo|~)|\.DS_Store)(?:/|$))"
+)
+"""Harbor's own patterns, `__pycache__/ *.pyc .DS_Store *.swp *.swo *~`, as pathspec means them."""
 _SINGLE = ("task.toml", "instruction.md", "README.md", "trajectory.json")
 _TREES = ("environment", "tests", "solution", "steps")
 _GITIGNORE_CAP = 64 * 1024
@@ -30,20 +33,27 @@ def task_digest(root: Path, *, everything: bool = False) -> str:
         TaskError: A file cannot be read, or there are too many.
     """
     outer = hashlib.sha256()
-    spec = PathSpec.from_lines("gitignore", _ignore_lines(root))
+    ignored = _ignored(root)
     names = {
         path.relative_to(root).as_posix(): path for path in _candidates(root, everything=everything)
     }
     for name in sorted(names):
-        if not spec.match_file(name):
+        if not ignored(name):
             outer.update(f"{name}\0{_content(root, names[name])}\n".encode(errors="replace"))
     return f"sha256:{outer.hexdigest()}"
 
 
-def _ignore_lines(root: Path) -> tuple[str, ...]:
+def _ignored(root: Path) -> Callable[[str], object]:
+    """Return what tells whether a name is left out."""
     file = root / ".gitignore"
     if not file.exists():
-        return _IGNORED
+        return _IGNORED.match
+    from pathspec import PathSpec  # noqa: PLC0415 - few tasks have patterns of their own
+
+    return PathSpec.from_lines("gitignore", _lines(root, file)).match_file
+
+
+def _lines(root: Path, file: Path) -> tuple[str, ...]:
     lines = tuple(read_text(root, file, cap=_GITIGNORE_CAP).splitlines())
     for number, line in enumerate(lines, start=1):
         # A pattern becomes a regular expression, which tries every way to share a name out.

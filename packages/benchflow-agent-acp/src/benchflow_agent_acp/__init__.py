@@ -1,18 +1,24 @@
 """ACP agents for BenchFlow: the client, the session and the agent declarations.
 
 The session itself is in `benchflow_agent_acp.session`: it needs the ACP library,
-whose import takes a second, so this package imports it at the first connect.
+whose import takes a second, so this package imports it at the first connect. Declarations
+and the probe are loaded on first use: the oracle and nop have none.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from .agent import AcpAgent
 from .builtin import agent_from_file, declaration_path, shipped_declaration
-from .declaration import AgentDecl, Proof
-from .declaration_file import parse_declaration, read_declaration, write_proven
 from .limits import WireLimits
 from .nop import NopAgent
 from .oracle import OracleAgent
-from .probe import probe
-from .probe_report import ProbeReport
+
+if TYPE_CHECKING:
+    from .declaration import AgentDecl, Proof
+    from .declaration_file import parse_declaration, read_declaration, write_proven
+    from .probe_report import ProbeReport
+    from .probing import probe
 
 __all__ = [
     "AcpAgent",
@@ -30,3 +36,19 @@ __all__ = [
     "shipped_declaration",
     "write_proven",
 ]
+
+_LAZY = {
+    "AgentDecl": "declaration",
+    "ProbeReport": "probe_report",
+    "Proof": "declaration",
+    "parse_declaration": "declaration_file",
+    "probe": "probing",
+    "read_declaration": "declaration_file",
+    "write_proven": "declaration_file",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'benchflow_agent_acp' has no attribute {name!r}")
+    return getattr(import_module(f"benchflow_agent_acp.{_LAZY[name]}"), name)

@@ -13,11 +13,7 @@ from benchflow_contracts import (
     SessionSnapshot,
 )
 
-from .ask_mcp.joined import JoinedProcess
 from .ask_mcp.tool import AskTool, wants_tool
-from .declaration import wants_asks
-from .install import install
-from .launch import Launcher
 from .limits import WireLimits
 
 if TYPE_CHECKING:
@@ -47,12 +43,12 @@ class AcpAgent:
 
     def asks(self, role: Role) -> bool:
         """Whether this role's agent has a way to put a question to its user."""
-        own = self.decl.ask.channel in ("elicitation", "vendor")
-        switched_on = not self.decl.ask.enable or wants_asks(role)
-        return (own and switched_on) or wants_tool(self.decl, role)
+        return self.decl.asks(role) or wants_tool(self.decl, role)
 
     async def needs(self, role: Role) -> AgentNeeds:
         """Install the agent when it is missing; return its directories as mounts."""
+        from .install import install  # noqa: PLC0415 - see connect
+
         del role
         return AgentNeeds(mounts=(await install(self.decl)).mounts)
 
@@ -69,9 +65,12 @@ class AcpAgent:
         Raises:
             AgentError: It did not start, or refused the session. No process is left.
         """
-        # The schema models of the ACP library take about a second to import, which
-        # must not be a cost of looking at the list of agents.
+        # The schema models of the ACP library take about a second to import, which must not
+        # be a cost of looking at the list of agents; the rest none of agents without a protocol.
+        from .ask_mcp.joined import JoinedProcess  # noqa: PLC0415
         from .attach import Attachment  # noqa: PLC0415
+        from .install import install  # noqa: PLC0415
+        from .launch import Launcher  # noqa: PLC0415
 
         installed = await install(self.decl)
         tool = AskTool(sandbox, role) if wants_tool(self.decl, role) else None

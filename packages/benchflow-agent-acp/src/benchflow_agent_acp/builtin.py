@@ -1,19 +1,26 @@
 """The agents that ship with this package, as factories for the registry."""
 
+from __future__ import annotations
+
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchflow_contracts import UsageError
 
 from .agent import AcpAgent
-from .declaration import AgentDecl
-from .declaration_file import parse_declaration, read_declaration
 from .nop import NopAgent
 from .oracle import OracleAgent
+
+if TYPE_CHECKING:
+    from .declaration import AgentDecl
 
 
 def shipped_declaration(agent_id: str) -> AgentDecl:
     """Return the shipped declaration of an agent."""
+    # The oracle and nop are declared by no file.
+    from .declaration_file import parse_declaration  # noqa: PLC0415
+
     name = f"{agent_id}.toml"
     source = files("benchflow_agent_acp").joinpath("declarations").joinpath(name)
     return parse_declaration(source.read_bytes(), where=name)
@@ -39,6 +46,8 @@ def agent_from_file(path: Path | str) -> AcpAgent:
     Raises:
         UsageError: The file is no declaration; the message starts with `file:key`.
     """
+    from .declaration_file import read_declaration  # noqa: PLC0415
+
     return AcpAgent(read_declaration(Path(path)))
 
 
@@ -89,7 +98,7 @@ def scripted() -> AcpAgent:
 
 def oracle() -> OracleAgent:
     """Return the agent that plays the task's own solution."""
-    return OracleAgent(scripted())
+    return OracleAgent(scripted)
 
 
 def nop() -> NopAgent:

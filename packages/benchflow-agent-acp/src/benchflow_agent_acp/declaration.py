@@ -214,6 +214,11 @@ class AgentDecl(Section):
     proven: Mapping[ProvenFidelity, Proof] = {}
     """Written by `bench agent probe AGENT --write`, and by nobody else."""
 
+    def asks(self, role: Role) -> bool:
+        """Whether the agent itself puts questions to the user of this role."""
+        switched_on = not self.ask.enable or wants_asks(role)
+        return self.ask.channel in ("elicitation", "vendor") and switched_on
+
     def capabilities(self) -> AgentCapabilities:
         """Return what the declaration vouches for. A proof of another version is none."""
         return AgentCapabilities(

@@ -1,5 +1,7 @@
 """oracle: the agent that plays the task's own solution. Every task must give it a one."""
 
+from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 
 from benchflow_contracts import (
@@ -86,8 +88,13 @@ class OracleAgent:
 
     name = "oracle"
 
-    def __init__(self, scripted: AcpAgent) -> None:
-        self._scripted = scripted
+    def __init__(self, scripted: Callable[[], AcpAgent]) -> None:
+        """`scripted` makes what plays scripts; few solutions are one."""
+        self._make_scripted = scripted
+
+    @cached_property
+    def _scripted(self) -> AcpAgent:
+        return self._make_scripted()
 
     def capabilities(self) -> AgentCapabilities:
         """Return the scripted agent's capabilities: a solution may ask."""
@@ -95,8 +102,8 @@ class OracleAgent:
 
     async def needs(self, role: Role) -> AgentNeeds:
         """Ask for the task's solution: only the oracle may see it."""
-        needs = await self._scripted.needs(role)
-        return needs.model_copy(update={"solution": True})
+        del role  # a script's player is copied into the box, and needs no mounts
+        return AgentNeeds(solution=True)
 
     async def connect(
         self,

@@ -10,7 +10,7 @@ from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
 from benchflow_sandbox_core.process import BoxProcess
 from benchflow_sandbox_native import identity_library
 
-from .box.checkpoint import MOST_BYTES
+from .box.pins import MOST_BYTES
 from .boxes import Boxes
 from .cgroup.group import Group
 from .cgroup.hierarchy import Hierarchies

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Literal, cast
@@ -19,12 +19,9 @@ from benchflow_sandbox_core.home import home
 from benchflow_sandbox_core.spec import check_spec
 
 from .cgroup import hierarchy
-from .gvisor.engine import GvisorEngine
-from .gvisor.keeper import GvisorKeeper
 from .keeper import Keeper
 from .launcher import Launcher, LauncherError, mount_point
 from .live.lazy import least
-from .probe import probe
 from .sandbox import LocalSandbox
 from .store.labels import PROVIDER, LabelStore
 from .store.reap import IMAGES, reap, sweep_groups
@@ -109,6 +106,9 @@ class LocalProvider(Closing):
         """Probe by doing, once."""
         async with self._probing:
             if self._capabilities is None:
+                # Most jobs ask only what `ready` answers.
+                from .probe import probe  # noqa: PLC0415
+
                 keeper = await self._ready()
                 if isinstance(keeper, PlainKeeper):
                     self._capabilities = CAPABILITIES
@@ -167,11 +167,8 @@ class LocalProvider(Closing):
             return PlainKeeper(store.plain, store)
         where = hierarchy.find(prefer_v2=self._prefer_v2)
         sweep_groups(self._directory)
-        gvisor = None
-        if self._engine == "runsc":
-            gvisor = GvisorEngine.find(rooted=self._rooted)
-        made = Keeper if gvisor is None else partial(GvisorKeeper, gvisor)
-        keeper = made(
+        make = _gvisor_keeper(rooted=self._rooted) if self._engine == "runsc" else Keeper
+        keeper = make(
             self._launcher,
             self._directory,
             store,
@@ -180,7 +177,7 @@ class LocalProvider(Closing):
             live_budget=self._live_budget,
             live_seconds=self._live_seconds,
         )
-        if gvisor is None and keeper.no_live is None:
+        if self._engine == "criu" and keeper.no_live is None:
             keeper.forker().laziness.megabytes = self._lazy_megabytes
         return keeper
 
@@ -200,6 +197,13 @@ class LocalProvider(Closing):
                 f"this machine lets this user make no namespaces: {error}",
                 hint="run as root, enable user namespaces, or accept --allow-unisolated",
             ) from error
+
+
+def _gvisor_keeper(*, rooted: bool) -> Callable[..., Keeper]:
+    from .gvisor.engine import GvisorEngine  # noqa: PLC0415 - the other engine needs none of it
+    from .gvisor.keeper import GvisorKeeper  # noqa: PLC0415
+
+    return partial(GvisorKeeper, GvisorEngine.find(rooted=rooted))
 
 
 def _engine() -> Engine:

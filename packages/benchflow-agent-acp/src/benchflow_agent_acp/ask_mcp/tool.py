@@ -1,14 +1,18 @@
 """Giving a role the portable `ask_user` tool."""
 
+from __future__ import annotations
+
 import asyncio
 import secrets
 from importlib.resources import as_file, files
+from typing import TYPE_CHECKING
 
 from benchflow_contracts import AgentError, McpServer, Process, Role, Sandbox, SandboxError
 
-from benchflow_agent_acp.declaration import AgentDecl
-
 from .inside.meeting import decoded
+
+if TYPE_CHECKING:
+    from benchflow_agent_acp.declaration import AgentDecl
 
 ASK_MCP_SWITCH = "BENCHFLOW_ASK_MCP"
 """The variable of a role's env that gives it the tool, whatever its declaration says."""

@@ -13,9 +13,6 @@ from . import numbers, pins, wire
 from .engine import Dump, Engine, EngineError
 from .workspace import Workspace
 
-MOST_BYTES, MOST_ENTRIES = 32 << 20, 500
-"""What is copied in less time than a box needs to come back; see decision 0200."""
-
 _EOWNERDEAD = 130
 
 _STAND_IN = b"link_remap."
@@ -40,7 +37,7 @@ class Checkpoint:
                 wire.send(reply, {"ok": True})
                 _await_word(reply)
                 # What a box can make fail comes while its processes still live.
-                keep = _is_small(pins.pin(self._upper, self._merged))
+                keep = pins.pin(self._upper, self._merged).small
                 copied = self._write(dump, keep=keep)
             if keep and copied is None:
                 self._forget()
@@ -100,7 +97,3 @@ class Checkpoint:
 def _await_word(reply: socket.socket) -> None:
     if wire.receive(reply) is None:
         raise InterruptedError("the runner has given this request up")
-
-
-def _is_small(extent: pins.Extent) -> bool:
-    return extent.bytes <= MOST_BYTES and extent.entries <= MOST_ENTRIES

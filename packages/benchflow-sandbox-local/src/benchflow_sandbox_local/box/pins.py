@@ -23,6 +23,8 @@ permission on the file to read it. A copy that a privileged tool makes has anoth
 
 MAX_DEPTH = 200
 MAX_PASSED = 2_000_000
+MOST_BYTES, MOST_ENTRIES = 32 << 20, 500
+"""What is copied in less time than a box needs to come back; see decision 0200."""
 _ELSEWHERE = 1 << 40
 """Overlay marks the numbers of other file systems in the highest bits."""
 _VALUE = struct.Struct("<QQQ")
@@ -36,6 +38,11 @@ class Extent:
     files: int = 0
     """The regular ones of the entries."""
     bytes: int = 0
+
+    @property
+    def small(self) -> bool:
+        """Whether a box that is so large is copied, and goes on."""
+        return self.bytes <= MOST_BYTES and self.entries <= MOST_ENTRIES
 
 
 def pin(upper: str, merged: str) -> Extent:

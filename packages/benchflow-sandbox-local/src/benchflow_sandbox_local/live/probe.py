@@ -18,7 +18,7 @@ from benchflow_contracts.errors import SandboxError, SandboxTimeoutError, Sandbo
 from benchflow_contracts.process import Process
 from benchflow_contracts.sandbox import Sandbox, SandboxImage, SandboxSpec
 
-from benchflow_sandbox_local.box.checkpoint import MOST_ENTRIES
+from benchflow_sandbox_local.box.pins import MOST_ENTRIES
 
 _TOY = Path(__file__).with_name("toy.py")
 _PATIENCE = 120.0
