@@ -4,6 +4,7 @@ from contextlib import asynccontextmanager
 import pytest
 from benchflow_contracts import ModelEndpoint
 from benchflow_contracts.testing import GatewaySubject, check_sandbox
+from benchflow_contracts.testing import sandbox_subject as subject_module
 from benchflow_contracts.testing.fakes import FakeModelGateway, FakeSandboxProvider
 
 
@@ -32,6 +33,12 @@ def gateway_subject():
         )
 
     return make
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Let the kit wait no longer than a fake takes."""
+    monkeypatch.setattr(subject_module, "PATIENCE_SEC", 1.0)
 
 
 @pytest.fixture

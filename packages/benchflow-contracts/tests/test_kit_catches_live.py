@@ -9,6 +9,7 @@ from benchflow_contracts import (
     Answer,
     ModelEndpoint,
     SandboxError,
+    SandboxSpec,
     SandboxUnsupportedError,
     SnapshotError,
 )
@@ -18,7 +19,6 @@ from benchflow_contracts.testing import (
     check_gateway,
     check_sandbox,
 )
-from benchflow_contracts.testing import sandbox_subject as subject_module
 from benchflow_contracts.testing.checks import live_checks
 from benchflow_contracts.testing.fakes import (
     FAKE_CAPABILITIES,
@@ -39,8 +39,7 @@ from benchflow_contracts.testing.fakes.shell import Level
 
 
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch):
-    monkeypatch.setattr(subject_module, "PATIENCE_SEC", 1.0)
+def _impatient(impatient, monkeypatch):
     monkeypatch.setattr(live_checks, "STILL_SEC", 0.1)
 
 
@@ -248,7 +247,7 @@ BROKEN = [
 @pytest.mark.parametrize(("provider", "name"), BROKEN)
 def test_a_broken_live_fork_fails_the_check_of_its_promise(provider, name):
     async def main() -> str:
-        await provider.create(subject_module.SandboxSpec())
+        await provider.create(SandboxSpec())
         (result,) = await check_sandbox(provider, only=[name])
         for sandbox in provider.created:
             await sandbox.machine.halt()

@@ -8,15 +8,11 @@ from benchflow_contracts import (
     SandboxUnsupportedError,
 )
 from benchflow_contracts.testing import check_sandbox, sandbox_checks
-from benchflow_contracts.testing import sandbox_subject as subject_module
 from benchflow_contracts.testing.fakes import (
     FakeSandboxProvider,
 )
 
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch):
-    monkeypatch.setattr(subject_module, "PATIENCE_SEC", 1.0)
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 class SharedImages(FakeSandboxProvider):

@@ -12,17 +12,13 @@ from benchflow_contracts import (
     TransferError,
 )
 from benchflow_contracts.testing import check as check_module
-from benchflow_contracts.testing import sandbox_subject as subject_module
 from benchflow_contracts.testing.fakes import (
     FAKE_WITHOUT_LIVE,
     FakeSandbox,
     FakeSandboxProvider,
 )
 
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch):
-    monkeypatch.setattr(subject_module, "PATIENCE_SEC", 1.0)
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 class TimeoutLeavesProcesses(FakeSandbox):

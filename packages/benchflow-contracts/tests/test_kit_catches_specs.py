@@ -6,15 +6,12 @@ from hashlib import sha256
 import pytest
 from benchflow_contracts import SandboxSpec
 from benchflow_contracts.testing import check_sandbox
-from benchflow_contracts.testing import sandbox_subject as subject_module
 from benchflow_contracts.testing.fakes import FakeSandbox, FakeSandboxProvider
 
 DIGEST = f"sha256:{'0' * 64}"
 
 
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch):
-    monkeypatch.setattr(subject_module, "PATIENCE_SEC", 0.5)
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 class FillsNothingIn(FakeSandboxProvider):

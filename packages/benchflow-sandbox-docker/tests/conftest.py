@@ -3,7 +3,7 @@ import os
 
 import docker
 import pytest
-from benchflow_contracts import ImageRecipe
+from benchflow_contracts import ImageRecipe, ServiceSpec
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_docker import DockerProvider
 from own_engine.marked import marked_images
@@ -43,6 +43,18 @@ def with_box(with_provider):
         return with_provider(main)
 
     return run
+
+
+@pytest.fixture
+def web(image):
+    """Specify a service that serves `/srv`."""
+    serve = ("python3", "-m", "http.server", "8000", "--directory", "/srv")
+
+    def make(name="web", **more):
+        given = {"image": image, "command": serve, "workdir": "/srv", **more}
+        return ServiceSpec(name=name, **given)
+
+    return make
 
 
 @pytest.fixture
