@@ -331,6 +331,7 @@ def test_the_images_own_entrypoint_runs_as_its_own_user(built):
         ("FROM host", TaskError, ":1", "the host's root"),
         ("FROM --platform=linux/none tiny", SandboxUnsupportedError, ":1", "this machine"),
         ("FROM tiny\nUSER none\nRUN true", SandboxError, ":3", "no user 'none'"),
+        ("FROM tiny\nUSER 4294967296\nWORKDIR /w", SandboxError, ":3", "no user '4294967296'"),
         ("RUN true\nFROM tiny", TaskError, ":1", "before the first FROM"),
     ],
 )

@@ -362,11 +362,9 @@ class Build:
 def _owner(sandbox: LocalSandbox, named: str) -> tuple[int, int] | None:
     if not named:
         return None
-    if named.isdecimal():
-        # As BuildKit has it: a number alone is the group's, too.
-        return int(named), int(named)
     account = sandbox.machine.accounts.look_up(named)
-    return account.uid, account.gid
+    # As BuildKit has it: a number alone is the group's, too.
+    return account.uid, account.uid if named.isdecimal() else account.gid
 
 
 def _failed(result: ExecResult, where: str) -> SandboxError:
