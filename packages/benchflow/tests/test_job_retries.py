@@ -1,6 +1,8 @@
 """A rollout whose sandbox failed in a way that passes is run again, and counts once."""
 
 import asyncio
+import errno
+import fcntl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -218,3 +220,16 @@ def test_a_job_that_another_process_runs_is_not_run_beside_it(run: Any, tmp_path
         run(FakeSandboxProvider())
     assert list(all_records(tmp_path / "job")) == []
     assert run(FakeSandboxProvider()).finished == 1
+
+
+def test_a_job_is_not_run_where_nothing_can_be_locked(
+    run: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(StoreError, match="No locks available") as caught:
+        run(FakeSandboxProvider())
+    assert "--jobs-dir" in caught.value.hint
+    assert list(all_records(tmp_path / "job")) == []

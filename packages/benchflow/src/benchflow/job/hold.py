@@ -35,7 +35,7 @@ def held(directory: Path) -> Generator[None]:
 
     Raises:
         UsageError: Another process holds it.
-        StoreError: It cannot be made.
+        StoreError: It cannot be made or locked.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -50,6 +50,11 @@ def held(directory: Path) -> Generator[None]:
                 f"job {directory.name!r} is being run by another process",
                 hint="wait until it is over, or give another --job-name",
             ) from None
+        except OSError as error:
+            raise StoreError(
+                f"cannot lock job directory {str(directory)!r}: {error}",
+                hint="give a --jobs-dir on a file system that has locks",
+            ) from error
         yield
 
 
