@@ -126,8 +126,9 @@ def test_a_terminal_that_nobody_releases_ends_with_the_turn(in_sandbox, run_call
     log = run_calls(
         f"t = call('terminal/create', command='echo $$ > {tmp_path}/pid; exec sleep 60')\n"
         "log.append(list(t))\n"
-        "import time, os\n"
-        f"while not os.path.exists('{tmp_path}/pid'): time.sleep(0.01)"
+        "import time\nfrom pathlib import Path\n"
+        f"pid = Path('{tmp_path}/pid')\n"
+        "while not (pid.exists() and pid.read_text()): time.sleep(0.01)"
     )
     assert log == [["terminalId"]]
     pid = (tmp_path / "pid").read_text().strip()
