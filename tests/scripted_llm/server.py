@@ -28,7 +28,8 @@ class ScriptedLlm:
         self.requests: list[ModelRequest] = []
         self._lock = threading.Lock()
         self._server = _Server(("127.0.0.1", port), self._handler())
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        serve = self._server.serve_forever
+        self._thread = threading.Thread(target=serve, args=(0.01,), daemon=True)
 
     @property
     def url(self) -> str:

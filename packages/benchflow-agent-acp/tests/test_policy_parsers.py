@@ -188,7 +188,7 @@ class McpOverHttp(BaseHTTPRequestHandler):
 
 def test_a_tool_server_over_http_answers_as_json_and_as_events():
     server = ThreadingHTTPServer(("127.0.0.1", 0), McpOverHttp)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
         url = f"http://127.0.0.1:{server.server_address[1]}/mcp"

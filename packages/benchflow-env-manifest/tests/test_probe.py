@@ -21,7 +21,7 @@ class Handler(BaseHTTPRequestHandler):
 @contextmanager
 def server() -> Iterator[str]:
     with HTTPServer(("127.0.0.1", 0), Handler) as made:
-        thread = threading.Thread(target=made.serve_forever)
+        thread = threading.Thread(target=made.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield str(made.server_port)

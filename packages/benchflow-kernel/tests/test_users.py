@@ -224,7 +224,7 @@ class Model:
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
         self.thread.start()
         self.endpoint = ModelEndpoint(
             upstream=f"http://127.0.0.1:{self.server.server_port}/v1",
