@@ -60,7 +60,11 @@ SEPARATE = {
 """The same, with a verifier that gets the answer alone."""
 STEPPED = {
     **{name: text for name, text in HARBORS.items() if name.startswith(("env", "tests/"))},
-    "task.toml": HARBORS["task.toml"] + '[[steps]]\nname = "one"\n[[steps]]\nname = "two"\n',
+    "task.toml": HARBORS["task.toml"]
+    + "".join(
+        f'[[steps]]\nname = "{name}"\n[steps.verifier]\ntimeout_sec = 10.0\n'
+        for name in ("one", "two")
+    ),
     "steps/one/instruction.md": FILES["instruction.md"],
     "steps/one/solution/solve.sh": HARBORS["solution/solve.sh"],
     "steps/two/instruction.md": "Add one to the total.\n",

@@ -75,8 +75,7 @@ def test_a_cheat_that_gets_a_reward_of_harbors_tests_has_tampered_with_it(provid
 @pytest.mark.slow
 @pytest.mark.timeout(590)
 def test_a_cheat_that_gets_the_reward_of_several_steps_has_tampered_with_it(provider, harbors):
-    # Pipes that nobody writes to keep tests until their time is out: tried in one step alone.
-    chosen = [c for c in cheats() if c.name in BY_PROTOCOL - {"answers-piped"}]
+    chosen = [cheat for cheat in cheats() if cheat.name in BY_PROTOCOL]
     found = paid(tried(provider, harbors(STEPPED), "twin", chosen))
     assert found.keys() >= IN_A_TWIN
     assert set(found.values()) == {"tampered"}

@@ -81,8 +81,6 @@ def graded(provider, files, tests):
         ("/usr/include/x86_64-linux-gnu/assert.h", b"gcc /tests/t.c"),
         ("/usr/local/include/vector", b"g++ /tests/t.cc"),
         ("/usr/lib/gcc/x86_64-linux-gnu/12/specs", b"gcc /tests/t.c"),
-        ("/etc/perl/strict.pm", b"perl /tests/t.pl"),
-        ("/usr/share/perl5/List/Util.pm", b"prove /tests"),
         ("/usr/local/lib/site_ruby/json.rb", b"ruby /tests/t.rb"),
         ("/node_modules/chai/index.js", b"node /tests/t.js"),
         ("/usr/local/etc/php/conf.d/zz.ini", b"php /tests/t.php"),
@@ -272,7 +270,7 @@ def asked(provider, stdout, **more):
         told = ExecResult(exit_code=0, stdout=stdout, stderr="", duration_sec=0, **more)
         box = await provider.create(SandboxSpec())
         box.on("/bin/sh -c for n in PATH", lambda call: told)
-        return await surroundings(box, user="", env={})
+        return await surroundings(box, user="", env={}, workdir="/app")
 
     return asyncio.run(main())
 

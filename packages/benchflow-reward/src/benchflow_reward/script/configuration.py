@@ -22,8 +22,10 @@ class _Read:
 
 
 _C = words("cc c++ gcc g++ clang clang++ make cmake cargo go")
-_PERL, _RUBY = words("perl prove"), words("ruby rake rspec bundle gem")
-_NODE, _PHP = words("node nodejs npm npx yarn pnpm"), words("php phpunit composer")
+PERL, RUBY = words("perl prove"), words("ruby rake rspec bundle gem")
+LUA = words("lua lua5.1 lua5.2 lua5.3 lua5.4 luajit busted")
+NODE, _PHP = words("node nodejs npm npx yarn pnpm"), words("php phpunit composer")
+_R = words("R Rscript")
 _TRIPLE = r"([a-z0-9_]+-linux-[a-z0-9]+/)?"
 _C_NAMES = (
     r"assert|complex|ctype|errno|fenv|float|inttypes|limits|locale|math|setjmp|signal|stdalign"
@@ -39,11 +41,6 @@ _CPP_HEADERS = (
     r"|string_view|thread|tuple|type_traits|typeindex|typeinfo|unordered_map|unordered_set"
     r"|utility|valarray|variant|vector"
 )
-_PERLS_OWN = (
-    r"([a-z]\w*|Carp|Config|Cwd|DynaLoader|Encode|Errno|Exporter|Fcntl|POSIX|SelectSaver|Socket"
-    r"|Storable|Symbol|XSLoader|(Data|Digest|File|Getopt|Hash|IO|IPC|JSON|List|MIME|Math|Scalar"
-    r"|Sys|Term|Test|Text|Tie|Time|Unicode)/.+)\.(pm|pl|so)"
-)
 _SYSTEM = (
     _Read(frozenset(), re.compile(r"/openssl\.cnf$|/gconv/")),
     _Read(_C, re.compile(r"^/usr/(local/)?lib(exec)?(32|64)?/gcc/")),
@@ -51,15 +48,17 @@ _SYSTEM = (
     _Read(_C, re.compile(rf"^/usr/local/include/({_CPP_HEADERS})$")),
     _Read(_C, re.compile(r"^/usr/(local/)?include/."), also_new=False),
     _Read(_C, re.compile(r"^/usr/[a-z0-9_]+-linux-[a-z0-9]+/")),
-    _Read(_PERL, re.compile(rf"/(perl|perl5|site_perl)/([^/]+/)?{_PERLS_OWN}$")),
-    _Read(_PERL, re.compile(r"^/usr/share/perl5?/."), also_new=False),
-    _Read(_RUBY, re.compile(r"/(site|vendor)_ruby/.*\.(rb|so)$")),
-    _Read(_NODE, re.compile(r"^/(node_modules/.|package\.json$)")),
-    _Read(_NODE, re.compile(r"^/usr/share/nodejs/."), also_new=False),
-    _Read(_PHP, re.compile(r"/php\.ini$|/php/(.*/)?conf\.d/")),
+    _Read(PERL, re.compile(r"^/usr/(local/)?share/perl5?/."), also_new=False),
+    _Read(PERL, re.compile(r"/perl(5|/[^/]+)/JSON/XS\.pm$")),  # which JSON takes if it is there
+    _Read(RUBY, re.compile(r"/(site|vendor)_ruby/.*\.(rb|so)$")),
+    _Read(RUBY, re.compile(r"/(gems|specifications)/."), also_new=False),
+    _Read(LUA, re.compile(r"^/usr/(local/)?share/lua/."), also_new=False),
+    _Read(NODE, re.compile(r"^/(node_modules/.|package\.json$)")),
+    _Read(NODE, re.compile(r"^/usr/share/nodejs/."), also_new=False),
+    _Read(_PHP, re.compile(r"/php(-\w+)?\.ini$|/php/(.*/)?conf\.d/")),
     _Read(words("npm npx"), re.compile(r"/(etc|npm)/npmrc$")),
     _Read(words("git"), re.compile(r"/git-core/.")),
-    _Read(words("R Rscript"), re.compile(r"^/etc/R/.|/R/etc/.")),
+    _Read(_R, re.compile(r"^/etc/R/.|/R/etc/.")),
 )
 _HOME = (
     _Read(words("curl"), re.compile(r"^\.curlrc$")),
@@ -69,13 +68,18 @@ _HOME = (
     _Read(words("wget"), re.compile(r"^\.wgetrc$")),
     _Read(words("jq"), re.compile(r"^\.jq(/|$)")),
     _Read(words("sqlite3"), re.compile(r"^\.sqliterc$|/sqlite3/sqliterc$")),
+    _Read(words("prove"), re.compile(r"^\.proverc$")),
     _Read(words("psql"), re.compile(r"^\.psqlrc$")),
     _Read(words("gdb"), re.compile(r"^\.gdb(early)?init$|/gdb/gdb(early)?init$")),
-    _Read(words("R Rscript"), re.compile(r"^\.(Rprofile|Renviron)$")),
+    _Read(_R, re.compile(r"^\.(Rprofile|Renviron)$")),
     _Read(words("julia"), re.compile(r"^\.julia/config/startup\.jl$")),
     _Read(words("octave"), re.compile(r"^\.octaverc$")),
     _Read(words("rspec"), re.compile(r"^\.rspec$|/rspec/options$")),
-    _Read(_NODE, re.compile(r"^\.node_(modules|libraries)/")),
+    _Read(NODE, re.compile(r"^\.node_(modules|libraries)/")),
+)
+_HERE = (
+    _Read(words("prove"), re.compile(r"^\.proverc$")),
+    _Read(_R, re.compile(r"^\.(Rprofile|Renviron)$")),
 )
 
 _RUNS = (
@@ -106,6 +110,11 @@ def read_in_system(path: str, commands: Collection[str], *, is_new: bool) -> boo
 def read_at_home(name: str, commands: Collection[str]) -> bool:
     """Whether one of `commands` reads `name`, relative to its user's home."""
     return _reads(_HOME, name, commands, is_new=True)
+
+
+def read_here(name: str, commands: Collection[str]) -> bool:
+    """Whether one of `commands` reads `name` in the directory that it is run in."""
+    return _reads(_HERE, name, commands, is_new=True)
 
 
 def runs_for_git(name: str, commands: Collection[str]) -> bool:

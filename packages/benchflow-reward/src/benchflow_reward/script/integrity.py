@@ -18,6 +18,7 @@ from benchflow_contracts import (
     TransferError,
 )
 
+from .hidden import hiding_modules
 from .inside import inside_changes
 from .linked import seen_through_links
 from .plugins import brought_plugins
@@ -76,7 +77,7 @@ async def steering(
     """
     pinned = verifier.protocol == "benchflow"
     env = pinned_env(verifier) if pinned else verifier.env
-    told = await surroundings(box, user=verifier.user, env=env)
+    told = await surroundings(box, user=verifier.user, env=env, workdir=box.spec.workdir)
     image = told.without(() if changes is None else changes.added)
     return await asyncio.to_thread(_steering, tests, box.spec.workdir, verifier, image)
 
@@ -113,7 +114,8 @@ async def integrity_report(
         loaded = [p for p in known if rules.finds_packages(p) and not rules.expects(p)]
         plugins = await brought_plugins(twin, {p: known[p] for p in loaded}, changes.links)
     said = await _said(twin, known, rules)
-    said.update(dict.fromkeys(plugins | dark, "tampered"))
+    hiding = await hiding_modules(twin, known, rules)
+    said.update(dict.fromkeys(plugins | dark | hiding, "tampered"))
     if known.get(PASSWD) and user in {"root", "0", ""} and await _root_is_root(twin):
         del known[PASSWD]
     # Off the loop: an agent may have left a million files.

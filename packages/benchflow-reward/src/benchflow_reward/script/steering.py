@@ -11,14 +11,18 @@ from typing import Literal
 
 from .configuration import (
     HOOKS,
+    RUBY,
     configures_pytest,
     for_git,
     read_at_home,
+    read_here,
     read_in_system,
     runs_for_git,
     words,
 )
+from .gems import hides_gem, may_claim_gem
 from .layout import EVIDENCE, TESTS, TOOLS, VERIFIER_LOGS
+from .node_packages import of_node_packages
 from .surroundings import Surroundings
 
 Grade = Literal["suspicious", "tampered"]
@@ -80,6 +84,11 @@ _SHELL_NAMES = words(
 _USER_BIN = re.compile(r"^/(root|home/[^/]+)/\.local/bin$")
 _INSTALLED = words("env env.fish uv uvx")
 """What the installer of uv puts into a home directory, over what is there."""
+_INTERPRETERS = words("cargo clang gcc go java javac julia lua node perl php R ruby rustc")
+_TOOLCHAIN = words("conf go.env jre lib lib64 libexec pkg src")
+"""Where these keep what they are made of, beside their commands."""
+_SYSTEMS = words("/ /usr /usr/local")
+"""For them there are rules of their own."""
 _TOOL_FILES = {
     "curlrc": "curl",
     "gitconfig": "git",
@@ -178,6 +187,8 @@ class Steering:
         found = PurePosixPath(path)
         if self._steers(found, change) or (path in links and found.name == "__pycache__"):
             return "tampered"
+        if (grade := self._of_node(found, change)) is not None:
+            return grade
         if self._is_installed(found, change):
             starts = found.name in _START_UP or found.suffix == ".pth"
             return "tampered" if starts else self._of_library(found, change)
@@ -196,8 +207,20 @@ class Steering:
             or self._steers_imports(path, change)
             or self._starts_shells(path)
             or self._is_loaded(path)
+            or self._is_of_toolchain(path, change)
+            or (
+                change == "added"
+                and self._finds_gems(path)
+                and hides_gem(str(path), self.image.gems)
+            )
+            or (str(path.parent) == self.workdir and read_here(path.name, self.words))
             or (path.parent.name == "hooks" and runs_for_git(path.name, self.words))
         )
+
+    def _of_node(self, path: PurePosixPath, change: Change) -> Grade | None:
+        first = self.image.directories("NODE_PATH", self.workdir)
+        own = any(_below(str(path), place) for place in self.agent_dirs)
+        return of_node_packages(path, change, self.words, self.image.paths, is_own=own, first=first)
 
     def _steers_imports(self, path: PurePosixPath, change: Change) -> bool:
         """Whether an interpreter of the tests finds a module here before its own."""
@@ -223,6 +246,22 @@ class Steering:
         first = self.image.directories("LD_LIBRARY_PATH", self.workdir) if self.at_home else []
         hides = path.name in self.image.libraries or _LIBRARIES.match(path.name) is not None
         return hides and ".so" in path.name and str(path.parent) in first
+
+    def _is_of_toolchain(self, path: PurePosixPath, change: Change) -> bool:
+        """Whether an interpreter or a compiler of the image has it beside its own commands."""
+        for above, place in zip(path.parents, [path, *path.parents], strict=False):
+            bins = f"{above}/bin"
+            if place.name in _TOOLCHAIN and bins in self.path_dirs and str(above) not in _SYSTEMS:
+                named = any(f"{bins}/{name}" in self.image.paths for name in _INTERPRETERS)
+                own = _below(self.workdir, str(above))
+                return named and not own and (change != "added" or place.name == "src")
+        return False
+
+    def _finds_gems(self, path: PurePosixPath) -> bool:
+        """Whether Ruby looks for gems where `path` is."""
+        own = any(_below(str(path), place) for place in self.agent_dirs)
+        homes = (f"{self.home}/.gem/", f"{self.home}/.local/share/gem/")
+        return not RUBY.isdisjoint(self.words) and (not own or str(path).startswith(homes))
 
     def _is_installed(self, path: PurePosixPath, change: Change) -> bool:
         """Whether it is of Python, or a library, beside the directories of the tests' commands.
@@ -272,6 +311,9 @@ class Steering:
             return None
         if "git" in self.words and (runs := for_git(path, known)) is not None:
             return runs, "tampered"
+        if known[path] == "added" and self._finds_gems(PurePosixPath(path)):
+            claims = may_claim_gem(path, self.image.gems)
+            return claims and (claims, "tampered")
         if self.collects_here and path.endswith("/pyproject.toml"):
             return configures_pytest, "suspicious"
         return None

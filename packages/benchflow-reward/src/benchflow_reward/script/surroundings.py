@@ -8,7 +8,10 @@ from pathlib import PurePosixPath
 
 from benchflow_contracts import RewardError, Sandbox
 
-_LIST = r"""for n in PATH HOME BASH_ENV ENV PYTHONPATH LD_LIBRARY_PATH; do
+from .gems import gem_names
+
+_LIST = r"""for n in PATH HOME BASH_ENV ENV LD_LIBRARY_PATH NODE_PATH PERL5LIB PYTHONPATH RUBYLIB
+do
   eval "v=\${$n-}"; printf 'v%s=%s\0' "$n" "$v"
 done
 show() { [ -L "$1" ] || [ -L "${1%/*}" ] || printf 'f%s\0' "$1"/*; }
@@ -19,6 +22,13 @@ plugins() {
     while IFS= read -r l || [ -n "$l" ]; do printf 'e%s\0' "$l"; done < "$e"
   done
 }
+nodes() { show "$1"; show "$1/.bin"; for n in "$1"/@*; do show "$n"; done; }
+gems() { for g in "$1/specifications" "$1/specifications/default"; do show "$g"; done; }
+nodes "$1/node_modules"
+nodes /usr/share/nodejs
+for r in /var/lib/gems/* /usr/share/rubygems-integration/* /usr/lib/*/rubygems-integration/*; do
+  gems "$r"
+done
 for d in /lib /lib64 /usr/lib /usr/lib64 /usr/local/lib; do
   show "$d"
   for t in "$d"/*-linux-*; do [ -L "$d" ] || show "$t"; done
@@ -28,7 +38,11 @@ for d in $PATH; do
   show "$d"
   [ ! -L "$d" ] || continue
   for s in "${d%/*}"/lib/python3*/*-packages; do show "$s"; plugins "$s"; done
+  nodes "${d%/*}/lib/node_modules"
+  gems "${d%/*}"
+  for r in "${d%/*}"/lib/ruby/gems/*; do gems "$r"; done
 done
+for d in $NODE_PATH; do nodes "$d"; done
 printf 'end\0'
 """
 """Of what a shell has in itself: other programs need more libraries than it does."""
@@ -61,6 +75,11 @@ class Surroundings:
         found = (PurePosixPath(path) for path in self.paths)
         return frozenset(p.name.split(".")[0] for p in found if p.parent.name.endswith("-packages"))
 
+    @cached_property
+    def gems(self) -> frozenset[str]:
+        """The names of Ruby's packages."""
+        return gem_names(self.paths)
+
     def directories(self, variable: str, workdir: str) -> list[str]:
         """Return the directories that a variable lists; an empty one is `workdir`."""
         listed = self.variables.get(variable, "")
@@ -68,7 +87,9 @@ class Surroundings:
         return [posixpath.normpath(each) for each in found]
 
 
-async def surroundings(box: Sandbox, *, user: str, env: Mapping[str, str]) -> Surroundings:
+async def surroundings(
+    box: Sandbox, *, user: str, env: Mapping[str, str], workdir: str
+) -> Surroundings:
     """Ask a box what it offers who runs there as `user` (empty: the box's own) with `env`.
 
     A shell answers, and no other program. One that says something else was replaced, which is
@@ -77,7 +98,7 @@ async def surroundings(box: Sandbox, *, user: str, env: Mapping[str, str]) -> Su
     Raises:
         RewardError: The answer is not whole.
     """
-    cmd = ["/bin/sh", "-c", _LIST]
+    cmd = ["/bin/sh", "-c", _LIST, "sh", workdir.rstrip("/")]
     done = await box.exec(cmd, user=user or None, cwd="/", timeout=_TIMEOUT_SEC, env=env)
     records = done.stdout.split("\0")
     if not done.ok or done.stdout_dropped or records[-2:] != ["end", ""]:
