@@ -58,13 +58,10 @@ SEPARATE = {
     + HARBORS["task.toml"].replace("[verifier]", '[verifier]\nenvironment_mode = "separate"'),
 }
 """The same, with a verifier that gets the answer alone."""
+_STEPS = "".join(f'[[steps]]\nname = "{name}"\n{{0}}' for name in ("one", "two"))
 STEPPED = {
     **{name: text for name, text in HARBORS.items() if name.startswith(("env", "tests/"))},
-    "task.toml": HARBORS["task.toml"]
-    + "".join(
-        f'[[steps]]\nname = "{name}"\n[steps.verifier]\ntimeout_sec = 10.0\n'
-        for name in ("one", "two")
-    ),
+    "task.toml": HARBORS["task.toml"] + _STEPS.format(""),
     "steps/one/instruction.md": FILES["instruction.md"],
     "steps/one/solution/solve.sh": HARBORS["solution/solve.sh"],
     "steps/two/instruction.md": "Add one to the total.\n",
@@ -73,6 +70,11 @@ STEPPED = {
     "steps/two/workdir/setup.sh": "#!/bin/sh\ntouch begun\n",
 }
 """The same in two steps, the second of which is prepared by a script in the agent's directory."""
+IMPATIENT = {
+    **STEPPED,
+    "task.toml": HARBORS["task.toml"] + _STEPS.format("[steps.verifier]\ntimeout_sec = 2.0\n"),
+}
+"""The same, for who waits as long as a step's tests may take: by default ten minutes."""
 SIDECAR = """services:
   main:
     volumes: ["shared:/shared"]

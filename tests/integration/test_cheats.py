@@ -8,7 +8,18 @@ from benchflow_adapters_harbor import HarborAdapter
 from benchflow_kernel import load_task
 from benchflow_reward.cheats import cheats
 from benchflow_sandbox_docker import DockerProvider
-from cheated import FILES, HARBORS, SEPARATE, SIDECAR, STEPPED, options, paid, tried, write
+from cheated import (
+    FILES,
+    HARBORS,
+    IMPATIENT,
+    SEPARATE,
+    SIDECAR,
+    STEPPED,
+    options,
+    paid,
+    tried,
+    write,
+)
 
 IN_A_TWIN = {"answers-linked", "stdlib-patched", "usercustomize"}
 """They work there, and are seen."""
@@ -75,10 +86,19 @@ def test_a_cheat_that_gets_a_reward_of_harbors_tests_has_tampered_with_it(provid
 @pytest.mark.slow
 @pytest.mark.timeout(590)
 def test_a_cheat_that_gets_the_reward_of_several_steps_has_tampered_with_it(provider, harbors):
-    chosen = [cheat for cheat in cheats() if cheat.name in BY_PROTOCOL]
+    chosen = [c for c in cheats() if c.name in BY_PROTOCOL - {"answers-piped"}]
     found = paid(tried(provider, harbors(STEPPED), "twin", chosen))
     assert found.keys() >= IN_A_TWIN
     assert set(found.values()) == {"tampered"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_tests_of_steps_that_wait_for_a_pipe_of_the_agents_are_ended(provider, harbors):
+    chosen = [cheat for cheat in cheats() if cheat.name == "answers-piped"]
+    [one] = tried(provider, harbors(IMPATIENT), "twin", chosen).values()
+    assert (one.verdict, one.reward) == ("stopped", None)
+    assert one.error is not None and "ran longer than 2 s" in one.error
 
 
 @pytest.mark.slow
