@@ -15,6 +15,7 @@ from benchflow_contracts.errors import (
     SandboxLimitError,
     SandboxTimeoutError,
     SandboxUnsupportedError,
+    TransferError,
 )
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_contracts.service import ServiceSpec
@@ -366,6 +367,45 @@ def test_a_container_that_is_killed_while_it_is_made_ready_may_be_made_again(
     assert caught.value.retryable
     assert killed
     assert not [each for each in api.containers(all=True) if each["Id"] in killed]
+
+
+def test_an_engine_that_hangs_up_amid_a_download_is_not_taken_for_a_missing_file(
+    api, image, tmp_path, monkeypatch
+):
+    def answer(handler):
+        asked = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
+        if "/archive?" in handler.path:
+            handler.wfile.write(b"no HTTP at all\r\n\r\n")
+        else:
+            reply(handler, *forward(api, handler, asked))
+
+    async def main():
+        async with DockerProvider(image=image, store=tmp_path / "store") as provider:
+            box = await provider.create(SandboxSpec())
+            with pytest.raises(SandboxError, match="cannot be reached") as caught:
+                await box.download("/bin", tmp_path / "got")
+        return caught.value
+
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/sock")
+    with engine(tmp_path / "sock", answer):
+        told = asyncio.run(main())
+    assert told.retryable
+    assert not isinstance(told, TransferError)
+
+
+def test_a_container_that_is_removed_while_it_is_held_is_not_taken_for_one_without_files(
+    with_box, api, tmp_path
+):
+    async def check(box):
+        async with box.freeze():
+            api.remove_container(f"benchflow-{box.id}", force=True)
+            with pytest.raises(SandboxError) as caught:
+                await box.download("/bin", tmp_path / "got")
+        return caught.value
+
+    told = with_box(check)
+    assert told.retryable
+    assert not isinstance(told, TransferError)
 
 
 SAID = {

@@ -275,13 +275,13 @@ class DockerSandbox:
         self, remote: str, local: Path, *, max_bytes: int = 1 << 30, leave_out: bool = False
     ) -> None:
         """Copy a regular file or a directory tree out to `local`, a new path."""
-        container = self.machine.container
+        async with self._alive() as machine:
 
-        def work(stop: Stop) -> None:
-            archive = Archive(self._keeper.engine.api, container)
-            Download(archive, max_bytes, stop, leave_out=leave_out).run(remote, local)
+            def work(stop: Stop) -> None:
+                archive = Archive(self._keeper.engine, machine.container)
+                Download(archive, max_bytes, stop, leave_out=leave_out).run(remote, local)
 
-        await run(work)
+            await run(work)
 
     async def mark(self) -> None:
         """Take the files as they are now for what `changes` compares with."""
@@ -320,9 +320,8 @@ class DockerSandbox:
         container = self._keeper.stack(self).container(service)
 
         def work(stop: Stop) -> None:
-            Download(Archive(self._keeper.engine.api, container), max_bytes, stop).run(
-                remote, local
-            )
+            archive = Archive(self._keeper.engine, container)
+            Download(archive, max_bytes, stop).run(remote, local)
 
         await run(work)
 
