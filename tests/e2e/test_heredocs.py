@@ -72,9 +72,13 @@ TAKEN = {
     "directory of a user": "USER 12\nWORKDIR /out/user/own\nRUN touch mine\nUSER root\nWORKDIR /\n",
     "modes": "COPY --chmod=0640 --chown=3:4 source /out/modes\n",
     "wildcard": "COPY sour* /out/wild/\n",
+    "links": "COPY link /out/link\nCOPY dirlink /out/dirlink/\nCOPY dirlink/be* l?nk /out/links/\n"
+    "RUN ln -s /out/links /out/named\n",
+    "path": 'ENV PATH="/own:$PATH"\nRUN echo $PATH >/out/path\n',
     "stage": "FROM base AS last\nRUN mkdir -p /out\nCOPY <<EOF /out/stage\n$EARLY $A $V\nEOF\n"
     "ENV V=again\nCOPY <<EOF /out/again\n$V\nEOF\nARG V\nCOPY <<EOF /out/argued\n$V\nEOF\n",
-    "of a stage": "COPY --from=base --chown=5 /out/there /out/from\n",
+    "of a stage": "COPY --from=base --chown=5 /out/there /out/from\n"
+    "COPY --from=base /out/named /out/followed/\n",
 }
 
 
@@ -116,6 +120,10 @@ def engine(image: str, newer_engine: str) -> Iterator[OwnEngine]:
 def recipe(tmp_path: Path) -> ImageRecipe:
     (tmp_path / "context").mkdir()
     (tmp_path / "context/source").write_text("source")
+    (tmp_path / "context/below").mkdir()
+    (tmp_path / "context/below/below").symlink_to("../source")
+    (tmp_path / "context/link").symlink_to("/source")
+    (tmp_path / "context/dirlink").symlink_to("below")
     return ImageRecipe(context=tmp_path / "context", args=tuple(ARGS.items()), timeout_sec=120)
 
 

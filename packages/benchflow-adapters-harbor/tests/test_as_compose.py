@@ -111,6 +111,12 @@ services:
   d: {image: x, network_mode: "service:a"}
 networks: {front: , back: {internal: true}}
 """,
+    "inline": """
+services:
+  a: {build: {dockerfile_inline: "FROM ${A}\nRUN echo $$HOME\n", args: {B: c}, target: t}}
+  b: {build: {context: ./sub, dockerfile_inline: ""}}
+  c: {extends: a, build: {context: sub}}
+""",
     "granted": """
 services:
   a:
@@ -255,7 +261,9 @@ def of_compose(service: dict[str, Any], grants: Mapping[str, Any]) -> dict[str, 
     }
     return {
         "image": None if build else service.get("image"),
-        "build": build and (build["context"], build["dockerfile"], build.get("target", "")),
+        "build": build and (build["context"], build.get("target", "")),
+        "dockerfile": build
+        and (build.get("dockerfile_inline") or build.get("dockerfile", "Dockerfile")),
         "args": build and build.get("args", {}),
         "command": service["command"],
         "entrypoint": service["entrypoint"],
@@ -318,7 +326,8 @@ def of_ours(spec: ServiceSpec) -> dict[str, Any]:
     mode = {None: None, "": "none"}.get(spec.network_of, f"service:{spec.network_of}")
     return {
         "image": spec.image,
-        "build": recipe and (str(recipe.context), recipe.dockerfile, recipe.target),
+        "build": recipe and (str(recipe.context), recipe.target),
+        "dockerfile": recipe and (recipe.inline or recipe.dockerfile),
         "args": recipe and dict(recipe.args),
         "command": spec.command and list(spec.command),
         "entrypoint": spec.entrypoint and list(spec.entrypoint),
@@ -419,6 +428,8 @@ def test_files_of_variables_are_read_as_compose_does(
         "services: {a: {extends: b}}",
         "services: {a: {image: x, env_file: absent.env}}",
         "services: {a: {image: x, no_such_key: 1}}",
+        "services: {a: {build: {dockerfile: Dockerfile, dockerfile_inline: FROM x}}}",
+        "services: {a: {extends: b, build: {dockerfile: D}}, b: {build: {dockerfile_inline: F}}}",
         "services: {a: {image: x, mem_limit: much}}",
         "services: {a: {image: x, secrets: [s]}}",
     ],

@@ -150,6 +150,7 @@ services:
         ("services: {db: {image: '${SECRET}'}}", "db"),
         ("services: {db: {}}", "db"),
         ("services: {db: {build: ./absent}}", "db.build"),
+        ("services: {db: {build: {dockerfile: D, dockerfile_inline: FROM x}}}", "db.build"),
         ("services: {db: {image: x, volumes: ['./absent:/a']}}", "db.volumes"),
         ("services: {main: {read_only: true}}", "main.read_only"),
         ("services: {main: {network_mode: none}}", "main.network_mode"),

@@ -72,10 +72,25 @@ def test_names_bytes_and_permissions_make_the_digest_and_times_do_not(tmp_path):
         seen.add(digest(recipe))
 
 
-def test_what_is_ignored_is_not_there_and_the_dockerfile_always_is(tmp_path):
+def paths(recipe):
+    found = BuildContext.scan(recipe)
+    return [entry.path for entry in found.entries], found.hidden
+
+
+def test_what_is_ignored_is_not_there_nor_the_dockerfile(tmp_path):
     recipe = made(tmp_path, **{".dockerignore": "*\n!a/b", "a/b": "", "a/c": "", "d": ""})
-    paths = [entry.path for entry in BuildContext.scan(recipe).entries]
-    assert paths == [".dockerignore", "Dockerfile", "a/b"]
+    assert paths(recipe) == (["a/b"], True)
+    (tmp_path / "Dockerfile.dockerignore").write_text("a\n*.dockerignore")
+    assert paths(recipe) == (["Dockerfile", "d"], False)
+
+
+def test_a_dockerfile_that_is_no_file_is_hidden_and_in_the_digest(tmp_path):
+    recipe = made(tmp_path).model_copy(update={"inline": "FROM scratch", "dockerfile": "said"})
+    assert paths(recipe) == (["Dockerfile"], True)
+    assert BuildContext.scan(recipe).dockerfile == "FROM scratch"
+    other = recipe.model_copy(update={"inline": "FROM other"})
+    assert BuildContext.scan(recipe).signature != BuildContext.scan(other).signature
+    assert digest(recipe) != digest(other)
 
 
 def test_a_link_is_an_entry_that_nobody_follows(tmp_path):

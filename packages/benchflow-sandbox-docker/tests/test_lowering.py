@@ -33,9 +33,9 @@ FROM golang:1
 """
 
 
-def lowered(text, args=(), **bases):
+def lowered(text, args=(), context="", **bases):
     file = Dockerfile.parse(text.encode())
-    lowering = Lowering(file, "Dockerfile", "beside:1", dict(args), bases)
+    lowering = Lowering(file, "Dockerfile", "beside:1", context, dict(args), bases)
     return lowering, lowering.text(text)
 
 
@@ -62,6 +62,31 @@ def test_the_frontend_is_the_engines_own_and_every_line_stays_where_it_is():
     _, text = lowered(TEXT)
     assert text.split("\n")[:2] == ["# escape=`", "#"]
     assert text.split("\n")[2:] == TEXT.split("\n")[2:]
+
+
+HIDDEN = """FROM x AS stage
+COPY --link \\
+  a b
+COPY --from=stage a b
+ADD a b
+RUN --mount=type=bind,source=a,target=/a --mount=type=cache,target=/c true
+RUN --mount=target=/a,from=stage true
+COPY a <<EOF /in/
+text
+EOF
+"""
+
+
+def test_a_context_without_its_dockerfile_is_an_image_beside():
+    _, text = lowered(HIDDEN, context="whole:1")
+    assert text.split("\n") == [
+        *("FROM x AS stage", "COPY --from=whole:1 a b", "", "COPY --from=stage a b", "ADD a b"),
+        "RUN --mount=type=bind,source=a,target=/a,from=whole:1 --mount=type=cache,target=/c true",
+        "RUN --mount=target=/a,from=stage true",
+        'COPY --from=whole:1 ["a", "/in/"]',
+        'COPY --from=beside:1 ["/8/EOF", "/in/"]',
+        *("", ""),
+    ]
 
 
 def test_documents_become_arguments_and_files_of_an_image_beside():

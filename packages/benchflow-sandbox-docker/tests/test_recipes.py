@@ -304,6 +304,34 @@ def test_what_is_linked_or_ignored_does_not_get_in(with_provider, recipe, tmp_pa
     with_provider(check)
 
 
+HIDING = """FROM {image} AS made
+LABEL test={mark}
+COPY . /in/
+RUN --mount=target=/given ls -A /given > /in/seen
+FROM scratch
+"""
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_a_dockerfile_that_the_context_does_not_show_is_copied_by_nothing(
+    with_provider, tmp_path, image, mark, api, inline
+):
+    text = HIDING.format(image=image, mark=mark)
+    for name, content in {"kept": "", "Dockerfile": "" if inline else text}.items():
+        (tmp_path / name).write_text(content)
+    (tmp_path / ".dockerignore").write_text(".dockerignore\nDockerfile\nstore\n")
+    said = {"inline": text, "dockerfile": "kept"} if inline else {}
+    recipe = ImageRecipe(context=tmp_path, target="made", timeout_sec=60, **said)
+
+    async def check(provider):
+        box = await provider.create(SandboxSpec(recipe=recipe))
+        shown = await box.exec("cat /in/seen; ls -A /in; wc -c < /in/kept")
+        assert shown.stdout.split() == ["kept", "kept", "seen", "0"], shown
+        assert not api.images(name="benchflow-context", all=True)
+
+    with_provider(check)
+
+
 def test_a_base_that_moved_makes_another_image(with_provider, recipe, api, image, builds):
     base = f"benchflow-test-{uuid.uuid4().hex}"
     api.tag(image, base)
@@ -432,5 +460,31 @@ def test_a_build_that_leaves_the_host_too_little_is_ended(
         assert caught.value.where == "Dockerfile:3"
         assert "begun" in str(caught.value)
         await until(lambda: not any(word.encode() in each for each in commands()))
+
+    with_provider(check)
+
+
+def test_a_build_is_ended_when_the_host_does_not_tell_what_it_has_left(
+    with_provider, recipe, monkeypatch
+):
+    word, memory = uuid.uuid4().hex, headroom._memory
+    made = recipe(f"RUN : {word}; sleep 1001\n", timeout_sec=300)
+
+    def runs():
+        return any(word.encode() in each for each in commands())
+
+    def left():
+        if runs():
+            raise OSError(24, "Too many open files")
+        return memory()
+
+    monkeypatch.setattr(headroom, "_memory", left)
+
+    async def check(provider):
+        with pytest.raises(SandboxError, match=r"was ended, since .* not tell .*: Too many open"):
+            await provider.create(SandboxSpec(recipe=made))
+        async with asyncio.timeout(30):
+            while runs():  # noqa: ASYNC110 - the engine tells of nothing
+                await asyncio.sleep(0.05)
 
     with_provider(check)

@@ -227,6 +227,56 @@ def test_copy_takes_files_modes_and_links_but_not_what_is_ignored(built, context
     )
 
 
+def test_a_source_that_is_a_link_is_what_it_leads_to(built, context):
+    for name, text in {"real/a": "a", "real/b": "b", "secret/c": "c"}.items():
+        (context / name).parent.mkdir(exist_ok=True)
+        (context / name).write_text(text)
+    (context / "real" / "inner").symlink_to("a")
+    (context / "to").symlink_to("/real")
+    (context / "out").symlink_to("../../../real/b")
+    (context / ".dockerignore").write_text("secret\n")
+    built(
+        "FROM tiny AS made\nCOPY to /dir\nCOPY to/a o*t /files/\nRUN ln -s dir /name\n"
+        "FROM tiny\nCOPY --from=made /name/inner /file\nCOPY --from=made /name /dir\n"
+        "COPY --from=made /files /files\n",
+        shows(
+            "cat /file /files/a /files/out; stat -c %F /dir/*",
+            "aab" + "regular file\nregular file\nsymbolic link\n",
+        ),
+    )
+    for target in ("secret/c", "absent", "round"):
+        (context / "round").unlink(missing_ok=True)
+        (context / "round").symlink_to(target)
+        with pytest.raises(TaskError, match=r"'round'.* (is not in the context|to each other)"):
+            built("FROM tiny\nCOPY round /x\n", never)
+
+
+def test_an_image_without_a_path_has_buildkits(built):
+    standard = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    built(
+        'FROM tiny\nENV PATH="/own:$PATH"\nRUN env | cat > /said\n',
+        shows(
+            "cat /said | while read x; do case $x in PATH=*) echo $x;; esac; done",
+            f"PATH=/own:{standard}\n",
+        ),
+    )
+
+
+def test_a_dockerfile_that_is_no_file_is_built_of_its_context(with_provider, context, images):
+    (context / "kept").write_text("kept")
+    (context / "left").write_text("left")
+    (context / ".dockerignore").write_text("kept")
+    (context / "said.dockerignore").write_text("left\n*.dockerignore")
+    recipe = ImageRecipe(context=context, dockerfile="said", inline="FROM tiny\nCOPY . /in\n")
+
+    async def main(provider):
+        spec = SandboxSpec(recipe=recipe, image_search=(str(images),), user="", workdir="")
+        box = await provider.create(spec)
+        assert (await box.exec("ls -A /in | cat")).stdout == "kept\n"
+
+    with_provider(main)
+
+
 def test_a_link_of_the_image_leads_a_copy_nowhere_but_inside(built, context, tmp_path):
     (context / "link").mkdir()
     (context / "link" / "etc").symlink_to("/etc")

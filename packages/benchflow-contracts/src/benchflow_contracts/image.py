@@ -22,6 +22,8 @@ class ImageRecipe(Model):
     """An absolute host directory."""
     dockerfile: str = "Dockerfile"
     """Relative to `context`."""
+    inline: str = ""
+    """The text of the Dockerfile, where it is no file: `dockerfile` is what that is called then."""
     args: tuple[tuple[str, str], ...] = ()
     """Values of `ARG`, by name."""
     target: str = ""

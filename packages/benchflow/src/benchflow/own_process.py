@@ -78,11 +78,13 @@ def _signs(task: Task) -> list[tuple[re.Pattern[str], str]]:
 def _workdir_of_image(task: Task) -> str | None:
     """Return the last absolute WORKDIR of the Dockerfile that the task brings, if there is one."""
     recipe = task.parts.recipe
-    file = None if recipe is None else recipe.context / recipe.dockerfile
-    if file is None or file.is_symlink() or not file.is_file():
+    if recipe is None:
         return None
-    with file.open(encoding="utf-8", errors="replace") as stream:
-        named = _WORKDIR.findall(stream.read(_MOST_BYTES))
+    file, text = recipe.context / recipe.dockerfile, recipe.inline
+    if not text and file.is_file() and not file.is_symlink():
+        with file.open(encoding="utf-8", errors="replace") as stream:
+            text = stream.read(_MOST_BYTES)
+    named = _WORKDIR.findall(text)
     return named[-1] if named else None
 
 

@@ -12,11 +12,10 @@ from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.image import ImageRecipe
 
 from .ignore import Ignore
+from .text import open_regular, read_text
 
 MAX_ENTRIES = 100_000
 MAX_BYTES = 4 << 30
-_MAX_TEXT = 1 << 20
-_IGNORE = ".dockerignore"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class ContextEntry:
     @property
     def mode(self) -> int:
         """The permissions."""
-        return stat.S_IMODE(self.info.st_mode) & 0o777
+        return stat.S_IMODE(self.info.st_mode)
 
     @property
     def is_file(self) -> bool:
@@ -47,7 +46,7 @@ class ContextEntry:
 
     def open(self) -> BufferedReader:
         """Open the file; raise `SandboxError` when it is no regular file any more."""
-        return _open(self.source)
+        return open_regular(self.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +56,8 @@ class BuildContext:
     entries: tuple[ContextEntry, ...]
     dockerfile: str
     """Its text."""
+    hidden: bool
+    """Whether the Dockerfile is none of the entries: what copies the context does not get it."""
 
     @classmethod
     def scan(cls, recipe: ImageRecipe) -> "BuildContext":
@@ -65,36 +66,27 @@ class BuildContext:
         Raises:
             SandboxError: It has no Dockerfile, is too large, or holds a device, pipe or socket.
         """
-        root, name = recipe.context, recipe.dockerfile
-        if name.startswith("/") or ".." in name.split("/"):
-            raise SandboxError(f"{name!r} is not a path in the context", where=str(root))
-        dockerfile = _text(root / name, f"no Dockerfile {name!r} in {str(root)!r}")
-        ignore = Ignore()
-        if os.path.lexists(root / _IGNORE):
-            ignore = Ignore.parse(_text(root / _IGNORE, "it cannot be read"))
-        # The engine needs these two whatever is left out.
-        always = {os.path.normpath(name), _IGNORE}
-        found = sorted(_walk(root, ignore, always), key=lambda entry: entry.path)
-        return cls(tuple(found), dockerfile)
+        root, name = recipe.context, os.path.normpath(recipe.dockerfile)
+        dockerfile = read_dockerfile(recipe)
+        ignore = Ignore.of(root, name)
+        found = sorted(_walk(root, ignore), key=lambda entry: entry.path)
+        return cls(tuple(found), dockerfile, bool(recipe.inline) or ignore.excludes(name))
 
     @property
     def signature(self) -> tuple[object, ...]:
         """What changes whenever a file is written, without reading any."""
-        return tuple(
-            (
-                e.path,
-                e.info.st_ino,
-                e.info.st_mode,
-                e.info.st_size,
-                e.info.st_mtime_ns,
-                e.info.st_ctime_ns,
-            )
-            for e in self.entries
+        infos = ((entry.path, entry.info) for entry in self.entries)
+        return (
+            self.dockerfile,
+            *(
+                (path, i.st_ino, i.st_mode, i.st_size, i.st_mtime_ns, i.st_ctime_ns)
+                for path, i in infos
+            ),
         )
 
     def digest(self, name: str) -> str:
-        """Hash names, permissions and bytes, and `name`, the Dockerfile's; in hex."""
-        whole = hashlib.sha256(name.encode())
+        """Hash names, permissions and bytes, and the Dockerfile with its `name`; in hex."""
+        whole = hashlib.sha256(f"{name}\0{self.dockerfile}".encode())
         for entry in self.entries:
             kind = f"{stat.S_IFMT(entry.info.st_mode):o} {entry.mode:o}"
             whole.update(
@@ -106,16 +98,23 @@ class BuildContext:
         return whole.hexdigest()
 
 
-def _walk(root: Path, ignore: Ignore, always: set[str]) -> Iterator[ContextEntry]:
+def read_dockerfile(recipe: ImageRecipe) -> str:
+    """Return the text of a recipe's Dockerfile; raise `SandboxError` when there is none."""
+    root, name = recipe.context, recipe.dockerfile
+    if name.startswith("/") or ".." in name.split("/"):
+        raise SandboxError(f"{name!r} is not a path in the context", where=str(root))
+    return recipe.inline or read_text(root / name, f"no Dockerfile {name!r} in {str(root)!r}")
+
+
+def _walk(root: Path, ignore: Ignore) -> Iterator[ContextEntry]:
     pending, count, size = [(root, "")], 0, 0
     while pending:
         directory, prefix = pending.pop()
         for path in _children(directory):
             relative = f"{prefix}{path.name}"
             info = path.lstat()
-            excluded = ignore.excludes(relative) and relative not in always
-            inside = not excluded or ignore.keeps_some or _leads_to(relative, always)
-            if stat.S_ISDIR(info.st_mode) and inside:
+            excluded = ignore.excludes(relative)
+            if stat.S_ISDIR(info.st_mode) and (not excluded or ignore.keeps_some):
                 pending.append((path, f"{relative}/"))
             if excluded:
                 continue
@@ -127,10 +126,6 @@ def _walk(root: Path, ignore: Ignore, always: set[str]) -> Iterator[ContextEntry
                     hint="name what the image does not need in .dockerignore",
                 )
             yield _entry(relative, path, info)
-
-
-def _leads_to(directory: str, paths: set[str]) -> bool:
-    return any(path.startswith(f"{directory}/") for path in paths)
 
 
 def _children(directory: Path) -> list[Path]:
@@ -152,25 +147,3 @@ def _entry(relative: str, path: Path, info: os.stat_result) -> ContextEntry:
             hint="remove it, or name it in .dockerignore",
         )
     return ContextEntry(relative, path, info, str(path.readlink()) if kind == stat.S_IFLNK else "")
-
-
-def _open(path: Path) -> BufferedReader:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise SandboxError(f"cannot read {str(path)!r}: {error.strerror}") from error
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise SandboxError(f"{str(path)!r} is no regular file")
-    return os.fdopen(fd, "rb")
-
-
-def _text(path: Path, missing: str) -> str:
-    try:
-        with _open(path) as file:
-            data = file.read(_MAX_TEXT + 1)
-    except SandboxError as error:
-        raise SandboxError(f"{missing}: {error}") from error
-    if len(data) > _MAX_TEXT:
-        raise SandboxError(f"more than {_MAX_TEXT} bytes", where=path.name)
-    return data.decode("utf-8", "replace")

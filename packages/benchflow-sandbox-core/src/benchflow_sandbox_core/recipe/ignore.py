@@ -1,13 +1,18 @@
 """Which files of a build context are left out: `.dockerignore`."""
 
 import fnmatch
+import os
 import posixpath
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 from benchflow_contracts.errors import SandboxError
 
+from .text import read_text
+
+_NAME = ".dockerignore"
 _MOST = 1000
 """Patterns: each is tried for each file."""
 
@@ -62,6 +67,18 @@ class Ignore:
     """The patterns of one `.dockerignore`; the last that matches decides."""
 
     patterns: tuple[_Pattern, ...] = ()
+
+    @classmethod
+    def of(cls, context: Path, dockerfile: str) -> Self:
+        """Read the patterns of a context: those for this Dockerfile alone, else those for all.
+
+        Raises:
+            SandboxError: They are no regular file, too large or too many.
+        """
+        for name in (f"{dockerfile}{_NAME}", _NAME):
+            if os.path.lexists(context / name):
+                return cls.parse(read_text(context / name, "it cannot be read"))
+        return cls()
 
     @classmethod
     def parse(cls, text: str) -> Self:

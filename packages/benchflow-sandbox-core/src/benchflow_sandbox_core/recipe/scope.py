@@ -17,6 +17,8 @@ _PLATFORM = {
     **{f"{kind}OS": "linux" for kind in ("TARGET", "BUILD")},
     **{f"{kind}ARCH": ARCHITECTURE for kind in ("TARGET", "BUILD")},
 }
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""What BuildKit gives an image that says nothing of it."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -41,7 +43,8 @@ class Scope:
 
     def stage(self, env: Mapping[str, str], shell: tuple[str, ...] = ()) -> "Scope":
         """Begin a stage, from before the first FROM, on an image that says so much of itself."""
-        return Scope(self.escape, self.args, dict(env), {}, shell or SHELL, self.asked)
+        env = {"PATH": _PATH, **env}
+        return Scope(self.escape, self.args, env, {}, shell or SHELL, self.asked)
 
     def child(self) -> "Scope":
         """Begin another stage on what this one is: its arguments too, but ENV is before them."""

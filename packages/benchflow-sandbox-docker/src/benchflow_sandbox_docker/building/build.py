@@ -1,10 +1,7 @@
 """One build."""
 
 import asyncio
-import io
 import os
-import stat
-import tarfile
 import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -13,7 +10,7 @@ from typing import IO, Any, cast
 import requests
 from benchflow_contracts.errors import SandboxError, SandboxTimeoutError
 from benchflow_contracts.image import ImageRecipe
-from benchflow_sandbox_core.recipe.context import BuildContext, ContextEntry
+from benchflow_sandbox_core.recipe.context import BuildContext
 from benchflow_sandbox_core.recipe.dockerfile import Dockerfile
 from benchflow_sandbox_core.shield import finish
 from docker import APIClient
@@ -21,12 +18,12 @@ from docker.errors import DockerException
 from docker.types import CancellableStream
 from docker.utils.json_stream import json_stream
 
+from .beside import IN_MEMORY
 from .headroom import Headroom
 from .output import BuildOutput
+from .packing import pack_entries
 
 _LOOK = 0.1
-_IN_MEMORY = 16 << 20
-_CHUNK = 65536
 
 
 class Build:
@@ -35,11 +32,11 @@ class Build:
     def __init__(
         self, api: APIClient, recipe: ImageRecipe, context: BuildContext, text: str
     ) -> None:
-        """Take the place of the context's Dockerfile by `text`."""
+        """Let `text` take the place of the context's Dockerfile."""
         self._api = api
         self._recipe = recipe
         self._context = context
-        self._text = text.encode()
+        self._text = text
         self._stream: CancellableStream[Any] | None = None
         self._killed = False
 
@@ -54,14 +51,15 @@ class Build:
             SandboxError: It failed or was ended, with the instruction and the last of its output.
         """
         name = self._recipe.dockerfile
-        output = BuildOutput(name, Dockerfile.parse(self._text, name), tag)
+        output = BuildOutput(name, Dockerfile.parse(self._text.encode(), name), tag)
         limit = self._recipe.timeout_sec
+        headroom = Headroom.now()
         running = asyncio.get_running_loop().create_task(
             asyncio.to_thread(self._build, output, {"t": tag, **options})
         )
         try:
             async with asyncio.timeout(limit):
-                await self._watched(running, output)
+                await self._watched(running, output, headroom)
         except TimeoutError as error:
             await finish(self._end(running))
             raise SandboxTimeoutError(
@@ -71,8 +69,9 @@ class Build:
             await finish(self._end(running))
             raise
 
-    async def _watched(self, running: "asyncio.Task[None]", output: BuildOutput) -> None:
-        headroom = Headroom.now()
+    async def _watched(
+        self, running: "asyncio.Task[None]", output: BuildOutput, headroom: Headroom
+    ) -> None:
         while not (await asyncio.wait([running], timeout=_LOOK))[0]:
             if (shortage := headroom.shortage) is not None:
                 await finish(self._end(running))
@@ -94,7 +93,7 @@ class Build:
 
     def _build(self, output: BuildOutput, options: Mapping[str, str]) -> None:
         try:
-            with tempfile.SpooledTemporaryFile(_IN_MEMORY) as packed:
+            with tempfile.SpooledTemporaryFile(IN_MEMORY) as packed:
                 self._pack(cast("IO[bytes]", packed))
                 packed.seek(0)
                 self._post(cast("IO[bytes]", packed), output, options)
@@ -124,39 +123,10 @@ class Build:
                 output.take(event)
 
     def _pack(self, packed: IO[bytes]) -> None:
-        dockerfile = os.path.normpath(self._recipe.dockerfile)
         # BuildKit takes what begins with a record of PAX, as names of any length need, for a
         # Dockerfile; that one is first.
-        entries = sorted(self._context.entries, key=lambda each: each.path != dockerfile)
-        with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
-            for entry in entries:
-                if self._killed:
-                    return
-                if entry.path == dockerfile:
-                    _add_text(archive, entry, self._text)
-                else:
-                    _add(archive, entry)
-
-
-def _add_text(archive: tarfile.TarFile, entry: ContextEntry, text: bytes) -> None:
-    member = tarfile.TarInfo(entry.path)
-    member.mode, member.mtime, member.size = entry.mode, int(entry.info.st_mtime), len(text)
-    archive.addfile(member, io.BytesIO(text))
-
-
-def _add(archive: tarfile.TarFile, entry: ContextEntry) -> None:
-    member = tarfile.TarInfo(entry.path)
-    member.mode, member.mtime = entry.mode, int(entry.info.st_mtime)
-    if entry.is_directory:
-        member.type = tarfile.DIRTYPE
-        archive.addfile(member)
-    elif entry.is_file:
-        with entry.open() as file:
-            member.size = entry.info.st_size
-            archive.addfile(member, file)
-    elif stat.S_ISLNK(entry.info.st_mode):
-        member.type, member.linkname = tarfile.SYMTYPE, entry.target
-        archive.addfile(member)
+        first = (os.path.normpath(self._recipe.dockerfile), self._text)
+        pack_entries(packed, self._context.entries, first=first, ended=lambda: self._killed)
 
 
 def _message(response: requests.Response) -> str:

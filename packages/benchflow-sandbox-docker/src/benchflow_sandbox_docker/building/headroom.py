@@ -30,11 +30,15 @@ class Headroom:
 
     @property
     def shortage(self) -> str | None:
-        """What the host has too little of, if anything."""
-        if (free := _processes()) < self.processes:
-            return f"the host can have only {max(free, 0)} processes more"
-        if (free := _memory()["MemAvailable"]) < self.memory:
-            return f"the host has only {free >> 10} MiB of memory left"
+        """What the host has too little of, if anything: one that cannot be asked counts."""
+        try:
+            processes, memory = _processes(), _memory()["MemAvailable"]
+        except OSError as error:
+            return f"the host does not tell what it has left: {error.strerror}"
+        if processes < self.processes:
+            return f"the host can have only {max(processes, 0)} processes more"
+        if memory < self.memory:
+            return f"the host has only {memory >> 10} MiB of memory left"
         return None
 
 

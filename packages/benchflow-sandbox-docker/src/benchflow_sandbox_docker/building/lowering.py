@@ -22,13 +22,16 @@ class Lowering:
     """Writes here-documents as what BuildKit knew in 2020, each line where it was.
 
     Scripts become arguments of the shell; files become those of an image of their own, from
-    which they are copied, so that `COPY .` does not take them along.
+    which they are copied, so that `COPY .` does not take them along. For that reason a context
+    that does not show its Dockerfile, which the engine is sent with it, is such an image, too.
     """
 
     file: Dockerfile
     name: str
     beside: str
     """The image of the files."""
+    context: str
+    """The image of the context, where that does not show the Dockerfile; else empty."""
     args: Mapping[str, str]
     bases: Mapping[str, ImageConfig]
     files: dict[str, str] = field(default_factory=dict[str, str])
@@ -49,8 +52,8 @@ class Lowering:
                 if one.documents:
                     self._put(lines, one, self._documented(one, scope))
         for one in self.file.instructions:
-            if "link" in dict(one.flags) and not one.documents:
-                self._put(lines, one, [f"{_head(one)} {one.text}"])
+            if not one.documents and self._flags(one) != list(one.flags):
+                self._put(lines, one, [f"{self._head(one)} {one.text}"])
         return "\n".join(lines)
 
     def _put(self, lines: list[str], one: Instruction, new: list[str]) -> None:
@@ -67,7 +70,7 @@ class Lowering:
         where = f"{self.name}:{one.line}"
         if one.name == "RUN":
             argv = command(one.text, one.documents, scope.shell, where)
-            return [f"{_head(one)} {json.dumps(argv)}"]
+            return [f"{self._head(one)} {json.dumps(argv)}"]
         words = scope.words(where)
         *named, target = words.raw(one.text)
         if begun_by(target, where) is not None:
@@ -75,7 +78,7 @@ class Lowering:
         sources = [word for word in named if begun_by(word, where) is None]
         if len(sources) > 1 and not target.endswith("/"):
             raise TaskError(f"{target[:80]!r} must end with / for several files", where=where)
-        made = [f"{_head(one)} {json.dumps([*sources, target])}"] if sources else []
+        made = [f"{self._head(one)} {json.dumps([*sources, target])}"] if sources else []
         place = f"/{one.line}"
         for document in one.documents:
             self.files[f"{place}/{document.name}"] = document.content(words)
@@ -87,10 +90,28 @@ class Lowering:
         # One after the other, the last is the file, unless a directory is there.
         return [*made, *(f"{copy} {json.dumps([name, target])}" for name in names)]
 
+    def _head(self, one: Instruction) -> str:
+        flags = (f"--{key}={value}" if value else f"--{key}" for key, value in self._flags(one))
+        return " ".join([one.name, *flags])
 
-def _head(one: Instruction) -> str:
-    kept = [f"--{key}={value}" if value else f"--{key}" for key, value in one.flags]
-    return " ".join([one.name, *(flag for flag in kept if not flag.startswith("--link"))])
+    def _flags(self, one: Instruction) -> list[tuple[str, str]]:
+        """Return the flags without `--link`, and with the image that stands for the context."""
+        flags = [flag for flag in one.flags if flag[0] != "link"]
+        if self.context and one.name == "COPY" and "from" not in dict(flags):
+            flags.append(("from", self.context))
+        if self.context and one.name == "RUN":
+            flags = [
+                (key, f"{value},from={self.context}" if key == "mount" and _binds(value) else value)
+                for key, value in flags
+            ]
+        return flags
+
+
+def _binds(mount: str) -> bool:
+    """Whether a mount is one of files of the context."""
+    pairs = (part.partition("=") for part in mount.split(","))
+    told = {key.lower(): value for key, _, value in pairs}
+    return told.get("type", "bind") == "bind" and "from" not in told
 
 
 def _literal(path: str, where: str) -> str:

@@ -4,6 +4,8 @@ import asyncio
 import hashlib
 import json
 from collections import defaultdict
+from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError
@@ -17,14 +19,16 @@ from benchflow_sandbox_docker.facts import Facts
 from benchflow_sandbox_docker.fetch import fetch
 from benchflow_sandbox_docker.labels import BUILT, KIND
 
+from .beside import beside
 from .build import Build
-from .documents import documents
 from .lock import locked
 from .lowering import Lowering
+from .packing import pack_entries, pack_texts
 from .stages import Stages
 
 _NAME = "benchflow-recipe"
 _BESIDE = "benchflow-documents"
+_CONTEXT = "benchflow-context"
 _LOCKS = "builds"
 
 
@@ -74,7 +78,8 @@ class Recipes:
         async with locked(self._locks, own):
             found = None if self._policy == "always" else await self._find(name)
             if found is None:
-                lowering = await self._lower(recipe, file, own, images)
+                hidden = f"{_CONTEXT}:{own[:40]}" if context.hidden else ""
+                lowering = await self._lower(recipe, file, f"{_BESIDE}:{own[:40]}", hidden, images)
                 await self._make(recipe, context, name, lowering)
                 found = await self._find(name)
                 # A base that the engine lacked has a name in it only now.
@@ -86,15 +91,14 @@ class Recipes:
         return found
 
     async def _lower(
-        self, recipe: ImageRecipe, file: Dockerfile, own: str, images: list[str]
+        self, recipe: ImageRecipe, file: Dockerfile, beside: str, hidden: str, images: list[str]
     ) -> Lowering:
         """Prepare a build, with its bases here: a build has no credentials for a registry.
 
         What their variables are says what is in here-documents.
         """
         bases = {image: await self._fetch(image) for image in images}
-        beside, args = f"{_BESIDE}:{own[:40]}", dict(recipe.args)
-        return Lowering(file, recipe.dockerfile, beside, args, bases)
+        return Lowering(file, recipe.dockerfile, beside, hidden, dict(recipe.args), bases)
 
     async def _fetch(self, image: str) -> ImageConfig:
         found = await self._find(image)
@@ -120,7 +124,13 @@ class Recipes:
             **({"buildargs": json.dumps(dict(recipe.args))} if recipe.args else {}),
             **({"target": recipe.target} if recipe.target else {}),
         }
-        async with documents(self._engine, lowering.beside, lowering.files):
+        async with AsyncExitStack() as images:
+            if lowering.files:
+                pack = partial(pack_texts, files=lowering.files)
+                await images.enter_async_context(beside(self._engine, lowering.beside, pack))
+            if lowering.context and lowering.context in text:
+                pack = partial(pack_entries, entries=context.entries)
+                await images.enter_async_context(beside(self._engine, lowering.context, pack))
             await Build(self._engine.api, recipe, context, text).run(name, options)
 
     async def _find(self, name: str) -> Facts | None:

@@ -2,13 +2,10 @@
 
 import asyncio
 import json
-import os
 import shutil
-import stat
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchflow_contracts.errors import SandboxTimeoutError, SandboxUnsupportedError, TaskError
+from benchflow_contracts.errors import SandboxTimeoutError, SandboxUnsupportedError
 from benchflow_contracts.image import ImageRecipe
 from benchflow_contracts.sandbox import SandboxSpec
 
@@ -19,8 +16,6 @@ from benchflow_sandbox_local.rootfs.store import ImageStore, digest_of
 
 if TYPE_CHECKING:
     from .build import Boxes
-
-_MAX_BYTES = 1 << 20
 
 
 class Builder:
@@ -62,13 +57,13 @@ class Builder:
 
     async def _make(self, recipe: ImageRecipe, search: tuple[str, ...]) -> RootSource:
         # A box of an image that is there already needs nothing of all that builds one.
+        from benchflow_sandbox_core.recipe.context import read_dockerfile  # noqa: PLC0415
         from benchflow_sandbox_core.recipe.dockerfile import Dockerfile  # noqa: PLC0415
 
         from .build import Build  # noqa: PLC0415
 
-        data = await asyncio.to_thread(_read, recipe)
-        name = recipe.dockerfile
-        file = Dockerfile.parse(data, name)
+        text = await asyncio.to_thread(read_dockerfile, recipe)
+        file = Dockerfile.parse(text.encode(), recipe.dockerfile)
 
         async def find(image: str) -> RootSource:
             return await self._finder.find(image, search)
@@ -88,18 +83,3 @@ class Builder:
         if made.path is not None:
             made.path.unlink(missing_ok=True)
             await asyncio.to_thread(shutil.rmtree, made.lowers[0])
-
-
-def _read(recipe: ImageRecipe) -> bytes:
-    parts = Path(recipe.dockerfile).parts
-    path = recipe.context.joinpath(*parts)
-    try:
-        if ".." in parts or Path(recipe.dockerfile).is_absolute():
-            raise OSError(22, "it is not below the context")  # noqa: TRY301 - told as any other
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise OSError(22, "it is not a regular file")  # noqa: TRY301
-            return file.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise TaskError(f"cannot be read: {error.strerror}", where=recipe.dockerfile) from error

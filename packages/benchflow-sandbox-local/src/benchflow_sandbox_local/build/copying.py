@@ -1,6 +1,5 @@
 """COPY and ADD: what is taken, where it goes, and whose it is."""
 
-import os
 import tarfile
 import tempfile
 from collections.abc import Generator, Sequence
@@ -13,7 +12,6 @@ from benchflow_sandbox_core.recipe.dockerfile import Instruction
 from benchflow_sandbox_core.recipe.heredoc import begun_by
 from benchflow_sandbox_core.thread import Stop
 
-from benchflow_sandbox_local.box.syscalls import RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS, openat2
 from benchflow_sandbox_local.rootfs.archive import extract
 
 from .copier import Copier
@@ -114,41 +112,26 @@ class Copying:
 
     def copy_inside(self, root: int, copier: Copier) -> None:
         """Copy from the root of another box in which nothing runs."""
+        path = Path(f"/proc/self/fd/{root}")
+        tree = Tree(path, self.where, name=repr(self.from_stage))
         for source in self.sources:
-            above, _, last = source.rstrip("/").rpartition("/")
-            try:
-                inside = openat2(
-                    root,
-                    above.strip("/") or ".",
-                    os.O_PATH | os.O_DIRECTORY,
-                    resolve=RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS,
-                )
-            except OSError as error:
-                raise TaskError(
-                    f"{source!r} is not in {self.from_stage!r}", where=self.where
-                ) from error
-            try:
-                path = Path(f"/proc/self/fd/{inside}")
-                tree = Tree(path, self.where)
-                for found in tree.find(last):
-                    self._one(tree, path, found, copier, several=len(self.sources) > 1)
-            finally:
-                os.close(inside)
+            for found in tree.find(source):
+                self._one(tree, path, found, copier, several=len(self.sources) > 1)
 
     def _one(self, tree: Tree, root: Path, path: str, copier: Copier, *, several: bool) -> None:
         files = tree.walk(path)
-        place = root / path
-        if (not path or not place.is_symlink()) and place.is_dir():
+        place, name = root / tree.followed(path), path.rpartition("/")[2]
+        if place.is_dir():
             copier.put(files, self.target, None)
         elif self.unpacks and place.is_file() and tarfile.is_tarfile(place):
             with _unpacked(place, copier.stop) as directory:
                 inside = Tree(directory, self.where).walk("")
                 Copier(copier.root, None, None, copier.stop).put(inside, self.target, None)
         elif several or self.target.endswith("/") or copier.is_directory(self.target):
-            copier.put(files, self.target, place.name)
+            copier.put(files, self.target, name)
         else:
-            above, _, name = self.target.rpartition("/")
-            copier.put(files, above, name)
+            above, _, last = self.target.rpartition("/")
+            copier.put(files, above, last)
 
 
 def _check_target(target: str, count: int, where: str) -> None:

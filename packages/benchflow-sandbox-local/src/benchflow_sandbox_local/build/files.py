@@ -3,6 +3,7 @@
 import fnmatch
 import hashlib
 import os
+import posixpath
 import re
 import stat
 from collections.abc import Iterator
@@ -14,9 +15,7 @@ from typing import Literal
 from benchflow_contracts.errors import TaskError
 from benchflow_sandbox_core.recipe.ignore import Ignore
 
-_MAX_ENTRIES, _MAX_DEPTH = 200_000, 200
-_MAX_TEXT = 1 << 20
-_IGNORE = ".dockerignore"
+_MAX_ENTRIES, _MAX_DEPTH, _MAX_LINKS = 200_000, 200, 40
 
 Kind = Literal["file", "directory", "link"]
 
@@ -41,31 +40,31 @@ class File:
 
 
 class Tree:
-    """A directory whose links are never followed."""
+    """A directory in which nothing changes. Its links lead nowhere out of it.
 
-    def __init__(self, root: Path, where: str, ignored: Ignore | None = None) -> None:
+    Those in the name of a source are followed, as BuildKit does; those below it are copied.
+    """
+
+    def __init__(
+        self, root: Path, where: str, ignored: Ignore | None = None, *, name: str = "the context"
+    ) -> None:
         self._root = root
         self._where = where
         self._ignored = Ignore() if ignored is None else ignored
+        self._name = name
 
     @classmethod
     def context(cls, root: Path, dockerfile: str, where: str) -> "Tree":
         """Return a build's context, without what its `.dockerignore` leaves out.
 
         Raises:
-            TaskError: The context is no directory, or a pattern is malformed.
+            SandboxError: That is no regular file, too large, or has too many patterns.
         """
-        for name in (f"{dockerfile}{_IGNORE}", _IGNORE):
-            path = root / name
-            if path.is_file() and not path.is_symlink():
-                with path.open("rb") as file:
-                    text = file.read(_MAX_TEXT).decode("utf-8", "replace")
-                return cls(root, where, Ignore.parse(text))
-        return cls(root, where)
+        return cls(root, where, Ignore.of(root, dockerfile))
 
     def at(self, where: str) -> "Tree":
         """Return the same files for an instruction at `where`."""
-        return Tree(self._root, where, self._ignored)
+        return Tree(self._root, where, self._ignored, name=self._name)
 
     def find(self, pattern: str) -> list[str]:
         """Return the relative paths that a source of COPY names, sorted.
@@ -73,33 +72,60 @@ class Tree:
         Raises:
             TaskError: There is none.
         """
-        parts = [part for part in pattern.split("/") if part not in {"", "."}]
-        if ".." in parts:
-            raise TaskError(f"{pattern!r} leaves the context", where=self._where)
-        if not parts:
+        parts = posixpath.normpath(pattern.lstrip("/")).split("/")
+        if parts[0] == "..":
+            raise TaskError(f"{pattern!r} leaves {self._name}", where=self._where)
+        if parts == ["."]:
             return [""]
-        found = [""]
-        for part in parts:
-            wild = any(char in part for char in "*?[\\")
-            # Patterns so made do not backtrack, whatever a hostile author writes.
-            wanted = re.compile(fnmatch.translate(part.replace("[^", "[!"))) if wild else None
-            found = [each for base in found for each in self._children(base, part, wanted)]
-        found = [each for each in found if self._taken(each)]
+        wild = (n for n, part in enumerate(parts) if not set("*?[\\").isdisjoint(part))
+        first = next(wild, len(parts))
+        plain = "/".join(parts[:first])
+        found = [plain if first == len(parts) else self.followed(plain)]
+        for part in parts[first:]:
+            found = [each for base in found for each in self._matching(base, part)]
+        found = [each for each in found if self._is_there(each)]
         if not found:
             raise TaskError(
-                f"{pattern!r} is not in the context", where=self._where, hint="see .dockerignore"
+                f"{pattern!r} is not in {self._name}", where=self._where, hint="see .dockerignore"
             )
         return sorted(found)
 
-    def _children(self, base: str, part: str, wanted: re.Pattern[str] | None) -> list[str]:
+    def _matching(self, base: str, pattern: str) -> list[str]:
+        # From the first pattern on, no link is followed but that which is the source itself.
         directory = self._root / base
         if (base and directory.is_symlink()) or not directory.is_dir():
             return []
-        if wanted is None:
-            path = f"{base}/{part}".lstrip("/")
-            return [path] if os.path.lexists(self._root / path) else []
-        names = sorted(os.listdir(directory))  # noqa: PTH208 - names, not paths
-        return [f"{base}/{name}".lstrip("/") for name in names if wanted.match(name)]
+        # Patterns so made do not backtrack, whatever a hostile author writes.
+        wanted = re.compile(fnmatch.translate(pattern.replace("[^", "[!")))
+        names = os.listdir(directory)  # noqa: PTH208 - names, not paths
+        return [posixpath.join(base, name) for name in names if wanted.match(name)]
+
+    def _is_there(self, path: str) -> bool:
+        followed = self.followed(path)
+        there = os.path.lexists(self._root / followed)
+        return there and self._taken(path) and self._taken(followed)
+
+    def followed(self, path: str) -> str:
+        """Return where a path leads by its links, all of which are of this directory.
+
+        Raises:
+            TaskError: Links lead to each other.
+        """
+        pending, done, links = path.split("/")[::-1], list[str](), 0
+        while pending:
+            part = pending.pop()
+            if part == "..":
+                del done[-1:]
+            elif part not in {"", "."}:
+                done.append(part)
+                place = self._root.joinpath(*done)
+                if place.is_symlink():
+                    target, links = str(place.readlink()), links + 1
+                    pending += target.split("/")[::-1]
+                    done = [] if target.startswith("/") else done[:-1]
+            if links > _MAX_LINKS:
+                raise TaskError(f"{path!r}: links lead to each other", where=self._where)
+        return "/".join(done)
 
     def _taken(self, path: str) -> bool:
         return not self._ignored.excludes(path) or (
@@ -107,12 +133,12 @@ class Tree:
         )
 
     def walk(self, path: str) -> Iterator[File]:
-        """List what is at and below `path`, parents first.
+        """List what is at and below where `path` leads, parents first.
 
         Raises:
             TaskError: Something is no file, directory or link, or there is too much.
         """
-        pending = [(path, "", 0)]
+        pending = [(self.followed(path), "", 0)]
         count = 0
         while pending:
             place, relative, depth = pending.pop()

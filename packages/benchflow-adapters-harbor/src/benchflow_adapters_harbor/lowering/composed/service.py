@@ -46,6 +46,7 @@ class Build(_Strict):
 
     context: str = "."
     dockerfile: str = "Dockerfile"
+    dockerfile_inline: str = ""
     args: Annotated[Mapping[str, str | None], BeforeValidator(as_pairs)] = {}
     target: str = ""
 

@@ -145,9 +145,12 @@ def _restarts(service: ComposeService, place: str) -> int | Literal["always"]:
 def _recipe(service: ComposeService, task: HarborTask, where: str) -> ImageRecipe:
     assert service.build is not None
     build = service.build
+    if build.dockerfile_inline and "dockerfile" in build.model_fields_set:
+        raise TaskError("dockerfile and dockerfile_inline", where=where, hint="keep one of both")
     return ImageRecipe(
         context=inside(task, task.context / build.context, where),
-        dockerfile=build.dockerfile,
+        dockerfile="dockerfile_inline" if build.dockerfile_inline else build.dockerfile,
+        inline=build.dockerfile_inline,
         args=tuple(sorted((k, v) for k, v in build.args.items() if v is not None)),
         target=build.target,
         timeout_sec=task.config.environment.build_timeout_sec,

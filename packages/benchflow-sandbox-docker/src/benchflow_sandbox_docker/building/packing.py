@@ -1,0 +1,59 @@
+"""Files of a build, as archives for the engine."""
+
+import io
+import stat
+import tarfile
+from collections.abc import Callable, Iterable, Mapping
+from typing import IO
+
+from benchflow_sandbox_core.recipe.context import ContextEntry
+
+
+def pack_texts(packed: IO[bytes], files: Mapping[str, str]) -> None:
+    """Write files of root's that everybody may read."""
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for path, text in files.items():
+            _add_text(archive, path, text)
+
+
+def pack_entries(
+    packed: IO[bytes],
+    entries: Iterable[ContextEntry],
+    *,
+    first: tuple[str, str] | None = None,
+    ended: Callable[[], bool] = lambda: False,
+) -> None:
+    """Write entries of a context, or those of them that come before it is `ended`.
+
+    What is `first`, a path and its text, takes the place of the entry there.
+    """
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        if first is not None:
+            _add_text(archive, *first)
+        for entry in entries:
+            if ended():
+                return
+            if first is None or entry.path != first[0]:
+                _add(archive, entry)
+
+
+def _add_text(archive: tarfile.TarFile, path: str, text: str) -> None:
+    data = text.encode()
+    member = tarfile.TarInfo(path.lstrip("/"))
+    member.size = len(data)
+    archive.addfile(member, io.BytesIO(data))
+
+
+def _add(archive: tarfile.TarFile, entry: ContextEntry) -> None:
+    member = tarfile.TarInfo(entry.path)
+    member.mode, member.mtime = entry.mode, int(entry.info.st_mtime)
+    if entry.is_directory:
+        member.type = tarfile.DIRTYPE
+        archive.addfile(member)
+    elif entry.is_file:
+        with entry.open() as file:
+            member.size = entry.info.st_size
+            archive.addfile(member, file)
+    elif stat.S_ISLNK(entry.info.st_mode):
+        member.type, member.linkname = tarfile.SYMTYPE, entry.target
+        archive.addfile(member)
