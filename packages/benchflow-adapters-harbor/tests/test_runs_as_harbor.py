@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,7 +19,7 @@ from running_rewards import REWARDS
 from running_separate import SEPARATE
 from running_steps import STEPS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(570)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 CASES = REWARDS | PHASES | SEPARATE | CONTAINERS | STEPS
 
@@ -92,14 +93,21 @@ def run_ours(image: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
-def all_theirs(run_harbor: Run) -> Results:
-    """Start Harbor once, for all of them."""
-    return run_harbor(CASES)
+def all_run(run_harbor: Run, run_ours: Run) -> tuple[Results, Results]:
+    """Start Harbor once, for all of them, and us beside it."""
+    with ThreadPoolExecutor() as pool:
+        theirs, ours = [pool.submit(run, CASES) for run in (run_harbor, run_ours)]
+        return theirs.result(), ours.result()
 
 
 @pytest.fixture(scope="module")
-def all_ours(run_ours: Run) -> Results:
-    return run_ours(CASES)
+def all_theirs(all_run: tuple[Results, Results]) -> Results:
+    return all_run[0]
+
+
+@pytest.fixture(scope="module")
+def all_ours(all_run: tuple[Results, Results]) -> Results:
+    return all_run[1]
 
 
 @pytest.fixture
