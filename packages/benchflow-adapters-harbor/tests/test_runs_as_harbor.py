@@ -93,8 +93,12 @@ def run_ours(image: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
-def all_run(run_harbor: Run, run_ours: Run) -> tuple[Results, Results]:
+def all_run(
+    run_harbor: Run, run_ours: Run, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Results, Results]:
     """Start Harbor once, for all of them, and us beside it."""
+    # Made at first use, and two threads would make it twice.
+    tmp_path_factory.getbasetemp()
     with ThreadPoolExecutor() as pool:
         theirs, ours = [pool.submit(run, CASES) for run in (run_harbor, run_ours)]
         return theirs.result(), ours.result()
