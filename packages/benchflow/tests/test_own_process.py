@@ -37,6 +37,11 @@ def task_of(tmp_path, files, **verifier):
         ("test.sh", "PYTHONPATH=/workspace pytest /tests"),
         ("test.sh", "pip install -e ."),
         ("test.sh", "cd /workspace && pip install ."),
+        ("test.sh", "npm test"),
+        ("test.sh", "cd /workspace && make -s check > log"),
+        ("test.sh", "yarn run test --ci"),
+        ("test.sh", "cargo test --release"),
+        ("check.py", 'subprocess.run(["npm", "run", "test"])'),
     ],
 )
 def test_a_line_that_runs_the_agents_code_is_named_with_its_place(tmp_path, name, line):
@@ -54,6 +59,9 @@ def test_a_line_that_runs_the_agents_code_is_named_with_its_place(tmp_path, name
         "pip install pytest==8.0",
         "python3 /tests/check.py /workspace/answer.json",
         "cd /workspace",
+        "npm install mocha",
+        "make install",
+        "go tests",
     ],
 )
 def test_a_line_that_only_reads_is_not(tmp_path, line):

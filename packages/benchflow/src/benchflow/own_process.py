@@ -16,6 +16,9 @@ _REMEDIES = {
 _WORKDIR = re.compile(r"^[ \t]*WORKDIR[ \t]+(/[\w./-]+)", re.IGNORECASE | re.MULTILINE)
 _INSTALLS = re.compile(r"\bpip3?\s+install\b.*(\s-e\b|\s--editable\b|\s\.(/|\s|$))")
 _IMPORTED_BY_NAME = r"(importlib|runpy|SourceFileLoader|spec_from_file_location|exec\s*\(|execfile)"
+_AND = r"[\s\"',]+"
+_RUNNERS = r"\b(npm|yarn|pnpm|make|rake|cargo|go|mvn|gradlew?|dotnet)"
+_JUDGED_THERE = rf"{_RUNNERS}{_AND}(-\S+{_AND})*(run{_AND})?(t|test|check)\b"
 _SCRIPT = r"(^|[\s;&|(])(python3?|bash|sh|node|perl|ruby|source|\.)\s+(-\S+\s+)*"
 
 
@@ -72,6 +75,7 @@ def _signs(task: Task) -> list[tuple[re.Pattern[str], str]]:
         (re.compile(rf"{_SCRIPT}[\"']?{place}"), "runs a script of the agent's as the verifier"),
         (re.compile(rf"^\s*[\"']?{place}/\S+"), "runs a program of the agent's as the verifier"),
         (_INSTALLS, "installs the agent's package where the tests run"),
+        (re.compile(_JUDGED_THERE), "lets the agent's project say how it is tested"),
     ]
 
 
