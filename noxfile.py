@@ -58,8 +58,8 @@ BOXED = {"benchflow-sandbox-docker", "benchflow-sandbox-local"}
 def _units() -> list[str]:
     """Name the sessions that test packages: each by every Python, and in CI by one.
 
-    CI has an hour. There the newest runs what starts no boxes, and the oldest the rest, as it
-    runs `e2e` and `slow`.
+    CI has an hour. There the newest runs what starts no boxes, as it runs `e2e`, and the oldest
+    the rest, as it runs `slow`.
     """
     if not os.environ.get("CI"):
         return ["unit"]
@@ -160,7 +160,7 @@ def docs(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "tests/docs", *session.posargs)
 
 
-@nox.session(python=PYTHONS[:1])
+@nox.session(python=NEWEST)
 def e2e(session: nox.Session) -> None:
     """Run the real thing: sandboxes, services, agents, attacks."""
     _sync(session, "--all-packages")
