@@ -285,6 +285,19 @@ def test_no_frontend_is_fetched(with_provider, tmp_path):
     with_provider(check)
 
 
+def test_a_dockerfile_that_is_copied_keeps_its_permissions_and_its_time(with_provider, recipe):
+    made = recipe("COPY . /in\n")
+    file = made.context / "Dockerfile"
+    file.chmod(0o640)
+    os.utime(file, (10**9, 10**9))
+
+    async def test(provider):
+        box = await provider.create(SandboxSpec(recipe=made, user="root"))
+        return (await box.exec("stat -c '%a %Y' /in/Dockerfile")).stdout
+
+    assert with_provider(test) == "640 1000000000\n"
+
+
 def test_what_is_linked_or_ignored_does_not_get_in(with_provider, recipe, tmp_path):
     made = recipe("COPY . /in\n", **{".dockerignore": "secret*\n", "secret": "s", "kept": "k"})
     (tmp_path / "context" / "out").symlink_to("/etc/shadow")

@@ -3,7 +3,7 @@
 import io
 import stat
 import tarfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
 from benchflow_sandbox_core.recipe.context import ContextEntry
@@ -18,18 +18,18 @@ def pack_texts(packed: IO[bytes], files: Mapping[str, str]) -> None:
 
 def pack_entries(
     packed: IO[bytes],
-    entries: Iterable[ContextEntry],
+    entries: Sequence[ContextEntry],
     *,
     first: tuple[str, str] | None = None,
     ended: Callable[[], bool] = lambda: False,
 ) -> None:
     """Write entries of a context, or those of them that come before it is `ended`.
 
-    What is `first`, a path and its text, takes the place of the entry there.
+    What is `first`, a path and its text, takes the place of the entry there, and its permissions.
     """
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
         if first is not None:
-            _add_text(archive, *first)
+            _add_text(archive, *first, of=next((e for e in entries if e.path == first[0]), None))
         for entry in entries:
             if ended():
                 return
@@ -37,10 +37,14 @@ def pack_entries(
                 _add(archive, entry)
 
 
-def _add_text(archive: tarfile.TarFile, path: str, text: str) -> None:
+def _add_text(
+    archive: tarfile.TarFile, path: str, text: str, of: ContextEntry | None = None
+) -> None:
     data = text.encode()
     member = tarfile.TarInfo(path.lstrip("/"))
     member.size = len(data)
+    if of is not None:
+        member.mode, member.mtime = of.mode, int(of.info.st_mtime)
     archive.addfile(member, io.BytesIO(data))
 
 
