@@ -56,15 +56,19 @@ BOXED = {"benchflow-sandbox-docker", "benchflow-sandbox-local"}
 
 
 def _units() -> list[str]:
-    """Name the sessions that test packages: each by every Python, and in CI by one.
+    """Name the sessions that test packages: each by every Python, and in CI by some.
 
-    CI has an hour. There the newest runs what starts no boxes, as it runs `e2e`, and the oldest
-    the rest, as it runs `slow`.
+    CI has an hour. There the oldest and the newest run what starts no boxes. The oldest runs the
+    boxes' own tests and `slow`, and the newest `e2e`.
     """
     if not os.environ.get("CI"):
         return ["unit"]
-    pythons = {package: OLDEST if package in BOXED else NEWEST for package in PACKAGES}
-    return [f"unit-{python}(package={package!r})" for package, python in pythons.items()]
+    return [
+        f"unit-{python}(package={package!r})"
+        for python in dict.fromkeys((OLDEST, NEWEST))
+        for package in PACKAGES
+        if python == OLDEST or package not in BOXED
+    ]
 
 
 nox.options.sessions = ["lint", "types", *_units(), "wheel", "docs", "e2e", "slow"]
