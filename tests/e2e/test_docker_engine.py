@@ -71,6 +71,18 @@ def write_sleeper(path: Path, bench: Callable[..., Any]) -> None:
     (path / "solution/solve.sh").write_text(SOLUTION)
 
 
+def ended(job: subprocess.Popen[str], place: Path) -> tuple[list[Any], list[Any]]:
+    """Let what sleeps go on; return the job's results, and its tries without a reward."""
+    for pid in sleepers(MARK):
+        os.kill(pid, signal.SIGTERM)
+    said(job)
+    results = [json.loads(line) for line in (place / "results.jsonl").read_text().splitlines()]
+    tries = [json.loads(path.read_text()) for path in place.glob("*/result.json")]
+    failed = [each for each in tries if each["reward"] is None]
+    assert len(tries) - len(failed) == len(results)
+    return results, failed
+
+
 def test_prune_removes_all_that_a_killed_runner_had_and_nothing_that_looks_like_it(
     image: str,
     engine: OwnEngine,
@@ -178,14 +190,8 @@ def test_rollouts_whose_engine_restarts_run_again_and_count_once(
         assert set(sleepers(MARK)) == first
     engine.start()
     until("both agents again", lambda: len(set(sleepers(MARK)) - first) == 2)
-    for pid in sleepers(MARK):
-        os.kill(pid, signal.SIGTERM)
-    said(job)
-    lines = (tmp_path / "jobs/job/results.jsonl").read_text().splitlines()
-    results = [json.loads(line) for line in lines]
+    results, failed = ended(job, tmp_path / "jobs/job")
     assert [(each["slot"], each["reward"]) for each in results] == [("one#0", 1), ("two#0", 1)]
-    tries = [json.loads(p.read_text()) for p in tmp_path.glob("jobs/job/*/result.json")]
-    failed = [each for each in tries if each["reward"] is None]
     assert {each["slot"] for each in failed} == {"one#0", "two#0"}
     for each in failed:
         assert each["error"]["boundary"] == "sandbox", each
@@ -218,14 +224,8 @@ def test_a_grading_that_is_killed_from_outside_runs_again_and_counts_once(
         engine.kill()
         engine.start()
     until("the tests again", lambda: len(set(sleepers(MARK)) - set(first)) == 1)
-    for pid in sleepers(MARK):
-        os.kill(pid, signal.SIGTERM)
-    said(job)
-    [result] = map(json.loads, (tmp_path / "jobs/job/results.jsonl").read_text().splitlines())
+    [result], [failed] = ended(job, tmp_path / "jobs/job")
     assert (result["reward"], result["grading"]) == (1, isolation)
-    tries = [json.loads(p.read_text()) for p in tmp_path.glob("jobs/job/*/result.json")]
-    [failed] = [each for each in tries if each["rollout_id"] != result["rollout_id"]]
-    assert failed["reward"] is None
     error = failed["error"]
     assert (error["boundary"], error["type"]) == ("reward", "RewardError"), error
     assert error["retryable"], error
