@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
+import tempfile
 import tomllib
 from pathlib import Path
 
@@ -15,8 +17,15 @@ PACKAGES = sorted(p.parent.name for p in ROOT.glob("packages/*/pyproject.toml"))
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 DIST = ROOT / "dist"
 
-PYTEST = ("python", "-m", "pytest", *(["--reruns=1"] if os.environ.get("CI") else []))
-"""CI runs a failed test once more and reports it as RERUN: a defect to find, not a red main."""
+PYTEST = (
+    "python",
+    "-m",
+    "pytest",
+    "--durations=20",
+    "--durations-min=2",
+    *(["--reruns=1", "-rR"] if os.environ.get("CI") else []),
+)
+"""CI runs a failed test once more and lists it as RERUN: a defect to find, not a red main."""
 
 nox.options.default_venv_backend = "uv"
 nox.options.error_on_missing_interpreters = True
@@ -37,11 +46,18 @@ def _interpreters() -> list[str]:
         on_path = [Path(d) / name for d in os.environ["PATH"].split(os.pathsep) if d != str(links)]
         runs = next((p for p in [*kept, *on_path] if _works(p)), None)
         if runs is not None:
-            (links / name).unlink(missing_ok=True)
-            (links / name).symlink_to(runs)
+            _link(links / name, runs)
             found.append(f"3.{minor}")
     os.environ["PATH"] = f"{links}{os.pathsep}{os.environ['PATH']}"
     return found
+
+
+def _link(link: Path, target: Path) -> None:
+    """Point `link` at `target` in one step: another nox may read it at the same time."""
+    with tempfile.TemporaryDirectory(dir=link.parent) as directory:
+        fresh = Path(directory, link.name)
+        fresh.symlink_to(target)
+        fresh.replace(link)
 
 
 def _works(python: Path) -> bool:
@@ -71,7 +87,32 @@ def _units() -> list[str]:
     ]
 
 
-nox.options.sessions = ["lint", "types", *_units(), "wheel", "docs", "e2e", "slow"]
+LANES = {
+    "checks": ("lint", "types", *_units(), "wheel", "docs"),
+    "boxes": ("e2e", "slow"),
+}
+"""Sessions that run at the same time: the tests of boxes mostly wait."""
+
+nox.options.sessions = ["lanes"]
+
+
+@nox.session(python=False)
+def lanes(session: nox.Session) -> None:
+    """Run every check, the lanes at once: `checks` is printed when it has ended."""
+    with tempfile.TemporaryFile("w+") as log:
+        checks = subprocess.Popen(_nox(LANES["checks"]), stdout=log, stderr=log)
+        boxes = subprocess.run(_nox(LANES["boxes"]), check=False)
+        codes = {"checks": checks.wait(), "boxes": boxes.returncode}
+        log.seek(0)
+        shutil.copyfileobj(log, sys.stdout)
+        sys.stdout.flush()
+    failed = [f"{lane} ended with {code}" for lane, code in codes.items() if code]
+    if failed:
+        session.error("; ".join(failed))
+
+
+def _nox(sessions: tuple[str, ...]) -> list[str]:
+    return [sys.executable, "-m", "nox", "--sessions", *sessions]
 
 
 def _sync(session: nox.Session, *args: str) -> None:
