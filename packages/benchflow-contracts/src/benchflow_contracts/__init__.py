@@ -17,6 +17,7 @@ from .agent import (
     StepHandler,
 )
 from .ask import Answer, Ask, AskChannel, AskKind, AskOption, Question
+from .cause import Cause, blame, host_error, host_is_short
 from .compared import ComparedSandbox, FileChanges
 from .config import (
     AskUserBranch,
@@ -52,9 +53,11 @@ from .errors import (
     AgentTimeoutError,
     BenchFlowError,
     Boundary,
+    Culprit,
     DownloadVerifierDirError,
     EnvironmentError_,
     FidelityError,
+    HostError,
     ManifestError,
     PriorContextError,
     ReadinessError,
@@ -204,11 +207,13 @@ __all__ = [
     "ByteReader",
     "ByteWriter",
     "CallBudget",
+    "Cause",
     "Checkpointed",
     "CollectCommand",
     "ComparedSandbox",
     "ContainerOptions",
     "Credit",
+    "Culprit",
     "Deadlines",
     "DialledSandbox",
     "DigestedSandbox",
@@ -236,6 +241,7 @@ __all__ = [
     "Granularity",
     "GroupBranch",
     "Healthcheck",
+    "HostError",
     "ImageRecipe",
     "Integrity",
     "Isolation",
@@ -350,6 +356,9 @@ __all__ = [
     "VerifierOutputParseError",
     "VerifierTimeoutError",
     "VerifyResult",
+    "blame",
     "diff_states",
     "event_adapter",
+    "host_error",
+    "host_is_short",
 ]

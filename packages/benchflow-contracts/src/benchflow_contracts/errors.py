@@ -11,8 +11,9 @@ BenchFlowError
 │   ├── SandboxUnsupportedError  the machine or provider lacks a capability
 │   ├── SandboxTimeoutError      a call ran out of time; what it ran was killed
 │   ├── SandboxFrozenError       the caller itself holds the sandbox still
-│   ├── SandboxLimitError        a resource cap was hit (memory, pids, disk, output)
-│   └── TransferError            an upload or download was refused or broke
+│   ├── SandboxLimitError        what ran inside hit a limit of the sandbox
+│   ├── TransferError            what lies inside, or was named, cannot be transferred
+│   └── HostError                the host ran out of space, descriptors, memory or processes
 ├── AgentError               the agent or its protocol failed
 │   ├── AgentTimeoutError        no reply in time, or idle for too long
 │   └── AgentProtocolError       the agent sent something that the protocol forbids
@@ -37,6 +38,9 @@ errors; the kernel wraps them at the boundary where they surface.
 
 from typing import ClassVar, Literal
 
+Culprit = Literal["agent", "task", "host", "unknown"]
+"""Who caused a failure. The host is the machine, the engine or BenchFlow itself."""
+
 Boundary = Literal[
     "usage",
     "task",
@@ -59,9 +63,12 @@ class BenchFlowError(Exception):
         hint: One line that tells the reader what to do about it.
         retryable: Whether the same call may succeed when repeated unchanged.
         where: `file:line` or `file:key` of the offending input, when there is one.
+        caused_by: Who caused it. `inside`: whoever ran last in the sandbox that failed, which
+            only the caller knows; see `blame`.
     """
 
     boundary: ClassVar[Boundary] = "internal"
+    default_culprit: ClassVar[Culprit | Literal["inside"]] = "unknown"
     default_hint: ClassVar[str] = "run again with --debug and report the traceback"
 
     def __init__(
@@ -71,8 +78,10 @@ class BenchFlowError(Exception):
         hint: str | None = None,
         retryable: bool = False,
         where: str | None = None,
+        caused_by: Culprit | Literal["inside"] | None = None,
     ) -> None:
         super().__init__(message)
+        self.caused_by = caused_by or self.default_culprit
         self.hint = hint or self.default_hint
         self.retryable = retryable
         self.where = where
@@ -99,6 +108,7 @@ class TaskError(BenchFlowError):
     """A task directory is malformed."""
 
     boundary = "task"
+    default_culprit = "task"
     default_hint = "run `bench tasks check DIR`"
 
 
@@ -118,6 +128,7 @@ class ManifestError(BenchFlowError):
     """An environment manifest is malformed."""
 
     boundary = "manifest"
+    default_culprit = "task"
     default_hint = "run `bench env check FILE`"
 
 
@@ -145,21 +156,48 @@ class SandboxFrozenError(SandboxError):
 
 
 class SandboxLimitError(SandboxError):
-    """A resource cap was hit."""
+    """What ran in the sandbox hit one of its limits. A shortage of the host is a `HostError`."""
 
+    default_culprit = "inside"
     default_hint = "raise the limit in the task's [environment] table"
 
 
 class TransferError(SandboxError):
-    """An upload or download was refused or broke. Nothing partial is left behind."""
+    """What lies in the sandbox, or what was named, cannot be transferred.
 
+    Such are a link, a device, a missing file, and one over its cap. Nothing partial is left
+    behind. What the host could not do is a `HostError`.
+    """
+
+    default_culprit = "inside"
     default_hint = "only regular files and directories below the named path can be moved"
+
+
+class HostError(SandboxError):
+    """The host could not do its part: no space, descriptors, memory or processes were left.
+
+    Nothing inside the sandbox caused it, so it never becomes a score.
+    """
+
+    default_culprit = "host"
+    default_hint = "free space, memory, processes or open files on this machine"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        retryable: bool = True,
+        where: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, retryable=retryable, where=where)
 
 
 class AgentError(BenchFlowError):
     """The agent failed."""
 
     boundary = "agent"
+    default_culprit = "agent"
     default_hint = "read agent/stderr.txt of the rollout, or run `bench agent probe`"
 
 
@@ -241,4 +279,5 @@ class StoreError(BenchFlowError):
     """A record could not be written or read."""
 
     boundary = "store"
+    default_culprit = "host"
     default_hint = "check the free space and the permissions of the jobs directory"

@@ -6,6 +6,7 @@ from typing import Any, Literal, Protocol, cast, get_args
 from pydantic import Field, model_validator
 
 from ._model import Model
+from .cause import Cause
 from .tree import RolloutNode
 
 Space = Literal["output", "action", "reasoning", "memory", "latent"]
@@ -55,6 +56,9 @@ class VerifyResult(Model):
     retryable: bool = False
     """Of no score: whether the same rollout may come to one when it is run again, since what
     failed passes. Such is a grading box that was killed from outside."""
+    cause: Cause | None = None
+    """Who prevented the tests from judging, and how. What the agent caused has the lowest reward
+    of the task's range; what anybody else caused has no reward."""
     meta: Mapping[str, Any] = {}
 
     @property
@@ -90,10 +94,16 @@ class VerifyResult(Model):
         grading: Grading = "host",
         error_type: str | None = None,
         retryable: bool = False,
+        cause: Cause | None = None,
     ) -> "VerifyResult":
         """Return a result that says why there is no reward."""
         return cls(
-            reward=None, error=error, error_type=error_type, retryable=retryable, grading=grading
+            reward=None,
+            error=error,
+            error_type=error_type,
+            retryable=retryable,
+            grading=grading,
+            cause=cause,
         )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from ._model import Model
+from .errors import Culprit
 from .step import Step
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class NodeError(Model):
     message: str
     hint: str | None = None
     retryable: bool = False
+    caused_by: Culprit = "unknown"
 
 
 class BranchRecord(Model):

@@ -1,0 +1,62 @@
+"""Who caused a failure."""
+
+import errno
+
+import pytest
+from benchflow_contracts import (
+    AgentError,
+    Cause,
+    EnvironmentError_,
+    HostError,
+    SandboxError,
+    SandboxLimitError,
+    TaskError,
+    TransferError,
+    blame,
+    host_error,
+)
+
+
+def caused(error: Exception, by: BaseException) -> Exception:
+    error.__cause__ = by
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "by"),
+    [
+        (HostError("no descriptor is left"), "host"),
+        (AgentError("it said nonsense"), "agent"),
+        (TaskError("no test.sh"), "task"),
+        (SandboxLimitError("no process is left"), "agent"),
+        (TransferError("a link"), "agent"),
+        (SandboxError("it broke"), "unknown"),
+        (ValueError("what?"), "unknown"),
+        (OSError(errno.EMFILE, "Too many open files"), "host"),
+        (BlockingIOError(errno.EAGAIN, "fork"), "host"),
+        (MemoryError(), "host"),
+        (OSError(errno.ENOENT, "No such file"), "unknown"),
+        (caused(EnvironmentError_("no state"), SandboxLimitError("no memory")), "agent"),
+        (caused(SandboxError("no file"), OSError(errno.ENOSPC, "full")), "host"),
+    ],
+)
+def test_a_failure_has_one_culprit_by_the_first_error_that_knows_it(error: Exception, by: str):
+    assert blame(error, inside="agent").by == by
+
+
+def test_what_happens_in_a_sandbox_is_its_tenants():
+    assert blame(SandboxLimitError("no memory"), inside="task").by == "task"
+
+
+def test_an_error_may_name_its_culprit_itself():
+    assert blame(SandboxLimitError("full", caused_by="host"), inside="agent").by == "host"
+
+
+def test_a_host_error_may_pass_and_says_what_could_not_be_done():
+    error = host_error("download '/out'", OSError(errno.ENOSPC, "No space left on device"))
+    assert error.retryable
+    assert str(error) == "cannot download '/out': No space left on device (on the host)"
+
+
+def test_a_cause_reads_as_one_line():
+    assert str(Cause(by="agent", what="out of memory")) == "agent: out of memory"
