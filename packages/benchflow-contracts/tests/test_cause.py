@@ -26,7 +26,9 @@ def caused(error: Exception, by: BaseException) -> Exception:
     ("error", "by"),
     [
         (HostError("no descriptor is left"), "host"),
-        (AgentError("it said nonsense"), "agent"),
+        (AgentError("it said nonsense"), "unknown"),
+        (caused(AgentError("it did not start"), OSError(errno.EMFILE, "no file")), "host"),
+        (RuntimeError("can't start new thread"), "host"),
         (TaskError("no test.sh"), "task"),
         (SandboxLimitError("no process is left"), "agent"),
         (TransferError("a link"), "agent"),

@@ -12,6 +12,7 @@ from socketserver import ThreadingMixIn, UnixStreamServer
 import pytest
 from benchflow_contracts.errors import (
     SandboxError,
+    HostError,
     SandboxLimitError,
     SandboxTimeoutError,
     SandboxUnsupportedError,
@@ -95,11 +96,11 @@ def test_an_engine_that_fails_within_may_be_asked_again(tmp_path):
     assert list((tmp_path / "store").iterdir()) == []
 
 
-def test_a_full_disk_of_the_engine_is_a_limit(tmp_path):
-    with pytest.raises(SandboxLimitError, match="no space left") as caught:
+def test_a_full_disk_of_the_engine_is_the_hosts_and_may_pass(tmp_path):
+    with pytest.raises(HostError, match="no space left") as caught:
         create(tmp_path, failing("write /x: no space left on device"))
     assert "free space" in caught.value.hint
-    assert not caught.value.retryable
+    assert caught.value.retryable
 
 
 def test_an_image_whose_registry_cannot_be_reached_is_told_with_what_to_do(tmp_path):

@@ -17,7 +17,7 @@ from .agent import (
     StepHandler,
 )
 from .ask import Answer, Ask, AskChannel, AskKind, AskOption, Question
-from .cause import Cause, blame, host_error, host_is_short
+from .cause import Cause, blame, caused_inside, host_error, host_is_short
 from .compared import ComparedSandbox, FileChanges
 from .config import (
     AskUserBranch,
@@ -357,6 +357,7 @@ __all__ = [
     "VerifierTimeoutError",
     "VerifyResult",
     "blame",
+    "caused_inside",
     "diff_states",
     "event_adapter",
     "host_error",

@@ -27,10 +27,16 @@ def blame(error: BaseException, *, inside: Culprit) -> Cause:
         if isinstance(each, BenchFlowError) and each.caused_by != "unknown":
             by = inside if each.caused_by == "inside" else each.caused_by
             return Cause(by=by, what=str(each))
-        if isinstance(each, MemoryError) or host_is_short(each):
-            return Cause(by="host", what=f"{type(each).__name__}: {each}")
+        if host_is_short(each):
+            return Cause(by="host", what=str(error))
         each = each.__cause__
     return Cause(by="unknown", what=str(error) or type(error).__name__)
+
+
+def caused_inside(error: BaseException) -> bool:
+    """Whether whoever ran in the sandbox that failed caused `error`, as `blame` sees it."""
+    # Nothing but `inside` is ever the agent's.
+    return blame(error, inside="agent").by == "agent"
 
 
 _SHORT = frozenset(
@@ -41,12 +47,21 @@ _SHORT = frozenset(
 )
 
 
+_NO_THREAD = "can't start new thread"
+
+
 def host_is_short(error: BaseException) -> bool:
-    """Whether an error of the operating system says that the host lacks something."""
-    return isinstance(error, OSError) and error.errno in _SHORT
+    """Whether an error of Python itself says that the host lacks something.
+
+    Subclasses of `OSError` that others define may report what happened inside a sandbox.
+    """
+    if isinstance(error, RuntimeError):
+        return str(error) == _NO_THREAD
+    native = isinstance(error, OSError) and type(error).__module__ == "builtins"
+    return isinstance(error, MemoryError) or (native and error.errno in _SHORT)
 
 
-def host_error(doing: str, error: OSError | MemoryError) -> HostError:
+def host_error(doing: str, error: BaseException) -> HostError:
     """Return the error of a host that could not do its part of `doing`."""
-    why = error.strerror if isinstance(error, OSError) else "no memory is left"
-    return HostError(f"cannot {doing}: {why or error} (on the host)")
+    why = error.strerror if isinstance(error, OSError) else str(error)
+    return HostError(f"cannot {doing}: {why or type(error).__name__} (on the host)")

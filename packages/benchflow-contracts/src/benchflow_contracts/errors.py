@@ -197,7 +197,6 @@ class AgentError(BenchFlowError):
     """The agent failed."""
 
     boundary = "agent"
-    default_culprit = "agent"
     default_hint = "read agent/stderr.txt of the rollout, or run `bench agent probe`"
 
 

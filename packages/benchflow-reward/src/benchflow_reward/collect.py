@@ -12,6 +12,7 @@ from benchflow_contracts import (
     SandboxError,
     ServicedSandbox,
     TransferError,
+    caused_inside,
 )
 
 MAX_BYTES = 256 * 1024 * 1024
@@ -49,6 +50,7 @@ async def collect(
 
     Raises:
         RewardError: The transfer itself broke, or the box is gone.
+        HostError: The host could not copy.
     """
     taken: list[Collected] = []
     failed: list[tuple[int, TransferError]] = []
@@ -83,9 +85,10 @@ async def collect_beside(sandbox: Sandbox, artifact: Artifact, local: Path) -> C
             artifact.service, artifact.source, local, max_bytes=MAX_BYTES
         )
     except SandboxError as error:
-        if error.retryable:
+        if error.retryable or not caused_inside(error):
             raise RewardError(
-                f"cannot fetch {artifact.source!r} of {artifact.service!r}: {error}", retryable=True
+                f"cannot fetch {artifact.source!r} of {artifact.service!r}: {error}",
+                retryable=error.retryable,
             ) from error
         return Collected(artifact.source, "absent", reason=str(error))
     return Collected(artifact.source, "copied", local)

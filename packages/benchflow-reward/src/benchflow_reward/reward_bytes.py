@@ -7,7 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchflow_contracts import RewardFormatError
+from benchflow_contracts import RewardFormatError, host_error, host_is_short
 
 
 @contextmanager
@@ -16,10 +16,12 @@ def opened(directory: Path) -> Generator[int]:
 
     Raises:
         RewardFormatError: It is not a directory.
+        HostError: The host could not open it.
     """
     try:
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
+        _refuse_shortage(str(directory), error)
         raise RewardFormatError(f"there is no reward directory: {error.strerror}") from error
     try:
         yield fd
@@ -32,6 +34,7 @@ def read_capped(directory: int, name: str, limit: int, *, hint: str | None = Non
 
     Raises:
         RewardFormatError: It is something else, or longer than `limit` bytes.
+        HostError: The host could not read it.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
@@ -39,6 +42,7 @@ def read_capped(directory: int, name: str, limit: int, *, hint: str | None = Non
     except FileNotFoundError:
         return None
     except OSError as error:
+        _refuse_shortage(name, error)
         what = "a link" if error.errno == errno.ELOOP else error.strerror
         raise RewardFormatError(f"{name} cannot be opened: {what}", hint=hint) from error
     try:
@@ -47,12 +51,18 @@ def read_capped(directory: int, name: str, limit: int, *, hint: str | None = Non
             raise RewardFormatError(f"{name} is not a regular file", hint=hint)
         data = _read_all(fd, limit + 1)
     except OSError as error:
+        _refuse_shortage(name, error)
         raise RewardFormatError(f"{name} cannot be read: {error.strerror}") from error
     finally:
         os.close(fd)
     if len(data) > limit:
         raise RewardFormatError(f"{name} is longer than {limit} bytes", hint=hint)
     return data
+
+
+def _refuse_shortage(name: str, error: OSError) -> None:
+    if host_is_short(error):
+        raise host_error(f"read {name}", error) from error
 
 
 def _read_all(fd: int, limit: int) -> bytes:

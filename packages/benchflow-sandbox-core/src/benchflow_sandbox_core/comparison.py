@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchflow_contracts.compared import FileChanges
+from benchflow_contracts.errors import SandboxLimitError
 
 MAX_DEPTH = 200
 
@@ -97,7 +98,10 @@ class Comparison:
 
     def _take(self, node: _Node, directory: int, layer: int, depth: int) -> None:
         if depth > MAX_DEPTH:
-            raise OSError(36, f"a path is deeper than {MAX_DEPTH} directories")
+            raise SandboxLimitError(
+                f"a path is deeper than {MAX_DEPTH} directories",
+                hint="the files of a sandbox are compared to that depth",
+            )
         for name in os.listdir(directory):
             if not depth and (name == _OWN or name in self.hidden):
                 continue

@@ -9,6 +9,8 @@ from typing import BinaryIO
 
 from benchflow_contracts.errors import TransferError
 
+from .shortage import of_box
+
 _MAX_ENTRIES = 200_000
 
 
@@ -23,8 +25,14 @@ class Entry:
     is_directory: bool
 
     def open(self) -> BinaryIO:
-        """Open the file; raise `TransferError` when another kind has taken its place."""
-        fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        """Open the file.
+
+        Raises:
+            TransferError: It is gone, or another kind has taken its place.
+            HostError: The host could not open it.
+        """
+        with of_box(f"read {str(self.path)!r}"):
+            fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise TransferError(f"{str(self.path)!r} is no longer a regular file")
@@ -40,14 +48,13 @@ def scan(local: Path) -> Iterator[Entry]:
         count += 1
         if count > _MAX_ENTRIES:
             raise TransferError(f"{str(local)!r} holds more than {_MAX_ENTRIES} entries")
-        try:
+        with of_box(f"read {str(path)!r}"):
             info = path.lstat()
-        except OSError as error:
-            raise TransferError(f"cannot read {str(path)!r}: {error.strerror}") from error
         mode = stat.S_IMODE(info.st_mode) & 0o777
         if stat.S_ISDIR(info.st_mode):
             yield Entry(path, relative, mode, is_directory=True)
-            children = sorted(path.iterdir(), reverse=True)
+            with of_box(f"read {str(path)!r}"):
+                children = sorted(path.iterdir(), reverse=True)
             pending += [(child, f"{relative}/{child.name}".lstrip("/")) for child in children]
         elif stat.S_ISREG(info.st_mode):
             yield Entry(path, relative, mode, is_directory=False)

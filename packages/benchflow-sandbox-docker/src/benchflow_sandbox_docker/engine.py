@@ -8,8 +8,8 @@ from typing import Any, TypeVar, cast
 
 import requests
 from benchflow_contracts.errors import (
+    HostError,
     SandboxError,
-    SandboxLimitError,
     SandboxTimeoutError,
     SandboxUnsupportedError,
 )
@@ -107,7 +107,7 @@ class Engine:
             raise GoneError(f"docker {what}: {error.explanation}") from error
         except APIError as error:
             if FULL in str(error.explanation):
-                raise SandboxLimitError(
+                raise HostError(
                     f"docker {what}: {error.explanation}",
                     hint="free space where the engine keeps its containers",
                 ) from error
@@ -120,12 +120,14 @@ class Engine:
                 f"docker {what}: the engine did not answer in {self._api.timeout} s",
                 hint="is dockerd busy, or stuck?",
                 retryable=True,
+                caused_by="host",
             ) from error
         except (DockerException, requests.RequestException) as error:
             raise SandboxError(
                 f"docker {what}: the engine cannot be reached: {error}",
                 hint="is dockerd running?",
                 retryable=True,
+                caused_by="host",
             ) from error
 
     async def rootless(self) -> bool:

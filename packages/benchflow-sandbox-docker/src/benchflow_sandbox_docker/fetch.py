@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import requests
-from benchflow_contracts.errors import SandboxError, SandboxLimitError
+from benchflow_contracts.errors import HostError, SandboxError
 from docker import APIClient, auth
 from docker.errors import DockerException, create_api_error_from_http_exception
 from docker.utils import parse_repository_tag
@@ -27,7 +27,7 @@ async def fetch(engine: Engine, image: str) -> None:
 
     Raises:
         GoneError: The registry does not have it.
-        SandboxLimitError: The engine's disk is full.
+        HostError: The engine's disk is full.
         SandboxTimeoutError: Nothing came for as long as a call may take.
         SandboxError: It did not come, whole; `retryable` unless the registry wants credentials.
     """
@@ -70,12 +70,12 @@ def _said_by(registry: str) -> Generator[None]:
     """Tell from the words of a failure what it is: neither status nor place does."""
     try:
         yield
-    except SandboxLimitError:
+    except HostError:
         raise
     except SandboxError as error:
         said = str(error)
         if FULL in said:
-            raise SandboxLimitError(said, hint="free space for the engine's images") from error
+            raise HostError(said, hint="free space for the engine's images") from error
         if _REFUSED.search(said):
             raise SandboxError(
                 said, hint=f"`docker login {registry}`, or correct the name"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from benchflow_contracts.compared import FileChanges
+from benchflow_contracts.errors import SandboxLimitError
 from benchflow_sandbox_core.comparison import MAX_DEPTH, as_text
 
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
@@ -50,7 +51,7 @@ class Held:
 
 def _below(directory: int, path: str, depth: int) -> Iterator[_Seen]:
     if depth > MAX_DEPTH:
-        raise OSError(errno.ENAMETOOLONG, f"a path is deeper than {MAX_DEPTH} directories")
+        raise SandboxLimitError(f"a path is deeper than {MAX_DEPTH} directories")
     for name in os.listdir(directory):
         here, below = f"{path}/{name}", None
         try:

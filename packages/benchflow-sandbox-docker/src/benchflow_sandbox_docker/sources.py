@@ -4,7 +4,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchflow_contracts.errors import SandboxError, SandboxLimitError, SandboxTimeoutError
+from benchflow_contracts.errors import HostError, SandboxError, SandboxTimeoutError
 from benchflow_contracts.image import PullPolicy
 from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
 
@@ -97,7 +97,7 @@ class Sources:
             raise _AbsentError("it is not here, and a digest alone names no registry")
         try:
             await fetch(self._engine, name)
-        except (SandboxLimitError, SandboxTimeoutError):
+        except (HostError, SandboxTimeoutError):
             raise
         except SandboxError as error:
             hint = None if error.hint == error.default_hint else error.hint

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from benchflow_contracts._model import Model
+from benchflow_contracts.cause import host_error
 from benchflow_contracts.compared import FileChanges
-from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError
+from benchflow_contracts.errors import SandboxUnsupportedError
 from benchflow_sandbox_core.comparison import Comparison
 from benchflow_sandbox_core.mark import saved, to_save, with_ours
 from benchflow_sandbox_core.thread import run
@@ -160,8 +161,8 @@ async def _looked_at(work: Callable[[ExitStack], T]) -> T:
 
     try:
         return await run(lambda _: do())
-    except OSError as error:
-        raise SandboxError(f"the files of a container cannot be compared: {error}") from error
+    except (OSError, MemoryError) as error:
+        raise host_error("compare the files of a container", error) from error
 
 
 def _both(own: FileChanges, beside: FileChanges) -> FileChanges:

@@ -50,6 +50,9 @@ from .transfer.upload import Owner, Upload
 class LocalSandbox:
     """One isolated machine on this host."""
 
+    _bounded = True
+    """Whether its files have a file system of their own, with a limit."""
+
     def __init__(
         self,
         name: str,
@@ -235,7 +238,8 @@ class LocalSandbox:
         """Copy a regular file or a directory tree in, owned by `user`."""
         owner = self._owner(user)
         async with self._files() as root:
-            await run(lambda stop: Upload(root, owner, stop).run(local, remote))
+            work = partial(Upload, root, owner, bounded=self._bounded)
+            await run(lambda stop: work(stop=stop).run(local, remote))
 
     @asynccontextmanager
     async def _files(self) -> AsyncGenerator[int]:

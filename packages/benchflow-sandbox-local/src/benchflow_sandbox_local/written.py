@@ -6,8 +6,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from benchflow_contracts.cause import host_error
 from benchflow_contracts.compared import FileChanges
-from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError
+from benchflow_contracts.errors import SandboxUnsupportedError
 from benchflow_sandbox_core.comparison import Comparison
 from benchflow_sandbox_core.mark import with_ours
 from benchflow_sandbox_core.thread import run
@@ -35,7 +36,7 @@ class Written:
 
         Raises:
             SandboxUnsupportedError: It was made from another, which may have a mark.
-            SandboxError: The files cannot be read.
+            HostError: The files cannot be read.
         """
         if self.lineage.layers:
             raise SandboxUnsupportedError(
@@ -78,7 +79,7 @@ class Written:
 
         Raises:
             SandboxUnsupportedError: There is no mark.
-            SandboxError: The files cannot be read.
+            HostError: The files cannot be read.
         """
         mark = self._marked()
         return await self._compare(lambda comparison: comparison.since(mark))
@@ -95,5 +96,5 @@ class Written:
             finally:
                 for fd in answer.fds:
                     os.close(fd)
-        except OSError as error:
-            raise SandboxError(f"the files of a box cannot be compared: {error}") from error
+        except (OSError, MemoryError) as error:
+            raise host_error("compare the files of a sandbox", error) from error

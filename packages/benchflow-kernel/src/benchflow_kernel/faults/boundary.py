@@ -9,6 +9,7 @@ from benchflow_contracts import (
     AgentError,
     BenchFlowError,
     Boundary,
+    Culprit,
     EnvironmentError_,
     ManifestError,
     NodeError,
@@ -18,6 +19,9 @@ from benchflow_contracts import (
     StoreError,
     TaskError,
     UsageError,
+    blame,
+    host_error,
+    host_is_short,
 )
 
 _ERRORS: Mapping[Boundary, type[BenchFlowError]] = MappingProxyType(
@@ -41,8 +45,8 @@ def boundary(name: Boundary) -> Generator[None, None, None]:
     """Attribute what goes wrong inside to `name`.
 
     A plain exception of an extension is wrapped into the boundary's error, with its
-    type and text; a BenchFlowError knows its own boundary and passes unchanged, as
-    does cancellation.
+    type and text; a shortage of the host becomes a `HostError`. A BenchFlowError knows its own
+    boundary and passes unchanged, as does cancellation.
     """
     try:
         yield
@@ -58,18 +62,26 @@ def classify(error: Exception, name: Boundary) -> BenchFlowError:
     known = next((leaf for leaf in leaves if isinstance(leaf, BenchFlowError)), None)
     if known is not None:
         return known
-    first = leaves[0]
+    first = next((leaf for leaf in leaves if host_is_short(leaf)), leaves[0])
+    if host_is_short(first):
+        return host_error(f"go on with the {name}", first)
     return _ERRORS[name](f"{type(first).__name__}: {first}")
 
 
-def node_error(error: BenchFlowError) -> NodeError:
-    """Return `error` as the record that goes into the tree."""
+def node_error(error: BenchFlowError, *, inside: Culprit = "task") -> NodeError:
+    """Return `error` as the record that goes into the tree.
+
+    `inside` is as in `blame`. What a shortage of the host caused may be tried again.
+    """
+    by = blame(error, inside=inside).by
+    short = by == "host" and not isinstance(error, StoreError)
     return NodeError(
         boundary=error.boundary,
         type=type(error).__name__,
         message=str(error),
         hint=error.hint,
-        retryable=error.retryable,
+        retryable=error.retryable or short,
+        caused_by=by,
     )
 
 

@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import shutil
 import tarfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import IO, cast
 
 from benchflow_contracts.errors import TransferError
 from benchflow_sandbox_core.location import absolute
+from benchflow_sandbox_core.shortage import discard, transfer_error
 from benchflow_sandbox_core.thread import Stop
 
 from .archive import Archive
@@ -42,6 +42,7 @@ class Download:
 
         Raises:
             TransferError: Refused, missing, or too big. `local` is not there then.
+            HostError: The host could not write. `local` is not there then.
         """
         if os.path.lexists(local):
             raise TransferError(f"{str(local)!r} exists; name a new path")
@@ -53,8 +54,10 @@ class Download:
             self._unpack(path, temporary, remote)
             temporary.rename(local)
         except BaseException as error:
-            _discard(temporary)
-            if isinstance(error, OSError | tarfile.TarError):
+            discard(temporary)
+            if isinstance(error, OSError | MemoryError):
+                raise transfer_error(f"download {remote!r}", error) from error
+            if isinstance(error, tarfile.TarError):
                 raise TransferError(f"cannot download {remote!r}: {error}") from error
             raise
 
@@ -163,10 +166,3 @@ class _Pieces:
         data = bytes(self._held[:size])
         del self._held[:size]
         return data
-
-
-def _discard(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchflow_contracts.errors import TransferError
+from benchflow_contracts import HostError, SandboxError, TransferError, host_error
 from benchflow_sandbox_core.entries import Entry, scan
 from benchflow_sandbox_core.guest.port import PipedLife
 from benchflow_sandbox_core.location import absolute
 from benchflow_sandbox_native import guest as frames
 
+from benchflow_sandbox_docker.engine import FULL
 from benchflow_sandbox_docker.guest import run
 
 _CHUNK = 1 << 20
@@ -43,6 +44,7 @@ async def upload(guest: PipedLife, uid: int, gid: int, local: Path, remote: str)
 
     Raises:
         TransferError: Something was refused or broke.
+        HostError: The host could not read it.
     """
     target = absolute(remote)
     entries = await asyncio.to_thread(lambda: list(scan(local)))
@@ -63,8 +65,9 @@ async def put(guest: PipedLife, uid: int, gid: int, items: Iterable[Item]) -> No
 
     Raises:
         TransferError: One was refused or broke; those before it are there.
+        HostError: The host could not read one; those before it are there.
     """
-    failed: list[TransferError] = []
+    failed: list[SandboxError] = []
 
     async def feed() -> AsyncIterator[bytes]:
         try:
@@ -72,7 +75,7 @@ async def put(guest: PipedLife, uid: int, gid: int, items: Iterable[Item]) -> No
                 async for data in _encode(item):
                     yield data
             yield frames.encode_end()
-        except TransferError as error:
+        except SandboxError as error:
             failed.append(error)  # the program inside sees the end of its input
 
     said = await run(guest, "put", str(uid), str(gid), feed=feed())
@@ -80,6 +83,8 @@ async def put(guest: PipedLife, uid: int, gid: int, items: Iterable[Item]) -> No
         raise failed[0]
     if said.code:
         why = said.err.decode("utf-8", "replace")
+        if FULL in why.lower():
+            raise HostError(f"cannot upload: {why}", hint="free space where the engine keeps files")
         raise TransferError(f"cannot upload: {why or f'the program ended with {said.code}'}")
 
 
@@ -108,4 +113,4 @@ async def _encode_file(path: bytes, mode: int, entry: Entry) -> AsyncIterator[by
                 left -= len(data)
                 yield data
     except OSError as error:
-        raise TransferError(f"cannot read {str(entry.path)!r}: {error.strerror}") from error
+        raise host_error(f"read {str(entry.path)!r}", error) from error

@@ -6,8 +6,9 @@ import stat
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field
 
-from benchflow_contracts.errors import TransferError
+from benchflow_contracts import TransferError, host_error
 from benchflow_sandbox_core.location import absolute
+from benchflow_sandbox_core.shortage import of_box
 from benchflow_sandbox_core.thread import Stop
 
 from benchflow_sandbox_local.box.syscalls import (
@@ -57,6 +58,7 @@ class Digests:
 
         Raises:
             TransferError: Refused, too big, or changed meanwhile.
+            HostError: The host could not read them.
         """
         before = {path: self._look(path) for path in paths}
         found = {path: self._told(path, look) for path, look in before.items() if look is not None}
@@ -92,11 +94,12 @@ class Digests:
         """Open a regular file as O_PATH, which touches no pipe and no device."""
         name = locate(self._root, absolute(path)).strip("/") or "."
         try:
-            place = openat2(self._root, name, os.O_PATH | os.O_NOFOLLOW, resolve=_RULES)
-        except FileNotFoundError:
+            with of_box(f"read {path!r}"):
+                place = openat2(self._root, name, os.O_PATH | os.O_NOFOLLOW, resolve=_RULES)
+        except TransferError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise error.__cause__ from None
             raise
-        except OSError as error:
-            raise TransferError(f"cannot read {path!r}: {error.strerror}") from error
         info = os.fstat(place)
         if not stat.S_ISREG(info.st_mode):
             os.close(place)
@@ -120,6 +123,8 @@ class Digests:
                     if self._left < 0:
                         raise TransferError(f"{path!r} goes over the cap of bytes to read")
                     total.update(space[:size])
-        except OSError as error:
+        except FileNotFoundError as error:
             raise TransferError(f"cannot read {path!r}: {error.strerror}") from error
+        except OSError as error:
+            raise host_error(f"read {path!r}", error) from error
         return total.hexdigest()

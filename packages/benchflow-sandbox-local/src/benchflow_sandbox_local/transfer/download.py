@@ -2,12 +2,13 @@
 
 import os
 import secrets
-import shutil
 import stat
+from contextlib import ExitStack
 from pathlib import Path
 
 from benchflow_contracts.errors import TransferError
 from benchflow_sandbox_core.location import absolute
+from benchflow_sandbox_core.shortage import discard, of_box, transfer_error
 from benchflow_sandbox_core.thread import Stop
 
 from benchflow_sandbox_local.box.syscalls import (
@@ -41,6 +42,7 @@ class Download:
 
         Raises:
             TransferError: Refused, missing, or too big. `local` is not there then.
+            HostError: The host could not read or write. `local` is not there then.
         """
         if os.path.lexists(local):
             raise TransferError(f"{str(local)!r} exists; name a new path")
@@ -50,9 +52,9 @@ class Download:
             self._entry(self._root, locate(self._root, absolute(remote)), temporary, remote, 0)
             temporary.rename(local)
         except BaseException as error:
-            _discard(temporary)
-            if isinstance(error, OSError):
-                raise TransferError(f"cannot download {remote!r}: {error.strerror}") from error
+            discard(temporary)
+            if isinstance(error, OSError | MemoryError):
+                raise transfer_error(f"download {remote!r}", error) from error
             raise
 
     def _entry(self, parent: int, name: str, target: Path, shown: str, depth: int) -> None:
@@ -63,7 +65,8 @@ class Download:
             raise TransferError(f"{shown[:200]!r}: the tree has more than {limit}")
         # O_PATH looks without touching: a pipe or device is never opened.
         flags = os.O_PATH | os.O_NOFOLLOW
-        place = openat2(parent, name.strip("/") or ".", flags, resolve=_RULES)
+        with of_box(f"download {shown!r}"):
+            place = openat2(parent, name.strip("/") or ".", flags, resolve=_RULES)
         try:
             info = os.fstat(place)
             if stat.S_ISDIR(info.st_mode):
@@ -77,7 +80,9 @@ class Download:
 
     def _directory(self, place: int, target: Path, shown: str, depth: int) -> None:
         target.mkdir(mode=0o755)
-        opened = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        with of_box(f"download {shown!r}"):
+            opened = os.open(f"/proc/self/fd/{place}", flags)
         try:
             for name in sorted(_names(opened, _MAX_ENTRIES - self._entries, shown)):
                 self._entry(place, name, target / name, f"{shown}/{name}", depth + 1)
@@ -87,10 +92,13 @@ class Download:
     def _file(self, place: int, info: os.stat_result, target: Path, shown: str) -> None:
         if info.st_size > self._left:
             raise self._too_big(shown)
-        reader = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        writer = os.open(target, flags, 0o600)
-        try:
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        with ExitStack() as stack:
+            with of_box(f"download {shown!r}"):
+                reader = os.open(f"/proc/self/fd/{place}", flags)
+            stack.callback(os.close, reader)
+            writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            stack.callback(os.close, writer)
             # It may grow while it is read, so the bytes are what counts.
             while chunk := os.read(reader, _CHUNK):
                 self._stop.check()
@@ -101,9 +109,6 @@ class Download:
                 while view:
                     view = view[os.write(writer, view) :]
             os.fchmod(writer, 0o755 if info.st_mode & 0o111 else 0o644)
-        finally:
-            os.close(reader)
-            os.close(writer)
 
     def _too_big(self, shown: str) -> TransferError:
         return TransferError(f"{shown!r} goes over the cap of {self._max_bytes} bytes")
@@ -117,10 +122,3 @@ def _names(directory: int, most: int, shown: str) -> list[str]:
             if len(names) > most:
                 raise TransferError(f"{shown[:200]!r} holds more than {_MAX_ENTRIES} entries")
     return names
-
-
-def _discard(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -5,6 +5,7 @@ import posixpath
 import stat
 
 from benchflow_contracts.errors import TransferError
+from benchflow_sandbox_core.shortage import of_box
 
 from benchflow_sandbox_local.box.paths import open_strict
 
@@ -31,11 +32,12 @@ def _first_link(root: int, path: str) -> str | None:
     for count in range(1, len(parts)):
         current = "/".join(parts[:count])
         try:
-            fd = open_strict(root, current, os.O_PATH)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise TransferError(f"{path!r}: {error.strerror}") from error
+            with of_box(f"find {path!r}"):
+                fd = open_strict(root, current, os.O_PATH)
+        except TransferError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
         try:
             info = os.fstat(fd)
             if stat.S_ISLNK(info.st_mode):

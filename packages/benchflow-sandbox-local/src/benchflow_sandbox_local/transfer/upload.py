@@ -1,14 +1,17 @@
 """From the host into a box. Nothing inside runs; no link inside is followed on trust."""
 
+import errno
 import os
 import secrets
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
-from benchflow_contracts.errors import TransferError
+from benchflow_contracts import SandboxError, SandboxLimitError, TransferError, host_error
 from benchflow_sandbox_core.entries import Entry, scan
 from benchflow_sandbox_core.location import absolute
+from benchflow_sandbox_core.shortage import OF_BOX
 from benchflow_sandbox_core.thread import Stop
 
 from benchflow_sandbox_local.box.paths import open_strict, split
@@ -29,7 +32,9 @@ class Owner:
 class Upload:
     """Copies one local file or tree; undoes what it made when it fails."""
 
-    def __init__(self, root: int, owner: Owner, stop: Stop) -> None:
+    def __init__(self, root: int, owner: Owner, stop: Stop, *, bounded: bool = True) -> None:
+        """With the sandbox's root, which has a disk of its own when it is `bounded`."""
+        self._bounded = bounded
         self._root = root
         self._owner = owner
         self._stop = stop
@@ -39,7 +44,9 @@ class Upload:
         """Copy `local` to the path `remote`.
 
         Raises:
-            TransferError: Something was refused or broke; new entries are gone again.
+            TransferError: Something was refused; new entries are gone again.
+            SandboxLimitError: The sandbox's disk is full; new entries are gone again.
+            HostError: The host could not read or write; new entries are gone again.
         """
         entries = list(scan(local))
         try:
@@ -54,9 +61,20 @@ class Upload:
                     self._file(path, entry)
         except BaseException as error:
             self._undo()
-            if isinstance(error, OSError | ValueError):
+            if isinstance(error, OSError | MemoryError):
+                raise self._cause(remote, error) from error
+            if isinstance(error, ValueError):
                 raise TransferError(f"cannot upload to {remote!r}: {error}") from error
             raise
+
+    def _cause(self, remote: str, error: OSError | MemoryError) -> SandboxError:
+        """Return what an error means. What is written lies in the sandbox, also its disk limit."""
+        number = error.errno if isinstance(error, OSError) else None
+        if self._bounded and number in {errno.ENOSPC, errno.EDQUOT}:
+            return SandboxLimitError(f"cannot upload to {remote!r}: the sandbox's disk is full")
+        if number in OF_BOX or number == errno.EEXIST:
+            return TransferError(f"cannot upload to {remote!r}: {error}")
+        return host_error(f"upload to {remote!r}", error)
 
     def _parents(self, target: str, *, inclusive: bool) -> None:
         parts = [part for part in target.split("/") if part]
@@ -130,7 +148,7 @@ class Upload:
         writer = os.open(name, flags, 0o600, dir_fd=parent)
         try:
             with entry.open() as reader:
-                while chunk := reader.read(_CHUNK):
+                while chunk := _read(reader, entry):
                     self._stop.check()
                     view = memoryview(chunk)
                     while view:
@@ -156,6 +174,13 @@ class Upload:
                 continue
             finally:
                 os.close(parent)
+
+
+def _read(reader: BinaryIO, entry: Entry) -> bytes:
+    try:
+        return reader.read(_CHUNK)
+    except OSError as error:
+        raise host_error(f"read {str(entry.path)!r}", error) from error
 
 
 def _unlink(parent: int, name: str) -> None:

@@ -68,6 +68,8 @@ class PlainSandbox(LocalSandbox):
     is kept apart: not the files, the network, the processes or the users.
     """
 
+    _bounded = False
+
     def __init__(self, name: str, spec: SandboxSpec, keeper: Keeper, directory: str) -> None:
         super().__init__(name, spec, NoGroup(), keeper, None, rooted=False)
         self._directory = directory

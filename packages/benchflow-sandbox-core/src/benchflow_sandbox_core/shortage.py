@@ -1,0 +1,51 @@
+"""Errors of the operating system in a transfer: what the sandbox holds, or what the host lacks."""
+
+import errno
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchflow_contracts import HostError, TransferError, host_error
+
+OF_BOX = frozenset(
+    {
+        *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EXDEV, errno.ENAMETOOLONG),
+        *(errno.ENXIO, errno.ENODEV, errno.EACCES, errno.EPERM, errno.EINVAL),
+    }
+)
+"""What opening a name says of the name, and not of the machine."""
+
+
+@contextmanager
+def of_box(doing: str) -> Generator[None]:
+    """Take an error of the block, which opens what lies in a sandbox, for what lies there.
+
+    Raises:
+        TransferError: The name cannot be opened.
+        HostError: The host could not open it.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in OF_BOX:
+            raise TransferError(f"cannot {doing}: {error.strerror}") from error
+        raise host_error(doing, error) from error
+
+
+def transfer_error(doing: str, error: OSError | MemoryError) -> TransferError | HostError:
+    """Return the error of a transfer that failed on the host's side.
+
+    Only a name of the sandbox can be too long for the host.
+    """
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return TransferError(f"cannot {doing}: {error.strerror}")
+    return host_error(doing, error)
+
+
+def discard(path: Path) -> None:
+    """Remove a file or a tree that a transfer began; what cannot be removed stays."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
