@@ -11,8 +11,8 @@ from socketserver import ThreadingMixIn, UnixStreamServer
 
 import pytest
 from benchflow_contracts.errors import (
-    SandboxError,
     HostError,
+    SandboxError,
     SandboxLimitError,
     SandboxTimeoutError,
     SandboxUnsupportedError,

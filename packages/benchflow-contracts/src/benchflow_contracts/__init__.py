@@ -170,6 +170,7 @@ from .tree import (
     NodeError,
     RolloutNode,
     RolloutTree,
+    Status,
     Trajectory,
     Value,
 )
@@ -321,6 +322,7 @@ __all__ = [
     "Space",
     "StateCaptured",
     "StateSnapshot",
+    "Status",
     "Step",
     "StepFinished",
     "StepHandler",

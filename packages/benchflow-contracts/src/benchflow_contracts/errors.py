@@ -166,7 +166,8 @@ class TransferError(SandboxError):
     """What lies in the sandbox, or what was named, cannot be transferred.
 
     Such are a link, a device, a missing file, and one over its cap. Nothing partial is left
-    behind. What the host could not do is a `HostError`.
+    behind. What the host could not do is a `HostError`. For what is to be uploaded, nobody inside
+    is to blame: `caused_by` is `unknown` then.
     """
 
     default_culprit = "inside"
@@ -235,6 +236,8 @@ class RewardError(BenchFlowError):
 
 class RewardFormatError(RewardError):
     """A reward file breaks the grammar of `reward.txt` or `reward.json`."""
+
+    default_culprit = "inside"
 
 
 class RewardFileNotFoundError(RewardFormatError):

@@ -140,7 +140,7 @@ class RolloutFinished(_Event):
     """The last event."""
 
     kind: Literal["rollout_finished"] = "rollout_finished"
-    status: Literal["completed", "failed", "cancelled"]
+    status: Literal["completed", "ungraded", "failed", "cancelled"]
     error: NodeError | None = None
 
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from .node_state import NodeState
     from .reward import VerifyResult
 
+Status = Literal["running", "completed", "ungraded", "failed", "cancelled"]
+"""`ungraded`: the agent ran to its end, and no leaf has a verdict."""
+
 Fidelity = Literal["live", "state", "replay"]
 """How faithfully a fork carries the parent's world; see the design, section 6."""
 
@@ -141,7 +144,7 @@ class RolloutTree:
     root: RolloutNode
     index: Mapping[str, RolloutNode]
     """Every node by id."""
-    status: Literal["running", "completed", "failed", "cancelled"] = "running"
+    status: Status = "running"
     error: NodeError | None = None
     """A failure of the whole rollout, attributed to one boundary."""
     meta: Mapping[str, object] = field(default_factory=dict[str, object])

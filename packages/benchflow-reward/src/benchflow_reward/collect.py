@@ -12,7 +12,7 @@ from benchflow_contracts import (
     SandboxError,
     ServicedSandbox,
     TransferError,
-    caused_inside,
+    blame,
 )
 
 MAX_BYTES = 256 * 1024 * 1024
@@ -85,7 +85,7 @@ async def collect_beside(sandbox: Sandbox, artifact: Artifact, local: Path) -> C
             artifact.service, artifact.source, local, max_bytes=MAX_BYTES
         )
     except SandboxError as error:
-        if error.retryable or not caused_inside(error):
+        if error.retryable or blame(error, inside="agent").by == "host":
             raise RewardError(
                 f"cannot fetch {artifact.source!r} of {artifact.service!r}: {error}",
                 retryable=error.retryable,
@@ -101,5 +101,7 @@ async def _exists(sandbox: Sandbox, path: str) -> bool:
         ["/bin/sh", "-c", _EXISTS, "sh", path], user="root", cwd="/", timeout=10
     )
     if probe.exit_code not in (0, 1):
-        raise RewardError(f"cannot tell whether {path!r} exists: exit code {probe.exit_code}")
+        raise RewardError(
+            f"cannot tell whether {path!r} exists: exit code {probe.exit_code}", caused_by="inside"
+        )
     return probe.exit_code == 0

@@ -85,9 +85,10 @@ class Command:
             return SandboxError(f"{self.shown!r}: the sandbox is gone ({error})")
         if error.stage == "cwd":
             return SandboxError(
-                f"{self.shown!r}: no directory {self.cwd!r} for {self.account.name!r}"
+                f"{self.shown!r}: no directory {self.cwd!r} for {self.account.name!r}",
+                caused_by="inside",
             )
-        return SandboxError(f"{self.shown!r} cannot be started: {error}")
+        return SandboxError(f"{self.shown!r} cannot be started: {error}", caused_by="inside")
 
     async def run(
         self, machine: Life, meter: Meter, stdin: bytes, timeout: float | None, limit: int

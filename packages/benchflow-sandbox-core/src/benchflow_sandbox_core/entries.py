@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from benchflow_contracts.errors import TransferError
 
-from .shortage import of_box
+from .shortage import of_upload
 
 _MAX_ENTRIES = 200_000
 
@@ -31,11 +31,13 @@ class Entry:
             TransferError: It is gone, or another kind has taken its place.
             HostError: The host could not open it.
         """
-        with of_box(f"read {str(self.path)!r}"):
+        with of_upload(f"read {str(self.path)!r}"):
             fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
-            raise TransferError(f"{str(self.path)!r} is no longer a regular file")
+            raise TransferError(
+                f"{str(self.path)!r} is no longer a regular file", caused_by="unknown"
+            )
         return os.fdopen(fd, "rb")
 
 
@@ -47,16 +49,20 @@ def scan(local: Path) -> Iterator[Entry]:
         path, relative = pending.pop()
         count += 1
         if count > _MAX_ENTRIES:
-            raise TransferError(f"{str(local)!r} holds more than {_MAX_ENTRIES} entries")
-        with of_box(f"read {str(path)!r}"):
+            raise TransferError(
+                f"{str(local)!r} holds more than {_MAX_ENTRIES} entries", caused_by="unknown"
+            )
+        with of_upload(f"read {str(path)!r}"):
             info = path.lstat()
         mode = stat.S_IMODE(info.st_mode) & 0o777
         if stat.S_ISDIR(info.st_mode):
             yield Entry(path, relative, mode, is_directory=True)
-            with of_box(f"read {str(path)!r}"):
+            with of_upload(f"read {str(path)!r}"):
                 children = sorted(path.iterdir(), reverse=True)
             pending += [(child, f"{relative}/{child.name}".lstrip("/")) for child in children]
         elif stat.S_ISREG(info.st_mode):
             yield Entry(path, relative, mode, is_directory=False)
         else:
-            raise TransferError(f"{str(path)!r} is neither a regular file nor a directory")
+            raise TransferError(
+                f"{str(path)!r} is neither a regular file nor a directory", caused_by="unknown"
+            )

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from benchflow_contracts import HostError, TransferError, host_error
 
@@ -25,11 +26,29 @@ def of_box(doing: str) -> Generator[None]:
         TransferError: The name cannot be opened.
         HostError: The host could not open it.
     """
+    with _opening(doing, "inside"):
+        yield
+
+
+@contextmanager
+def of_upload(doing: str) -> Generator[None]:
+    """Take an error of the block, which opens what is to be uploaded, for what lies there.
+
+    Raises:
+        TransferError: The name cannot be opened. Nobody inside a sandbox caused that.
+        HostError: The host could not open it.
+    """
+    with _opening(doing, "unknown"):
+        yield
+
+
+@contextmanager
+def _opening(doing: str, by: Literal["inside", "unknown"]) -> Generator[None]:
     try:
         yield
     except OSError as error:
         if error.errno in OF_BOX:
-            raise TransferError(f"cannot {doing}: {error.strerror}") from error
+            raise TransferError(f"cannot {doing}: {error.strerror}", caused_by=by) from error
         raise host_error(doing, error) from error
 
 

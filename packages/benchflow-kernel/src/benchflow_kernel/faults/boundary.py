@@ -9,7 +9,7 @@ from benchflow_contracts import (
     AgentError,
     BenchFlowError,
     Boundary,
-    Culprit,
+    Cause,
     EnvironmentError_,
     ManifestError,
     NodeError,
@@ -68,12 +68,12 @@ def classify(error: Exception, name: Boundary) -> BenchFlowError:
     return _ERRORS[name](f"{type(first).__name__}: {first}")
 
 
-def node_error(error: BenchFlowError, *, inside: Culprit = "task") -> NodeError:
-    """Return `error` as the record that goes into the tree.
+def node_error(error: BenchFlowError, cause: Cause | None = None) -> NodeError:
+    """Return `error`, with its cause, as the record that goes into the tree.
 
-    `inside` is as in `blame`. What a shortage of the host caused may be tried again.
+    Without a cause, no agent has run. What a shortage of the host caused may be tried again.
     """
-    by = blame(error, inside=inside).by
+    by = (cause or blame(error, inside="task")).by
     short = by == "host" and not isinstance(error, StoreError)
     return NodeError(
         boundary=error.boundary,

@@ -15,6 +15,7 @@ from benchflow_contracts import (
     RewardError,
     SandboxCapabilities,
     StoreError,
+    blame,
 )
 
 from benchflow_kernel.branch import Ladder, MachineSlots, Purse, Shelf, check_child, seed_of
@@ -29,7 +30,7 @@ from .keeper import Keeper
 from .line import Line
 from .start import Position, Start
 from .store import log_dir_of
-from .verify import verify
+from .verify import score_lowest, verify
 
 
 @dataclass(slots=True)
@@ -248,10 +249,18 @@ class Growth:
             ending.sealed = None
         if isinstance(error, StoreError):
             raise error
-        if start.label is not None and not line.has_steps:
-            self._journal.lost(start.id, start.node, start.label, error)
+        cause = blame(error, inside="agent" if line.acted else "task")
+        lost = start.label is not None and not line.has_steps
+        node = start.id if lost else line.tip
+        if lost:
+            self._journal.lost(node, start.node, start.label, error, cause)
         else:
-            self._journal.failed(line.tip, error)
+            self._journal.failed(node, error, cause)
+        if cause.by == "agent":
+            # It would be rid of a bad score by making itself impossible to grade.
+            score_lowest(self._journal, self._plan.task, node, cause)
+            self._tally.graded += 1
+            return
         ending.error = error
         if not start.main:
             self._tally.losses.append(error)

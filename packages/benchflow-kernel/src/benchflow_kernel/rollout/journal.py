@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from benchflow_contracts import (
     BenchFlowError,
+    Cause,
     NodeError,
     NodeFailed,
     Phase,
@@ -74,12 +75,16 @@ class Journal:
         """Add an edge."""
         self.append(StepFinished, node=node, parent=parent, step=step, label=label)
 
-    def failed(self, node: str, error: BenchFlowError | NodeError) -> None:
+    def failed(
+        self, node: str, error: BenchFlowError | NodeError, cause: Cause | None = None
+    ) -> None:
         """Note why the branch at `node` ended early."""
-        record = node_error(error) if isinstance(error, BenchFlowError) else error
+        record = node_error(error, cause) if isinstance(error, BenchFlowError) else error
         self.append(NodeFailed, node=node, error=record)
 
-    def lost(self, node: str, parent: str, label: str | None, error: BenchFlowError) -> None:
+    def lost(
+        self, node: str, parent: str, label: str | None, error: BenchFlowError, cause: Cause
+    ) -> None:
         """Add a child that ended before its first step."""
-        record = node_error(error)
+        record = node_error(error, cause)
         self.append(NodeFailed, node=node, parent=parent, label=label, error=record)

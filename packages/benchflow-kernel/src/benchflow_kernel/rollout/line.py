@@ -14,11 +14,15 @@ from benchflow_contracts import (
     BenchFlowError,
     EnvironmentError_,
     NodeError,
+    SandboxError,
+    SandboxLimitError,
     Session,
     SnapshotError,
     Step,
     StopReason,
     StoreError,
+    blame,
+    caused_inside,
 )
 
 from benchflow_kernel.branch import Exchange, Replay
@@ -72,6 +76,7 @@ class Line:
         self._ungraded = False
         self._retraced = False
         self._prompting = False
+        self.acted = False
         self._scope = asyncio.timeout(None)
         self._end: Fork | BenchFlowError | None = None
         self._graded: NodeError | None = None
@@ -285,20 +290,17 @@ class Line:
 
     async def _prompt(self, session: Session) -> StopReason | None:
         """Run one prompt turn, or the rest of one; `None` when it was cut short."""
-        own: AgentError | None = None
+        own: BenchFlowError | None = None
         stop: StopReason | None = None
         turn = await self._opened(session)
-        self._prompting = True
+        self._prompting = self.acted = True
         try:
             async with asyncio.timeout(None) as self._scope:
                 with boundary("agent"):
                     stop = await turn()
-        except (AgentTimeoutError, AgentExitError) as error:
-            own = error
-        except AgentError:
+        except (AgentError, SandboxLimitError) as error:
             if self._end is None:
-                await self._world.expect_sandbox()
-                raise
+                own = await self._own_end(error)
         except (TimeoutError, BenchFlowError):
             if self._end is None:
                 raise
@@ -308,10 +310,22 @@ class Line:
         if self._end is not None:
             return None
         if own is not None:
-            self._give_up(node_error(own))
+            self._give_up(node_error(own, blame(own, inside="agent")))
         elif stop != "end_turn":
             self._give_up(_stopped(stop))
         return stop
+
+    async def _own_end(self, error: BenchFlowError) -> BenchFlowError:
+        """Return why the agent ended its turn by what it did; raise when that is not why."""
+        if isinstance(error, AgentTimeoutError | AgentExitError | SandboxLimitError):
+            return error
+        try:
+            await self._world.expect_sandbox()
+        except SandboxError as failed:
+            if not caused_inside(failed):
+                raise
+            return failed
+        raise error
 
     async def _opened(self, session: Session) -> Callable[[], Awaitable[StopReason]]:
         """Return what runs the turn: its prompt, or the answer that it waits for."""

@@ -34,6 +34,7 @@ from .record import meta_of
 from .resume import resumed_plan, resumed_position
 from .start import Position, Start
 from .store import write_tree
+from .verify import is_ungraded
 
 _logger = logging.getLogger(__name__)
 
@@ -52,8 +53,9 @@ async def run_rollout(
     A failure is data: it is attributed to one boundary, recorded at the node where it
     struck and in `RolloutTree.error`, and the tree comes back with status `failed` and
     without a reward there. An agent that runs out of time or stops early is no failure:
-    what it left behind is graded, and its node says why it ended. An error beside the
-    status `completed` is one of the teardown; the verdict stands.
+    what it left behind is graded, and its node says why it ended. The status is `ungraded`
+    when no leaf came to a verdict. An error beside the status `completed` is one of the
+    teardown; the verdict stands.
 
     With `directory`, `events.jsonl` is written there as it happens and `tree.json` at
     the end; `agent/` and `verifier/` belong to the root's world and
@@ -163,7 +165,8 @@ class Rollout:
             self._finish("failed", error)
         else:
             failure = self._tally.failure
-            self._finish("completed" if failure is None else "failed", failure)
+            graded = "ungraded" if is_ungraded(self._journal.tree) else "completed"
+            self._finish(graded if failure is None else "failed", failure)
         return self._journal.tree
 
     def _meta(self) -> dict[str, object]:
@@ -236,7 +239,9 @@ class Rollout:
         return capabilities
 
     def _finish(
-        self, status: Literal["completed", "failed", "cancelled"], error: BenchFlowError | None
+        self,
+        status: Literal["completed", "ungraded", "failed", "cancelled"],
+        error: BenchFlowError | None,
     ) -> None:
         if error is None and self._tally.leaks:
             error = self._tally.leaks[0]

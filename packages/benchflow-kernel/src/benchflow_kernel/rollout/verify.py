@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import cast
 
 from benchflow_contracts import (
+    NO_REWARDS,
     BenchFlowError,
+    Cause,
     NodeScored,
     NodeState,
     Reward,
     RolloutNode,
+    RolloutTree,
     StateCaptured,
     Task,
     VerifyResult,
+    blame,
 )
 
 from benchflow_kernel.tree import verdict_name
@@ -128,10 +132,37 @@ async def _score(reward: Reward, node: RolloutNode, deadline: float) -> VerifyRe
             result = cast("object", await reward.score(node))
     except Exception as error:  # noqa: BLE001 - whatever it is: a cause, not a number
         if scope.expired():
-            return VerifyResult.unscored(f"reward {reward.name!r} ran over the verify deadline")
+            return _unscored(f"reward {reward.name!r} ran over the verify deadline")
         kind = type(error).__name__
+        cause = blame(error, inside="unknown")
         passes = isinstance(error, BenchFlowError) and error.retryable
-        return VerifyResult.unscored(f"{kind}: {error}", error_type=kind, retryable=passes)
+        return VerifyResult.unscored(
+            f"{kind}: {error}",
+            error_type=kind,
+            retryable=passes or cause.by == "host",
+            cause=cause,
+        )
     if not isinstance(result, VerifyResult):
-        return VerifyResult.unscored(f"reward {reward.name!r} returned {type(result).__name__}")
+        return _unscored(f"reward {reward.name!r} returned {type(result).__name__}")
     return result
+
+
+def _unscored(why: str) -> VerifyResult:
+    return VerifyResult.unscored(why, cause=Cause(by="unknown", what=why))
+
+
+def is_ungraded(tree: RolloutTree) -> bool:
+    """Whether leaves were graded, and none came to a verdict.
+
+    A verdict that is not counted, or that there is nothing to reward, is one.
+    """
+    verdicts = [leaf.results["reward"] for leaf in tree.leaves if "reward" in leaf.results]
+    told = (v.reward is not None or v.error_type == NO_REWARDS for v in verdicts)
+    return bool(verdicts) and not any(told)
+
+
+def score_lowest(journal: Journal, task: Task, node: str, cause: Cause) -> None:
+    """Score a node whose agent prevented its grading: the lowest of the task's range."""
+    low, _ = task.config.verifier.reward_range
+    result = VerifyResult(reward=low, cause=cause)
+    journal.append(NodeScored, node=node, name="reward", result=result)

@@ -36,4 +36,5 @@ def _grading_sec(config: TaskConfig) -> float:
     verifier = config.verifier
     image = verifier.environment.image_timeout_sec if verifier.environment else None
     collected = sum(command.timeout_sec for command in verifier.collect)
-    return verifier.timeout_sec + collected + (image or 0) + _AROUND_GRADING_SEC
+    # Tests that come to no verdict are run once more, in an untouched sandbox.
+    return 2 * verifier.timeout_sec + collected + (image or 0) + _AROUND_GRADING_SEC

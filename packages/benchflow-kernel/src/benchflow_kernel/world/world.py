@@ -31,6 +31,7 @@ from benchflow_contracts import (
     SnapshotError,
     Task,
     UserModel,
+    caused_inside,
 )
 
 from benchflow_kernel.faults import boundary, within
@@ -241,14 +242,14 @@ class World:
             return LiveWorld(services=services, sessions=await self.sessions.carry())
 
     async def expect_sandbox(self) -> None:
-        """Raise `SandboxError` when it is the sandbox that has failed, and by no act of the inside.
+        """Raise `SandboxError` when it is the sandbox that has failed.
 
-        An agent whose machine was taken away is not to blame for its end.
+        An agent whose machine was taken away is not to blame for its end; one that filled it is.
         """
         try:
             await self.sandbox.exec(["true"], timeout=_LOOK_SEC)
         except SandboxError as error:
-            if error.retryable:
+            if error.retryable or caused_inside(error):
                 raise
 
     async def evict(self, process_ids: Sequence[str]) -> None:

@@ -82,11 +82,12 @@ def tests_of(live: LiveNode) -> tuple[Path, ...]:
     return parts.tests
 
 
-def too_late(live: LiveNode) -> VerifierTimeoutError:
-    """Return the error of tests that did not end."""
+def too_late(live: LiveNode, error: SandboxTimeoutError) -> VerifierTimeoutError:
+    """Return the error of tests that did not end, which `error` ended."""
     seconds = live.task.config.verifier.timeout_sec
     return VerifierTimeoutError(
-        f"verifier_timeout: test.sh of {live.task.id!r} ran longer than {seconds:g} s"
+        f"verifier_timeout: test.sh of {live.task.id!r} ran longer than {seconds:g} s",
+        caused_by=error.caused_by,
     )
 
 
@@ -155,7 +156,7 @@ class OurBench:
                 env=env,
             )
         except SandboxTimeoutError as error:
-            raise too_late(self.live) from error
+            raise too_late(self.live, error) from error
         await asyncio.to_thread(write_stdout, result, self.live.log_dir)
         return result
 
@@ -177,6 +178,7 @@ class OurBench:
             raise RewardError(
                 f"test.sh ended with exit code {run.result.exit_code}; no reward is read",
                 hint="read verifier/test-stdout.txt; test.sh exits 0 after it wrote its verdict",
+                caused_by="inside",
             )
         within = self.live.task.config.verifier.reward_range
         parsed = parse_reward(run.logs, reward_range=within)

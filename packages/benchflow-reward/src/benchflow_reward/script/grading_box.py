@@ -86,7 +86,8 @@ async def furnish(box: Sandbox, live: LiveNode, grading: Grading) -> None:
         if not result.ok:
             raise RewardError(
                 f"setup command {setup.command!r} failed in the grading box with exit code "
-                f"{result.exit_code}: {result.stderr[-500:]}"
+                f"{result.exit_code}: {result.stderr[-500:]}",
+                caused_by="inside",
             )
 
 
@@ -96,6 +97,7 @@ async def run_checked(box: Sandbox, cmd: Sequence[str]) -> ExecResult:
     if not result.ok:
         raise RewardError(
             f"the grading box could not be prepared: exit code {result.exit_code}: "
-            f"{result.stderr[-500:]}"
+            f"{result.stderr[-500:]}",
+            caused_by="inside",
         )
     return result

@@ -108,7 +108,7 @@ class HarborBench:
         except SandboxTimeoutError as error:
             with suppress(RewardError):
                 await self._take_logs(scratch)
-            raise too_late(self.live) from error
+            raise too_late(self.live, error) from error
         return ScriptRun(result, await self._take_logs(scratch))
 
     async def _exec(self) -> ExecResult:

@@ -127,7 +127,9 @@ async def _there(
         done = await twin.exec(cmd, user="root", cwd="/", timeout=_TIMEOUT_SEC)
         told = done.stdout.split("\0")
         if not done.ok or done.stdout_dropped or told[-2:] != ["end", ""] or len(told) % 2:
-            raise RewardError(f"which modules a twin has cannot be told: {done.stderr[-300:]}")
+            raise RewardError(
+                f"which modules a twin has cannot be told: {done.stderr[-300:]}", caused_by="inside"
+            )
         for name, path in zip(told[:-2:2], told[1:-2:2], strict=True):
             if path.endswith(tuple(f"/{name}{suffix}" for suffix in language.suffixes)):
                 found.setdefault(name, []).append(path)

@@ -63,7 +63,10 @@ async def _directories(twin: Sandbox, links: Sequence[str]) -> dict[str, str]:
         done = await twin.exec(cmd, user="root", cwd="/", timeout=_TIMEOUT_SEC)
         told = done.stdout.split("\0")
         if not done.ok or done.stdout_dropped or told[-2:] != ["end", ""] or len(told) % 2:
-            raise RewardError(f"where links lead in a twin cannot be told: {done.stderr[-300:]}")
+            raise RewardError(
+                f"where links lead in a twin cannot be told: {done.stderr[-300:]}",
+                caused_by="inside",
+            )
         found |= dict(zip(told[:-2:2], told[1:-2:2], strict=True))
     return found
 

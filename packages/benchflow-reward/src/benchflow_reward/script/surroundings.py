@@ -102,7 +102,10 @@ async def surroundings(
     done = await box.exec(cmd, user=user or None, cwd="/", timeout=_TIMEOUT_SEC, env=env)
     records = done.stdout.split("\0")
     if not done.ok or done.stdout_dropped or records[-2:] != ["end", ""]:
-        raise RewardError(f"what the tests find in a box cannot be listed: {done.stderr[-300:]}")
+        raise RewardError(
+            f"what the tests find in a box cannot be listed: {done.stderr[-300:]}",
+            caused_by="inside",
+        )
     told: dict[str, list[str]] = {"v": [], "f": [], "e": []}
     for record in records[:-2]:
         told.get(record[:1], []).append(record[1:])

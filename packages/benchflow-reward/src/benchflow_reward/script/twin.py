@@ -76,7 +76,9 @@ async def _forget_bytecode(box: Sandbox, changes: FileChanges) -> None:
         cmd = ["xargs", "-0", "rm", "-f", "--"]
         done = await box.exec(cmd, user="root", cwd="/", timeout=60, stdin=names)
         if not done.ok:
-            raise RewardError(f"bytecode cannot be removed from a twin: {done.stderr[-300:]}")
+            raise RewardError(
+                f"bytecode cannot be removed from a twin: {done.stderr[-300:]}", caused_by="inside"
+            )
 
 
 @asynccontextmanager

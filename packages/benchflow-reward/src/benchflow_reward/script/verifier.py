@@ -9,6 +9,8 @@ from benchflow_contracts import (
     SandboxError,
     SnapshotError,
     VerifyResult,
+    host_error,
+    host_is_short,
 )
 
 from benchflow_reward.live_node import live_node
@@ -16,6 +18,7 @@ from benchflow_reward.live_node import live_node
 from .hermetic import grade_hermetic
 from .shared import grade_shared
 from .twin import grade_twin
+from .untouched import settle
 
 _MODES = {"hermetic": grade_hermetic, "twin": grade_twin, "shared": grade_shared}
 
@@ -35,6 +38,9 @@ class ScriptVerifier:
     async def score(self, node: RolloutNode) -> VerifyResult:
         """Grade the node.
 
+        When the agent prevented a verdict, the reward is the lowest of the task's range, and
+        `VerifyResult.cause` says how.
+
         Raises:
             RewardError: There is no live sandbox, the tests crashed, ran out of time
                 or left no valid reward, or the grading box failed. No reward then.
@@ -43,9 +49,9 @@ class ScriptVerifier:
         mode = self.isolation or live.task.config.verifier.isolation
         try:
             return await _MODES[mode](live)
-        except (SandboxError, SnapshotError) as error:
-            raise RewardError(
-                f"{mode} grading of {live.task.id!r} failed: {error}",
-                hint=error.hint,
-                retryable=error.retryable,
-            ) from error
+        except (SandboxError, SnapshotError, RewardError) as error:
+            return await settle(live, mode, error)
+        except (OSError, MemoryError, RuntimeError) as error:
+            if not host_is_short(error):
+                raise
+            return await settle(live, mode, host_error(f"grade {live.task.id!r}", error))

@@ -109,7 +109,9 @@ async def _encode_file(path: bytes, mode: int, entry: Entry) -> AsyncIterator[by
             while left:
                 data = await asyncio.to_thread(file.read, min(left, _CHUNK))
                 if not data:
-                    raise TransferError(f"{str(entry.path)!r} shrinks while it is read")
+                    raise TransferError(
+                        f"{str(entry.path)!r} shrinks while it is read", caused_by="unknown"
+                    )
                 left -= len(data)
                 yield data
     except OSError as error:

@@ -172,6 +172,9 @@ def _print_report(report: JobReport, *, json: bool) -> None:
     for remedy, names in _remedies(report).items():
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         note(f"hint for {', '.join(names[:3])}{more}: {remedy}")
+    if report.causes:
+        told = ", ".join(f"{by} {count}" for by, count in sorted(report.causes.items()))
+        note(f"without a verdict of the tests, by who caused it: {told}")
     spread = "" if report.stderr is None else f" ± {fmt.reward(report.stderr)}"
     note(
         f"{report.scored} of {report.planned} scored, {report.tampered} tampered with, "

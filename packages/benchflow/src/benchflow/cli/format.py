@@ -41,6 +41,9 @@ def _signed(number: float) -> str:
 
 def outcome(record: RolloutRecord) -> str:
     """Return one word, or the boundary and cause of a failure."""
+    if record.reward is not None and record.cause is not None:
+        return str(record.cause).splitlines()[0]
     if record.error is not None:
-        return f"{record.error.boundary}: {record.error.message.splitlines()[0]}"
+        told = f"{record.error.boundary}: {record.error.message.splitlines()[0]}"
+        return f"ungraded, {told}" if record.status == "ungraded" else told
     return record.status

@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal
@@ -36,6 +37,9 @@ class JobReport(Model):
     """Rollouts with a verdict that the agent may have steered."""
     errors: dict[str, int]
     """Failed rollouts by boundary."""
+    causes: Mapping[str, int] = {}
+    """Rollouts without a verdict of the tests, by who prevented it: `agent` (they are scored),
+    `task`, `host` or `unknown`."""
     refused: tuple[ListedTask, ...] = ()
     """Tasks that were asked for and cannot be run here. They are in no other number."""
     records: tuple[RolloutRecord, ...]
@@ -66,6 +70,7 @@ def summarise(
     for record in records:
         if record.error is not None:
             errors[record.error.boundary] = errors.get(record.error.boundary, 0) + 1
+    causes = Counter(record.cause.by for record in records if record.cause is not None)
     several = len(rewards) > 1
     return JobReport(
         job=directory.name,
@@ -79,6 +84,7 @@ def summarise(
         mean_reward=fmean(rewards) if rewards else None,
         stderr=stdev(rewards) / math.sqrt(len(rewards)) if several else None,
         errors=errors,
+        causes=dict(causes),
         refused=tuple(refused),
         records=tuple(records),
     )

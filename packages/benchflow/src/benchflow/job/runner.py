@@ -94,7 +94,7 @@ def _passes(record: RolloutRecord) -> bool:
     error = record.error
     if record.final or error is None or not error.retryable:
         return False
-    return error.boundary in {"sandbox", "reward"}
+    return error.boundary in {"sandbox", "reward"} or error.caused_by == "host"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,20 +3,25 @@
 import time
 from collections.abc import Mapping
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from benchflow_contracts import (
+    NO_REWARDS,
     BenchFlowError,
+    Cause,
     Grading,
     Integrity,
     Model,
     NodeError,
     RolloutNode,
     RolloutTree,
+    Status,
     Task,
     Value,
+    blame,
 )
 from benchflow_kernel import value_of
+from pydantic import model_validator
 
 from benchflow.options import RunOptions
 
@@ -31,7 +36,8 @@ class RolloutRecord(Model):
     agent: str
     model: str | None
     sandbox: str
-    status: Literal["running", "completed", "failed", "cancelled"]
+    status: Status
+    """`ungraded`: the agent ran to its end, and there is no verdict."""
     reward: float | None = None
     """V of the root: for a linear rollout, its reward."""
     value: Value | None = None
@@ -51,6 +57,8 @@ class RolloutRecord(Model):
     branches: int = 0
     error: NodeError | None = None
     """The first failure, attributed to one boundary."""
+    cause: Cause | None = None
+    """Who prevented a verdict. The agent's own doing is scored; of others, there is no reward."""
     images: Mapping[str, str] = {}
     """What the box, as `main`, and each service ran on: `NAME@sha256:HEX` where a registry has
     the image, else `sha256:HEX`. Of the first world; empty where it came from a checkpoint."""
@@ -60,6 +68,14 @@ class RolloutRecord(Model):
     """Which planned rollout of a job this is: `task#repeat`."""
     finished_at: float
     """Seconds since the epoch."""
+
+    @model_validator(mode="after")
+    def _read_an_older_record(self) -> Self:
+        error = self.error
+        told = error is not None and error.type != NO_REWARDS
+        if self.status == "completed" and self.reward is None and not self.tampered and told:
+            object.__setattr__(self, "status", "ungraded")
+        return self
 
     @property
     def final(self) -> bool:
@@ -94,6 +110,7 @@ class RolloutRecord(Model):
             scored=sum(leaf.reward is not None for leaf in leaves),
             branches=sum(n.branch is not None and n.branch.children > 0 for n in tree.nodes),
             error=_first_error(tree),
+            cause=_cause(tree),
             images=tree.images,
             verifier_images=_verifier_images(tree),
             slot=slot,
@@ -125,7 +142,9 @@ class RolloutRecord(Model):
                 message=str(error),
                 hint=error.hint,
                 retryable=error.retryable,
+                caused_by=blame(error, inside="task").by,
             ),
+            cause=blame(error, inside="task"),
             slot=slot,
             finished_at=time.time(),
         )
@@ -161,4 +180,21 @@ def _first_error(tree: RolloutTree) -> NodeError | None:
     if cause is None or cause.error is None or (failed is not None and not cause.retryable):
         return failed
     kind = cause.error_type or "RewardError"
-    return NodeError(boundary="reward", type=kind, message=cause.error, retryable=cause.retryable)
+    return NodeError(
+        boundary="reward",
+        type=kind,
+        message=cause.error,
+        retryable=cause.retryable,
+        caused_by="unknown" if cause.cause is None else cause.cause.by,
+    )
+
+
+def _cause(tree: RolloutTree) -> Cause | None:
+    verdicts = [leaf.results["reward"] for leaf in tree.leaves if "reward" in leaf.results]
+    told = next((verdict.cause for verdict in verdicts if verdict.cause is not None), None)
+    if told is not None or any(verdict.reward is not None for verdict in verdicts):
+        return told
+    error = _first_error(tree)
+    if error is None or error.type == NO_REWARDS:
+        return None
+    return Cause(by=error.caused_by, what=error.message)

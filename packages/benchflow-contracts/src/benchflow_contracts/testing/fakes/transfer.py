@@ -41,7 +41,9 @@ def _local_items(local: Path) -> list[_Item]:
     try:
         status = local.lstat()
     except OSError as error:
-        raise TransferError(f"{str(local)!r} cannot be read: {error.strerror}") from error
+        raise TransferError(
+            f"{str(local)!r} cannot be read: {error.strerror}", caused_by="unknown"
+        ) from error
     if stat.S_ISREG(status.st_mode):
         return [_Item("", status.st_mode & 0o777, local.read_bytes())]
     if not stat.S_ISDIR(status.st_mode):
