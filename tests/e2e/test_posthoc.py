@@ -85,6 +85,38 @@ def test_a_kept_start_is_gone_on_from_by_who_is_shown_something_else(
     assert other["reward"] == 1.0
 
 
+@pytest.mark.parametrize("change", ["another result", "a call too many"])
+def test_a_replay_that_is_not_the_record_has_no_score_and_no_row(
+    bench: Any, tmp_path: Path, change: str
+) -> None:
+    with ScriptedLlm(book) as llm:
+        made = bench("run", TASK, *endpoint(llm), "--json")
+        (record,) = (tmp_path / made["directory"] / "model").rglob("*.jsonl")
+        calls = [json.loads(line) for line in record.read_text().splitlines()]
+        if change == "another result":
+            (said,) = [m for m in calls[1]["request"]["messages"] if m["role"] == "tool"]
+            said["content"] = "another word"
+        else:
+            calls[-1]["request"]["messages"].append({"role": "user", "content": "More."})
+            choice = calls[-2]["response"]["choices"][0]
+            choice["message"] = {"role": "assistant", "content": "Booked already."}
+            choice["finish_reason"] = "stop"
+        record.write_text("".join(json.dumps(call) + "\n" for call in calls))
+        asked = len(llm.requests)
+        report = bench("rollout", "replay", made["rollout_id"], "--json", code=1)
+        assert len(llm.requests) == asked
+    assert not report["same"]
+    assert report["repeated_reward"] is None
+    repeated = tmp_path / report["directory"]
+    result = json.loads((repeated / "result.json").read_text())
+    assert (result["status"], result["reward"]) == ("failed", None)
+    assert (result["error"]["type"], result["error"]["boundary"]) == (
+        "ReplayDivergedError",
+        "snapshot",
+    )
+    assert (repeated / "trainer" / "verifiers.jsonl").read_text() == ""
+
+
 def test_a_recorded_trajectory_is_repeated_without_a_model(bench: Any) -> None:
     with ScriptedLlm(book) as llm:
         made = bench("run", TASK, *endpoint(llm), "--branch", "ask-user", "--json")

@@ -4,12 +4,14 @@ import asyncio
 
 import pytest
 from benchflow_contracts import (
+    AgentError,
     AskUserBranch,
     BranchBudget,
     GroupBranch,
     Role,
     Scene,
     SnapshotError,
+    StoreError,
     Turn,
 )
 from benchflow_contracts.testing.fakes import (
@@ -153,3 +155,92 @@ def test_without_a_model_no_line_is_opened(rig):
     rig.gateway = FakeModelGateway()
     rig.run()
     assert rig.gateway.lines == []
+
+
+# --- a line that ends its agent's work ---------------------------------------------------------
+
+
+def fickle(rig, *words) -> Act:
+    """Call the model with other words each time that it is run."""
+    given = iter(words)
+
+    async def run(session):
+        return str((await line_of(rig, session).call({"say": next(given)})).status)
+
+    return Act(run, title="fickle")
+
+
+@pytest.mark.parametrize("ends_itself", [True, False])
+def test_a_child_that_makes_another_call_than_the_record_is_lost(wired, ends_itself):
+    never = asyncio.Event()
+    # The last child alone says something else than its parent did.
+    act = fickle(wired, "same", "same", "else")
+    turn = [act, Pose(DAY, lambda _: [Say("d")])]
+    if not ends_itself:
+        stray = Act(lambda session: _after(line_of(wired, session), never), title="wait")
+        turn.insert(1, stray)
+    wired.agent = FakeAgent([[Say("a")], turn])
+    wired.config["branch"] = AskUserBranch(budget=BranchBudget(concurrency=1))
+    tree = wired.run()
+    (fork,) = [node for node in tree.nodes if node.branch]
+    kept, lost = fork.children
+    assert [leaf.reward for leaf in kept.leaves] == [1.0]
+    assert (lost.error.type, lost.error.boundary) == ("ReplayDivergedError", "snapshot")
+    assert lost.reward is None
+    assert not lost.results
+    assert fork.value.n == 1
+
+
+async def _after(line, never):
+    """Wait for good once the line has refused a call."""
+    if line.error is not None:
+        await never.wait()
+    return "waited"
+
+
+def test_a_child_that_ends_before_it_has_repeated_all_calls_is_lost(wired):
+    calls = iter([2, 2, 1])
+
+    async def some(session):
+        for number in range(next(calls)):
+            await line_of(wired, session).call({"say": number})
+        return "called"
+
+    wired.agent = FakeAgent([[Act(some), Say("b")], [Say("c")]])
+    wired.agent.faults.fail_on["snapshot"] = SnapshotError("no session files")
+    wired.config["branch"] = GroupBranch(n=2, at=1, budget=BranchBudget(concurrency=1))
+    tree = wired.run()
+    (fork,) = [node for node in tree.nodes if node.branch]
+    assert sorted(str(child.error and child.error.type) for child in fork.children) == [
+        "None",
+        "ReplayDivergedError",
+    ]
+    assert fork.value.n == 1
+
+
+def test_what_the_agent_brought_on_itself_ends_its_turn_and_is_graded(wired):
+    never = asyncio.Event()
+
+    async def exceed(session):
+        line_of(wired, session).fail(AgentError("too many model records"))
+        await never.wait()
+
+    wired.config["branch"] = None
+    wired.agent = FakeAgent([[Say("a"), Act(exceed), Say("never")], [Say("neither")]])
+    tree = wired.run()
+    (leaf,) = tree.leaves
+    assert (tree.status, leaf.reward) == ("completed", 1.0)
+    assert leaf.error.message == "too many model records"
+    assert not {"never", "neither"} & {step.message for step in leaf.steps}
+
+
+def test_a_record_that_cannot_be_written_fails_the_rollout_without_a_score(wired):
+    async def lose(session):
+        line_of(wired, session).fail(StoreError("no space left"))
+        return "lost"
+
+    wired.config["branch"] = None
+    wired.agent = FakeAgent([[Say("a"), Act(lose)], [Say("b")]])
+    tree = wired.run()
+    assert (tree.status, tree.error.type) == ("failed", "StoreError")
+    assert all(not leaf.results for leaf in tree.leaves)

@@ -28,7 +28,8 @@ BenchFlowError
 │       ├── RewardFileEmptyError      it has no bytes
 │       └── VerifierOutputParseError  it holds no finite numbers
 ├── SnapshotError            a checkpoint, restore or fork failed
-│   └── FidelityError            the demanded fidelity is not available
+│   ├── FidelityError            the demanded fidelity is not available
+│   └── ReplayDivergedError      an agent did not repeat the model calls on record
 └── StoreError               a record could not be written or read
 
 A failed rollout is data: the kernel attributes each failure to exactly one
@@ -275,6 +276,17 @@ class SnapshotError(BenchFlowError):
 
 class FidelityError(SnapshotError):
     """The demanded fidelity is not available. The message names what is missing."""
+
+
+class ReplayDivergedError(SnapshotError):
+    """An agent that repeats a record made other model calls than those on it.
+
+    What it did since then says nothing about the record, so it is not scored.
+    """
+
+    default_hint = (
+        "branch at `state` or `live` fidelity; `bench gateway show` names the call that differs"
+    )
 
 
 class StoreError(BenchFlowError):

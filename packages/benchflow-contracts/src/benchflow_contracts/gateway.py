@@ -1,11 +1,12 @@
 """The model gateway: every model call of a rollout, recorded before it is answered."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from pydantic import Field
 
 from ._model import Model
+from .errors import BenchFlowError
 from .sandbox import ModelEndpoint
 from .step import Usage
 
@@ -72,6 +73,24 @@ class ModelLine(Protocol):
         """Calls that are not wholly answered."""
         ...
 
+    @property
+    def error(self) -> BenchFlowError | None:
+        """Why the line ended its agent's work; `None` while it serves.
+
+        An `AgentError` is what the agent brought on itself, such as a bound that it passed.
+        Of any other error, such as `ReplayDivergedError`, the rollout is to end without a score.
+        """
+        ...
+
+    @property
+    def unplayed(self) -> int:
+        """Recorded calls of the agent's work that it has not asked for again."""
+        ...
+
+    def watch(self, told: Callable[[BenchFlowError], None]) -> None:
+        """Call `told` once when there is an `error`, at once if there is one already."""
+        ...
+
     def calls(self) -> Sequence[ModelCall]:
         """The calls answered so far, in the order in which they began."""
         ...
@@ -105,7 +124,8 @@ class ModelGateway(Protocol):
 
         The calls of `replay` are answered from the record, in order, as long as each
         request is the recorded one; after the last of them, `upstream` answers. A request
-        that is not the recorded one is refused and marked `diverged`.
+        that is not the recorded one is refused and marked `diverged`, and the line's
+        `error` is a `ReplayDivergedError`.
         """
         ...
 

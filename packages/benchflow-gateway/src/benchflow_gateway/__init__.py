@@ -3,8 +3,10 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from benchflow_contracts import ReplayDivergedError
+
 from .call_log import CallLog, read_calls
-from .errors import CallBudgetError, ReplayDivergedError
+from .errors import CallBudgetError
 from .limits import Limits
 from .prices import Price, PriceTable
 

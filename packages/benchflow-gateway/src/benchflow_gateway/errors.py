@@ -2,13 +2,11 @@
 
 AgentError
 └── CallBudgetError      a bound of the line's `CallBudget` is reached
-SnapshotError
-└── ReplayDivergedError  a replay was asked for something that was not recorded
 """
 
 from typing import Literal
 
-from benchflow_contracts import AgentError, SnapshotError
+from benchflow_contracts import AgentError
 
 RefusalKind = Literal[
     "invalid", "not_found", "too_large", "budget", "diverged", "closed", "upstream", "internal"
@@ -19,12 +17,6 @@ class CallBudgetError(AgentError):
     """A bound of the line's budget is reached; later calls are refused, too."""
 
     default_hint = "raise the line's CallBudget"
-
-
-class ReplayDivergedError(SnapshotError):
-    """The agent asked for something else than the record says. The replay is over."""
-
-    default_hint = "branch at `state` or `live` fidelity, or let diverged calls go live"
 
 
 class RefusedError(Exception):

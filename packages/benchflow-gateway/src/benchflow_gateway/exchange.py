@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 
 import aiohttp
 from aiohttp import web
@@ -198,10 +199,8 @@ class Exchange:
             draft.note_cut(self._passage)
             if draft.charged:
                 draft.note_sent(self._passage)
-        try:
+        with suppress(StoreError):  # the line tells of it
             self._line.record(draft)
-        except StoreError as error:
-            self._line.error = error
 
     async def _open(self, headers: Mapping[str, str]) -> None:
         response = web.StreamResponse(headers={**headers, **_STREAM})

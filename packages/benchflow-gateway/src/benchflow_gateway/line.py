@@ -5,12 +5,19 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from benchflow_contracts import BenchFlowError, ModelApi, ModelCall, ModelEndpoint
+from benchflow_contracts import (
+    BenchFlowError,
+    ModelApi,
+    ModelCall,
+    ModelEndpoint,
+    ReplayDivergedError,
+    StoreError,
+)
 
 from .call_log import CallLog
 from .documents import Document, text_of
 from .draft import Draft
-from .errors import CallBudgetError, RefusedError, ReplayDivergedError
+from .errors import CallBudgetError, RefusedError
 from .meter import Meter
 from .purpose import PurposeRule
 from .tape import DivergedError, Tape
@@ -52,8 +59,9 @@ class Line:
         self._idle = asyncio.Event()
         self._idle.set()
         self.closed = False
+        self._told: list[Callable[[BenchFlowError], None]] = []
         self.error: BenchFlowError | None = None
-        """Why calls were refused: `CallBudgetError` or `ReplayDivergedError`."""
+        """Why calls were refused first: `CallBudgetError`, `ReplayDivergedError`, `StoreError`."""
 
     @property
     def endpoint(self) -> ModelEndpoint:
@@ -64,6 +72,25 @@ class Line:
     def in_flight(self) -> int:
         """Calls that are not wholly answered."""
         return len(self._tasks)
+
+    @property
+    def unplayed(self) -> int:
+        """Recorded calls of the agent's work that it has not asked for again."""
+        return self._rules.tape.unplayed
+
+    def watch(self, told: Callable[[BenchFlowError], None]) -> None:
+        """Call `told` once when there is an `error`, at once if there is one already."""
+        if self.error is not None:
+            told(self.error)
+        else:
+            self._told.append(told)
+
+    def fail(self, error: BenchFlowError) -> None:
+        """Tell who watches why the agent's work is over. The first reason counts."""
+        if self.error is None:
+            self.error = error
+            for told in self._told:
+                told(error)
 
     def calls(self) -> Sequence[ModelCall]:
         """Read the calls answered so far from the record."""
@@ -127,9 +154,10 @@ class Line:
             recorded = self._rules.tape.take(draft.api, draft.request)
         except DivergedError as error:
             draft.diverged = True
-            self.error = ReplayDivergedError(f"the call {draft.id!r} diverged: {error}")
+            diverged = ReplayDivergedError(f"the call {draft.id!r} diverged: {error}")
+            self.fail(diverged)
             if not self._rules.diverged_go_live:
-                raise RefusedError("diverged", 400, str(self.error)) from error
+                raise RefusedError("diverged", 400, str(diverged)) from error
             if draft.purpose == "main":
                 self._rules.tape.stop()
             return False
@@ -147,7 +175,7 @@ class Line:
         try:
             self._rules.meter.begin(self.upstream.model or draft.model)
         except CallBudgetError as error:
-            self.error = error
+            self.fail(error)
             status = 402 if draft.api == "anthropic-messages" else 429
             raise RefusedError("budget", status, f"the budget is used up: {error}") from error
         draft.charged = True
@@ -162,4 +190,8 @@ class Line:
             return
         draft.recorded = True
         cost = self._rules.meter.end(draft.model, draft.usage) if draft.charged else None
-        self._log.append(draft.done(cost))
+        try:
+            self._log.append(draft.done(cost))
+        except StoreError as error:
+            self.fail(error)
+            raise

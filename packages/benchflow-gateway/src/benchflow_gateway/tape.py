@@ -32,6 +32,11 @@ class Tape:
         """Whether later requests go to the upstream."""
         return not self._main
 
+    @property
+    def unplayed(self) -> int:
+        """Recorded calls of the agent's work that were not taken."""
+        return len(self._main)
+
     def stop(self) -> None:
         """Let every later request go to the upstream."""
         self._main.clear()

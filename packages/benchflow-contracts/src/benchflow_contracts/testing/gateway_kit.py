@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from uuid import uuid4
 
+from benchflow_contracts.errors import AgentError, BenchFlowError, ReplayDivergedError
 from benchflow_contracts.gateway import CallBudget, ModelCall, ModelGateway, ModelLine
 from benchflow_contracts.sandbox import ModelEndpoint
 
@@ -106,6 +107,7 @@ async def recorded_calls_are_replayed(subject: GatewaySubject) -> None:
         await subject.said(line, "three")
         calls = line.calls()
         expect_equal([call.replayed for call in calls], [True, True, False], "what is marked")
+        expect_equal((line.unplayed, line.error), (0, None), "unplayed calls and error")
         expect_equal({call.node for call in calls}, {"n2"}, "the node of the replayed calls")
         found = [call.response for call in calls[:2]]
         expect_equal(found, [call.response for call in recorded], "the recorded answers")
@@ -113,15 +115,22 @@ async def recorded_calls_are_replayed(subject: GatewaySubject) -> None:
 
 @promise()
 async def a_diverging_call_is_refused(subject: GatewaySubject) -> None:
-    """A request that is not the recorded one gets no answer, and is marked `diverged`."""
+    """It gets no answer and is marked `diverged`, and whoever watches the line is told."""
     async with subject.line("n1") as line:
         await subject.said(line, "one")
         recorded = line.calls()
     async with subject.line("n2", replay=recorded) as line:
+        told: list[BenchFlowError] = []
+        line.watch(told.append)
+        expect_equal((line.error, line.unplayed), (None, 1), "error and unplayed calls at first")
         await subject.refused(line, "something else")
         (call,) = line.calls()
         expect(call.diverged, "the call is not marked")
         expect_equal(call.response, None, "the answer to the diverging call")
+        expect(isinstance(line.error, ReplayDivergedError), f"the line's error is {line.error!r}")
+        line.watch(told.append)
+        expect_equal(told, [line.error] * 2, "what a watcher and a late one are told")
+        expect_equal(line.unplayed, 1, "the unplayed calls in the end")
 
 
 @promise()
@@ -133,6 +142,7 @@ async def a_budget_refuses_the_call_that_would_pass_it(subject: GatewaySubject) 
         await subject.refused(line, "three")
         expect_equal(len(line.calls()), 3, "the number of calls on the record")
         expect(line.calls()[-1].status >= 400, "the refused call has no error status")
+        expect(isinstance(line.error, AgentError), f"the line's error is {line.error!r}")
     async with subject.line(budget=CallBudget(calls=0)) as line:
         await subject.refused(line, "one")
     async with subject.line(budget=CallBudget(tokens=0)) as line:

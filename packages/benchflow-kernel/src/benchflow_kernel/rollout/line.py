@@ -14,6 +14,7 @@ from benchflow_contracts import (
     BenchFlowError,
     EnvironmentError_,
     NodeError,
+    ReplayDivergedError,
     SandboxError,
     SandboxLimitError,
     Session,
@@ -184,6 +185,10 @@ class Line:
             AgentProtocolError: A child made no step.
         """
         await self._end_agents()
+        if self._world.unplayed:
+            raise ReplayDivergedError(
+                f"the agent ended without {self._world.unplayed} of the model calls on record"
+            )
         return self.tip
 
     async def _end_agents(self) -> None:
@@ -191,6 +196,7 @@ class Line:
         await self._world.phases.after()
         if self._start.label is not None and not self.has_steps:
             raise AgentProtocolError("the agent made no step after the fork")
+        self._heed_model()
         if self._graded is not None:
             self._journal.failed(self.tip, self._graded)
 
@@ -296,6 +302,7 @@ class Line:
         self._prompting = self.acted = True
         try:
             async with asyncio.timeout(None) as self._scope:
+                self._world.watch_model(self._model_ended)
                 with boundary("agent"):
                     stop = await turn()
         except (AgentError, SandboxLimitError) as error:
@@ -305,9 +312,9 @@ class Line:
             if self._end is None:
                 raise
         self._prompting = False
-        if isinstance(self._end, BenchFlowError):
+        if isinstance(self._end, BenchFlowError) and self._end is not self._world.model_error:
             raise self._end
-        if self._end is not None:
+        if self._heed_model() or self._end is not None:
             return None
         if own is not None:
             self._give_up(node_error(own, blame(own, inside="agent")))
@@ -326,6 +333,24 @@ class Line:
                 raise
             return failed
         raise error
+
+    def _model_ended(self, error: BenchFlowError) -> None:
+        if self._prompting:
+            self._interrupt(error)
+
+    def _heed_model(self) -> bool:
+        """Whether the model line ended the agent's work by what the agent brought on itself.
+
+        Raises:
+            BenchFlowError: It did so for another reason: nothing of this line is scored.
+        """
+        error = self._world.model_error
+        if error is None:
+            return False
+        if not isinstance(error, AgentError):
+            raise error
+        self._give_up(node_error(error, blame(error, inside="agent")))
+        return True
 
     async def _opened(self, session: Session) -> Callable[[], Awaitable[StopReason]]:
         """Return what runs the turn: its prompt, or the answer that it waits for."""

@@ -131,6 +131,21 @@ class World:
         """The model calls of this world so far, also those answered from the record."""
         return () if self._line is None else self._line.calls()
 
+    @property
+    def model_error(self) -> BenchFlowError | None:
+        """Why the model line ended the agent's work, if it did."""
+        return None if self._line is None else self._line.error
+
+    @property
+    def unplayed(self) -> int:
+        """Recorded model calls of the agent's work that it has not asked for again."""
+        return 0 if self._line is None else self._line.unplayed
+
+    def watch_model(self, told: Callable[[BenchFlowError], None]) -> None:
+        """Call `told` when the model line ends the agent's work."""
+        if self._line is not None:
+            self._line.watch(told)
+
     async def open(
         self,
         image: SandboxImage | None = None,

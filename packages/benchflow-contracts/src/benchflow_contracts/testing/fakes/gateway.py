@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from benchflow_contracts.errors import AgentError, BenchFlowError, ReplayDivergedError
 from benchflow_contracts.gateway import CallBudget, ModelCall
 from benchflow_contracts.sandbox import ModelEndpoint
 from benchflow_contracts.step import Usage
@@ -47,6 +48,8 @@ class FakeModelLine:
         self._replay = list(replay)
         self._budget = budget or CallBudget()
         self._calls: list[ModelCall] = []
+        self._told: list[Callable[[BenchFlowError], None]] = []
+        self.error: BenchFlowError | None = None
         self._in_flight = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -60,6 +63,24 @@ class FakeModelLine:
     def in_flight(self) -> int:
         """Calls that were begun and not ended."""
         return self._in_flight
+
+    @property
+    def unplayed(self) -> int:
+        """Recorded calls that were not asked for again."""
+        return len(self._replay)
+
+    def watch(self, told: Callable[[BenchFlowError], None]) -> None:
+        """Call `told` when there is an `error`."""
+        self._told.append(told)
+        if self.error is not None:
+            told(self.error)
+
+    def fail(self, error: BenchFlowError) -> None:
+        """End the agent's work for a reason; the first one counts."""
+        if self.error is None:
+            self.error = error
+            for told in self._told:
+                told(error)
 
     def calls(self) -> Sequence[ModelCall]:
         """The calls answered so far."""
@@ -113,11 +134,13 @@ class FakeModelLine:
             recorded = self._replay[0]
             if dict(recorded.request) != dict(request):
                 refused = self._refused(request, 409, "not the recorded request")
+                self.fail(ReplayDivergedError(f"the call {refused.id!r} is not {recorded.id!r}"))
                 return refused.model_copy(update={"diverged": True})
             self._replay.pop(0)
             update = {"id": self._gateway.next_id(), "node": self._node, "replayed": True}
             return recorded.model_copy(update=update)
         if self._spent():
+            self.fail(AgentError("the budget of the line is spent"))
             return self._refused(request, 429, "the budget of the line is spent")
         response = self._gateway.model(self.upstream)(request)
         return self._record(request, 200).model_copy(update={"response": response, "usage": _USAGE})
