@@ -19,7 +19,8 @@ APIS = ("openai-chat", "openai-responses", "anthropic-messages")
 
 
 def call(number: int, text: str, purpose: str = "main", **fields: Any) -> ModelCall:
-    known = {"status": 200, "response": {"n": number}, "started_at": 0, "finished_at": 1}
+    times = {"started_at": number, "finished_at": number + 0.5}
+    known = {"status": 200, "response": {"n": number}, **times}
     request = ask("openai-chat", text=text)
     named = f"n.{number:06d}"
     return ModelCall.model_validate(
@@ -131,9 +132,7 @@ def test_calls_that_were_never_answered_are_not_played() -> None:
         ("Now: Sun Nov 22 2026", "Now: Mon Jan 1 2027"),
         ("Sun, 22 Nov 2026 05:18:12 GMT", "Mon, 01 Jan 2027 15:00:00 GMT"),
         ("2026-11-22T05:18:12.123Z", "2027-01-01T00:00:00+00:00"),
-        ("id 0f8fad5b-d9cb-469f-a165-70867728950e", "id 7c9e6679-7425-40de-944b-e07fc1f90ae7"),
         ("in /tmp/run-abc/x", "in /tmp/run-xyz/x"),
-        ("at 1795324692", "at 1795324700123"),
     ],
 )
 def test_a_request_is_the_same_at_another_time_and_place(one: str, other: str) -> None:
@@ -158,7 +157,130 @@ def test_what_an_agent_sets_per_process_counts_for_nothing() -> None:
         "stream": True,
         "prompt_cache_key": "k",
     }
-    assert request_digest("a", noisy) == request_digest("a", body)
+    api = "anthropic-messages"
+    assert request_digest(api, noisy) == request_digest(api, body)
+
+
+CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
+    "openai-chat": [
+        {"role": "user", "content": "Go."},
+        {
+            "role": "assistant",
+            "tool_calls": [
+                {"id": "ID-1", "function": {"name": "sh", "arguments": '{"id": "NUMBER-1"}'}},
+                {"id": "ID-2", "function": {"name": "sh", "arguments": '{"id": "2"}'}},
+            ],
+        },
+        {"role": "tool", "tool_call_id": "ID-1", "content": "SAID"},
+        {"role": "tool", "tool_call_id": "ID-2", "content": "other"},
+    ],
+    "openai-responses": [
+        {"type": "message", "id": "ID-9", "role": "user", "content": "Go."},
+        {
+            "type": "function_call",
+            "id": "ID-8",
+            "call_id": "ID-1",
+            "arguments": '{"id": "NUMBER-1"}',
+        },
+        {"type": "function_call", "call_id": "ID-2", "arguments": '{"id": "2"}'},
+        {"type": "function_call_output", "id": "ID-7", "call_id": "ID-1", "output": "SAID"},
+        {"type": "function_call_output", "call_id": "ID-2", "output": "other"},
+    ],
+    "anthropic-messages": [
+        {"role": "user", "content": "Go."},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "tool_use", "id": "ID-1", "input": {"id": "NUMBER-1"}},
+                {"type": "tool_use", "id": "ID-2", "input": {"id": "2"}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "ID-1", "content": "SAID"},
+                {"type": "tool_result", "tool_use_id": "ID-2", "content": "other"},
+            ],
+        },
+    ],
+}
+
+
+def conversation(api: str, **words: str) -> str:
+    """Return the digest of a conversation in which some words are others."""
+    key = "input" if api == "openai-responses" else "messages"
+    text = json.dumps({key: CONVERSATIONS[api], "metadata": {"session": "S" * 20}})
+    for word, other in words.items():
+        assert word.replace("_", "-") in text
+        text = text.replace(word.replace("_", "-"), other)
+    return request_digest(api, json.loads(text))
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_ids_count_by_which_of_them_are_the_same(api: str) -> None:
+    same = conversation(api)
+    drawn = "msg_0f8fad5b-d9cb-469f-a165-70867728950e"
+    assert conversation(api, ID_1=drawn) == same
+    assert conversation(api, ID_1=drawn, ID_2="call_x") == same
+    # The two results are of one call now.
+    assert conversation(api, ID_1="ID-2") != same
+    # An argument of a tool that is called `id` is no id.
+    assert conversation(api, NUMBER_1="NUMBER-3") != same
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("2026-11-22", "2026-11-23"),
+        ("msg_0f8fad5b-d9cb-469f-a165-70867728950e", "msg_1f8fad5b-d9cb-469f-a165-70867728950e"),
+        ("0f8fad5b-d9cb-469f-a165-70867728950e", "1f8fad5b-d9cb-469f-a165-70867728950e"),
+        ("/tmp/run-abc", "/tmp/run-xyz"),
+        ("1795324692", "1795324693"),
+    ],
+)
+def test_what_a_tool_told_counts_to_the_letter(api: str, one: str, other: str) -> None:
+    assert conversation(api, SAID=one) != conversation(api, SAID=other)
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_an_id_that_the_agent_tells_of_itself_is_known_in_every_text(api: str) -> None:
+    kept = "S" * 20
+    told = [conversation(api, SAID=f"in {kept}/x"), conversation(api, **{kept: "T" * 20}, SAID="")]
+    assert told[0] != told[1]
+    assert conversation(api, SAID=f"in {kept}/x") == conversation(
+        api, SAID=f"in {kept}/x", **{kept: "T" * 20}
+    )
+
+
+def test_what_codex_draws_for_the_head_of_a_result_counts_for_nothing() -> None:
+    head = "Chunk ID: {}\nWall time: {} seconds\nProcess exited with code {}\nOutput:\n{}"
+
+    def digest(*told: object) -> str:
+        said = json.dumps(head.format(*told))[1:-1]
+        return conversation("openai-responses", SAID=said)
+
+    assert digest("7c3f62", "0.0000", 0, "hello") == digest("f741ce", "1.5", 0, "hello")
+    assert digest("7c3f62", "0.0000", 0, "hello") != digest("7c3f62", "0.0000", 1, "hello")
+    assert digest("7c3f62", "0.0000", 0, "Wall time: 1") != digest("7", "0", 0, "Wall time: 2")
+
+
+def test_calls_that_ran_at_the_same_time_are_replayed_in_either_order() -> None:
+    one, two = call(1, "one"), call(2, "two", started_at=1.2)
+    tape = Tape([one, two])
+    assert [taken(tape, text) for text in ("two", "one")] == [2, 1]
+    assert tape.finished
+
+
+def test_calls_are_unplayed_until_an_answer_that_calls_no_tool() -> None:
+    function = {"id": "c", "function": {"name": "sh", "arguments": "{}"}}
+    calls = {"choices": [{"message": {"tool_calls": [function]}}], "n": 1}
+    tape = Tape([call(1, "one", response=calls), call(2, "two"), call(3, "beside")])
+    assert tape.unplayed == 3
+    taken(tape, "one")
+    assert tape.unplayed == 2
+    taken(tape, "two")
+    assert tape.unplayed == 0
 
 
 # --- the record ------------------------------------------------------------------------------

@@ -1,53 +1,198 @@
-"""When two requests are the same request, asked at another time and place."""
+"""When two requests are the same request, asked at another time and place.
+
+What an agent draws anew per process is found by where it stands in the request, and never by
+what it looks like: a table says for each wire where ids are. They are numbered as they appear,
+so that what refers to what still counts.
+"""
 
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
-# What an agent sets per process, or what changes how an answer comes and not which.
-_IGNORED = {
-    "client_metadata",
-    "metadata",
-    "prompt_cache_key",
+from .documents import Document, as_document, documents, items_of, text_of
+
+_PER_PROCESS = {"client_metadata", "metadata", "prompt_cache_key", "safety_identifier", "user"}
+"""What an agent tells of itself: dropped, and the ids in it are known in every text."""
+_IGNORED = _PER_PROCESS | {
     "prompt_cache_retention",
-    "safety_identifier",
     "service_tier",
     "store",
     "stream",
     "stream_options",
-    "user",
 }
+"""What changes how an answer comes and not which, too."""
+_PART_OF_ID = re.compile(r"[0-9A-Za-z-]{16,}")
+_MOST_OWN = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Where a wire has what."""
+
+    turns: str
+    """The key of the conversation: a list of messages or items."""
+    opening: frozenset[str]
+    """Keys of what is said before the conversation."""
+    ids: frozenset[str]
+    """Keys of messages, items and their parts that hold ids."""
+    parts: frozenset[str]
+    """Keys of messages and items that hold lists of parts."""
+
+
+_SHAPES: Mapping[str, Shape] = {
+    "openai-chat": Shape(
+        "messages",
+        frozenset(),
+        frozenset({"id", "tool_call_id"}),
+        frozenset({"content", "tool_calls"}),
+    ),
+    "openai-responses": Shape(
+        "input",
+        frozenset({"instructions"}),
+        frozenset({"id", "call_id"}),
+        frozenset({"content"}),
+    ),
+    "anthropic-messages": Shape(
+        "messages",
+        frozenset({"system"}),
+        frozenset({"id", "tool_use_id"}),
+        frozenset({"content"}),
+    ),
+}
+_UNKNOWN = Shape("messages", frozenset(), frozenset(), frozenset())
+
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*"
 _DAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,? "
 _CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?: ?(?:Z|[AP]M|UTC|GMT|[+-]\d{2}:?\d{2}))*"
-_VOLATILE = re.compile(
+_START = re.compile(
     "|".join(
         (
-            r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b",
             rf"\b\d{{4}}-\d{{2}}-\d{{2}}(?:[T ]{_CLOCK})?",
             rf"\b(?:{_DAY})?{_MONTH} \d{{1,2}},? (?:{_CLOCK} )?\d{{4}}(?:,? {_CLOCK})?",
             rf"\b(?:{_DAY})?\d{{1,2}} {_MONTH} \d{{4}}(?: {_CLOCK})?",
             r"\b\d{1,2}/\d{1,2}/\d{4}\b",
-            r"\b1[6-9]\d{8}(?:\d{3})?\b",
             r"/tmp/[\w.+-]+",  # noqa: S108 - read, not written
         )
     )
 )
+"""What agents tell a model of the moment and the place that they were started at: the date, and
+a scratch directory of a random name. Looked for before the model's first word only."""
 # Claude Code signs each request in a system block of this name.
 _SIGNATURE = "x-anthropic-billing-header"
+# Codex puts what a command printed below a head of its own.
+_RUN, _PRINTED, _DRAWN = "Chunk ID: ", "\nOutput:\n", ("Chunk ID: ", "Wall time: ")
 
 
 def request_digest(api: str, body: Mapping[str, Any]) -> str:
     """Return what a request is told from others by, in a replay.
 
-    Dates, times, UUIDs, names below `/tmp` and per-process fields count for nothing; the
-    model, the tools and every other word that was said count.
+    Fields of the process count for nothing, and ids only by which of them are the same. The
+    date and a scratch directory do not count where the agent tells them before the model's
+    first word. The model, the tools and every other word that was said count.
     """
-    kept = {key: _unsigned(value) for key, value in body.items() if key not in _IGNORED}
-    text = json.dumps([api, kept], sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(_VOLATILE.sub("~", text).encode()).hexdigest()
+    text = _Canonical(_SHAPES.get(api, _UNKNOWN), body).text
+    return hashlib.sha256(f"{api}\n{text}".encode()).hexdigest()
+
+
+def asks_for_tools(response: Mapping[str, Any]) -> bool:
+    """Whether a recorded answer, of any wire, calls a tool, so that the agent has to go on."""
+    message = as_document(next(iter(documents(response.get("choices"))), {}).get("message"))
+    said = [*documents(response.get("output")), *documents(response.get("content"))]
+    kinds = (text_of(item.get("type")) for item in said)
+    return bool(message.get("tool_calls")) or any(k.endswith(("_call", "tool_use")) for k in kinds)
+
+
+@dataclass(slots=True)
+class _Canonical:
+    """A request with its ids numbered as they appear."""
+
+    shape: Shape
+    body: Mapping[str, Any]
+    names: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def text(self) -> str:
+        kept: Document = {}
+        for key, value in self.body.items():
+            if key in self.shape.opening:
+                kept[key] = self._opened(_unsigned(value))
+            elif key == self.shape.turns:
+                kept[key] = self._turns(value)
+            elif key not in _IGNORED:
+                kept[key] = value
+        text = json.dumps(kept, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        for number, own in enumerate(_own_ids(self.body)):
+            text = text.replace(own, f"own:{number}")
+        return text
+
+    def _turns(self, value: object) -> object:
+        if not isinstance(value, list):
+            return self._opened(value)
+        turns: list[object] = []
+        opening = True
+        for item in cast("list[object]", value):
+            turn = self._named(item)
+            opening = opening and not _is_the_models(turn)
+            turns.append(self._opened(turn) if opening else _printed(turn))
+        return turns
+
+    def _named(self, item: object) -> object:
+        if not isinstance(item, dict):
+            return item
+        named: Document = {}
+        for key, value in cast("Document", item).items():
+            if key in self.shape.ids and isinstance(value, str):
+                named[key] = self.names.setdefault(value, f"id:{len(self.names)}")
+            elif key in self.shape.parts and isinstance(value, list):
+                named[key] = [self._named(part) for part in cast("list[object]", value)]
+            else:
+                named[key] = value
+        return named
+
+    def _opened(self, value: object) -> object:
+        """Return what is said before the model's first word, without moment and place."""
+        if isinstance(value, str):
+            return _START.sub("~", value)
+        if isinstance(value, list):
+            return [self._opened(item) for item in cast("list[object]", value)]
+        if isinstance(value, dict):
+            return {key: self._opened(held) for key, held in cast("Document", value).items()}
+        return value
+
+
+def _is_the_models(turn: object) -> bool:
+    """Whether the model made it: what has no role is an item that answers or calls."""
+    role = as_document(turn).get("role", "assistant")
+    return role in {"assistant", "model", "tool"}
+
+
+def _printed(turn: object) -> object:
+    """Return a tool's result without what Codex draws for the head of each."""
+    output = text_of(as_document(turn).get("output"))
+    head, found, rest = output.partition(_PRINTED)
+    if not found or not head.startswith(_RUN):
+        return turn
+    kept = [line for line in head.split("\n") if not line.startswith(_DRAWN)]
+    return {**as_document(turn), "output": "\n".join(kept) + found + rest}
+
+
+def _own_ids(body: Mapping[str, Any]) -> Sequence[str]:
+    """Return the ids that an agent tells of itself, each once, as they appear."""
+    found: dict[str, None] = {}
+    for key in sorted(_PER_PROCESS & body.keys()):
+        for text in _texts(body[key]):
+            found |= dict.fromkeys(_PART_OF_ID.findall(text))
+    return list(found)[:_MOST_OWN]
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    for held in (*as_document(value).values(), *items_of(value)):
+        yield from _texts(held)
 
 
 def _unsigned(value: object) -> object:
@@ -57,7 +202,4 @@ def _unsigned(value: object) -> object:
 
 
 def _is_signature(item: object) -> bool:
-    if not isinstance(item, dict):
-        return False
-    text = cast("dict[str, object]", item).get("text")
-    return isinstance(text, str) and text.startswith(_SIGNATURE)
+    return text_of(as_document(item).get("text")).startswith(_SIGNATURE)
