@@ -20,7 +20,7 @@ conn.execute("PRAGMA journal_mode = wal").fetchall()
 conn.execute("CREATE TABLE note (text TEXT)")
 
 def model():
-    return urllib.request.urlopen("http://127.0.0.1:8721/", timeout=60).read().decode()
+    return urllib.request.urlopen("http://127.0.0.1:8721/models", timeout=60).read().decode()
 
 for line in sys.stdin:
     conn.execute("INSERT INTO note VALUES (?)", (line.strip(),))

@@ -6,7 +6,7 @@ from benchflow_contracts.sandbox import ModelEndpoint, SandboxSpec
 CLIENT = """
 import http.client, os
 c = http.client.HTTPConnection("127.0.0.1", 8721, timeout=20)
-c.request("POST", "/chat", body=b"x" * 300000, headers={"Authorization": "Bearer mine"})
+c.request("POST", "/chat/completions", body=b"x" * 300000, headers={"Authorization": "Bearer mine"})
 r = c.getresponse()
 print(r.status, len(r.read()))
 """
@@ -38,7 +38,7 @@ def test_the_model_is_the_only_address_and_its_key_stays_outside(with_provider):
             box = await provider.create(spec)
             call = ["python3", "-I", "-c", CLIENT]
             assert (await box.exec(call)).stdout == "200 500000\n"
-            assert heads[0].startswith("POST /v1/chat HTTP/1.1\r\n")
+            assert heads[0].startswith("POST /v1/chat/completions HTTP/1.1\r\n")
             assert "Bearer secret" in heads[0]
             assert "mine" not in heads[0]
             found = await box.exec("cat /proc/*/environ; env; ls /sys/class/net", user="root")

@@ -86,11 +86,11 @@ def test_a_call_gets_host_prefix_and_credential_on_the_outside(with_provider):
         async with upstream("/v1/base", {"Authorization": "Bearer secret"}) as (up, endpoint, port):
             sandbox = await provider.create(spec(endpoint))
             result = await sandbox.exec(
-                ["python3", "-I", "-c", CLIENT, "POST", "9000", "/chat?a=b"]
+                ["python3", "-I", "-c", CLIENT, "POST", "9000", "/chat/completions?a=b"]
             )
             assert result.stdout == "200 close ok\n", result
             head = up.heads[0]
-            assert head.startswith("POST /v1/base/chat?a=b HTTP/1.1\r\n")
+            assert head.startswith("POST /v1/base/chat/completions?a=b HTTP/1.1\r\n")
             assert f"\r\nHost: 127.0.0.1:{port}\r\n" in head
             assert "Bearer secret" in head
             assert "mine" not in head
@@ -129,8 +129,8 @@ def test_a_second_request_on_the_connection_goes_nowhere(with_provider):
         async with upstream(headers={"X-Key": "k"}) as (up, endpoint, _):
             up.reply = b"HTTP/1.1 200 OK\r\n\r\nwait"
             sandbox = await provider.create(spec(endpoint))
-            one = b"POST /one HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"
-            two = b"GET /two HTTP/1.1\r\nHost: x\r\n\r\n"
+            one = b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"
+            two = b"GET /models HTTP/1.1\r\nHost: x\r\n\r\n"
             up.gate.clear()
             async with asyncio.TaskGroup() as group:
                 reply = group.create_task(raw(sandbox, one + two))
@@ -165,7 +165,7 @@ def test_a_request_that_two_readers_could_see_differently_is_refused(with_provid
     async def check(provider):
         async with upstream() as (up, endpoint, _):
             sandbox = await provider.create(spec(endpoint))
-            data = b"POST / HTTP/1.1\r\nHost: x\r\n" + fields + b"\r\n\r\nabc"
+            data = b"POST /responses HTTP/1.1\r\nHost: x\r\n" + fields + b"\r\n\r\nabc"
             assert "400 Bad Request" in await raw(sandbox, data)
             assert up.heads == []
 
@@ -200,7 +200,7 @@ def test_a_stream_of_chunks_comes_through_as_it_is(with_provider):
                 + b"0\r\nT: r\r\n\r\n"
             )
             sandbox = await provider.create(spec(endpoint))
-            result = await sandbox.exec(["python3", "-I", "-c", CLIENT, "POST", "5", "/"])
+            result = await sandbox.exec(["python3", "-I", "-c", CLIENT, "POST", "5", "/responses"])
             assert result.stdout == "200 close " + "hello" * 1000 + "\n"
 
     with_provider(check)
@@ -211,9 +211,9 @@ def test_an_upstream_that_is_down_or_talks_nonsense_is_a_bad_gateway(with_provid
         async with upstream() as (up, endpoint, _):
             up.reply = b"\x00\x01nonsense\r\n\r\n"
             sandbox = await provider.create(spec(endpoint))
-            result = await sandbox.exec(["python3", "-I", "-c", CLIENT, "GET", "0", "/"])
+            result = await sandbox.exec(["python3", "-I", "-c", CLIENT, "GET", "0", "/models"])
             assert result.stdout.startswith("502 close")
-        result = await sandbox.exec(["python3", "-I", "-c", CLIENT, "GET", "0", "/"])
+        result = await sandbox.exec(["python3", "-I", "-c", CLIENT, "GET", "0", "/models"])
         assert result.stdout.startswith("502 close")
 
     with_provider(check)
@@ -227,7 +227,7 @@ def test_drain_waits_for_the_call_in_flight(with_provider):
             up.gate.clear()
             async with asyncio.TaskGroup() as group:
                 call = group.create_task(
-                    sandbox.exec(["python3", "-I", "-c", CLIENT, "GET", "0", "/"])
+                    sandbox.exec(["python3", "-I", "-c", CLIENT, "GET", "0", "/models"])
                 )
                 while not up.heads:
                     await asyncio.sleep(0.01)
@@ -248,7 +248,9 @@ def test_a_client_that_goes_away_ends_its_call(with_provider):
         async with upstream() as (up, endpoint, _):
             sandbox = await provider.create(spec(endpoint))
             up.gate.clear()
-            process = await sandbox.spawn(["python3", "-I", "-c", CLIENT, "POST", "9", "/"])
+            process = await sandbox.spawn(
+                ["python3", "-I", "-c", CLIENT, "POST", "9", "/responses"]
+            )
             while not up.heads:
                 await asyncio.sleep(0.01)
             assert sandbox.relay.in_flight == 1
@@ -268,7 +270,7 @@ def test_the_relay_goes_on_after_a_restore_and_in_a_fork(with_provider):
             await sandbox.restore(image)
             child = await provider.create(spec(endpoint), image=image)
             for box in (sandbox, child):
-                result = await box.exec(["python3", "-I", "-c", CLIENT, "GET", "0", "/"])
+                result = await box.exec(["python3", "-I", "-c", CLIENT, "GET", "0", "/models"])
                 assert result.stdout == "200 close ok\n"
             assert all("X-Key: k" in head for head in up.heads)
 
@@ -338,7 +340,7 @@ def test_json_is_untouched(with_provider):
             text = json.dumps({"a": "ü\n", "b": [1, 2]}).encode()
             up.reply = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text)
             sandbox = await provider.create(spec(endpoint))
-            result = await sandbox.exec(["python3", "-I", "-c", CLIENT, "GET", "0", "/"])
+            result = await sandbox.exec(["python3", "-I", "-c", CLIENT, "GET", "0", "/models"])
             assert json.loads(result.stdout.removeprefix("200 close ")) == {"a": "ü\n", "b": [1, 2]}
 
     with_provider(check)
@@ -349,7 +351,7 @@ import socket, time
 s = socket.socket()
 s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
 s.connect(("127.0.0.1", 8721))
-s.sendall(b"GET /x HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n")
+s.sendall(b"GET /models HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n")
 print(s.recv(1), flush=True)
 time.sleep(600)
 """
@@ -399,7 +401,7 @@ import socket, sys
 held = []
 for _ in range(int(sys.argv[1])):
     s = socket.create_connection(("127.0.0.1", 8721), timeout=20)
-    s.sendall(b"GET /x HTTP/1.1\\r\\nHost: a\\r\\n")
+    s.sendall(b"GET /models HTTP/1.1\\r\\nHost: a\\r\\n")
     held.append(s)
 held[-1].settimeout(20)
 print(held[-1].recv(100).split(b"\\r\\n")[0].decode())

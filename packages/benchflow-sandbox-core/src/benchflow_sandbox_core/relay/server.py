@@ -8,13 +8,15 @@ from .exchange import exchange
 from .head import Head, HeadError, split_request
 from .serving import Serving, refuse
 from .upstream import Upstream
+from .wire import OVERRIDES, needs_credential
 
 
 class Relay(Serving):
     """Serves one listener until it is closed.
 
     Each connection carries exactly one request to the upstream and one response
-    back; the credential headers are added here and never enter the box.
+    back; the credential headers are added here and never enter the box. Only what the
+    wires of models need is led out.
     """
 
     def __init__(self, upstream: Upstream) -> None:
@@ -38,15 +40,21 @@ class Relay(Serving):
             await refuse(writer, "400 Bad Request", str(error))
             return
         try:
+            keyed = needs_credential(method, target)
+        except HeadError as error:
+            await refuse(writer, "403 Forbidden", str(error))
+            return
+        try:
             upstream = await self._upstream.connect()
         except (OSError, TimeoutError) as error:
             await refuse(writer, "502 Bad Gateway", f"the model endpoint: {error}")
             return
-        await exchange((reader, writer), upstream, self._rewrite(head, method, target), body)
+        rewritten = self._rewrite(head, method, target, keyed=keyed)
+        await exchange((reader, writer), upstream, rewritten, body)
 
-    def _rewrite(self, head: Head, method: str, target: str) -> bytes:
+    def _rewrite(self, head: Head, method: str, target: str, *, keyed: bool) -> bytes:
         added = self._upstream.headers
-        kept = head.without({"host", *(name.lower() for name in added)})
+        kept = head.without({"host", *OVERRIDES, *(name.lower() for name in added)})
         start = f"{method} {self._upstream.prefix}{target} HTTP/1.1"
-        own = {"Host": self._upstream.authority, "Connection": "close", **added}
+        own = {"Host": self._upstream.authority, "Connection": "close", **(added if keyed else {})}
         return Head(start, kept.fields).encode(own)

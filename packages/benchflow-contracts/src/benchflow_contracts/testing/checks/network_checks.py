@@ -144,12 +144,12 @@ async def _reaches_its_model(subject: SandboxSubject, mode: NetworkMode) -> None
         headers = {"x-kit": "kept outside"}
         model = ModelEndpoint(upstream=f"{server.url}/base", port=free_port(), headers=headers)
         async with subject.box(spec=subject.specified(network=mode, model=model)) as box:
-            found = await _fetch(box, f"http://127.0.0.1:{model.port}/chat")
+            found = await _fetch(box, f"http://127.0.0.1:{model.port}/models")
             expect_equal(found, "hello\n", f"the model's answer in {mode!r}")
             seen = await box.exec("env; cat /proc/*/environ 2>/dev/null")
             expect("kept outside" not in seen.stdout, "a header of the model is inside")
         head = server.heads[0].lower()
-        expect(head.startswith("get /base/chat "), f"the model was asked {head!r}")
+        expect(head.startswith("get /base/models "), f"the model was asked {head!r}")
         expect("x-kit: kept outside" in head, "the model was asked without its header")
 
 
