@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_llm import ScriptedLlm, WriteOneFile
+from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse, WriteOneFile
 
 BENCH = Path(sys.executable).with_name("bench")
 
@@ -71,6 +71,26 @@ def test_serve_records_replays_and_keeps_a_budget(
             assert post(f"{url}/v1/messages", body) == (200, first)
         assert len(llm.requests) == 1
     assert "replayed" in bench("gateway", "show", record / "serve" / "n1.jsonl")
+
+
+def test_an_agent_that_fills_its_record_is_graded_as_it_stands(
+    bench: Callable[..., Any], tmp_path: Path
+) -> None:
+    def chatter(request: ModelRequest) -> ModelReply:
+        tools = (ToolUse("shell", {"command": "true"}),) if request.tools else ()
+        return ModelReply(text="x" * 200_000, tools=tools)
+
+    task = Path(__file__).parents[2] / "benchmarks/clawsbench/tasks/book-the-review-room"
+    with ScriptedLlm(chatter) as llm:
+        endpoint = ("--base-url", f"{llm.url}/v1", "--model", "scripted")
+        limit = ("--model-record-mb", 1, "--agent", "policy", "--json")
+        result = bench("run", task, *endpoint, *limit)
+        asked = len(llm.requests)
+    assert (result["status"], result["reward"]) == ("completed", 0.0)
+    assert (result["error"]["type"], result["error"]["boundary"]) == ("RecordLimitError", "agent")
+    (record,) = (tmp_path / result["directory"] / "model").rglob("*.jsonl")
+    assert record.stat().st_size < 1024 * 1024 + 4000
+    assert asked < 6
 
 
 def test_serve_says_what_is_wrong_with_its_flags(bench: Callable[..., Any]) -> None:

@@ -361,14 +361,16 @@ def test_an_unreachable_upstream_is_a_502(run) -> None:
         (b"", 400),
         (b"[]", 400),
         (b'{"model": NaN}', 400),
-        (b'{"a": ' + b"[" * 100_000, 400),
+        (b'{"a": ' + b"[" * 20_000, 400),
         (b'{"a": "\\ud800"}', 400),
         (b"\xff", 400),
+        (b'{"a": [' + b"[]," * 40_000 + b"1]}", 413),
+        (b'{"a": [' + b'"",' * 40_000 + b"1]}", 413),
         (b'{"a": "' + b"x" * 200_000 + b'"}', 413),
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_a_malformed_request_is_refused_before_it_is_a_call(run, llm, data: bytes, status) -> None:
+def test_a_malformed_request_is_refused_and_counted(run, llm, data: bytes, status) -> None:
     async def body(gateway: Any) -> None:
         line = await gateway.open("r", "n", upstream=ModelEndpoint(upstream=llm.url))
         async with agent_of(line) as agent:
@@ -378,13 +380,16 @@ def test_a_malformed_request_is_refused_before_it_is_a_call(run, llm, data: byte
                     assert answer.status == status
                     assert (await answer.json())["type"] == "error"
             assert await agent.json("openai-chat")
-        assert len(line.calls()) == 1
+        *refused, answered = line.calls()
+        assert [(call.request, call.status) for call in refused] == [({}, status)] * 2
+        assert all(call.error for call in refused)
+        assert answered.status == 200
 
     async def _pieces(data: bytes) -> Any:
         for start in range(0, len(data), 50_000):
             yield data[start : start + 50_000]
 
-    run(body, limits=Limits(request_bytes=150_000))
+    run(body, limits=Limits(request_bytes=150_000, request_values=30_000))
 
 
 def test_nobody_reaches_a_line_without_its_whole_address(run, llm) -> None:
@@ -452,6 +457,6 @@ def test_a_body_that_does_not_come_is_refused(run, llm) -> None:
             writer.write(hostile)
             assert b" 400 " in await asyncio.wait_for(reader.readline(), 30)
             writer.close()
-        assert line.calls() == ()
+        assert [(call.request, call.status) for call in line.calls()] == [({}, 408)]
 
     run(body, limits=Limits(body_sec=0.1))

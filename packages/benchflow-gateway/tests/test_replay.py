@@ -265,6 +265,42 @@ def test_what_codex_draws_for_the_head_of_a_result_counts_for_nothing() -> None:
     assert digest("7c3f62", "0.0000", 0, "Wall time: 1") != digest("7", "0", 0, "Wall time: 2")
 
 
+def test_what_qwen_draws_for_the_foot_of_a_result_counts_for_nothing() -> None:
+    def digest(said: str) -> str:
+        return conversation("openai-chat", SAID=json.dumps(said)[1:-1])
+
+    report = "Command: ls\nOutput: {}\nExit Code: 0\nProcess Group PGID: {}"
+    assert digest(report.format("a", 90)) == digest(report.format("a", 88))
+    assert digest(report.format("a", 90)) != digest(report.format("b", 90))
+    assert digest("x\nProcess Group PGID: 1") != digest("x\nProcess Group PGID: 2")
+
+
+def test_what_an_agent_asks_beside_its_ended_turn_comes_by_chance() -> None:
+    function = {"id": "c", "function": {"name": "sh", "arguments": "{}"}}
+    calls = {"choices": [{"message": {"tool_calls": [function]}}]}
+    record = [
+        call(1, "one", response={**calls, "n": 1}),
+        call(2, "two"),
+        call(3, "remember", response={**calls, "n": 3}, request=other_tools("remember")),
+        call(4, "suggest"),
+        call(5, "next turn", response={**calls, "n": 5}),
+        call(6, "end"),
+    ]
+    tape = Tape(record)
+    with pytest.raises(DivergedError):
+        taken(tape, "two")
+    assert [taken(tape, text) for text in ("one", "two", "suggest", "next turn")] == [1, 2, 4, 5]
+    found = tape.take("openai-chat", other_tools("remember"))
+    assert found is record[2]
+    assert tape.unplayed == 1
+    assert taken(tape, "end") == 6
+    assert tape.finished
+
+
+def other_tools(text: str) -> dict[str, Any]:
+    return ask("openai-chat", text=text, tools=[{"type": "function"}])
+
+
 def test_calls_that_ran_at_the_same_time_are_replayed_in_either_order() -> None:
     one, two = call(1, "one"), call(2, "two", started_at=1.2)
     tape = Tape([one, two])

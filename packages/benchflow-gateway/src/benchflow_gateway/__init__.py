@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from benchflow_contracts import ReplayDivergedError
 
 from .call_log import CallLog, read_calls
-from .errors import CallBudgetError
+from .errors import CallBudgetError, RecordLimitError
 from .limits import Limits
 from .prices import Price, PriceTable
 
@@ -23,6 +23,7 @@ __all__ = [
     "Line",
     "Price",
     "PriceTable",
+    "RecordLimitError",
     "ReplayDivergedError",
     "UpstreamKind",
     "read_calls",

@@ -1,11 +1,45 @@
 """Reading the body of a request, from an agent that may be slow or hostile."""
 
 import asyncio
+from typing import Final
 
 from aiohttp import web
 
+from .documents import Document, DocumentError, read_document
 from .errors import RefusedError
 from .limits import Limits
+from .structure import has_too_many_values
+
+_AT_ONCE: Final = 256 * 1024
+"""What is parsed so fast that a thread would cost more."""
+
+
+def declared_size(request: web.BaseRequest, limits: Limits) -> int:
+    """Return how long the body may become."""
+    length = request.content_length
+    return limits.request_bytes if length is None else min(length, limits.request_bytes)
+
+
+async def parse_body(data: bytes, limits: Limits, turn: asyncio.Lock) -> Document:
+    """Return the JSON object in a body. Of long ones one is parsed at a time, beside the loop.
+
+    Raises:
+        RefusedError: It is none, is nested too deeply, or holds too many values.
+    """
+    if len(data) <= _AT_ONCE:
+        return _parsed(data, limits)
+    async with turn:
+        return await asyncio.to_thread(_parsed, data, limits)
+
+
+def _parsed(data: bytes, limits: Limits) -> Document:
+    if has_too_many_values(data, limits.request_values):
+        most = f"a request may hold at most {limits.request_values} JSON values"
+        raise RefusedError("too_large", 413, most)
+    try:
+        return read_document(data)
+    except DocumentError as error:
+        raise RefusedError("invalid", 400, f"the request: {error}") from error
 
 
 async def read_body(request: web.BaseRequest, limits: Limits) -> bytes:

@@ -1,10 +1,14 @@
 """The record of one line: JSON lines that are only ever appended to."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
 from benchflow_contracts import ModelCall, StoreError
+
+from .errors import RecordLimitError
+from .space import RecordSpace
 
 
 class CallLog:
@@ -14,16 +18,22 @@ class CallLog:
     nothing, the end of the machine may lose what the kernel had not written back.
     """
 
-    def __init__(self, path: Path, descriptor: int, size: int, count: int) -> None:
+    def __init__(
+        self, path: Path, descriptor: int, size: int, count: int, space: RecordSpace
+    ) -> None:
         self.path = path
+        self._space = space
         self._descriptor: int | None = descriptor
         self._size = size
         self.count = count
         """How many calls the file held when it was opened."""
 
     @classmethod
-    def open(cls, path: Path) -> Self:
-        """Open or make the file. A last line that was torn by a crash is cut off."""
+    def open(cls, path: Path, space: RecordSpace | None = None) -> Self:
+        """Open or make the file. A last line that was torn by a crash is cut off.
+
+        What it holds, and what is written to it, counts as taken of `space`.
+        """
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -32,25 +42,55 @@ class CallLog:
             os.ftruncate(descriptor, whole)
         except OSError as error:
             raise StoreError(f"the record of calls {path} cannot be opened: {error}") from error
-        return cls(path, descriptor, whole, count)
+        space = space or RecordSpace(None)
+        space.note(path, whole)
+        return cls(path, descriptor, whole, count, space)
 
-    def append(self, call: ModelCall) -> None:
+    def expect_room(self, size: int) -> None:
+        """Raise `RecordLimitError` when a call of so many bytes could not be recorded."""
+        space = self._space
+        if not space.has_room(size):
+            raise RecordLimitError(
+                f"a call of {size} bytes, beside the {space.taken} that are recorded of this"
+                f" rollout ({self._size} of this line), is more than the {space.most} that may be"
+            )
+
+    def append(self, call: ModelCall, request: bytes | None = None) -> None:
         """Write one call. When this fails the file is as it was before.
+
+        `request` is the JSON text of its request, where the call does not have it.
+
+        Raises:
+            StoreError: The disk took less than the whole line, or the log is closed.
+            RecordLimitError: The rollout's record has no room for it.
+        """
+        pieces = _line(call, request)
+        self.expect_room(sum(map(len, pieces)))
+        self._write(pieces)
+
+    def append_stub(self, call: ModelCall) -> None:
+        """Write a call without what was said, whether there is room or not.
 
         Raises:
             StoreError: The disk took less than the whole line, or the log is closed.
         """
+        tokens = dict.fromkeys(("prompt_token_ids", "completion_token_ids", "logprobs"))
+        update: dict[str, object] = {"request": {}, "response": None, **tokens}
+        self._write(_line(call.model_copy(update=update), None))
+
+    def _write(self, pieces: Sequence[bytes]) -> None:
         if self._descriptor is None:
             raise StoreError(f"the record of calls {self.path} is closed")
-        line = call.model_dump_json().encode() + b"\n"
         try:
-            rest = memoryview(line)
-            while rest:
-                rest = rest[os.write(self._descriptor, rest) :]
+            for piece in pieces:
+                rest = memoryview(piece)
+                while rest:
+                    rest = rest[os.write(self._descriptor, rest) :]
         except OSError as error:
             os.ftruncate(self._descriptor, self._size)
             raise StoreError(f"a call could not be recorded: {error}") from error
-        self._size += len(line)
+        self._size += sum(map(len, pieces))
+        self._space.note(self.path, self._size)
 
     def read(self) -> tuple[ModelCall, ...]:
         """Return every call, in the order in which they began. Reads the file."""
@@ -79,6 +119,21 @@ def read_calls(path: Path) -> tuple[ModelCall, ...]:
     except (OSError, ValueError) as error:
         raise StoreError(f"the record of calls {path} cannot be read: {error}") from error
     return tuple(sorted(calls, key=lambda call: (len(call.id), call.id)))
+
+
+def _line(call: ModelCall, request: bytes | None) -> Sequence[bytes]:
+    """Return a call as one line. A request that is a text already is not copied."""
+    if request is None:
+        return (call.model_dump_json().encode(), b"\n")
+    empty = call.model_copy(update={"request": {}}).model_dump_json().encode()
+    before, key, after = empty.partition(b'"request":{}')
+    # In a JSON text the ends of lines are between values only.
+    whole = request if b"\n" not in request and b"\r" not in request else _one_line(request)
+    return (before, key[:-2], whole, after, b"\n")
+
+
+def _one_line(text: bytes) -> bytes:
+    return text.translate(None, b"\r\n")
 
 
 def _whole_lines(path: Path) -> tuple[int, int]:

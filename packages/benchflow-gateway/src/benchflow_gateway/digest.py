@@ -82,8 +82,10 @@ _START = re.compile(
 a scratch directory of a random name. Looked for before the model's first word only."""
 # Claude Code signs each request in a system block of this name.
 _SIGNATURE = "x-anthropic-billing-header"
-# Codex puts what a command printed below a head of its own.
+# Codex puts what a command printed below a head of its own, Qwen Code above a foot.
 _RUN, _PRINTED, _DRAWN = "Chunk ID: ", "\nOutput:\n", ("Chunk ID: ", "Wall time: ")
+_GROUP = "\nProcess Group PGID: "
+_TOLD = ("output", "content", "text")
 
 
 def request_digest(api: str, body: Mapping[str, Any]) -> str:
@@ -169,14 +171,25 @@ def _is_the_models(turn: object) -> bool:
     return role in {"assistant", "model", "tool"}
 
 
-def _printed(turn: object) -> object:
-    """Return a tool's result without what Codex draws for the head of each."""
-    output = text_of(as_document(turn).get("output"))
-    head, found, rest = output.partition(_PRINTED)
-    if not found or not head.startswith(_RUN):
-        return turn
-    kept = [line for line in head.split("\n") if not line.startswith(_DRAWN)]
-    return {**as_document(turn), "output": "\n".join(kept) + found + rest}
+def _printed(said: object) -> object:
+    """Return what a tool told without what agents draw for the head or the foot of each."""
+    if isinstance(said, str):
+        return _without_frame(said)
+    if isinstance(said, list):
+        return [_printed(part) for part in cast("list[object]", said)]
+    if isinstance(said, dict):
+        held = cast("Document", said)
+        return {k: _printed(v) if k in _TOLD else v for k, v in held.items()}
+    return said
+
+
+def _without_frame(text: str) -> str:
+    head, found, rest = text.partition(_PRINTED)
+    if found and head.startswith(_RUN):
+        kept = [line for line in head.split("\n") if not line.startswith(_DRAWN)]
+        return "\n".join(kept) + found + rest
+    before, found, number = text.rpartition(_GROUP)
+    return before if found and text.startswith("Command: ") and number.isdecimal() else text
 
 
 def _own_ids(body: Mapping[str, Any]) -> Sequence[str]:

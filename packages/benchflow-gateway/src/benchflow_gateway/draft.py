@@ -10,6 +10,7 @@ from .passage import Passage
 from .purpose import Purpose
 from .tokens import Tokens
 
+_NEEDED = ("logprobs", "model", "return_token_ids", "stream", "stream_options")
 _BYTES_PER_TOKEN = 8
 """Of a request; common text has about four."""
 
@@ -23,6 +24,9 @@ class Draft:
     api: ModelApi
     purpose: Purpose
     request: Document
+    """Until the call is passed on; then what is still needed of it."""
+    text: bytes
+    """The request as it came."""
     started_at: float = field(default_factory=time.time)
     status: int = 0
     response: Document | None = None
@@ -36,6 +40,10 @@ class Draft:
     diverged: bool = False
     error: str | None = None
     recorded: bool = False
+
+    def forget(self) -> None:
+        """Let go of what was said: from here on the text of the request is enough."""
+        self.request = {key: self.request[key] for key in _NEEDED if key in self.request}
 
     def note(self, passage: Passage, body: Document) -> None:
         """Take what the upstream's body says about itself."""

@@ -1,7 +1,8 @@
 """Why a call was refused: for the agent in its own format, for the operator as a type.
 
 AgentError
-└── CallBudgetError      a bound of the line's `CallBudget` is reached
+├── CallBudgetError      a bound of the line's `CallBudget` is reached
+└── RecordLimitError     the recorded calls of the rollout take all the space they may
 """
 
 from typing import Literal
@@ -17,6 +18,12 @@ class CallBudgetError(AgentError):
     """A bound of the line's budget is reached; later calls are refused, too."""
 
     default_hint = "raise the line's CallBudget"
+
+
+class RecordLimitError(AgentError):
+    """The agent's calls take more space than the rollout's record of them may have."""
+
+    default_hint = "raise --model-record-mb, if the agent's calls are as they should be"
 
 
 class RefusedError(Exception):

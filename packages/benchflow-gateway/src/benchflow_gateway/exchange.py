@@ -8,7 +8,7 @@ import aiohttp
 from aiohttp import web
 from benchflow_contracts import StoreError
 
-from .body import read_body
+from .body import declared_size, parse_body, read_body
 from .documents import Document, DocumentError, read_document, write_document
 from .draft import Draft
 from .errors import RefusalKind, RefusedError
@@ -41,20 +41,29 @@ class Exchange:
         self._passage: Passage | None = None
 
     async def run(self) -> web.StreamResponse:
-        """Answer. Every call that was understood is recorded, whatever becomes of it.
+        """Answer. Every call is recorded, whatever becomes of it.
+
+        A body that is not understood is recorded as an empty request.
 
         Raises:
-            RefusedError: The request is no call at all.
+            RefusedError: The record of the rollout is full.
             asyncio.CancelledError: The agent went away or the line was closed.
         """
-        raw = await read_body(self._request, self._limits)
+        self._line.admit()
+        async with self._line.room.hold(declared_size(self._request, self._limits)):
+            return await self._run()
+
+    async def _run(self) -> web.StreamResponse:
         try:
-            body = read_document(raw)
-        except DocumentError as error:
-            raise RefusedError("invalid", 400, f"the request: {error}") from error
-        draft = self._line.begin(self._wire.api, body)
+            raw = await read_body(self._request, self._limits)
+            body = await parse_body(raw, self._limits, self._line.parsing)
+        except RefusedError as refused:
+            return await self._refuse(self._line.begin(self._wire.api, {}, b"{}"), refused)
+        draft = self._line.begin(self._wire.api, body, raw)
+        # Of all that a request holds, its text alone stays while the upstream answers.
+        del body, raw
         try:
-            return await self._serve(draft, raw)
+            return await self._serve(draft)
         except RefusedError as refused:
             return await self._refuse(draft, refused)
         except StoreError as error:
@@ -66,11 +75,13 @@ class Exchange:
             said = f"the gateway failed ({type(error).__name__})"
             return await self._refuse(draft, RefusedError("internal", 500, said))
 
-    async def _serve(self, draft: Draft, raw: bytes) -> web.StreamResponse:
+    async def _serve(self, draft: Draft) -> web.StreamResponse:
         if self._line.replay(draft):
+            draft.forget()
             return await self._reply(draft, {})
         upstream = self._line.upstream
-        passage = self._passage = Passage(self._wire, upstream, draft.request, raw)
+        passage = self._passage = Passage(self._wire, upstream, draft.request, draft.text)
+        draft.forget()
         self._line.charge(draft)
         url = upstream.url(passage.back.path)
         if passage.back is self._wire:
@@ -188,6 +199,8 @@ class Exchange:
             self._line.record(draft)
         except StoreError as error:
             refused = RefusedError("internal", 500, str(error))
+        except RefusedError as full:
+            refused = full
         if not begun:
             return await send_refusal(self._request, self._wire, refused)
         await self._write(self._wire.refusal_event(refused.kind, refused.message).encode())
@@ -199,7 +212,7 @@ class Exchange:
             draft.note_cut(self._passage)
             if draft.charged:
                 draft.note_sent(self._passage)
-        with suppress(StoreError):  # the line tells of it
+        with suppress(StoreError, RefusedError):  # the line tells of it
             self._line.record(draft)
 
     async def _open(self, headers: Mapping[str, str]) -> None:

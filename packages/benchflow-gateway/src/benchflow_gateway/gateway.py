@@ -17,6 +17,7 @@ from .meter import Meter
 from .prices import Price
 from .purpose import Purpose, PurposeRule
 from .server import NAME, LineKey, Server, line_path
+from .space import RecordSpace, Room
 from .tape import Tape
 from .upstream import Client, Upstream, UpstreamKind
 
@@ -49,6 +50,7 @@ class HttpGateway:
         self._diverged_go_live = diverged_go_live
         self._limits = limits or Limits()
         self._lines: dict[LineKey, tuple[Line, str]] = {}
+        self._spaces: dict[str, RecordSpace] = {}
         self._lock = asyncio.Lock()
         self._client: Client | None = None
         self._server: Server | None = None
@@ -78,7 +80,8 @@ class HttpGateway:
         key = rollout_id, node
         if key in self._lines:
             raise UsageError(f"the line {rollout_id}/{node} is open", hint="close it first")
-        log = CallLog.open(self._record / rollout_id / f"{node}.jsonl")
+        space = self._spaces.setdefault(rollout_id, RecordSpace(self._limits.record_bytes))
+        log = CallLog.open(self._record / rollout_id / f"{node}.jsonl", space)
         meter = Meter(budget, self._prices)
         if budget is not None and log.count:
             meter.go_on_from(log.read())
@@ -94,6 +97,7 @@ class HttpGateway:
                 meter,
                 PurposeRule(self._without_tools),
                 self._diverged_go_live,
+                Room(self._limits.requests_bytes),
             ),
             lambda: self._forget(key),
         )

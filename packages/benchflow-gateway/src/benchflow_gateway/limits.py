@@ -8,6 +8,12 @@ class Limits:
     """Bounds against hostile and slow peers. Sizes in bytes, times in seconds."""
 
     request_bytes: int = 32 * 1024 * 1024
+    request_values: int = 100_000
+    """JSON values in a request: a long session has some thousands."""
+    requests_bytes: int = 64 * 1024 * 1024
+    """Of the requests that one line holds at a time. What comes beyond waits unread."""
+    record_bytes: int | None = None
+    """Of the recorded calls of one rollout, all of its lines together."""
     response_bytes: int = 64 * 1024 * 1024
     event_bytes: int = 8 * 1024 * 1024
     """One server-sent event of an upstream."""

@@ -17,9 +17,10 @@ from benchflow_contracts import (
 from .call_log import CallLog
 from .documents import Document, text_of
 from .draft import Draft
-from .errors import CallBudgetError, RefusedError
+from .errors import CallBudgetError, RecordLimitError, RefusedError
 from .meter import Meter
 from .purpose import PurposeRule
+from .space import Room
 from .tape import DivergedError, Tape
 from .upstream import Upstream
 
@@ -34,6 +35,7 @@ class Rules:
     meter: Meter
     purposes: PurposeRule
     diverged_go_live: bool
+    room: Room
 
 
 class Line:
@@ -59,6 +61,9 @@ class Line:
         self._idle = asyncio.Event()
         self._idle.set()
         self.closed = False
+        self.room = rules.room
+        """For the requests that are being served."""
+        self.parsing = asyncio.Lock()
         self._told: list[Callable[[BenchFlowError], None]] = []
         self.error: BenchFlowError | None = None
         """Why calls were refused first: `CallBudgetError`, `ReplayDivergedError`, `StoreError`."""
@@ -135,11 +140,11 @@ class Line:
             if not self._tasks:
                 self._idle.set()
 
-    def begin(self, api: ModelApi, request: Document) -> Draft:
-        """Return the next call."""
+    def begin(self, api: ModelApi, request: Document, text: bytes) -> Draft:
+        """Return the next call, whose request came as `text`."""
         self._next += 1
         named = f"{self.node}.{self._next:06d}"
-        draft = Draft(named, self.node, api, self._rules.purposes.of(request), request)
+        draft = Draft(named, self.node, api, self._rules.purposes.of(request), request, text)
         # The model that is asked for is priced, not the name that the agent gives it.
         draft.model = self.upstream.model or text_of(request.get("model")) or None
         return draft
@@ -166,14 +171,26 @@ class Line:
         draft.note_recorded(recorded)
         return True
 
+    def admit(self) -> None:
+        """Refuse every call once the record of the rollout is full, and write none of it down.
+
+        Raises:
+            RefusedError: It is.
+        """
+        if isinstance(self.error, RecordLimitError):
+            raise RefusedError("budget", 429, f"no call can be recorded any more: {self.error}")
+
     def charge(self, draft: Draft) -> None:
         """Count a call that goes to the upstream.
 
         Raises:
-            RefusedError: The budget is used up.
+            RefusedError: The budget is used up, or the record has no room for the request.
         """
         try:
+            self._log.expect_room(len(draft.text))
             self._rules.meter.begin(self.upstream.model or draft.model)
+        except RecordLimitError as error:
+            raise self._over(draft, error) from error
         except CallBudgetError as error:
             self.fail(error)
             status = 402 if draft.api == "anthropic-messages" else 429
@@ -185,13 +202,30 @@ class Line:
 
         Raises:
             StoreError: The call could not be written.
+            RefusedError: The rollout's record is full, and this call is a stub in it.
         """
         if draft.recorded:
             return
         draft.recorded = True
         cost = self._rules.meter.end(draft.model, draft.usage) if draft.charged else None
         try:
-            self._log.append(draft.done(cost))
+            self._log.append(draft.done(cost), draft.text)
+        except RecordLimitError as error:
+            raise self._over(draft, error, cost) from error
         except StoreError as error:
             self.fail(error)
             raise
+
+    def _over(
+        self, draft: Draft, error: RecordLimitError, cost: float | None = None
+    ) -> RefusedError:
+        """End the agent's work, leave a stub on the record, and return the refusal."""
+        refused = RefusedError("budget", 429, str(error))
+        draft.recorded, draft.status = True, refused.status
+        draft.error = f"record_limit: {error}"
+        self.fail(error)
+        try:
+            self._log.append_stub(draft.done(cost))
+        except StoreError as lost:
+            return RefusedError("internal", 500, str(lost))
+        return refused

@@ -17,7 +17,6 @@ class Passage:
 
     def __init__(self, front: Wire, upstream: Upstream, request: Document, raw: bytes) -> None:
         self._front = front
-        self._request = request
         self.back = upstream.wire(front)
         self._translation = None
         sent = request
@@ -34,6 +33,10 @@ class Passage:
             sent = ask_for_tokens(sent)
         self.data = raw if sent is request else write_document(sent)
         self._added = sent is not request
+        # Not the request itself: it may be large, and the answer may take long.
+        options = as_document(request.get("stream_options"))
+        self._asked_usage = bool(options.get("include_usage"))
+        self._asked = {key: request.get(key) for key in ("logprobs", "return_token_ids")}
         self._back_fold = self.back.fold()
         self._front_fold = front.fold() if self._translation else self._back_fold
         self.events = 0
@@ -75,29 +78,28 @@ class Passage:
         if not told or not frame.event.data.startswith("{"):
             return frame.raw
         chunk = read_document(frame.event.data)
-        asked = as_document(self._request.get("stream_options")).get("include_usage")
-        if "usage" in chunk and not asked:
+        if "usage" in chunk and not self._asked_usage:
             if not documents(chunk.get("choices")):
                 return b""
             chunk = {key: value for key, value in chunk.items() if key != "usage"}
         elif not self._asked_tokens:
             return frame.raw
         if self._asked_tokens:
-            chunk = strip_tokens(self._request, chunk)
+            chunk = strip_tokens(self._asked, chunk)
         return Event(frame.event.name, write_document(chunk).decode()).encode()
 
     def whole(self, body: Document) -> Document:
         """Return the upstream's whole answer as the agent gets it."""
         if self._translation is not None:
             return self._translation.body(body)
-        return strip_tokens(self._request, body) if self._asked_tokens else body
+        return strip_tokens(self._asked, body) if self._asked_tokens else body
 
     def streamed(self) -> Document | None:
         """Return what the agent was streamed so far, as a body."""
         body = self._front_fold.body()
         if body is None or self._translation is not None or not self._asked_tokens:
             return body
-        return strip_tokens(self._request, body)
+        return strip_tokens(self._asked, body)
 
     def tokens(self, body: Document) -> Tokens:
         """Return the tokens in an upstream's body."""

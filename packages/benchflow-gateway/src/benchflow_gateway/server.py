@@ -4,11 +4,12 @@ import asyncio
 import hmac
 import re
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 
 from aiohttp import web
 from benchflow_contracts import UsageError
 
-from .body import read_body
+from .body import declared_size, read_body
 from .errors import RefusedError
 from .exchange import Exchange, send_refusal
 from .limits import Limits
@@ -104,10 +105,19 @@ class Server:
         self, request: web.BaseRequest, line: Line, rest: str, wire: Wire
     ) -> web.StreamResponse:
         """Pass on what is no call of a model: nothing is generated, nothing recorded."""
-        data = await read_body(request, self._limits) if request.method == "POST" else None
         upstream = line.upstream
         headers = upstream.headers(request.headers, upstream.wire(wire))
-        async with self._client.call(request.method, upstream.url(rest), headers, data) as answer:
+        async with AsyncExitStack() as stack:
+            data = None
+            if request.method == "POST":
+                await stack.enter_async_context(
+                    line.room.hold(declared_size(request, self._limits))
+                )
+                data = await read_body(request, self._limits)
+            url = upstream.url(rest)
+            answer = await stack.enter_async_context(
+                self._client.call(request.method, url, headers, data)
+            )
             text = (await self._client.read(answer)).decode(errors="replace")
             kind = answer.content_type
             return web.Response(

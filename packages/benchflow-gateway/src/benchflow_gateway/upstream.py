@@ -4,6 +4,7 @@ import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Literal
 
 import aiohttp
@@ -118,8 +119,10 @@ class Client:
     ) -> aiohttp.ClientResponse:
         for last in (False, True):
             try:
+                # Written piece by piece as it is taken, and not copied whole.
+                body = None if data is None else BytesIO(data)
                 return await self._session.request(
-                    method, url, data=data, headers=headers, allow_redirects=False
+                    method, url, data=body, headers=headers, allow_redirects=False
                 )
             except aiohttp.ServerDisconnectedError:
                 # An idle connection that the server closed as we took it: one more try.

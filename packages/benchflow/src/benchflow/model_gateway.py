@@ -12,6 +12,7 @@ from .options import RunOptions
 
 MODEL_DIR: Final = "model"
 """Below a rollout's directory: one file of recorded calls per node."""
+_MB: Final = 1024 * 1024
 
 
 @asynccontextmanager
@@ -28,7 +29,7 @@ async def open_gateway(
         yield None
         return
     # Only a rollout with a model pays for the HTTP server.
-    from benchflow_gateway import HttpGateway  # noqa: PLC0415
+    from benchflow_gateway import HttpGateway, Limits  # noqa: PLC0415
 
     async with AsyncExitStack() as stack:
         if directory is None:
@@ -36,4 +37,7 @@ async def open_gateway(
             record = Path(scratch)
         else:
             record = directory / MODEL_DIR
-        yield await stack.enter_async_context(HttpGateway(record, kind=options.upstream))
+        limits = Limits(record_bytes=options.model_record_mb * _MB)
+        yield await stack.enter_async_context(
+            HttpGateway(record, kind=options.upstream, limits=limits)
+        )

@@ -45,6 +45,9 @@ class RunOptions(Model):
     `vllm` is asked for token ids and log-probabilities, which training needs."""
     gateway: bool = True
     """Record every model call, and answer the recorded ones in a replay."""
+    model_record_mb: int = Field(default=512, gt=0)
+    """Disk for the recorded model calls of a rollout. Its agent's work ends and is graded as it
+    stands when they take more."""
     sandbox: str = "local"
     """The registry name of a sandbox provider."""
     allow_unisolated: bool = False

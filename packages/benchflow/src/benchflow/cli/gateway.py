@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Literal
 
 from benchflow_contracts import CallBudget, ModelEndpoint, UsageError
-from benchflow_gateway import HttpGateway, Line, Price, read_calls
+from benchflow_gateway import HttpGateway, Limits, Line, Price, read_calls
 
 from .flags import Json
 from .output import print_json, print_table
 
 _DESCRIPTORS = 65536
+_MB = 1024 * 1024
 
 
 async def serve(
@@ -32,6 +33,7 @@ async def serve(
     tokens: int | None = None,
     cost_usd: float | None = None,
     price: tuple[str, ...] = (),
+    record_mb: int | None = None,
     api_key_env: str = "BENCHFLOW_API_KEY",
     json: Json = False,
 ) -> None:
@@ -56,6 +58,7 @@ async def serve(
         tokens: Refuse calls once this many tokens are used.
         cost_usd: Refuse calls once this much is spent; needs --price.
         price: MODEL=INPUT,OUTPUT in US dollars per million tokens; may be repeated.
+        record_mb: Refuse calls once the record takes this much disk.
         api_key_env: The variable that holds the upstream's key.
     """
     _allow_many_connections()
@@ -64,8 +67,15 @@ async def serve(
     budget = CallBudget(calls=calls, tokens=tokens, cost_usd=cost_usd)
     live = on_divergence == "live"
     prices = dict(_price(text) for text in price)
+    limits = Limits(record_bytes=None if record_mb is None else record_mb * _MB)
     async with HttpGateway(
-        record, kind=kind, model=model, port=port, prices=prices, diverged_go_live=live
+        record,
+        kind=kind,
+        model=model,
+        port=port,
+        prices=prices,
+        diverged_go_live=live,
+        limits=limits,
     ) as gateway:
         line = await gateway.open(rollout, node, upstream=endpoint, replay=recorded, budget=budget)
         _tell(line, json=json)
