@@ -95,6 +95,13 @@ class ModelLine(Protocol):
         """The calls answered so far, in the order in which they began."""
         ...
 
+    def outline(self) -> Sequence[ModelCall]:
+        """The calls so far, in the order in which they ended, without what was said.
+
+        Request, response and tokens may be left out, so that it costs little to look often.
+        """
+        ...
+
     async def quiesce(self, timeout: float) -> bool:
         """Wait until no call is in flight; false after `timeout` seconds."""
         ...

@@ -1,7 +1,7 @@
 """The record of one line: JSON lines that are only ever appended to."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -27,6 +27,8 @@ class CallLog:
         self._size = size
         self.count = count
         """How many calls the file held when it was opened."""
+        self.outline: list[ModelCall] = []
+        """Its calls without what was said, in the order of the file."""
 
     @classmethod
     def open(cls, path: Path, space: RecordSpace | None = None) -> Self:
@@ -44,7 +46,10 @@ class CallLog:
             raise StoreError(f"the record of calls {path} cannot be opened: {error}") from error
         space = space or RecordSpace(None)
         space.note(path, whole)
-        return cls(path, descriptor, whole, count, space)
+        log = cls(path, descriptor, whole, count, space)
+        if count:
+            log.outline += map(_bare, _in_file(path))
+        return log
 
     def expect_room(self, size: int) -> None:
         """Raise `RecordLimitError` when a call of so many bytes could not be recorded."""
@@ -67,6 +72,7 @@ class CallLog:
         pieces = _line(call, request)
         self.expect_room(sum(map(len, pieces)))
         self._write(pieces)
+        self.outline.append(_bare(call))
 
     def append_stub(self, call: ModelCall) -> None:
         """Write a call without what was said, whether there is room or not.
@@ -74,9 +80,9 @@ class CallLog:
         Raises:
             StoreError: The disk took less than the whole line, or the log is closed.
         """
-        tokens = dict.fromkeys(("prompt_token_ids", "completion_token_ids", "logprobs"))
-        update: dict[str, object] = {"request": {}, "response": None, **tokens}
-        self._write(_line(call.model_copy(update=update), None))
+        bare = _bare(call)
+        self._write(_line(bare, None))
+        self.outline.append(bare)
 
     def _write(self, pieces: Sequence[bytes]) -> None:
         if self._descriptor is None:
@@ -112,13 +118,24 @@ def read_calls(path: Path) -> tuple[ModelCall, ...]:
     Raises:
         StoreError: The file cannot be read.
     """
+    return tuple(sorted(_in_file(path), key=lambda call: (len(call.id), call.id)))
+
+
+def _in_file(path: Path) -> Iterator[ModelCall]:
+    """Yield the calls in the order in which they were written."""
     try:
         with path.open("rb") as file:
-            lines = [line for line in file if line.endswith(b"\n")]
-        calls = [ModelCall.model_validate_json(line) for line in lines]
+            for line in file:
+                if line.endswith(b"\n"):
+                    yield ModelCall.model_validate_json(line)
     except (OSError, ValueError) as error:
         raise StoreError(f"the record of calls {path} cannot be read: {error}") from error
-    return tuple(sorted(calls, key=lambda call: (len(call.id), call.id)))
+
+
+def _bare(call: ModelCall) -> ModelCall:
+    tokens = dict.fromkeys(("prompt_token_ids", "completion_token_ids", "logprobs"))
+    update: dict[str, object] = {"request": {}, "response": None, **tokens}
+    return call.model_copy(update=update)
 
 
 def _line(call: ModelCall, request: bytes | None) -> Sequence[bytes]:

@@ -18,7 +18,7 @@ def read_document(data: bytes | str) -> Document:
     what was read can be written again.
     """
     try:
-        value: object = from_json(data, allow_inf_nan=False)
+        value: object = from_json(data, allow_inf_nan=False, cache_strings="keys")
     except ValueError as error:
         raise DocumentError(f"not JSON: {error}") from error
     if not isinstance(value, dict):

@@ -101,6 +101,10 @@ class Line:
         """Read the calls answered so far from the record."""
         return self._log.read()
 
+    def outline(self) -> Sequence[ModelCall]:
+        """Return the calls so far, in the order in which they ended, without what was said."""
+        return tuple(self._log.outline)
+
     async def quiesce(self, timeout: float) -> bool:
         """Wait until no call is in flight; false after `timeout` seconds."""
         try:

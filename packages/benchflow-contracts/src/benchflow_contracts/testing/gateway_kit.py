@@ -75,6 +75,9 @@ async def every_call_is_on_the_record(subject: GatewaySubject) -> None:
         calls = line.calls()
         expect_equal(len(calls), 2, "the number of calls")
         expect_equal(len({call.id for call in calls}), 2, "the number of different ids")
+        known = [(call.id, call.usage, call.finished_at) for call in calls]
+        outline = [(call.id, call.usage, call.finished_at) for call in line.outline()]
+        expect_equal(outline, known, "the outline of the calls")
         for call, text in zip(calls, ("one", "two"), strict=True):
             expect_equal((call.node, call.status), ("n7", 200), "node and status")
             expect(text in str(call.request), f"the request does not have {text!r}")

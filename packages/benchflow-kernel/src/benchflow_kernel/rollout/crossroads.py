@@ -173,7 +173,7 @@ class Crossroads:
             assert floor is not None, "the first turn always has a checkpoint"
             shelf.hold(floor)
             script = (*self._trail.script, *question)
-            return self._at(here, floor, script, self._trail.recorded(self._world.calls))
+            return self._at(here, floor, script, self._world.calls_since(self._trail.calls_before))
         if ask is None:
             await self._advance(here, checkpoint)
             shelf.hold(checkpoint)

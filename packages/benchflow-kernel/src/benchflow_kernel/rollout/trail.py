@@ -1,9 +1,8 @@
 """A Trail: what it takes to come back to where a line is."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from benchflow_contracts import Answer, ModelCall
+from benchflow_contracts import Answer
 
 from benchflow_kernel.branch import Checkpoint, Exchange, Shelf
 
@@ -17,7 +16,8 @@ class Trail:
         self._shelf = shelf
         self._own: Checkpoint | None = None
         self._exchanges: list[Exchange] = []
-        self._calls_before = 0
+        self.calls_before = 0
+        """How many model calls the line had made at the floor."""
         self.floor = position.checkpoint
 
     def note(self, exchange: Exchange) -> int:
@@ -35,12 +35,8 @@ class Trail:
         self.floor = floor
         self._shelf.hold(floor)
         self._exchanges.clear()
-        self._calls_before = calls
+        self.calls_before = calls
         await self._shelf.release(old)
-
-    def recorded(self, calls: Sequence[ModelCall]) -> tuple[ModelCall, ...]:
-        """Return those of the line's `calls` that were made since the floor."""
-        return tuple(calls[self._calls_before :])
 
     @property
     def script(self) -> tuple[Exchange, ...]:

@@ -128,8 +128,18 @@ class World:
 
     @property
     def calls(self) -> Sequence[ModelCall]:
-        """The model calls of this world so far, also those answered from the record."""
-        return () if self._line is None else self._line.calls()
+        """The model calls of this world so far, in the order in which they ended.
+
+        Those answered from the record are among them. What was said is left out.
+        """
+        return () if self._line is None else self._line.outline()
+
+    def calls_since(self, count: int) -> tuple[ModelCall, ...]:
+        """Return all but the first `count` calls, whole, in the order in which they began."""
+        if self._line is None:
+            return ()
+        later = {call.id for call in self._line.outline()[count:]}
+        return tuple(call for call in self._line.calls() if call.id in later)
 
     @property
     def model_error(self) -> BenchFlowError | None:

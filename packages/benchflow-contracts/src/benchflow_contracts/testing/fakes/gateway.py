@@ -86,6 +86,10 @@ class FakeModelLine:
         """The calls answered so far."""
         return list(self._calls)
 
+    def outline(self) -> Sequence[ModelCall]:
+        """The calls so far."""
+        return list(self._calls)
+
     def begin(self) -> None:
         """Let a call be in flight until `end`."""
         self._in_flight += 1
