@@ -368,7 +368,7 @@ def forms(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     form = st.one_of(
         PLAIN,
         st.just("$$"),
-        st.sampled_from(["$A.", "${TWO}", "$EMPTY-"]),
+        st.sampled_from(["$A.", "${TWO}", "$EMPTY-", "$NOPE.", "${NOPE}"]),
         st.builds("${{{}{}{}}}".format, NAMES, rule, inner),
     )
     return st.lists(form, max_size=4).map("".join)
@@ -400,7 +400,9 @@ VALUES = st.one_of(
         st.sampled_from([*"abc #'", "\n", "\\n", "\\t", '\\"', "\\\\", "\\$", "$A.", "${NOPE:-x}"]),
         max_size=8,
     ).map(lambda parts: f'"{"".join(parts)}"'),
-    st.sampled_from(["$A", "${A}x", "${NOPE:-y}", "a # c", "'a' # c", '"a" # c']),
+    st.sampled_from(
+        ["$A", "${A}x", "$NOPE", "${NOPE}", "${NOPE:-y}", "a # c", "'a' # c", '"a" # c']
+    ),
 )
 LINE = st.tuples(st.sampled_from(["{}={}", "export {}={}", "{}: {}", "{} = {}"]), VALUES)
 

@@ -26,7 +26,7 @@ OLD = {
 services:
   client:
     build: {context: docker}
-    environment: [A=1, "B=two words", "TEST_DIR=${T_BENCH_TEST_DIR}"]
+    environment: [A=1, "TEST_DIR=${T_BENCH_TEST_DIR}"]
     working_dir: /app
     entrypoint: [/start, now]
     expose: ["8000"]

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 from benchflow_adapters_harbor import HarborAdapter
-from benchflow_contracts import Task, TaskError
+from benchflow_contracts import ContainerOptions, Task, TaskError
 from harbor_corpus import TERMINAL_BENCH, write
 
+LOGS = "${T_BENCH_TASK_LOGS_PATH}:${T_BENCH_CONTAINER_LOGS_PATH}"
 CLIENT = "services:\n  client:\n    build: .\n"
 
 
@@ -72,19 +73,133 @@ services:
     assert (context / "x").is_file()
 
 
+def test_what_says_nothing_of_reach_is_taken_and_limits_hold(tmp_path: Path) -> None:
+    compose = (
+        CLIENT
+        + """    deploy: {resources: {limits: {cpus: '0.5', memory: 512M, pids: 99}}}
+    tty: true
+    stdin_open: true
+    container_name: ${COMPOSE_PROJECT_NAME}
+    labels: [a=b]
+    logging: {driver: json-file}
+    init: true
+    stop_grace_period: 1s
+    platform: linux/amd64
+version: '3'
+name: anything
+"""
+    )
+    found = loaded(tmp_path, with_compose(compose))
+    limits = found.config.environment
+    assert (limits.cpus, limits.memory_mb, limits.pids) == (0.5, 512, 99)
+    assert found.parts.container == ContainerOptions()
+    assert found.parts.recipe is not None
+    assert "ENV TEST_DIR=/tests\n" in (found.parts.recipe.context / "Dockerfile").read_text()
+
+
+@pytest.mark.parametrize(
+    "volumes",
+    [
+        f'["./:/app", "./data/:/data:ro", "{LOGS}"]',
+        "[{type: bind, source: ./, target: /app}, {type: bind, source: ./data, target: /data}]",
+    ],
+)
+def test_what_an_old_task_mounts_of_itself_is_copied_into_its_image(
+    tmp_path: Path, volumes: str
+) -> None:
+    files = {**with_compose(CLIENT + f"    volumes: {volumes}\n"), "data/input.txt": "1\n"}
+    found = loaded(tmp_path, {**files, "run-tests.sh": "true\n"})
+    assert found.parts.recipe is not None
+    context = found.parts.recipe.context
+    added = (context / "Dockerfile").read_text().splitlines()[-3:]
+    assert added == ['COPY [".", "/app"]', 'COPY ["data", "/data"]', "ENV TEST_DIR=/tests"]
+    assert sorted(path.name for path in context.iterdir()) == ["Dockerfile", "data"]
+    assert found.parts.container == ContainerOptions()
+
+
+def test_a_mount_below_the_builds_directory_is_found_where_the_layout_has_it(
+    tmp_path: Path,
+) -> None:
+    text = 'services: {client: {build: docker, volumes: ["./docker/x:/x", "./y:/y"]}}'
+    files = {"docker/Dockerfile": "FROM scratch\n", "docker/x": "1", "y": "2"}
+    found = loaded(tmp_path, {**with_compose(text), **files})
+    assert found.parts.recipe is not None
+    context = found.parts.recipe.context
+    copies = [a for a in (context / "Dockerfile").read_text().splitlines() if a[:4] == "COPY"]
+    assert copies == ['COPY ["x", "/x"]', 'COPY ["y", "/y"]']
+    assert ((context / "x").read_text(), (context / "y").read_text()) == ("1", "2")
+
+
+def test_the_services_of_an_old_task_are_those_of_the_harbor_task_that_it_becomes(
+    tmp_path: Path,
+) -> None:
+    found = loaded(
+        tmp_path,
+        {
+            **with_compose("""
+services:
+  client:
+    build: .
+    depends_on: {db: {condition: service_healthy}}
+    environment: [PLAIN=1, "WORDS=two words", "TEST_DIR=${T_BENCH_TEST_DIR}"]
+    extra_hosts: ["one:192.0.2.1"]
+  db:
+    image: postgres:16
+    healthcheck: {test: "true", interval: 1s}
+    volumes: ["data:/data", "${T_BENCH_TASK_LOGS_PATH}:${T_BENCH_CONTAINER_LOGS_PATH}"]
+  late: {build: {context: ./late}, depends_on: [client]}
+volumes: {data: {}}
+"""),
+            "late/Dockerfile": "FROM scratch\n",
+        },
+    )
+    services = {each.name: each for each in found.parts.services}
+    assert services.keys() == {"db", "late"}
+    assert services["db"].volumes == {"/data": "data"}
+    assert services["late"].needs == {"main": "started"}
+    assert services["late"].recipe is not None
+    assert services["late"].recipe.context.name == "late"
+    assert found.parts.container.needs == {"db": "healthy"}
+    assert found.parts.container.hosts == {"one": "192.0.2.1"}
+    assert found.config.environment.env == {"WORDS": "two words"}
+    assert found.parts.recipe is not None
+    assert "ENV PLAIN=1\n" in (found.parts.recipe.context / "Dockerfile").read_text()
+
+
+def test_a_service_with_an_image_and_nothing_to_build_is_made_of_it(tmp_path: Path) -> None:
+    files = {k: v for k, v in TERMINAL_BENCH.items() if k != "Dockerfile"}
+    compose = "services: {client: {image: 'debian:12'}}"
+    found = loaded(tmp_path, {**files, "docker-compose.yaml": compose})
+    assert found.parts.recipe is not None
+    text = (found.parts.recipe.context / "Dockerfile").read_text()
+    assert text.startswith("FROM debian:12\n")
+
+
 @pytest.mark.parametrize(
     ("compose", "says"),
     [
-        (CLIENT + "  db:\n    image: postgres\n", "several containers"),
-        (CLIENT + "    mem_limit: 1g\n", "services.client.mem_limit"),
-        (CLIENT + '    volumes: ["./data:/data"]\n', "services.client.volumes"),
+        (CLIENT + "    privileged: true\n", "privileged"),
+        (CLIENT + "    cap_add: [SYS_ADMIN]\n", "SYS_ADMIN"),
+        (CLIENT + "    devices: [/dev/kvm]\n", "devices"),
+        (CLIENT + "    network_mode: host\n", "network_mode"),
+        (CLIENT + "    pid: host\n", "services.client.pid"),
+        (CLIENT + '    volumes: ["/var/run/docker.sock:/s"]\n', "docker.sock"),
+        (CLIENT + '    volumes: ["../other:/data"]\n', "services.client.volumes"),
+        (CLIENT + '    volumes: ["./absent:/data"]\n', "'absent' is not a path of the task"),
         (CLIENT + "    platform: linux/arm64\n", "services.client.platform"),
-        (CLIENT + "volumes: {data: {}}\n", "docker-compose.yaml:volumes"),
+        (CLIENT + "    read_only: true\n", "services.client.read_only"),
+        (CLIENT + "    invented: true\n", "services.client.invented"),
+        ("services: {client: {build: nowhere}}", "there is no Dockerfile"),
     ],
 )
-def test_what_a_dockerfile_cannot_say_is_refused(tmp_path: Path, compose: str, says: str) -> None:
+def test_what_reaches_out_or_cannot_be_said_is_refused_by_its_own_key(
+    tmp_path: Path, compose: str, says: str
+) -> None:
+    files = with_compose(compose)
     with pytest.raises(TaskError, match=says):
-        loaded(tmp_path, with_compose(compose))
+        loaded(tmp_path, files)
+    (listed,) = HarborAdapter().list_tasks(str(tmp_path / "old"))
+    assert not listed.ok
 
 
 def test_a_link_out_of_the_task_is_not_copied(tmp_path: Path) -> None:

@@ -1,67 +1,148 @@
-"""The one service of an old task, as lines of a Dockerfile.
+"""The services of an old task: the agent's as lines of a Dockerfile, the rest as compose.
 
-After `harbor task migrate` of Harbor 0.24 (`harbor/mappers/terminal_bench.py`).
+After `harbor task migrate` of Harbor 0.24 (`harbor/mappers/terminal_bench.py`), which also writes
+a compose file where a Dockerfile does not say all.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final, cast
 
+from .compose import Compose
+from .config.artifact import MAIN
+from .files import check_inside
 from .task import HarborTask
+from .toml_text import validate
 
-_SAID_OTHERWISE: Final = {"build", "image", "container_name", "command", "volumes", "expose"}
-_LINES: Final = {"environment", "working_dir", "entrypoint"}
+_IN_LAYOUT: Final = {
+    *("build", "image", "container_name", "command", "expose", "platform"),
+    *("environment", "working_dir", "entrypoint", "volumes"),
+}
+"""Keys of the agent's service that the layout and its Dockerfile take care of."""
+_NOT_SERVICES: Final = {"services", "version", "name"}
 _VOLUMES: Final = {
     "${T_BENCH_TASK_LOGS_PATH}:${T_BENCH_CONTAINER_LOGS_PATH}",
     "${T_BENCH_TASK_AGENT_LOGS_PATH}:${T_BENCH_CONTAINER_AGENT_LOGS_PATH}",
 }
 _TEST_DIR: Final = ("TEST_DIR", "${T_BENCH_TEST_DIR}")
 _PLATFORMS: Final = {"linux/amd64", "linux/x86_64"}
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_./:@%+=,-]*")
+"""A value that means the same in `ENV` and in compose."""
+_SHORT: Final = re.compile(r"(?P<source>\.(?:/[^:$]*)?):(?P<target>/[^:$]*)(?::[a-zA-Z,]+)?")
+"""A directory of the task that is mounted, in the short form."""
+
+
+def client_name(task: HarborTask) -> str:
+    """Return the name of the service in which the agent acts: `client`, or the first."""
+    assert task.compose is not None, "an old task has a compose file"
+    services = task.compose.services
+    return "client" if "client" in services else next(iter(services))
 
 
 def client_service(task: HarborTask) -> Mapping[str, Any]:
-    """Return the service in which the agent acts: `client`, or the first."""
+    """Return the service in which the agent acts."""
     assert task.compose is not None, "an old task has a compose file"
-    services = task.compose.services
-    chosen = services.get("client") or next(iter(services.values()))
-    return chosen.document
+    return task.compose.services[client_name(task)].document
 
 
-def beyond_a_dockerfile(task: HarborTask) -> Iterator[tuple[str, str]]:
-    """Yield each key of the compose file that one container from a Dockerfile is not."""
-    if task.compose is None:
-        return
-    for key in task.compose.document:
-        if key not in {"services", "version"} and not str(key).startswith("x-"):
-            yield str(key), "one container has nothing like it"
-    if len(task.compose.services) > 1:
-        yield "services", "several containers cannot be run yet"
-        return
-    service, name = client_service(task), next(iter(task.compose.services))
-    for key, value in service.items():
-        if key == "platform" and value in _PLATFORMS:
-            continue
-        if key not in _SAID_OTHERWISE | _LINES:
-            yield f"services.{name}.{key}", "a Dockerfile has nothing like it"
-    if any(volume not in _VOLUMES for volume in _items(service.get("volumes"))):
-        yield f"services.{name}.volumes", "only the volumes of the logs can be given"
+def harbor_compose(task: HarborTask) -> Compose | None:
+    """Return the compose file of the Harbor task that an old task is laid out as.
+
+    Its service `main` is what the Dockerfile does not say. `None`: the Dockerfile says all.
+    """
+    assert task.compose is not None, "an old task has a compose file"
+    client, document = client_name(task), task.compose.document
+    main = _main(client_service(task))
+    others = {
+        name: _renamed(service.document, client)
+        for name, service in task.compose.services.items()
+        if name != client
+    }
+    top = {key: value for key, value in document.items() if key not in _NOT_SERVICES}
+    if not (main or others or any(not key.startswith("x-") for key in top)):
+        return None
+    services = {MAIN: main, **others}
+    made = {"services": services, "document": {**top, "services": services}}
+    return validate(Compose, made, task.path / "docker-compose.yaml")
+
+
+def _main(service: Mapping[str, Any]) -> dict[str, Any]:
+    main = {key: value for key, value in service.items() if key not in _IN_LAYOUT}
+    variables = {name: value for name, value in _variables(service) if not _is_plain(value)}
+    volumes = [each for each in _volumes(service) if _mounted(each) is None]
+    build = _build(service)
+    if build.get("args"):
+        main["build"] = {"context": ".", "args": build["args"]}
+    if variables:
+        main["environment"] = variables
+    if volumes:
+        main["volumes"] = volumes
+    return main
+
+
+def _renamed(service: Mapping[str, Any], client: str) -> dict[str, Any]:
+    """Return another service, which calls the agent's by the name that it has here."""
+    found = dict(service)
+    needs = found.get("depends_on")
+    if isinstance(needs, Mapping):
+        table = cast("Mapping[str, object]", needs)
+        found["depends_on"] = {MAIN if k == client else k: v for k, v in table.items()}
+    elif isinstance(needs, list):
+        found["depends_on"] = [MAIN if k == client else k for k in _items(needs)]
+    return found
+
+
+def beyond_a_layout(task: HarborTask) -> Iterator[tuple[str, str]]:
+    """Yield each wish of the agent's service that neither a Dockerfile nor compose says here."""
+    name, service = client_name(task), client_service(task)
+    if service.get("platform") not in {None, *_PLATFORMS}:
+        yield f"services.{name}.platform", "a Dockerfile has nothing like it"
+    for key in _build(service).keys() - {"context", "dockerfile", "args"}:
+        yield f"services.{name}.build.{key}", "a Dockerfile has nothing like it"
+    if not (task.dockerfile or prebuilt_image(task)):
+        yield f"services.{name}.build", "there is no Dockerfile to build, and no image to take"
+    for source, _ in mounts(task):
+        if not check_inside(task.path, task.path / source).exists():
+            yield f"services.{name}.volumes", f"{source[:80]!r} is not a path of the task"
 
 
 def build_context(task: HarborTask) -> str:
     """Return the build's directory relative to the task's; its root is empty."""
-    build: object = client_service(task).get("build", ".")
-    if isinstance(build, Mapping):
-        build = cast("Mapping[str, object]", build).get("context", ".")
-    found = str(PurePosixPath(str(build)))
+    found = str(PurePosixPath(str(_build(client_service(task)).get("context", "."))))
     return "" if found == "." else found
 
 
-def dockerfile_lines(task: HarborTask) -> list[str]:
-    """Return what the service adds to its Dockerfile."""
+def dockerfile_name(task: HarborTask) -> str:
+    """Return the path of the Dockerfile, relative to the build's directory."""
+    return str(_build(client_service(task)).get("dockerfile") or "Dockerfile")
+
+
+def prebuilt_image(task: HarborTask) -> str | None:
+    """Return the image of a service that builds nothing."""
     service = client_service(task)
-    lines = ["ENV TEST_DIR=/tests"]
-    lines += [f"ENV {name}={value}" for name, value in _variables(service.get("environment"))]
+    image = service.get("image")
+    plain = isinstance(image, str) and "$" not in image
+    return image if plain and "build" not in service else None
+
+
+def mounts(task: HarborTask) -> list[tuple[str, str]]:
+    """Return each path of the task that its service mounts, and where it is inside."""
+    found = (_mounted(each) for each in _volumes(client_service(task)))
+    return [each for each in found if each is not None]
+
+
+def dockerfile_lines(task: HarborTask) -> list[str]:
+    """Return what the service adds to its Dockerfile.
+
+    A mounted path becomes a copy: the agent and the tests see what is written there, and the
+    task's own files stay as they are.
+    """
+    service, context = client_service(task), build_context(task)
+    lines = [f"COPY {json.dumps([_laid_out(at, context), to])}" for at, to in mounts(task)]
+    lines.append("ENV TEST_DIR=/tests")
+    lines += [f"ENV {name}={value}" for name, value in _variables(service) if _is_plain(value)]
     directory = service.get("working_dir")
     if isinstance(directory, str) and "${" not in directory:
         lines.append(f"WORKDIR {directory}")
@@ -72,14 +153,51 @@ def dockerfile_lines(task: HarborTask) -> list[str]:
     return lines
 
 
-def _variables(written: object) -> Iterator[tuple[str, str]]:
-    pairs: list[tuple[str, str]] = []
+def _laid_out(path: str, context: str) -> str:
+    """Return a path of the task where the layout has it: the build's directory is its root."""
+    inner = PurePosixPath(path)
+    below = bool(context) and inner.is_relative_to(context)
+    return str(inner.relative_to(context) if below else inner)
+
+
+def _mounted(volume: object) -> tuple[str, str] | None:
+    """Return the path and the target of a mount of the task's own files."""
+    if isinstance(volume, Mapping):
+        table = cast("Mapping[str, object]", volume)
+        if table.get("type") != "bind":
+            return None
+        volume = f"{table.get('source')}:{table.get('target')}"
+    found = _SHORT.fullmatch(volume) if isinstance(volume, str) else None
+    if found is None or ".." in PurePosixPath(found["source"]).parts:
+        return None
+    return str(PurePosixPath(found["source"])), found["target"]
+
+
+def _build(service: Mapping[str, Any]) -> Mapping[str, Any]:
+    build: object = service.get("build", ".")
+    if isinstance(build, Mapping):
+        return cast("Mapping[str, Any]", build)
+    return {"context": str(build)}
+
+
+def _volumes(service: Mapping[str, Any]) -> list[object]:
+    volumes = _items(service.get("volumes"))
+    return [each for each in volumes if not (isinstance(each, str) and each in _VOLUMES)]
+
+
+def _is_plain(value: str | None) -> bool:
+    return value is not None and _PLAIN.fullmatch(value) is not None
+
+
+def _variables(service: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    written: object = service.get("environment")
+    pairs: list[tuple[str, str | None]] = []
     if isinstance(written, Mapping):
         table = cast("Mapping[str, object]", written)
-        pairs = [(str(name), str(value)) for name, value in table.items()]
+        pairs = [(str(k), None if value is None else str(value)) for k, value in table.items()]
     else:
         texts = [str(item).partition("=") for item in _items(written)]
-        pairs = [(name, value) for name, equals, value in texts if equals]
+        pairs = [(name, value if equals else None) for name, equals, value in texts]
     yield from (pair for pair in pairs if pair != _TEST_DIR)
 
 

@@ -19,14 +19,17 @@ def _words(text: str) -> frozenset[str]:
 _TOP = frozenset({"services", "volumes", "networks", "secrets", "configs", "version", "name"})
 _SERVICE = _words(
     """annotations attach blkio_config cap_drop command configs container_name cpu_count
-    cpu_percent cpu_period cpu_quota cpu_shares cpus cpuset depends_on dns dns_opt dns_search
-    domainname entrypoint environment expose extra_hosts healthcheck hostname image init labels
-    links mac_address mem_limit mem_reservation mem_swappiness memswap_limit networks
-    pids_limit platform ports profiles pull_policy read_only restart scale secrets shm_size
-    stdin_open stop_grace_period stop_signal storage_opt sysctls tmpfs tty ulimits user
-    working_dir"""
+    cpu_percent cpu_period cpu_quota cpu_shares cpus cpuset depends_on develop dns dns_opt
+    dns_search domainname entrypoint environment expose extra_hosts healthcheck hostname image
+    init label_file labels links logging mac_address mem_limit mem_reservation mem_swappiness
+    memswap_limit networks oom_kill_disable oom_score_adj pids_limit platform ports profiles
+    pull_policy read_only restart scale secrets shm_size stdin_open stop_grace_period stop_signal
+    storage_opt sysctls tmpfs tty ulimits user working_dir"""
 )
-_BUILD = _words("args dockerfile_inline extra_hosts labels no_cache platforms pull shm_size target")
+_BUILD = _words(
+    """args cache_from dockerfile_inline extra_hosts labels no_cache platforms pull shm_size tags
+    target"""
+)
 _VOLUME = frozenset({"driver", "labels"})
 _NETWORK = frozenset({"driver", "internal", "attachable", "labels", "ipam", "enable_ipv6", "name"})
 """A `name` is no other's: compose takes no network that it did not make."""

@@ -1,6 +1,6 @@
 """What a task needs that this machine, as far as BenchFlow drives it, has not got."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from benchflow_contracts import TaskRefusal
 
@@ -19,7 +19,9 @@ class Machine(Record):
     networks: frozenset[NetworkMode] = frozenset({"public", "no-network", "allowlist"})
     """A sandbox that cannot hold a box to one of them refuses the box."""
     host_access: bool = False
-    """Compose files may reach for the host."""
+    """Compose files may mount and read paths of this host."""
+    forwarded: Mapping[str, str] = {}
+    """Variables of the operator that a compose file may name. Never recorded."""
 
 
 def refusals(task: HarborTask, machine: Machine = Machine()) -> Iterator[TaskRefusal]:  # noqa: B008

@@ -1,5 +1,6 @@
 """An old Terminal-Bench task laid out as a Harbor task, as `harbor task migrate` does it."""
 
+import re
 import shutil
 from pathlib import Path
 from tempfile import mkdtemp
@@ -7,7 +8,13 @@ from typing import Final
 
 from benchflow_contracts import TaskError
 
-from .client_service import build_context, dockerfile_lines
+from .client_service import (
+    build_context,
+    dockerfile_lines,
+    dockerfile_name,
+    harbor_compose,
+    prebuilt_image,
+)
 from .files import check_inside, check_tree
 from .layout_key import layout_key
 from .task import HarborTask
@@ -50,7 +57,8 @@ def migrate(task: HarborTask, cache: Path) -> HarborTask:
     solution = home / "solution" / "solve.sh" if step.solution else None
     moved = step.model_copy(update={"verifier": verifier, "solution": solution})
     context = home / "environment"
-    return task.model_copy(update={"context": context, "compose": None, "steps": (moved,)})
+    laid_out = {"context": context, "dockerfile": True, "compose": harbor_compose(task)}
+    return task.model_copy(update={**laid_out, "steps": (moved,), "laid_out": True})
 
 
 def _settle(stage: Path, home: Path) -> None:
@@ -93,17 +101,33 @@ def _write_context(task: HarborTask, environment: Path) -> None:
             _copy(item, environment / item.name)
     for item in sorted(source.iterdir()) if context else ():
         _copy(item, environment / item.name)
-    file = environment / "Dockerfile"
-    if not file.is_file():
-        where, hint = str(source / "Dockerfile"), "add one, or run the task with Terminal-Bench"
-        raise TaskError("there is no Dockerfile to build", where=where, hint=hint)
-    text = file.read_text(encoding="utf-8")
-    for name in ("tests", "solution.sh"):
-        named = any(f"{verb} {dot}{name}" in text for verb in ("COPY", "ADD") for dot in ("", "./"))
-        if named and (root / name).exists() and not (environment / name).exists():
+    text = _dockerfile(task, environment)
+    for name in sorted(_copied(text) & {"tests", "solution.sh", "run-tests.sh"}):
+        if (root / name).exists() and not (environment / name).exists():
             _copy(root / name, environment / name)
     lines = "\n".join(dockerfile_lines(task))
-    file.write_text(f"{text.rstrip()}\n\n# From docker-compose.yaml\n{lines}\n", encoding="utf-8")
+    text = f"{text.rstrip()}\n\n# From docker-compose.yaml\n{lines}\n"
+    (environment / "Dockerfile").write_text(text, encoding="utf-8")
+
+
+def _copied(dockerfile: str) -> set[str]:
+    """Return the first names of the paths that a Dockerfile copies."""
+    found = set[str]()
+    for line in dockerfile.replace("\\\n", " ").splitlines():
+        verb, *words = re.sub(r"""["'\[\],]""", " ", line).split() or [""]
+        if verb.upper() in {"COPY", "ADD"}:
+            found |= {word.removeprefix("./").partition("/")[0] for word in words[:-1]}
+    return found
+
+
+def _dockerfile(task: HarborTask, environment: Path) -> str:
+    name = dockerfile_name(task)
+    if (file := check_inside(environment, environment / name)).is_file():
+        return file.read_text(encoding="utf-8")
+    if image := prebuilt_image(task):
+        return f"FROM {image}\n"
+    where, hint = str(task.path / build_context(task) / name), "add one, or name an image"
+    raise TaskError("there is no Dockerfile to build", where=where, hint=hint)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from benchflow_contracts import TaskError, TaskRefusal
 
+from .client_service import client_name
 from .lowering import lower, unsaid
 from .machine import Machine, refusals
 from .task import HarborTask
@@ -15,6 +16,10 @@ def obstacles(task: HarborTask, machine: Machine) -> Iterator[TaskRefusal]:
     yield from found
     if not found:
         try:
-            lower(task)
+            lower(task, machine)
         except TaskError as error:
-            yield TaskRefusal(where=error.where, reason=str(error.args[0]), hint=error.hint)
+            where = error.where
+            if where is not None and task.terminal_bench is not None:
+                # As its author wrote it: `main` is the name in the layout.
+                where = where.replace(":services.main", f":services.{client_name(task)}")
+            yield TaskRefusal(where=where, reason=str(error.args[0]), hint=error.hint)

@@ -98,6 +98,8 @@ class HarborTask(Record):
     upload_context: bool
     """The files of `context` belong into the working directory of a prebuilt image."""
     terminal_bench: TerminalBench | None
+    laid_out: bool = False
+    """An old task whose files are where Harbor has them, with Harbor's compose file if any."""
     digest: str
     """`sha256:` and the content hash of Harbor's registry."""
     notes: tuple[str, ...]

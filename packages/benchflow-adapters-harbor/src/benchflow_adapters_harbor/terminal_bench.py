@@ -6,6 +6,7 @@ from typing import Literal
 from benchflow_contracts import TaskError
 
 from .canary import without_canary
+from .client_service import build_context, dockerfile_name
 from .compose import Compose, read_compose
 from .config import Artifact, HarborConfig, NetworkPolicy, Record, Seconds, unknown_keys
 from .digest import task_digest
@@ -68,20 +69,22 @@ def load_terminal_bench(root: Path) -> HarborTask:
     notes = [f"unknown key {key[:80]!r}" for key in unknown_keys(said, raw)]
     if (root / "solution.yaml").exists():
         notes.append("solution.yaml holds keystrokes: the oracle cannot play it")
-    return HarborTask(
+    task = HarborTask(
         name=root.name,
         path=root,
         format="terminal-bench",
         config=config,
         steps=(_step(root, said, config, script),),
         context=root,
-        dockerfile=(root / "Dockerfile").is_file(),
+        dockerfile=False,
         compose=_with_services(compose, compose_file),
         upload_context=False,
         terminal_bench=TerminalBench.model_validate(said.model_dump()),
         digest=task_digest(root, everything=True),
         notes=tuple(notes),
     )
+    built = root / build_context(task) / dockerfile_name(task)
+    return task.model_copy(update={"dockerfile": built.is_file()})
 
 
 def _with_services(compose: Compose, file: Path) -> Compose:

@@ -26,7 +26,7 @@ def list_task(name: str, path: Path, machine: Machine) -> ListedTask:
         format=task.format,
         digest=task.digest,
         facts=_facts(task),
-        notes=task.notes,
+        notes=(*task.notes, *_unset(task, machine)),
         refusals=tuple(obstacles(task, machine)),
     )
 
@@ -48,6 +48,21 @@ def held_to(task: ListedTask, digest: str | None) -> ListedTask:
     hint = "fetch it anew, or correct the digest"
     wrong = TaskRefusal(reason=reason, where=str(task.path), hint=hint)
     return task.refused(wrong).model_copy(update={"digest": None})
+
+
+def _unset(task: HarborTask, machine: Machine) -> list[str]:
+    if task.compose is None:
+        return []
+    # Only a task that has a compose file pays for its reader.
+    from benchflow_adapters_harbor.lowering.composed.variables import (  # noqa: PLC0415
+        unset_variables,
+    )
+
+    return [
+        f"docker-compose.yaml: variable {name[:80]!r} is not set, so it is empty:"
+        f" --forward-env {name[:80]} gives yours"
+        for name in unset_variables(task, machine.forwarded)
+    ]
 
 
 def _facts(task: HarborTask) -> dict[str, str]:

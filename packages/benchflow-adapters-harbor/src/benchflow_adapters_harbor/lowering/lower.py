@@ -17,7 +17,9 @@ from benchflow_contracts import (
 )
 from pydantic import ValidationError
 
+from benchflow_adapters_harbor.client_service import harbor_compose
 from benchflow_adapters_harbor.config.artifact import MAIN
+from benchflow_adapters_harbor.machine import Machine
 from benchflow_adapters_harbor.task import HarborStep, HarborTask
 
 from .box import NETWORKS, box, healthcheck, recipe, user_name
@@ -30,8 +32,10 @@ _ORACLE_ENV: Final = {"DEBIAN_FRONTEND": "noninteractive"}
 _SETUP = "setup.sh"
 
 
-def lower(task: HarborTask) -> Task:
+def lower(task: HarborTask, machine: Machine = Machine()) -> Task:  # noqa: B008
     """Return `task` as a Task. Nothing is read but its Dockerfile, and nothing is run.
+
+    `machine` says what its compose file may have of the operator.
 
     What a Task cannot say is told by `unsaid`; here it would be lost.
 
@@ -39,7 +43,7 @@ def lower(task: HarborTask) -> Task:
         TaskError: A value is beyond what our own tasks may have.
     """
     try:
-        return _lowered(task)
+        return _lowered(task, machine)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
@@ -50,14 +54,16 @@ def lower(task: HarborTask) -> Task:
         ) from error
 
 
-def _lowered(task: HarborTask) -> Task:
+def _lowered(task: HarborTask, machine: Machine) -> Task:
     single = _single_container(task)
-    if task.compose is None or task.terminal_bench is not None:
+    old = task.terminal_bench is not None and not task.laid_out
+    compose = harbor_compose(task) if old else task.compose
+    if compose is None:
         return single
     # The models of a compose file take longer to make than all else here; few tasks have one.
     from .composed import composed_stack, with_stack  # noqa: PLC0415
 
-    return with_stack(single, composed_stack(task, task.compose), task)
+    return with_stack(single, composed_stack(task, compose, machine), task)
 
 
 def _single_container(task: HarborTask) -> Task:

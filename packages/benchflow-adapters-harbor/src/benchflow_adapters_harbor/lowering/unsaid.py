@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from benchflow_contracts import TaskRefusal
 
-from benchflow_adapters_harbor.client_service import beyond_a_dockerfile
+from benchflow_adapters_harbor.client_service import beyond_a_layout
 from benchflow_adapters_harbor.config.artifact import MAIN
 from benchflow_adapters_harbor.task import HarborStep, HarborTask
 
@@ -16,7 +16,7 @@ def unsaid(task: HarborTask) -> Iterator[TaskRefusal]:
     file = task.path / ("task.yaml" if task.format == "terminal-bench" else "task.toml")
     compose = task.context / "docker-compose.yaml"
     if task.terminal_bench is not None:
-        for key, reason in beyond_a_dockerfile(task):
+        for key, reason in beyond_a_layout(task):
             yield TaskRefusal(where=f"{compose}:{key}", reason=reason, hint=_WITH_HARBOR)
     for index, step in enumerate(task.steps):
         prefix = "" if step.name is None else f"steps.{index}."

@@ -26,7 +26,7 @@ def read_variables(text: str, known: Mapping[str, str]) -> dict[str, str]:
     compose-go's `dotenv`.
 
     Raises:
-        ValueError: A line is none of that form, or names a variable that is not known.
+        ValueError: A line is not of that form, or requires a variable that is not known.
     """
     text, at = text.replace("\r\n", "\n"), 0
     found: dict[str, str] = {}

@@ -46,9 +46,15 @@ def _cpus(value: object) -> object:
     return float(value) if isinstance(value, str) else value
 
 
+def _unless_empty(value: object) -> object:
+    return None if value == "" else value
+
+
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 Megabytes = Annotated[int, BeforeValidator(_megabytes)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_one_or_more)]
 Text = Annotated[str, BeforeValidator(_text)]
 Cpus = Annotated[float, BeforeValidator(_cpus)]
+UnlessEmpty = BeforeValidator(_unless_empty)
+"""An empty text is nothing: `harbor task migrate` writes limits whose variables may be unset."""

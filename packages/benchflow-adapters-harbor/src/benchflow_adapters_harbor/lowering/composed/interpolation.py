@@ -10,27 +10,28 @@ _LONGEST = 64 * 1024
 _DEEPEST = 16
 
 
-def filled(value: object, variables: Mapping[str, str]) -> object:
+def filled(value: object, variables: Mapping[str, str], unset: set[str] | None = None) -> object:
     """Return `value` with `$NAME` and `${NAME}` forms of every text in it replaced.
 
-    Variables of the operator are none of these: a name that is not known must have a default.
+    A name that is not in `variables` and has no default is empty, as compose has it, and is
+    added to `unset`.
 
     Raises:
-        ValueError: A name is not known, a text grows too long, or a form is none of those.
+        ValueError: A name is required and not set, a text grows too long, or a form is malformed.
     """
     if isinstance(value, str):
-        return filled_text(value, variables)
+        return filled_text(value, variables, unset)
     if isinstance(value, Mapping):
         table = cast("Mapping[object, object]", value)
-        return {key: filled(item, variables) for key, item in table.items()}
+        return {key: filled(item, variables, unset) for key, item in table.items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes):
-        return [filled(item, variables) for item in cast("Sequence[object]", value)]
+        return [filled(item, variables, unset) for item in cast("Sequence[object]", value)]
     return value
 
 
-def filled_text(text: str, variables: Mapping[str, str]) -> str:
+def filled_text(text: str, variables: Mapping[str, str], unset: set[str] | None = None) -> str:
     """Return one text, filled in as `filled` does."""
-    found = _Text(text, variables).read(0)
+    found = _Text(text, variables, set[str]() if unset is None else unset).read(0)
     if len(found) > _LONGEST:
         raise ValueError(f"{text[:80]!r} grows beyond {_LONGEST} characters")
     return found
@@ -39,8 +40,9 @@ def filled_text(text: str, variables: Mapping[str, str]) -> str:
 class _Text:
     """One pass over a text; defaults may hold variables again."""
 
-    def __init__(self, text: str, variables: Mapping[str, str]) -> None:
+    def __init__(self, text: str, variables: Mapping[str, str], unset: set[str]) -> None:
         self._text = text
+        self._unset = unset
         self._variables = variables
         self._at = 0
 
@@ -97,4 +99,8 @@ class _Text:
             return value
         if rule.endswith("-"):
             return other
-        raise ValueError(f"variable {name[:80]!r} is not set, and has no default")
+        if rule:
+            says = f": {other[:200]}" if other else ""
+            raise ValueError(f"variable {name[:80]!r} is required and not set{says}")
+        self._unset.add(name)
+        return ""

@@ -6,11 +6,13 @@ from typing import Any, Final
 
 from benchflow_contracts import ContainerOptions, ServiceCondition, TaskError
 
+from benchflow_adapters_harbor.config.artifact import MAIN
 from benchflow_adapters_harbor.task import HarborTask
 
+from .copies import Copies
 from .project import GrantKind, Project, inside
 from .service import ComposeService, Grant, Volume
-from .variables import LOGS
+from .variables import LOGS, OLD_LOGS
 
 _CONDITIONS: Final[dict[str, ServiceCondition]] = {
     "service_started": "started",
@@ -40,7 +42,7 @@ def options_of(
         networks={net: each.aliases for net, each in service.networks.items()},
         needs=dict(_needs(service, project, place)),
         volumes=_volumes(name, service),
-        files={**_binds(service, task, place), **files},
+        files={**_shown(name, service, task, place), **files},
         texts=texts,
         ulimits={kind: (each.soft, each.hard) for kind, each in service.ulimits.items()},
         shm_mb=service.shm_size,
@@ -49,7 +51,8 @@ def options_of(
 
 def _is_of_logs(volume: Volume) -> bool:
     """Whether a volume is one of Harbor's own, which are there anyway."""
-    return volume.source == volume.target and volume.target in LOGS.values()
+    places = {*LOGS.values(), *OLD_LOGS.values()}
+    return volume.source == volume.target and volume.target in places
 
 
 def _hosts(service: ComposeService, place: str) -> Mapping[str, str]:
@@ -82,9 +85,24 @@ def _volumes(name: str, service: ComposeService) -> dict[str, str]:
     }
 
 
-def _binds(service: ComposeService, task: HarborTask, place: str) -> dict[str, Path]:
-    binds = [v for v in service.volumes if v.type == "bind" and not _is_of_logs(v)]
-    return {v.target: inside(task, task.context / v.source, f"{place}.volumes") for v in binds}
+def _shown(name: str, service: ComposeService, task: HarborTask, place: str) -> dict[str, Path]:
+    return {
+        volume.target: path
+        for volume, path in _binds(service, task, place)
+        if name != MAIN or volume.read_only
+    }
+
+
+def copies_of(main: ComposeService, task: HarborTask) -> Copies:
+    """Return the paths of the task that the main container may write."""
+    place = f"{task.context / 'docker-compose.yaml'}:services.{MAIN}"
+    return [(path, v.target) for v, path in _binds(main, task, place) if not v.read_only]
+
+
+def _binds(service: ComposeService, task: HarborTask, place: str) -> Iterator[tuple[Volume, Path]]:
+    for volume in service.volumes:
+        if volume.type == "bind" and not _is_of_logs(volume):
+            yield volume, inside(task, task.context / volume.source, f"{place}.volumes")
 
 
 def _grants(

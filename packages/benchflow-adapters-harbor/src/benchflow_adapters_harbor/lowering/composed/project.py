@@ -11,6 +11,7 @@ from benchflow_adapters_harbor.compose import Compose, read_compose
 from benchflow_adapters_harbor.config import Record
 from benchflow_adapters_harbor.config.artifact import MAIN
 from benchflow_adapters_harbor.files import read_text
+from benchflow_adapters_harbor.machine import Machine
 from benchflow_adapters_harbor.task import HarborTask
 from benchflow_adapters_harbor.toml_text import validate
 
@@ -41,14 +42,14 @@ class Project:
     """Secrets and configs, by name, as the file declares them."""
 
 
-def read_project(task: HarborTask, compose: Compose) -> Project:
+def read_project(task: HarborTask, compose: Compose, machine: Machine) -> Project:
     """Return what the compose file of `task` comes to.
 
     Raises:
         TaskError: Something in it is not known, leaves the task or names what is not there,
             with `file:key`.
     """
-    reader = _Reader(task, compose_variables(task))
+    reader = _Reader(task, compose_variables(task, machine.forwarded))
     file = task.context / "docker-compose.yaml"
     services = {name: reader.service(name, compose, file, 0) for name in compose.services}
     started = {
@@ -122,7 +123,7 @@ class _Reader:
         try:
             return filled(value, self._variables)
         except ValueError as error:
-            hint = "say it in a form that needs no variable of the operator"
+            hint = "--forward-env NAME, if this task may have your variable of that name"
             raise TaskError(str(error), where=place, hint=hint) from error
 
     def with_environment(self, name: str, service: ComposeService, file: Path) -> ComposeService:

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_
 
 from benchflow_adapters_harbor.config import Record
 
-from .forms import Cpus, Megabytes, Seconds, Text, Texts, Words
+from .forms import Cpus, Megabytes, Seconds, Text, Texts, UnlessEmpty, Words
 from .tables import (
     as_addresses,
     as_build,
@@ -116,9 +116,9 @@ class EnvFile(_Strict):
 class Limits(_Strict):
     """`deploy.resources.limits`."""
 
-    cpus: Cpus | None = None
-    memory: Megabytes | None = None
-    pids: int | None = None
+    cpus: Annotated[Cpus | None, UnlessEmpty] = None
+    memory: Annotated[Megabytes | None, UnlessEmpty] = None
+    pids: Annotated[int | None, UnlessEmpty] = None
 
 
 class _Resources(_Strict):

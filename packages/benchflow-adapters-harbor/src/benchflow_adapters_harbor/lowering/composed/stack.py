@@ -17,9 +17,11 @@ from benchflow_contracts import (
 
 from benchflow_adapters_harbor.compose import Compose
 from benchflow_adapters_harbor.config.artifact import MAIN
+from benchflow_adapters_harbor.machine import Machine
 from benchflow_adapters_harbor.task import HarborTask
 
-from .options import options_of
+from .copies import Copies
+from .options import copies_of, options_of
 from .project import Project, inside, read_project
 from .service import ComposeService, Health
 
@@ -58,18 +60,20 @@ class ComposedStack:
     """Of the main container, where it says `build`."""
     healthcheck: Healthcheck | None
     """Of the main container."""
+    copies: Copies
+    """Paths of the task that the main container may write."""
     directories: tuple[str, ...]
     """Of the main container, which are a `tmpfs` in compose: no copy of it would have those."""
 
 
-def composed_stack(task: HarborTask, compose: Compose) -> ComposedStack:
+def composed_stack(task: HarborTask, compose: Compose, machine: Machine) -> ComposedStack:
     """Return the services of `task`.
 
     Raises:
         TaskError: Something is none of what is known to be run alike, with `file:key`.
     """
     file = task.context / "docker-compose.yaml"
-    project = read_project(task, compose)
+    project = read_project(task, compose, machine)
     main = project.services.get(MAIN, ComposeService())
     _check_main(main, file)
     build = None if main.build is None else _recipe(main, task, f"{file}:services.{MAIN}.build")
@@ -81,6 +85,7 @@ def composed_stack(task: HarborTask, compose: Compose) -> ComposedStack:
         container=_of_main(main, project, task),
         recipe=build,
         healthcheck=None if main.healthcheck is None else _healthcheck(main.healthcheck),
+        copies=copies_of(main, task),
         directories=_temporary(main),
     )
 

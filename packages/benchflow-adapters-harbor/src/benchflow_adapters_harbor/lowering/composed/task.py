@@ -6,6 +6,7 @@ from benchflow_contracts import ImageRecipe, SetupCommand, Task, TaskEnvironment
 
 from benchflow_adapters_harbor.task import HarborTask
 
+from .copies import with_copies
 from .stack import ComposedStack
 
 
@@ -18,7 +19,9 @@ def with_stack(single: Task, stack: ComposedStack, task: HarborTask) -> Task:
     Raises:
         TaskError: The main container is made of nothing, or has two healthchecks.
     """
-    recipe = _recipe(single, stack, task)
+    environment = _environment(single.config.environment, stack, task)
+    made = _recipe(single, stack, task)
+    recipe = with_copies(made, environment.image, stack.copies, task)
     parts = single.parts.model_copy(
         update={
             "recipe": recipe,
@@ -27,7 +30,6 @@ def with_stack(single: Task, stack: ComposedStack, task: HarborTask) -> Task:
             "container": stack.container,
         }
     )
-    environment = _environment(single.config.environment, stack, task)
     image = environment.image if recipe is None else None
     environment = environment.model_copy(update={"image": image})
     config = single.config.model_copy(update={"environment": environment})
@@ -39,7 +41,8 @@ def _recipe(single: Task, stack: ComposedStack, task: HarborTask) -> ImageRecipe
         return stack.recipe
     if stack.main.image and (task.config.environment.docker_image or not task.dockerfile):
         return None
-    if single.parts.recipe is not None and not task.dockerfile:
+    old = task.terminal_bench is not None
+    if single.parts.recipe is not None and not (task.dockerfile or old):
         raise TaskError(
             "the main container has nothing to be made of",
             where=f"{task.context / 'docker-compose.yaml'}:services.main",
