@@ -75,6 +75,39 @@ def test_a_malformed_dataset_is_an_error(tmp_path: Path) -> None:
         read_directory(tmp_path, HERE)
 
 
+def test_tasks_of_collections_below_are_found_and_nothing_deeper(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "one", task())
+    # What lies beside or inside of a task is not searched.
+    write(tmp_path / "a" / "one" / "environment" / "inner", task())
+    write(tmp_path / "a" / "other" / "two", task())
+    write(tmp_path / "b" / "c" / "d" / "three", task())
+    write(tmp_path / "b" / "c" / "e" / "f" / "four", task())
+    write(tmp_path / ".git" / "five", task())
+    found = read_directory(tmp_path, HERE)
+    assert [t.name for t in found] == ["one", "three"]
+    assert HarborAdapter().claims(str(tmp_path))
+
+
+def test_a_collection_below_is_held_to_its_own_dataset(tmp_path: Path) -> None:
+    write(tmp_path / "set" / "p", GOOD["package"])
+    dataset(tmp_path / "set", {"org/some-task.v2": "sha256:" + "0" * 64})
+    assert [t.ok for t in read_directory(tmp_path, HERE)] == [False]
+
+
+def test_links_to_collections_are_followed_only_in_a_directory_of_ones_own(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path / "elsewhere" / "t", task())
+    (tmp_path / "all" / "real").mkdir(parents=True)
+    (tmp_path / "all" / "set").symlink_to("../elsewhere")
+    # A circle is searched once.
+    (tmp_path / "all" / "real" / "up").symlink_to("../../all")
+    found = read_directory(tmp_path / "all", HERE)
+    assert [t.name for t in found] == ["t"]
+    with pytest.raises(TaskError, match="no task in"):
+        read_directory(tmp_path / "all", HERE, own=False)
+
+
 def test_links_to_tasks_count_only_in_a_directory_of_ones_own(tmp_path: Path) -> None:
     write(tmp_path / "elsewhere", task())
     (tmp_path / "set").mkdir()

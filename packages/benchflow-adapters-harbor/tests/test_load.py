@@ -55,6 +55,11 @@ def test_unknown_keys_of_steps_are_named_by_their_number(tmp_path: Path) -> None
     assert found.notes == ("unknown key 'steps.1.verifier.x'",)
 
 
+def test_a_schema_before_the_first_is_read_as_the_first(tmp_path: Path) -> None:
+    found = load(tmp_path, task('version = "0.0"\n'))
+    assert found.notes == ("schema '0.0' is older than 1.0: it is read as 1.0",)
+
+
 def test_a_newer_minor_schema_is_noted_and_another_major_refused(tmp_path: Path) -> None:
     found = load(tmp_path, task('schema_version = "1.5"\n'))
     assert "1.5" in found.notes[0]

@@ -84,6 +84,36 @@ def test_a_damaged_lock_is_named(source: Path, tmp_path: Path) -> None:
     assert run(["tasks", "list", str(source)]) == 3
 
 
+FOREIGN = [
+    '{"version": 3, "tasks": {"good": {"hash": "abc"}}}',
+    '{"schema_version": "2.0", "source": "x", "tasks": {}}',
+    "[]",
+]
+
+
+@pytest.mark.parametrize("text", FOREIGN)
+def test_a_lock_of_another_tool_refuses_no_task_and_is_not_replaced(
+    source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    (source / "tasks.lock.json").write_text(text)
+    assert [task.id for task in runnable_tasks(str(source)).tasks] == ["good"]
+    assert "not a lock of BenchFlow" in caplog.text
+    write_task(tmp_path / "more")
+    assert run(["tasks", "import", str(tmp_path / "more"), str(source)]) == 2
+    assert (source / "tasks.lock.json").read_text() == text
+
+
+def test_a_lock_holds_the_tasks_of_its_collection_also_from_above(
+    source: Path, tmp_path: Path
+) -> None:
+    to = tmp_path / "collections" / "set"
+    run(["tasks", "import", str(source / "good"), str(to)])
+    (to / "good" / "tests" / "test.sh").write_text("echo 1 > /logs/verifier/reward.txt\n")
+    found = runnable_tasks(str(to.parent))
+    assert found.tasks == []
+    assert "changed since it was imported" in found.refused[0].refusals[0].reason
+
+
 def test_tasks_of_our_own_are_not_imported(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

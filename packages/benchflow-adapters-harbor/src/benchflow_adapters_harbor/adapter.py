@@ -4,14 +4,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urldefrag
 
-from benchflow_contracts import ListedTask, Task, TaskError, UsageError
+from benchflow_contracts import AdapterOptions, ListedTask, Task, TaskError, UsageError
 
 from .datasets import read_directory, read_registry, read_repository
 from .datasets.cache import cache_directory
-from .datasets.directory import is_task
+from .datasets.directory import collections, is_task
 from .datasets.repository import parse_repository
 from .load import load_harbor_task
-from .lowering import lower
+from .lowering import built_anew, lower
 from .machine import Machine
 from .migrate import migrate
 from .obstacles import obstacles
@@ -24,10 +24,17 @@ class HarborAdapter:
     Args:
         machine: What can be given to a task here.
         cache: Where fetched trees are kept; `None` is the user's cache directory.
+        options: What the operator allows the tasks.
     """
 
-    def __init__(self, machine: Machine | None = None, cache: Path | None = None) -> None:
-        self._machine = machine or Machine()
+    def __init__(
+        self,
+        machine: Machine | None = None,
+        cache: Path | None = None,
+        *,
+        options: AdapterOptions = AdapterOptions(),  # noqa: B008
+    ) -> None:
+        self._machine = (machine or Machine()).allowing(options)
         self._cache = cache
 
     def claims(self, source: str) -> bool:
@@ -63,12 +70,14 @@ class HarborAdapter:
             TaskError: It is malformed; or it is refused here, with every reason.
         """
         task = load_harbor_task(path)
+        if self._machine.force_build:
+            task = built_anew(task)
         if found := tuple(obstacles(task, self._machine)):
             lines = [each.reason for each in found]
             raise TaskError("; ".join(lines), where=found[0].where, hint=found[0].hint)
         if task.terminal_bench is not None:
             task = migrate(task, self._cache or cache_directory())
-        return lower(task)
+        return lower(task, self._machine)
 
 
 def _is_registry(source: str) -> bool:
@@ -77,11 +86,16 @@ def _is_registry(source: str) -> bool:
     return source.endswith(".json") and Path(source).is_file()
 
 
+def _tasks_below(path: Path) -> Iterator[Path]:
+    for collection in collections(path):
+        yield from filter(is_task, sorted(collection.iterdir()))
+
+
 def _verdicts(path: Path) -> Iterator[bool]:
+    tasks = [path] if is_task(path) else _tasks_below(path)
     if (path / "dataset.toml").is_file():
         yield True
-    children = sorted(path.iterdir()) if path.is_dir() else []
-    for task in filter(is_task, (path, *children)):
+    for task in tasks:
         if not (task / "task.toml").is_file():
             yield True
             continue

@@ -65,13 +65,15 @@ def load_harbor_task(path: Path) -> HarborTask:
 def _schema_notes(config: HarborConfig, file: Path) -> Iterator[str]:
     version = config.schema_version
     found = re.fullmatch(r"(\d{1,6})(?:\.(\d{1,6}))?(?:\.\d{1,6})?", version)
-    if found is None or int(found.group(1)) != 1:
+    if found is None or int(found.group(1)) > 1:
         raise TaskError(
             f"schema {version[:40]!r} is not known",
             where=f"{file}:schema_version",
             hint="the schemas 1.0 to 1.4 are",
         )
-    if int(found.group(2) or 0) > _KNOWN_MINOR:
+    if int(found.group(1)) == 0:
+        yield f"schema {version!r} is older than 1.0: it is read as 1.0"
+    elif int(found.group(2) or 0) > _KNOWN_MINOR:
         yield f"schema {version!r} is newer than 1.4: what it adds is not read"
 
 

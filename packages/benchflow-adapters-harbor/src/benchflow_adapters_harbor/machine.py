@@ -1,8 +1,9 @@
 """What a task needs that this machine, as far as BenchFlow drives it, has not got."""
 
+import os
 from collections.abc import Iterator, Mapping
 
-from benchflow_contracts import TaskRefusal
+from benchflow_contracts import AdapterOptions, TaskRefusal
 
 from .config import HarborEnvironment, NetworkPolicy, Record
 from .config.network import NetworkMode
@@ -22,6 +23,19 @@ class Machine(Record):
     """Compose files may mount and read paths of this host."""
     forwarded: Mapping[str, str] = {}
     """Variables of the operator that a compose file may name. Never recorded."""
+    force_build: bool = False
+    """Build from a Dockerfile also where the task names an image."""
+
+    def allowing(self, options: AdapterOptions) -> "Machine":
+        """Return it with what an operator allows the tasks, and with the values of variables."""
+        found = {name: os.environ[name] for name in options.forward_env if name in os.environ}
+        return self.model_copy(
+            update={
+                "host_access": self.host_access or options.trust_host_access,
+                "force_build": self.force_build or options.force_build,
+                "forwarded": {**self.forwarded, **found},
+            }
+        )
 
 
 def refusals(task: HarborTask, machine: Machine = Machine()) -> Iterator[TaskRefusal]:  # noqa: B008
@@ -38,7 +52,7 @@ def refusals(task: HarborTask, machine: Machine = Machine()) -> Iterator[TaskRef
     if task.compose is not None and not machine.host_access:
         compose = task.context / "docker-compose.yaml"
         for key, reason in reaches_for_host(task.compose):
-            hint = "only a machine that is thrown away afterwards should run it"
+            hint = "only a trusted task: --trust-host-access lets it mount paths of this machine"
             yield TaskRefusal(where=f"{compose}:{key}", reason=reason, hint=hint)
 
 

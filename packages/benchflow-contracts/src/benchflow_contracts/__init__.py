@@ -33,7 +33,7 @@ from .config import (
     Turn,
     ValueBranch,
 )
-from .container import ContainerOptions, ServiceCondition
+from .container import ContainerOptions, HostMount, ServiceCondition
 from .env_diff import EnvDiff, FileDiff, RowChange, TableDiff, diff_states
 from .environment import (
     EnvHandle,
@@ -163,7 +163,7 @@ from .task import (
     TaskUser,
     TaskVerifier,
 )
-from .task_listing import ListedTask, TaskAdapter, TaskRefusal
+from .task_listing import AdapterOptions, ListedTask, TaskAdapter, TaskRefusal
 from .tree import (
     BranchRecord,
     Credit,
@@ -182,6 +182,7 @@ __all__ = [
     "IMAGE_NAME",
     "NO_REWARDS",
     "TAMPERED",
+    "AdapterOptions",
     "AddTestsDirError",
     "Agent",
     "AgentCapabilities",
@@ -244,6 +245,7 @@ __all__ = [
     "GroupBranch",
     "Healthcheck",
     "HostError",
+    "HostMount",
     "ImageRecipe",
     "Integrity",
     "Isolation",

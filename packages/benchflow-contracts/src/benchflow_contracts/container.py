@@ -10,6 +10,13 @@ ServiceCondition = Literal["started", "healthy", "completed"]
 """What a dependent waits for. `completed` is an end with exit code 0."""
 
 
+class HostMount(Model):
+    """A path of this machine that a container may read, and write unless it says otherwise."""
+
+    path: Path
+    read_only: bool = False
+
+
 class ContainerOptions(Model):
     """Of a service, or of the sandbox itself. Needs the capability `services`."""
 
@@ -33,6 +40,9 @@ class ContainerOptions(Model):
     """Names of the sandbox's own volumes, by absolute path inside. Empty at first."""
     files: Mapping[str, Path] = {}
     """Files and directories of the task on the host, shown read-only, by path inside."""
+    host_mounts: Mapping[str, HostMount] = {}
+    """Paths of this machine by path inside, only of tasks that the operator trusts with them. They
+    are in no snapshot, and every copy of the container has the same."""
     texts: Mapping[str, str] = {}
     """Contents of files that anybody inside may read and nobody write, by path inside."""
     ulimits: Mapping[str, tuple[int, int]] = {}

@@ -11,7 +11,7 @@ from .image import PullPolicy
 from .reward import Reward
 from .sandbox import ModelEndpoint, SandboxProvider
 from .task import Task
-from .task_listing import TaskAdapter
+from .task_listing import AdapterOptions, TaskAdapter
 
 
 class SandboxProviderFactory(Protocol):
@@ -78,6 +78,6 @@ class ExporterFactory(Protocol):
 class TaskAdapterFactory(Protocol):
     """Group `benchflow.adapters`."""
 
-    def __call__(self) -> TaskAdapter:
+    def __call__(self, *, options: AdapterOptions) -> TaskAdapter:
         """Return the adapter. Reads and fetches nothing."""
         ...

@@ -44,6 +44,17 @@ class ListedTask(Model):
         return self.model_copy(update={"refusals": (*self.refusals, refusal)})
 
 
+class AdapterOptions(Model):
+    """What an operator allows tasks of other formats."""
+
+    forward_env: tuple[str, ...] = ()
+    """Names of the operator's variables that files of a task may name."""
+    trust_host_access: bool = False
+    """A task's files may mount and read paths of this machine."""
+    force_build: bool = False
+    """Build an image from a task's Dockerfile also where the task names an image."""
+
+
 class TaskAdapter(Protocol):
     """Reads tasks and datasets of another format."""
 

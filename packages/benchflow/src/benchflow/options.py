@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchflow_contracts import (
+    AdapterOptions,
     Fidelity,
     Keep,
     Model,
@@ -67,8 +68,12 @@ class RunOptions(Model):
     offline: bool = False
     """Give tasks no network, also where they ask for one; agents reach their model all the same."""
     forward_env: tuple[str, ...] = ()
-    """A variable of yours that tasks may have where they ask for `${NAME}`; no other leaves
-    this process. May be given again. Its value is never recorded."""
+    """A variable of yours that tasks and their compose files may have where they ask for
+    `${NAME}`; no other leaves this process. May be given again. Its value is never recorded."""
+    force_build: bool = False
+    """Build a task's Dockerfile also where the task names an image."""
+    trust_host_access: bool = False
+    """Let compose files of tasks mount and read paths of this machine, which they may change."""
     expects_changes: tuple[str, ...] = ()
     """A path of the system, or a pattern, that honest agents change. May be given again."""
     user: Literal["scripted", "simulated", "auto", "human"] | None = None
@@ -113,6 +118,14 @@ class RunOptions(Model):
     def agent_name(self) -> str:
         """The name under which the agent is registered for this run."""
         return self.agent_import_path or self.agent
+
+    def adapter_options(self) -> AdapterOptions:
+        """Return what tasks of other formats are allowed."""
+        return AdapterOptions(
+            forward_env=self.forward_env,
+            trust_host_access=self.trust_host_access,
+            force_build=self.force_build,
+        )
 
     def endpoint(self) -> ModelEndpoint | None:
         """Return the model endpoint with its credential from the host's environment."""

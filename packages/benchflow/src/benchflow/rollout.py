@@ -100,7 +100,7 @@ async def run(
     """
     chosen = _options(options or RunOptions(), overrides)
     check_agent(chosen)
-    loaded = task if isinstance(task, Task) else runnable_task(task)
+    loaded = task if isinstance(task, Task) else runnable_task(task, chosen.adapter_options())
     async with open_provider(chosen) as provider:
         return await run_in(
             provider,

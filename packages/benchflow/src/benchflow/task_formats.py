@@ -1,11 +1,13 @@
 """Tasks of our own format and of others: who reads which."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 from benchflow_contracts import (
+    AdapterOptions,
     ListedTask,
     Task,
     TaskAdapter,
@@ -16,9 +18,11 @@ from benchflow_contracts import (
 )
 from benchflow_kernel import Registry, find_tasks, load_task
 
-from benchflow.task_lock import read_lock
+from benchflow.task_lock import TaskLock, read_lock
 
-_GROUP = "benchflow.adapters"
+_GROUP: Final = "benchflow.adapters"
+_NOTHING: Final = AdapterOptions()
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +33,22 @@ class FoundTasks:
     refused: Sequence[ListedTask] = ()
 
 
-def adapter_for(source: str) -> tuple[str, TaskAdapter] | None:
-    """Return the adapter that claims `source`, by name; `None` when it may be ours."""
+def adapter_for(source: str, options: AdapterOptions = _NOTHING) -> tuple[str, TaskAdapter] | None:
+    """Return the adapter that claims `source`, by name; `None` when it may be ours.
+
+    `options` is what the operator allows tasks of other formats.
+    """
     registry = Registry()
     for name in registry.names(_GROUP):
-        adapter = cast("TaskAdapterFactory", registry.resolve(_GROUP, name))()
+        adapter = cast("TaskAdapterFactory", registry.resolve(_GROUP, name))(options=options)
         if adapter.claims(source):
             return name, adapter
     return None
 
 
-def runnable_tasks(source: str, *, dataset: str | None = None) -> FoundTasks:
+def runnable_tasks(
+    source: str, *, dataset: str | None = None, options: AdapterOptions = _NOTHING
+) -> FoundTasks:
     """Return the tasks of a directory, git URL or registry.json, of whichever format.
 
     A task of another format that cannot be run is among the refused ones; of our own
@@ -56,7 +65,7 @@ def runnable_tasks(source: str, *, dataset: str | None = None) -> FoundTasks:
             return FoundTasks(find_tasks(Path(source)))
         except TaskError as error:
             own = error
-    found = adapter_for(source)
+    found = adapter_for(source, options)
     if found is None:
         raise own or UsageError("--dataset is for a registry.json", hint="leave it out")
     return _loaded(found[1], listed_tasks(found[1], source, dataset=dataset))
@@ -65,19 +74,26 @@ def runnable_tasks(source: str, *, dataset: str | None = None) -> FoundTasks:
 def listed_tasks(
     adapter: TaskAdapter, source: str, *, dataset: str | None = None
 ) -> Sequence[ListedTask]:
-    """Return what `adapter` lists, held to the lock of imported tasks where there is one.
+    """Return what `adapter` lists, held to the lock beside imported ones.
 
     Raises:
         TaskError: The source, or the lock beside its tasks, is malformed.
         UsageError: As `TaskAdapter.list_tasks`.
     """
     listed = adapter.list_tasks(source, dataset=dataset)
-    path = Path(source)
-    lock = read_lock(path) or read_lock(path.parent)
-    return listed if lock is None else lock.held(listed)
+    if not Path(source).is_dir():
+        return listed
+    folders = {task.path.parent for task in listed if task.path is not None}
+    locks = {folder: read_lock(folder) for folder in sorted(folders)}
+    return [_held(task, locks) for task in listed]
 
 
-def runnable_task(source: str | Path) -> Task:
+def _held(task: ListedTask, locks: Mapping[Path, TaskLock | None]) -> ListedTask:
+    lock = None if task.path is None else locks[task.path.parent]
+    return task if lock is None else lock.held(task)
+
+
+def runnable_task(source: str | Path, options: AdapterOptions = _NOTHING) -> Task:
     """Return the one task of a directory, git URL or registry.json, of whichever format.
 
     Raises:
@@ -87,7 +103,7 @@ def runnable_task(source: str | Path) -> Task:
     try:
         return load_task(Path(source))
     except TaskError:
-        found = adapter_for(str(source))
+        found = adapter_for(str(source), options)
         if found is None:
             raise
     listed = listed_tasks(found[1], str(source))
@@ -131,7 +147,20 @@ def loaded(adapter: TaskAdapter, listed: ListedTask) -> Task | ListedTask:
 def _load(adapter: TaskAdapter, listed: ListedTask) -> Task:
     if listed.path is None:
         raise TaskError(f"task {listed.name!r} has no directory here")
-    return adapter.load_task(listed.path)
+    task = adapter.load_task(listed.path)
+    if opened := "; ".join(_opened(task)):
+        _log.warning("task %r is trusted with this machine: %s", task.id, opened)
+    return task
+
+
+def _opened(task: Task) -> Iterator[str]:
+    """Yield what each container may do to paths of this machine."""
+    parts = task.parts
+    named = {"main": parts.container, **{each.name: each for each in parts.services}}
+    for name, options in named.items():
+        for target, mount in options.host_mounts.items():
+            may = "read" if mount.read_only else "read and write"
+            yield f"{name!r} may {may} {str(mount.path)!r}, as {target!r}"
 
 
 def _error(refusals: Sequence[TaskRefusal]) -> TaskError:

@@ -10,7 +10,7 @@ from tempfile import mkdtemp
 from benchflow_contracts import ListedTask, StoreError, TaskAdapter, TaskRefusal, UsageError
 
 from benchflow.task_formats import adapter_for
-from benchflow.task_lock import LockedTask, TaskLock, read_lock
+from benchflow.task_lock import NAME, LockedTask, TaskLock, read_lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,10 @@ def import_tasks(
     adapter = found[1]
     listed = adapter.list_tasks(source, dataset=dataset)
     earlier = read_lock(directory)
+    if earlier is None and (directory / NAME).exists():
+        raise UsageError(
+            f"{str(directory / NAME)!r} is another tool's lock", hint="import to another directory"
+        )
     locked = dict(earlier.tasks) if earlier else {}
     taken = _folders(listed, directory, overwrite=overwrite)
     brought: dict[str, LockedTask] = {}

@@ -1,8 +1,10 @@
 """`tasks.lock.json`: where imported tasks came from, and what they were."""
 
-from collections.abc import Iterable, Mapping
+import json
+import logging
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from benchflow_contracts import ListedTask, Model, TaskError, TaskRefusal
 from pydantic import ValidationError
@@ -10,6 +12,7 @@ from pydantic import ValidationError
 from benchflow.records import write_text
 
 NAME = "tasks.lock.json"
+_log = logging.getLogger(__name__)
 
 
 class LockedTask(Model):
@@ -34,11 +37,8 @@ class TaskLock(Model):
         """Write the lock of the tasks below `directory`."""
         write_text(directory / NAME, self.model_dump_json(indent=2) + "\n")
 
-    def held(self, listed: Iterable[ListedTask]) -> list[ListedTask]:
-        """Return `listed`, where a task is refused that is not the one that was imported."""
-        return [self._held(task) for task in listed]
-
-    def _held(self, task: ListedTask) -> ListedTask:
+    def held(self, task: ListedTask) -> ListedTask:
+        """Return `task`, refused when it is not the one that was imported."""
         locked = None if task.path is None else self.tasks.get(task.path.name)
         if locked is None or task.digest in {None, locked.digest}:
             return task
@@ -50,15 +50,34 @@ class TaskLock(Model):
         return task.model_copy(update={"refusals": (*task.refusals, wrong)})
 
 
+def _is_foreign(data: bytes) -> bool:
+    """Whether a file is whole JSON and not of our schema; what is cut short may be ours."""
+    try:
+        found: object = json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(found, dict):
+        return True
+    table = cast("dict[str, object]", found)
+    return table.get("schema_version") != "1.0" or "source" not in table
+
+
 def read_lock(directory: Path) -> TaskLock | None:
-    """Return the lock of the tasks below `directory`; `None` where there is none.
+    """Return the lock of the tasks below `directory`; `None` where there is none of ours.
+
+    Another tool's file of that name, or one of a schema that is not known, holds no task to
+    anything; the log says so.
 
     Raises:
         TaskError: It is damaged.
     """
     path = directory / NAME
     try:
-        return TaskLock.model_validate_json(path.read_bytes())
+        data = path.read_bytes()
+        if _is_foreign(data):
+            _log.warning("%s is not a lock of BenchFlow 1.0: tasks are not held to it", path)
+            return None
+        return TaskLock.model_validate_json(data)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValidationError) as error:

@@ -1,5 +1,6 @@
 """A directory of tasks, with the digests of its `dataset.toml` when it has one."""
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,9 @@ from benchflow_adapters_harbor.toml_text import read_toml, validate
 from .listing import held_to, list_task, refused
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+DEEPEST = 3
+"""Folders between the one that is named and a collection's."""
+_MOST_FOLDERS = 20_000
 _CONFIGS = ("task.toml", "task.yaml")
 
 
@@ -59,10 +63,11 @@ def is_task(path: Path) -> bool:
 def read_directory(path: Path, machine: Machine, *, own: bool = True) -> list[ListedTask]:
     """Return the task that `path` is, or all below it, by folder name.
 
-    Folders without `task.toml` and `task.yaml` are passed over. A `dataset.toml` beside
-    them is held to: a task of other content than its digest is refused, and so is one
-    that it names and that is not there. Links to folders count where the directory is
-    the operator's `own`, and not where it came from somewhere else.
+    Folders without `task.toml` and `task.yaml` are passed over. Where `path` has no tasks of its
+    own, those of the collections in it are returned, at most `DEEPEST` folders down. A
+    `dataset.toml` beside tasks is held to: a task of other content than its digest is refused,
+    and so is one that it names and that is not there. Links to folders count where the
+    directory is the operator's `own`, and not where it came from somewhere else.
 
     Raises:
         TaskError: There is no task, or `dataset.toml` is malformed.
@@ -71,14 +76,51 @@ def read_directory(path: Path, machine: Machine, *, own: bool = True) -> list[Li
         return [list_task(path.resolve().name, path, machine)]
     if not path.is_dir():
         raise TaskError(f"{str(path)!r} is not a directory", hint="name a directory of tasks")
+    listed = [
+        task
+        for collection in collections(path, own=own)
+        for task in _collection(collection, machine, own=own)
+    ]
+    if not listed:
+        raise TaskError(f"no task in {str(path)!r}", hint="a task has a task.toml or task.yaml")
+    return listed
+
+
+def collections(path: Path, *, own: bool = True) -> Iterator[Path]:
+    """Yield each folder with tasks or a `dataset.toml`, from `path` down, by name.
+
+    What lies below such a folder is passed over, as are hidden folders, and links unless they
+    are the operator's `own`.
+    """
+    pending, seen = [(path, 0)], set[Path]()
+    while pending:
+        folder, depth = pending.pop()
+        if (where := folder.resolve()) in seen:
+            continue
+        seen.add(where)
+        children = sorted(folder.iterdir()) if _is_readable(folder) else []
+        if (folder / "dataset.toml").is_file() or any(map(is_task, children)):
+            yield folder
+        elif depth < DEEPEST and len(seen) < _MOST_FOLDERS:
+            inner = [c for c in children if _is_searched(c, own=own)]
+            pending += [(child, depth + 1) for child in reversed(inner)]
+
+
+def _is_searched(path: Path, *, own: bool) -> bool:
+    return path.is_dir() and not path.name.startswith(".") and (own or not path.is_symlink())
+
+
+def _is_readable(path: Path) -> bool:
+    return path.is_dir() and os.access(path, os.R_OK | os.X_OK)
+
+
+def _collection(path: Path, machine: Machine, *, own: bool) -> list[ListedTask]:
     digests = _digests(path.resolve())
     listed = list(_below(path, machine, digests, own=own))
     for name in sorted(digests.keys() - {task.name for task in listed}):
         where = str(path / "dataset.toml")
         error = TaskError(f"no folder here holds {name!r}", where=where, hint="add its folder")
         listed.append(refused(name, error))
-    if not listed:
-        raise TaskError(f"no task in {str(path)!r}", hint="a task has a task.toml or task.yaml")
     return listed
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from benchflow_contracts import ListedTask, TaskError, TaskRefusal
 
 from benchflow_adapters_harbor.config.artifact import MAIN
+from benchflow_adapters_harbor.host_reach import reaches_for_host
 from benchflow_adapters_harbor.load import load_harbor_task
 from benchflow_adapters_harbor.machine import Machine
 from benchflow_adapters_harbor.obstacles import obstacles
@@ -26,7 +27,7 @@ def list_task(name: str, path: Path, machine: Machine) -> ListedTask:
         format=task.format,
         digest=task.digest,
         facts=_facts(task),
-        notes=(*task.notes, *_unset(task, machine)),
+        notes=(*task.notes, *_unset(task, machine), *_trusted(task, machine)),
         refusals=tuple(obstacles(task, machine)),
     )
 
@@ -62,6 +63,15 @@ def _unset(task: HarborTask, machine: Machine) -> list[str]:
         f"docker-compose.yaml: variable {name[:80]!r} is not set, so it is empty:"
         f" --forward-env {name[:80]} gives yours"
         for name in unset_variables(task, machine.forwarded)
+    ]
+
+
+def _trusted(task: HarborTask, machine: Machine) -> list[str]:
+    if task.compose is None or not machine.host_access:
+        return []
+    return [
+        f"docker-compose.yaml:{key}: {reason}, as --trust-host-access allows"
+        for key, reason in reaches_for_host(task.compose)
     ]
 
 

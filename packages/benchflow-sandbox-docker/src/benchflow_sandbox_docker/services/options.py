@@ -37,4 +37,8 @@ def _mounts(options: ContainerOptions, volumes: Mapping[str, str]) -> list[dict[
         {"Type": "bind", "Source": str(source), "Target": target, "ReadOnly": True}
         for target, source in options.files.items()
     ]
-    return kept + shown
+    trusted = [
+        {"Type": "bind", "Source": str(m.path), "Target": target, "ReadOnly": m.read_only}
+        for target, m in options.host_mounts.items()
+    ]
+    return kept + shown + trusted

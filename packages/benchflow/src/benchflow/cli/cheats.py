@@ -16,7 +16,7 @@ async def check_cheats(
     path: str, options: RunOptions, *, dataset: str | None = None, json: bool
 ) -> int:
     """Try each task of `path`; return 1 when a cheat gets the full reward unseen, or is untried."""
-    found = runnable_tasks(path, dataset=dataset)
+    found = runnable_tasks(path, dataset=dataset, options=options.adapter_options())
     outcomes: list[tuple[str, CheatOutcome]] = []
     async with open_provider(options) as provider:
         for task in found.tasks:

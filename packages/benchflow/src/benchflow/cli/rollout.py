@@ -133,7 +133,7 @@ def export(
     loaded = fold(events)
     config = _config(directory)
     options = RunOptions.model_validate(config["options"])
-    task = runnable_task(config["task_path"])
+    task = runnable_task(config["task_path"], options.adapter_options())
     calls: Literal["verifiers", "openai"] = "openai" if format == "sft" else "verifiers"
     records = (
         leaf_record(loaded, leaf, task, options, events, tool_calls=calls) for leaf in loaded.leaves
@@ -160,7 +160,7 @@ def _export_traces(directory: Path, output: Path, form: str, *, json: bool) -> N
     options = RunOptions.model_validate(config["options"])
     source = TraceSource(
         tree=_load(directory),
-        task=runnable_task(config["task_path"]),
+        task=runnable_task(config["task_path"], options.adapter_options()),
         agent=options.agent_name,
         model=options.model,
         calls=read_model_calls(directory),

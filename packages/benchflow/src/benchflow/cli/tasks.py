@@ -53,7 +53,7 @@ async def check(
     """
     if cheat:
         return await check_cheats(path, options, dataset=dataset, json=json)
-    if (found := adapter_for(path)) is not None:
+    if (found := adapter_for(path, options.adapter_options())) is not None:
         run = "sandbox" in options.model_fields_set and not no_run
         listed = listed_tasks(found[1], path, dataset=dataset)
         return await check_foreign(found[1], listed, options, run=run, json=json)

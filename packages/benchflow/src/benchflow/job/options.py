@@ -39,7 +39,9 @@ class JobOptions(Model):
             TaskError: The source is malformed, or a task of our own format.
             UsageError: Nothing was found to run or to refuse.
         """
-        found = runnable_tasks(str(self.tasks_dir), dataset=self.dataset)
+        found = runnable_tasks(
+            str(self.tasks_dir), dataset=self.dataset, options=self.run.adapter_options()
+        )
         tasks = [task for task in found.tasks if self._wanted(task.id)]
         refused = tuple(task for task in found.refused if self._wanted(task.name))
         if self.max_tasks is not None and tasks:

@@ -52,7 +52,7 @@ class PastRollout:
                 f"{str(directory)!r} was not run by this user here, or was changed since",
                 hint=f"what {str(path)!r} says would be run: read it, then give --trust",
             )
-        task = runnable_task(where)
+        task = runnable_task(where, options.adapter_options())
         if task.digest != digest:
             raise UsageError(
                 f"task {task.id!r} is not the one that was run: it was changed since",

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from benchflow_contracts import ContainerOptions, ServiceCondition, TaskError
+from benchflow_contracts import ContainerOptions, HostMount, ServiceCondition, TaskError
 
 from benchflow_adapters_harbor.config.artifact import MAIN
 from benchflow_adapters_harbor.task import HarborTask
 
 from .copies import Copies
-from .project import GrantKind, Project, inside
+from .project import GrantKind, Project, inside, is_inside
 from .service import ComposeService, Grant, Volume
 from .variables import LOGS, OLD_LOGS
 
@@ -42,7 +42,8 @@ def options_of(
         networks={net: each.aliases for net, each in service.networks.items()},
         needs=dict(_needs(service, project, place)),
         volumes=_volumes(name, service),
-        files={**_shown(name, service, task, place), **files},
+        files={**_shown(name, service, project, task), **files},
+        host_mounts=_of_the_host(service, project, task, place),
         texts=texts,
         ulimits={kind: (each.soft, each.hard) for kind, each in service.ulimits.items()},
         shm_mb=service.shm_size,
@@ -85,24 +86,42 @@ def _volumes(name: str, service: ComposeService) -> dict[str, str]:
     }
 
 
-def _shown(name: str, service: ComposeService, task: HarborTask, place: str) -> dict[str, Path]:
+def _shown(
+    name: str, service: ComposeService, project: Project, task: HarborTask
+) -> dict[str, Path]:
+    place = f"{task.context / 'docker-compose.yaml'}:services.{name}"
     return {
         volume.target: path
-        for volume, path in _binds(service, task, place)
-        if name != MAIN or volume.read_only
+        for volume, path in _binds(service, project, task, place)
+        if is_inside(task, path) and (name != MAIN or volume.read_only)
     }
 
 
-def copies_of(main: ComposeService, task: HarborTask) -> Copies:
+def copies_of(main: ComposeService, project: Project, task: HarborTask) -> Copies:
     """Return the paths of the task that the main container may write."""
     place = f"{task.context / 'docker-compose.yaml'}:services.{MAIN}"
-    return [(path, v.target) for v, path in _binds(main, task, place) if not v.read_only]
+    binds = _binds(main, project, task, place)
+    return [(path, v.target) for v, path in binds if is_inside(task, path) and not v.read_only]
 
 
-def _binds(service: ComposeService, task: HarborTask, place: str) -> Iterator[tuple[Volume, Path]]:
+def _of_the_host(
+    service: ComposeService, project: Project, task: HarborTask, place: str
+) -> dict[str, HostMount]:
+    return {
+        volume.target: HostMount(path=path, read_only=volume.read_only)
+        for volume, path in _binds(service, project, task, place)
+        if not is_inside(task, path)
+    }
+
+
+def _binds(
+    service: ComposeService, project: Project, task: HarborTask, place: str
+) -> Iterator[tuple[Volume, Path]]:
+    where = f"{place}.volumes"
     for volume in service.volumes:
         if volume.type == "bind" and not _is_of_logs(volume):
-            yield volume, inside(task, task.context / volume.source, f"{place}.volumes")
+            path = task.context / Path(volume.source).expanduser()
+            yield volume, inside(task, path, where, trusted=project.trusted)
 
 
 def _grants(
@@ -124,11 +143,13 @@ def _grants(
         if isinstance(content, str) and "file" not in entry:
             texts[target] = content
         else:
-            files[target] = _file(entry, grant, task, where)
+            files[target] = _file(entry, grant, task, where, trusted=project.trusted)
     return files, texts
 
 
-def _file(entry: Mapping[str, Any], grant: Grant, task: HarborTask, where: str) -> Path:
+def _file(
+    entry: Mapping[str, Any], grant: Grant, task: HarborTask, where: str, *, trusted: bool
+) -> Path:
     file = entry.get("file")
     if not isinstance(file, str):
         raise TaskError(
@@ -136,4 +157,4 @@ def _file(entry: Mapping[str, Any], grant: Grant, task: HarborTask, where: str) 
             where=where,
             hint="declare it with `file:`, a path below environment/, or a config with `content:`",
         )
-    return inside(task, task.context / file, where)
+    return inside(task, task.context / file, where, trusted=trusted)

@@ -38,6 +38,8 @@ class Project:
     """Those that are started: none that is in a profile."""
     inner: frozenset[str]
     """The networks that nothing leads out of."""
+    trusted: bool
+    """Its paths may lead out of the task."""
     grants: Mapping[GrantKind, Mapping[str, Mapping[str, Any]]]
     """Secrets and configs, by name, as the file declares them."""
 
@@ -49,7 +51,8 @@ def read_project(task: HarborTask, compose: Compose, machine: Machine) -> Projec
         TaskError: Something in it is not known, leaves the task or names what is not there,
             with `file:key`.
     """
-    reader = _Reader(task, compose_variables(task, machine.forwarded))
+    variables = compose_variables(task, machine.forwarded)
+    reader = _Reader(task, variables, trusted=machine.host_access)
     file = task.context / "docker-compose.yaml"
     services = {name: reader.service(name, compose, file, 0) for name in compose.services}
     started = {
@@ -63,6 +66,7 @@ def read_project(task: HarborTask, compose: Compose, machine: Machine) -> Projec
     document = cast("Mapping[str, Any]", reader.filled(_top(compose), str(file)))
     return Project(
         services=started,
+        trusted=machine.host_access,
         inner=frozenset(
             name for name, each in _entries(document, "networks").items() if each.get("internal")
         ),
@@ -89,8 +93,9 @@ def _entries(document: Mapping[str, Any], key: str) -> dict[str, Mapping[str, An
 class _Reader:
     """Reads the services of one task."""
 
-    def __init__(self, task: HarborTask, variables: Mapping[str, str]) -> None:
+    def __init__(self, task: HarborTask, variables: Mapping[str, str], *, trusted: bool) -> None:
         self._task = task
+        self._trusted = trusted
         self._variables = variables
 
     def service(self, name: str, compose: Compose, file: Path, depth: int) -> ComposeService:
@@ -114,8 +119,10 @@ class _Reader:
         extends = validate(_Extends, table, file)
         if extends.file is None:
             return self.service(extends.service, compose, file, depth + 1)
-        other = inside(self._task, file.parent / extends.file, f"{file}:extends.file")
-        read = read_compose(self._task.path, other)
+        path = file.parent / extends.file
+        other = inside(self._task, path, f"{file}:extends.file", trusted=self._trusted)
+        root = self._task.path if other.is_relative_to(self._task.path) else other.parent
+        read = read_compose(root, other)
         return self.service(extends.service, read, other, depth + 1)
 
     def filled(self, value: object, place: str) -> object:
@@ -137,7 +144,9 @@ class _Reader:
             path = self._task.context / each.path
             if not each.required and not path.exists():
                 continue
-            text = read_text(self._task.path, inside(self._task, path, place), cap=MAX_BYTES)
+            found_at = inside(self._task, path, place, trusted=self._trusted)
+            # Links were followed, and where they may lead was checked.
+            text = read_text(found_at.parent, found_at, cap=MAX_BYTES)
             try:
                 found |= read_variables(text, {**self._variables, **found})
             except ValueError as error:
@@ -150,15 +159,26 @@ class _Reader:
         return service.model_copy(update={"environment": found, "env_file": ()})
 
 
-def inside(task: HarborTask, path: Path, where: str) -> Path:
-    """Return where `path` leads; raise `TaskError` when that is nothing in `environment/`."""
+def inside(task: HarborTask, path: Path, where: str, *, trusted: bool = False) -> Path:
+    """Return where `path` leads, which is anywhere on this machine for a trusted file.
+
+    Raises:
+        TaskError: There is nothing, or it is outside of `environment/`.
+    """
     found = path.resolve()
-    if not found.is_relative_to(task.context.resolve()) or not found.exists():
+    if trusted and not found.exists():
+        raise TaskError(f"{str(found)!r} is not there", where=where, hint="make it first")
+    if not trusted and not (is_inside(task, found) and found.exists()):
         shown = str(path).removeprefix(f"{task.context}/")[:80]
         raise TaskError(
             f"{shown!r} is nothing below environment/", where=where, hint="add it there"
         )
     return found
+
+
+def is_inside(task: HarborTask, path: Path) -> bool:
+    """Return whether `path`, links followed, is the task's own."""
+    return path.is_relative_to(task.context.resolve())
 
 
 def _moved(service: ComposeService, prefix: Path) -> ComposeService:

@@ -76,7 +76,8 @@ def composed_stack(task: HarborTask, compose: Compose, machine: Machine) -> Comp
     project = read_project(task, compose, machine)
     main = project.services.get(MAIN, ComposeService())
     _check_main(main, file)
-    build = None if main.build is None else _recipe(main, task, f"{file}:services.{MAIN}.build")
+    where = f"{file}:services.{MAIN}.build"
+    build = None if main.build is None else _recipe(main, project, task, where)
     beside = {name: each for name, each in project.services.items() if name != MAIN}
     return ComposedStack(
         services=tuple(_spec(name, each, project, task) for name, each in beside.items()),
@@ -85,7 +86,7 @@ def composed_stack(task: HarborTask, compose: Compose, machine: Machine) -> Comp
         container=_of_main(main, project, task),
         recipe=build,
         healthcheck=None if main.healthcheck is None else _healthcheck(main.healthcheck),
-        copies=copies_of(main, task),
+        copies=copies_of(main, project, task),
         directories=_temporary(main),
     )
 
@@ -98,7 +99,8 @@ def _of_main(main: ComposeService, project: Project, task: HarborTask) -> Contai
 
 def _spec(name: str, service: ComposeService, project: Project, task: HarborTask) -> ServiceSpec:
     place = f"{task.context / 'docker-compose.yaml'}:services.{name}"
-    recipe = None if service.build is None else _recipe(service, task, f"{place}.build")
+    where = f"{place}.build"
+    recipe = None if service.build is None else _recipe(service, project, task, where)
     if recipe is None and not service.image:
         raise TaskError("has no image and nothing to build", where=place, hint="add one")
     return ServiceSpec(
@@ -147,13 +149,13 @@ def _restarts(service: ComposeService, place: str) -> int | Literal["always"]:
     return min(_RESTARTS, int(count)) if count.isdigit() else _RESTARTS
 
 
-def _recipe(service: ComposeService, task: HarborTask, where: str) -> ImageRecipe:
+def _recipe(service: ComposeService, project: Project, task: HarborTask, where: str) -> ImageRecipe:
     assert service.build is not None
     build = service.build
     if build.dockerfile_inline and "dockerfile" in build.model_fields_set:
         raise TaskError("dockerfile and dockerfile_inline", where=where, hint="keep one of both")
     return ImageRecipe(
-        context=inside(task, task.context / build.context, where),
+        context=inside(task, task.context / build.context, where, trusted=project.trusted),
         dockerfile="dockerfile_inline" if build.dockerfile_inline else build.dockerfile,
         inline=build.dockerfile_inline,
         args=tuple(sorted((k, v) for k, v in build.args.items() if v is not None)),
