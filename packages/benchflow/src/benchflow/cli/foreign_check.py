@@ -1,62 +1,106 @@
 """`bench tasks check`, on tasks of other formats."""
 
+import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
-from benchflow_contracts import ListedTask, Task, TaskAdapter
+from benchflow_contracts import ListedTask, SandboxProvider, Task, TaskAdapter
 
 from benchflow.options import RunOptions
 from benchflow.planes import open_provider
 from benchflow.task_formats import loaded
 
+from .check_state import CheckState, Row
 from .foreign_tasks import as_json, explain, verdict
 from .output import note, print_json, print_table
-from .task_check import Row, run_expecting, warn, warnings
+from .reasons import by_reason
+from .task_check import run_expecting, warn_of, warnings
+
+_MANY: Final = 50
+"""More tasks than that are shown by reason, not one by one."""
+_QUIET_SEC: Final = 5.0
+"""From one line of progress to the next."""
 
 
-@dataclass(slots=True)
-class _Checked:
-    listed: ListedTask
-    task: Task | None
-    """`None` for one that cannot be run here."""
-    runs: Sequence[Row] = field(default_factory=list[Row])
+@dataclass(frozen=True, slots=True)
+class ForeignCheck:
+    """How tasks are checked, and how what was found is printed."""
 
-    @property
-    def ok(self) -> bool:
-        return self.listed.ok and all(run["ok"] for run in self.runs)
+    options: RunOptions
+    run: bool
+    json: bool
+    by_reason: bool = False
+    state: Path | None = None
 
 
 async def check_foreign(
-    adapter: TaskAdapter,
-    tasks: Sequence[ListedTask],
-    options: RunOptions,
-    *,
-    run: bool,
-    json: bool,
+    adapter: TaskAdapter, tasks: Sequence[ListedTask], check: ForeignCheck
 ) -> int:
-    """Read every task that is listed, run those that can be run when `run` says so; print all.
+    """Read every task that is listed, run those that can be run when `check` says so; print all.
 
     Returns the exit code: 1 when a task is refused, or an agent got another reward than it
     should.
     """
-    checked = [_read(adapter, listed) for listed in tasks]
     async with AsyncExitStack() as stack:
-        provider = await stack.enter_async_context(open_provider(options)) if run else None
-        for each in checked:
-            if provider is not None and each.task is not None:
-                without = () if _is_solved(each.task) else ("oracle",)
-                each.runs = await run_expecting(provider, each.task, options, without=without)
-    if json:
-        print_json([_as_json(each) for each in checked])
+        kept = None
+        if check.state is not None:
+            kept = stack.enter_context(CheckState(check.state, check.options, run=check.run))
+        provider = None
+        if check.run:
+            provider = await stack.enter_async_context(open_provider(check.options))
+        rows = await _rows(adapter, tasks, check.options, provider, kept)
+    if check.json:
+        print_json(by_reason(rows) if check.by_reason else rows)
     else:
-        _show(checked, run=run)
-    return 0 if all(each.ok for each in checked) else 1
+        _show(rows, check)
+    return 0 if all(row["ok"] for row in rows) else 1
 
 
-def _read(adapter: TaskAdapter, listed: ListedTask) -> _Checked:
+async def _rows(
+    adapter: TaskAdapter,
+    tasks: Sequence[ListedTask],
+    options: RunOptions,
+    provider: SandboxProvider | None,
+    kept: CheckState | None,
+) -> list[Row]:
+    rows: list[Row] = []
+    resumed, told = 0, time.monotonic()
+    for listed in tasks:
+        row = None if kept is None else kept.row(listed)
+        resumed += row is not None
+        if row is None:
+            row = await _check(adapter, listed, options, provider)
+            if kept is not None:
+                kept.add(listed, row)
+        rows.append(row)
+        if time.monotonic() - told > _QUIET_SEC:
+            told = time.monotonic()
+            note(f"checked {len(rows)} of {len(tasks)}: {_wrong(rows)} not ok")
+    if resumed:
+        note(f"--state: {resumed} of {len(tasks)} tasks are unchanged since they were checked")
+    return rows
+
+
+async def _check(
+    adapter: TaskAdapter,
+    listed: ListedTask,
+    options: RunOptions,
+    provider: SandboxProvider | None,
+) -> Row:
     found = loaded(adapter, listed)
-    return _Checked(listed, found) if isinstance(found, Task) else _Checked(found, None)
+    task = found if isinstance(found, Task) else None
+    read = listed if isinstance(found, Task) else found
+    runs: list[dict[str, object]] = []
+    if provider is not None and task is not None:
+        without = () if _is_solved(task) else ("oracle",)
+        ran = await run_expecting(provider, task, options, without=without)
+        runs = [{k: v for k, v in each.items() if k not in {"task", "warnings"}} for each in ran]
+    ok = read.ok and all(run["ok"] for run in runs)
+    lines = [] if task is None else warnings(task)
+    return {**as_json(read), "ok": ok, "warnings": lines, "runs": runs}
 
 
 def _is_solved(task: Task) -> bool:
@@ -64,25 +108,42 @@ def _is_solved(task: Task) -> bool:
     return any(each.solution is not None for each in parts)
 
 
-def _show(checked: Sequence[_Checked], *, run: bool) -> None:
-    columns = ("task", "nop", "oracle", "verdict") if run else ("task", "verdict")
-    print_table(columns, [_row(each, run=run) for each in checked], empty="no tasks")
-    for each in checked:
-        explain(each.listed)
-        if each.task is not None:
-            warn(each.task)
-    if checked and not run:
+def _wrong(rows: Sequence[Row]) -> int:
+    return sum(not row["ok"] for row in rows)
+
+
+def _show(rows: Sequence[Row], check: ForeignCheck) -> None:
+    if check.by_reason or len(rows) > _MANY:
+        _show_reasons(rows)
+    else:
+        _show_each(rows, run=check.run)
+    if rows and not check.run:
         note("not run: --sandbox says where to run the tasks of others")
 
 
-def _row(each: _Checked, *, run: bool) -> tuple[object, ...]:
-    shown = {run["agent"]: run["shown"] for run in each.runs}
+def _show_reasons(rows: Sequence[Row]) -> None:
+    found = by_reason(rows)
+    table = [(each["count"], each["reason"], each["example"]) for each in found]
+    print_table(("tasks", "reason", "example"), table, empty="no task is refused")
+    wrong = _wrong(rows)
+    note(f"{len(rows) - wrong} of {len(rows)} tasks are ok; --json tells of each")
+
+
+def _show_each(rows: Sequence[Row], *, run: bool) -> None:
+    columns = ("task", "nop", "oracle", "verdict") if run else ("task", "verdict")
+    print_table(columns, [_line(row, run=run) for row in rows], empty="no tasks")
+    for row in rows:
+        explain(_listed(row))
+        warn_of(row["id"], row["warnings"])
+
+
+def _line(row: Row, *, run: bool) -> tuple[object, ...]:
+    shown = {each["agent"]: each["shown"] for each in row["runs"]}
     rewards = (shown.get("nop", "-"), shown.get("oracle", "-")) if run else ()
-    wrong = [f"{run['agent']}: {run['why']}" for run in each.runs if not run["ok"]]
-    return each.listed.name, *rewards, "; ".join(wrong) or verdict(each.listed)
+    wrong = [f"{each['agent']}: {each['why']}" for each in row["runs"] if not each["ok"]]
+    return row["id"], *rewards, "; ".join(wrong) or verdict(_listed(row))
 
 
-def _as_json(each: _Checked) -> dict[str, object]:
-    found = [] if each.task is None else warnings(each.task)
-    runs = [{k: v for k, v in run.items() if k not in {"task", "warnings"}} for run in each.runs]
-    return {**as_json(each.listed), "ok": each.ok, "warnings": found, "runs": runs}
+def _listed(row: Row) -> ListedTask:
+    known = {name: row[name] for name in ListedTask.model_fields if name in row}
+    return ListedTask.model_validate({**known, "name": row["id"]})

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final
 
 from benchflow_contracts import SandboxProvider, Task
 
 from benchflow.options import RunOptions
-from benchflow.own_process import own_process_tests
+from benchflow.own_process import InProcess, own_process_tests
 from benchflow.rollout import run_in
 
 from . import format as fmt
@@ -32,8 +32,14 @@ def warnings(task: Task) -> list[dict[str, object]]:
 
 def warn(task: Task) -> None:
     """Print these lines, each with its remedy."""
-    for line in own_process_tests(task):
-        note(f"warning: {task.id}: tests/{line.file}:{line.line}: {line.why}: {line.text}")
+    warn_of(task.id, warnings(task))
+
+
+def warn_of(name: str, lines: Sequence[Mapping[str, Any]]) -> None:
+    """Print the lines that `warnings` returned of the task `name`."""
+    for each in lines:
+        line = InProcess.model_validate(each)
+        note(f"warning: {name}: tests/{line.file}:{line.line}: {line.why}: {line.text}")
         note(f"hint: {line.remedy}")
 
 

@@ -13,7 +13,7 @@ from benchflow.task_import import import_tasks
 
 from .cheats import check_cheats
 from .flags import Json, Run
-from .foreign_check import check_foreign
+from .foreign_check import ForeignCheck, check_foreign
 from .foreign_tasks import show_imported, show_listed
 from .output import note, print_json, print_table
 from .task_check import Row, read_only, run_expecting, warn
@@ -26,6 +26,8 @@ async def check(
     options: Run = RunOptions(),
     no_run: bool = False,
     cheat: bool = False,
+    by_reason: bool = False,
+    state: Path | None = None,
     json: Json = False,
 ) -> int:
     """Check tasks: well-formed, doing nothing earns 0, the solution earns 1.
@@ -35,13 +37,14 @@ async def check(
     unseen ends with exit code 1.
 
     Tasks of Harbor and Terminal-Bench, which others wrote, are run only when --sandbox says
-    where. One without a solution is not played by the oracle.
+    where. One without a solution is not played by the oracle. More than 50 are shown by reason.
 
     Examples:
         bench tasks check benchmarks/clawsbench/tasks
         bench tasks check my-task --no-run
         bench tasks check my-task --cheat --isolation twin
         bench tasks check HARBOR-TASKS --sandbox docker
+        bench tasks check MANY-TASKS --state checked.jsonl --by-reason --json
         bench tasks check registry.json --dataset some-set@1.0
 
     Args:
@@ -50,13 +53,21 @@ async def check(
         options: Where to run; the agent is chosen by the check.
         no_run: Only read the files.
         cheat: Try to get the reward without the work.
+        by_reason: Count the reasons why tasks of others are not ok, with an example of each.
+        state: A file that keeps what was found of tasks of others. The next check with the same
+            options takes a task that did not change from it.
     """
+    if cheat and (by_reason or state is not None):
+        raise UsageError("--by-reason and --state are not for --cheat", hint="leave them out")
     if cheat:
         return await check_cheats(path, options, dataset=dataset, json=json)
     if (found := adapter_for(path, options.adapter_options())) is not None:
         run = "sandbox" in options.model_fields_set and not no_run
         listed = listed_tasks(found[1], path, dataset=dataset)
-        return await check_foreign(found[1], listed, options, run=run, json=json)
+        how = ForeignCheck(options, run=run, json=json, by_reason=by_reason, state=state)
+        return await check_foreign(found[1], listed, how)
+    if by_reason or state is not None:
+        raise UsageError("--by-reason and --state are for tasks of others", hint="leave them out")
     if dataset is not None:
         raise UsageError("--dataset is for a registry.json", hint="leave it out")
     tasks = find_tasks(Path(path))

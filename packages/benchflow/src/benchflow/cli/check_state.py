@@ -1,0 +1,110 @@
+"""The file in which `bench tasks check` keeps what it found, so that a later run can resume."""
+
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TextIO, cast
+
+from benchflow_contracts import ListedTask, StoreError, UsageError
+
+from benchflow.options import RunOptions
+
+from .output import note
+
+Row = Mapping[str, Any]
+"""What is known of one task, as `--json` prints it."""
+
+_FORMAT: Final = "bench tasks check 1"
+
+
+class CheckState:
+    """Rows by task, one JSON line each. Use it as a context manager.
+
+    A row is returned only for a task of the same path and content, checked with the same options
+    by the same release. A last line that was cut short is left out.
+
+    Raises:
+        UsageError: The file is not a state file.
+        StoreError: It cannot be read or written.
+    """
+
+    def __init__(self, path: Path, options: RunOptions, *, run: bool) -> None:
+        self._path = path
+        self._head = {"format": _FORMAT, "check": _fingerprint(options, run=run)}
+        self._rows: dict[str, tuple[str, Row]] = {}
+        self._file: TextIO | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            kept = self._read()
+            self._file = self._path.open("a" if kept else "w", encoding="utf-8")
+            # A line of its own, whatever the last run left.
+            self._write("" if kept else json.dumps(self._head))
+        except OSError as error:
+            raise StoreError(f"cannot use {str(self._path)!r}: {error}") from error
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def row(self, task: ListedTask) -> Row | None:
+        """Return what an earlier run found of `task`; `None` where it has to be checked."""
+        digest, row = self._rows.get(str(task.path), ("", None))
+        return row if row is not None and digest == task.digest else None
+
+    def add(self, task: ListedTask, row: Row) -> None:
+        """Keep a row, unless the task may be judged otherwise next time.
+
+        That is one that could not be read, and one with a run that has no reward.
+        """
+        judged = all(run["reward"] is not None for run in row["runs"])
+        if task.digest is not None and judged:
+            line = {"path": str(task.path), "digest": task.digest, "row": row}
+            self._write(json.dumps(line, ensure_ascii=False))
+
+    def _write(self, line: str) -> None:
+        assert self._file is not None, "the state is open"
+        self._file.write(f"{line}\n")
+        self._file.flush()
+
+    def _read(self) -> bool:
+        """Take the rows of the file; return whether it can be continued."""
+        if not self._path.exists():
+            return False
+        with self._path.open(encoding="utf-8", errors="replace") as file:
+            first = file.readline()
+            head = _object(first)
+            if first and head.get("format") != _FORMAT:
+                hint = "name a new file"
+                raise UsageError(f"{str(self._path)!r} is not a state of a check", hint=hint)
+            if head != self._head:
+                if first:
+                    note("--state: it was checked with other options: every task is checked again")
+                return False
+            for line in file:
+                entry = _object(line)
+                if {"path", "digest", "row"} <= entry.keys():
+                    self._rows[str(entry["path"])] = (str(entry["digest"]), entry["row"])
+        return True
+
+
+def _object(line: str) -> dict[str, Any]:
+    try:
+        found: object = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def _fingerprint(options: RunOptions, *, run: bool) -> str:
+    chosen = {"run": run, "release": version("benchflow"), "options": options.model_dump_json()}
+    return sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
