@@ -96,6 +96,7 @@ from .events import (
     SandboxMade,
     StateCaptured,
     StepFinished,
+    WorldClosed,
     event_adapter,
 )
 from .exporter import Exported, Exporter, FinishedRollout
@@ -362,6 +363,7 @@ __all__ = [
     "VerifierOutputParseError",
     "VerifierTimeoutError",
     "VerifyResult",
+    "WorldClosed",
     "blame",
     "caused_inside",
     "diff_states",

@@ -52,6 +52,13 @@ class PhaseEntered(_Event):
     phase: Phase
 
 
+class WorldClosed(_Event):
+    """A world was torn down. What its rollout does afterwards is none of its phases."""
+
+    kind: Literal["world_closed"] = "world_closed"
+    node: str
+
+
 class SandboxMade(_Event):
     """A world's sandbox was made from its spec, and not from a checkpoint."""
 
@@ -79,6 +86,9 @@ class Checkpointed(_Event):
     ref: str
     layers: Mapping[str, str]
     """The digest of each layer: sandbox, environment, session."""
+    took_sec: Mapping[str, float] = {}
+    """Seconds of `quiesce` (until model calls had ended), of the whole `checkpoint` after that, and
+    in it what the provider measured: `frozen`, `dump`."""
 
 
 class Branched(_Event):
@@ -147,6 +157,7 @@ class RolloutFinished(_Event):
 Event = Annotated[
     RolloutStarted
     | PhaseEntered
+    | WorldClosed
     | SandboxMade
     | StepFinished
     | Checkpointed

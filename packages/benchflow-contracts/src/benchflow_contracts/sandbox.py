@@ -117,6 +117,9 @@ class SandboxImage(Model):
     ref: str
     digest: str
     bytes: int = Field(ge=0)
+    took_sec: Mapping[str, float] = {}
+    """Seconds of the parts of the snapshot that the provider measured: `frozen`, while the sandbox
+    stood still, and `dump`, while its processes were written and, if that ended them, restored."""
 
 
 class ExecResult(Model):

@@ -92,6 +92,10 @@ class RolloutNode:
     credit: Credit | None = None
     error: NodeError | None = None
     env_state: "EnvState | None" = None
+    took_sec: dict[str, float] = field(default_factory=dict[str, float])
+    """What a fork cost, in seconds. Of a captured node: `quiesce`, `checkpoint`, `frozen` and
+    `dump`. Of a fork's child: `waited` for its turn, `restore`, `ready` (environment, invariants),
+    `connect`, `first_step`, and `until_running` from the end of the forked step until it ran."""
     state: "NodeState | None" = None
     """The live world behind this node while it is being scored; else `None`."""
 

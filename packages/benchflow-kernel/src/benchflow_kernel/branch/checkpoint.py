@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from benchflow_contracts import Ask, EnvState, Model, SandboxImage
 
@@ -22,6 +22,8 @@ class Checkpoint:
     """Sessions at rest, which a new process goes on from."""
     live: LiveWorld | None = None
     """Services and sessions that run on in the image; `None` at level `filesystem`."""
+    took_sec: Mapping[str, float] = field(default_factory=dict[str, float])
+    """As `Checkpointed.took_sec`."""
     kept: bool = False
     """Whether another rollout took it, whose agents may have been shown something else."""
 

@@ -1,5 +1,8 @@
 """Taking a checkpoint: quiesce, one freeze, all layers or none."""
 
+import time
+from dataclasses import replace
+
 from benchflow_contracts import EnvState, SandboxImage, SnapshotLevel
 
 from benchflow_kernel.faults import shielded, within
@@ -30,8 +33,13 @@ async def take_checkpoint(
     taken: list[SandboxImage] = []
     try:
         async with within(seconds, "snapshot", "the checkpoint"):
+            began = time.monotonic()
             await world.quiesce()
-            return await _capture(world, turn, level, sessions, taken)
+            rested = time.monotonic()
+            made = await _capture(world, turn, level, sessions, taken)
+            took = {"quiesce": rested - began, "checkpoint": time.monotonic() - rested}
+            took |= made.image.took_sec
+            return replace(made, took_sec={k: round(v, 6) for k, v in took.items()})
     except BaseException:
         for image in taken:
             await shielded(world.discard(image))

@@ -210,7 +210,11 @@ class Crossroads:
         """Tell of a checkpoint that is whole; one that cannot be told of is let go."""
         try:
             self._journal.append(
-                Checkpointed, node=here.node, ref=taken.image.ref, layers=taken.layers
+                Checkpointed,
+                node=here.node,
+                ref=taken.image.ref,
+                layers=taken.layers,
+                took_sec=taken.took_sec,
             )
         except BaseException:
             await self._forking.shelf.release(taken)

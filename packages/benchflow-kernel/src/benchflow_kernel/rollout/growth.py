@@ -15,6 +15,7 @@ from benchflow_contracts import (
     RewardError,
     SandboxCapabilities,
     StoreError,
+    WorldClosed,
     blame,
 )
 
@@ -271,6 +272,7 @@ class Growth:
         finally:
             self._tally.leaks.extend(await world.aclose())
             await line.aclose()
+        self._journal.append(WorldClosed, node=start.id)
 
     def _value(self, node_id: str) -> None:
         """Tell V(s) of the node and of every fork above, the root included."""

@@ -20,7 +20,10 @@ from benchflow_contracts import (
     StateCaptured,
     StepFinished,
     StoreError,
+    WorldClosed,
 )
+
+from .fork_times import ForkTimes
 
 
 class TreeFold:
@@ -33,6 +36,7 @@ class TreeFold:
     def __init__(self) -> None:
         self._tree: RolloutTree | None = None
         self._index: dict[str, RolloutNode] = {}
+        self.times = ForkTimes()
 
     @property
     def tree(self) -> RolloutTree:
@@ -103,6 +107,7 @@ def _step(state: TreeFold, event: StepFinished) -> None:
     parent = state.node(event.parent, event)
     node = RolloutNode(id=event.node, parent=parent, step=event.step, label=event.label)
     state.add(node, event)
+    node.took_sec = state.times.stepped(event)
 
 
 def _failed(state: TreeFold, event: NodeFailed) -> None:
@@ -113,11 +118,14 @@ def _failed(state: TreeFold, event: NodeFailed) -> None:
 
 
 def _checkpointed(state: TreeFold, event: Checkpointed) -> None:
-    state.node(event.node, event).checkpoint_ref = event.ref
+    node = state.node(event.node, event)
+    node.checkpoint_ref = event.ref
+    node.took_sec |= event.took_sec
 
 
 def _branched(state: TreeFold, event: Branched) -> None:
     state.node(event.node, event).branch = event.record
+    state.times.branched(event)
 
 
 def _captured(state: TreeFold, event: StateCaptured) -> None:
@@ -142,7 +150,12 @@ def _finished(state: TreeFold, event: RolloutFinished) -> None:
 
 
 def _phase(state: TreeFold, event: PhaseEntered) -> None:
-    """Phases are for live views and timing; the tree does not carry them."""
+    """The tree carries of phases only what a fork's children took for them."""
+    state.times.entered(event)
+
+
+def _closed(state: TreeFold, event: WorldClosed) -> None:
+    """Worlds are for live views and timing; the tree does not carry them."""
 
 
 def _made(state: TreeFold, event: SandboxMade) -> None:
@@ -154,6 +167,7 @@ def _made(state: TreeFold, event: SandboxMade) -> None:
 _APPLY: dict[type, Callable[[TreeFold, Any], None]] = {
     RolloutStarted: TreeFold.start,
     PhaseEntered: _phase,
+    WorldClosed: _closed,
     SandboxMade: _made,
     StepFinished: _step,
     Checkpointed: _checkpointed,

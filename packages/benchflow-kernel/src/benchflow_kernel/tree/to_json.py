@@ -57,4 +57,5 @@ def _fields(node: RolloutNode) -> dict[str, object]:
         "error": node.error,
         "checkpoint_ref": node.checkpoint_ref,
         "env_state": node.env_state,
+        "took_sec": node.took_sec,
     }

@@ -1,6 +1,7 @@
 """Live snapshots of one box, from its side: it is idle, it stands still, and it goes on."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -63,15 +64,22 @@ class Forks:
             pass
         async with self._keeper.forking(self._sandbox) as dump, AsyncExitStack() as still:
             await still.enter_async_context(self._freezer.hold())
+            since = time.monotonic()
             await during()
-            return await self._whole(self._take_idle(dump, still, held=held))
+            return await self._whole(self._take_idle(dump, still, since, held=held))
 
-    async def _take_idle(self, dump: Dump, still: AsyncExitStack, *, held: bool) -> SandboxImage:
+    async def _take_idle(
+        self, dump: Dump, still: AsyncExitStack, since: float, *, held: bool
+    ) -> SandboxImage:
         async with self._idle(0):
             self._refuse_calls()
+            began = time.monotonic()
             forked = await self._keeper.fork(self._sandbox, dump, held=held)
+            dumped = time.monotonic()
             await still.aclose()
-        return await self._keeper.publish(forked)
+            took = {"frozen": time.monotonic() - since, "dump": dumped - began}
+        image = await self._keeper.publish(forked)
+        return image.model_copy(update={"took_sec": took})
 
     async def _take(self) -> SandboxImage:
         for _ in range(_HANG_UPS):

@@ -1,5 +1,7 @@
 """How numbers and outcomes are shown."""
 
+from collections.abc import Mapping
+
 from benchflow_contracts import BranchRecord, Credit, Value
 
 from benchflow.records import RolloutRecord
@@ -27,6 +29,12 @@ def fork(record: BranchRecord) -> str:
     if not record.children:
         return record.reason
     return f"fork x{record.children} ({record.fidelity})"
+
+
+def took(seconds: Mapping[str, float]) -> str:
+    """Return what a fork cost, each part in milliseconds."""
+    parts = (f"{name.replace('_', ' ')} {sec * 1000:.0f} ms" for name, sec in seconds.items())
+    return ", ".join(parts)
 
 
 def grading(record: RolloutRecord) -> str:

@@ -58,6 +58,8 @@ def show(
         console.print(f"[cyan]{visible(node.id)}[/cyan]")
         for marker, text in step_lines(node.step, full=True):
             console.print(f"  [dim]{marker:>9}[/dim]  {visible(text.strip())}")
+        if node.took_sec:
+            console.print(f"  [dim]     took  {fmt.took(node.took_sec)}[/dim]")
     for name, digest in tree.images.items():
         note(f"{visible(name)} ran on {visible(digest)}")
     note(f"reward {fmt.reward(end.reward)}  leaf {end.id} of {len(tree.leaves)}")

@@ -1,8 +1,9 @@
 """`bench tasks`: write and check tasks."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchflow_contracts import UsageError
+from benchflow_contracts import Task, UsageError
 from benchflow_kernel import find_tasks
 
 from benchflow.options import RunOptions
@@ -70,7 +71,12 @@ async def check(
         raise UsageError("--by-reason and --state are for tasks of others", hint="leave them out")
     if dataset is not None:
         raise UsageError("--dataset is for a registry.json", hint="leave it out")
-    tasks = find_tasks(Path(path))
+    return await _check_own(find_tasks(Path(path)), options, no_run=no_run, json=json)
+
+
+async def _check_own(
+    tasks: Sequence[Task], options: RunOptions, *, no_run: bool, json: bool
+) -> int:
     for task in tasks:
         warn(task)
     rows: list[Row] = []

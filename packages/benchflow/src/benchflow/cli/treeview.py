@@ -12,6 +12,9 @@ from . import format as fmt
 from .narrate import one_line
 from .output import stdout
 
+_SHOWN = ("frozen", "restore", "first_step", "until_running")
+"""Of what a fork took; `bench rollout show` has all of it."""
+
 
 def print_tree(tree: RolloutTree, *, credit: bool = False, depth: int | None = None) -> None:
     """Print the tree; runs of steps without a fork are one line each.
@@ -60,6 +63,9 @@ def _label(node: RolloutNode) -> Text:
         text.append(f"  {_plain(one_line(node.step))}")
     if node.branch is not None:
         text.append(f"  {_plain(fmt.fork(node.branch))}", style="yellow")
+    shown = {name: node.took_sec[name] for name in _SHOWN if name in node.took_sec}
+    if shown:
+        text.append(f"  {fmt.took(shown)}", style="dim")
     if node.value is not None:
         text.append(f"  V = {fmt.value(node.value)}", style="green")
     for step, verdict in verdicts_at(node).items():

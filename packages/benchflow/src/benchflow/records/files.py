@@ -62,7 +62,7 @@ def write_rollout(
         events = read_events(directory / "events.jsonl").events
         trainer = (leaf_record(tree, leaf, task, options, events) for leaf in tree.leaves)
         export_trajectories_to_jsonl(trainer, directory / "trainer" / "verifiers.jsonl")
-        _write_json(directory / "timing.json", phase_times(events))
+        _write_json(directory / "timing.json", phase_times(events, tree))
         _write_json(directory / "result.json", record.model_dump(mode="json"))
     except OSError as error:
         raise StoreError(f"cannot write rollout {directory.name!r}: {error}") from error
