@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Wire = Literal["chat", "responses", "messages"]
+Wire = Literal["chat", "responses", "messages", "gemini"]
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,19 @@ def body(request: ModelRequest, reply: ModelReply, number: int) -> dict[str, Any
         return _chat_body(request, reply, number)
     if request.wire == "responses":
         return _response(request, reply, number, "completed")
+    if request.wire == "gemini":
+        return _gemini_body(request, reply, number)
     return _message(request, reply, number)
 
 
 def events(request: ModelRequest, reply: ModelReply, number: int) -> Iterator[bytes]:
     """Yield the reply as server-sent events."""
-    makers = {"chat": _chat_events, "responses": _response_events, "messages": _message_events}
+    makers = {
+        "chat": _chat_events,
+        "responses": _response_events,
+        "messages": _message_events,
+        "gemini": _gemini_events,
+    }
     for name, data in makers[request.wire](request, reply, number):
         text = data if isinstance(data, str) else json.dumps(data)
         yield (f"event: {name}\n" if name else "").encode() + f"data: {text}\n\n".encode()
@@ -214,3 +221,48 @@ def _message_events(request: ModelRequest, reply: ModelReply, number: int) -> It
     usage = {"output_tokens": reply.output_tokens}
     yield "message_delta", {"type": "message_delta", "delta": ending, "usage": usage}
     yield "message_stop", {"type": "message_stop"}
+
+
+def _gemini_parts(reply: ModelReply, number: int) -> list[dict[str, Any]]:
+    parts: list[dict[str, Any]] = []
+    if reply.reasoning:
+        parts.append({"text": reply.reasoning, "thought": True})
+    if reply.text:
+        parts.append({"text": reply.text})
+    for index, use in enumerate(reply.tools):
+        named = {"id": f"call_{number}_{index}", "name": use.name, "args": use.arguments}
+        parts.append({"functionCall": named})
+    return parts
+
+
+def _gemini_chunk(
+    request: ModelRequest, number: int, parts: list[dict[str, Any]], **ended: str
+) -> dict[str, Any]:
+    content = {"role": "model", "parts": parts}
+    return {
+        "candidates": [{"content": content, "index": 0, **ended}],
+        "modelVersion": request.model,
+        "responseId": f"gemini-{number}",
+    }
+
+
+def _gemini_usage(reply: ModelReply) -> dict[str, int]:
+    total = reply.input_tokens + reply.output_tokens
+    return {
+        "promptTokenCount": reply.input_tokens,
+        "candidatesTokenCount": reply.output_tokens,
+        "totalTokenCount": total,
+    }
+
+
+def _gemini_body(request: ModelRequest, reply: ModelReply, number: int) -> dict[str, Any]:
+    parts = _gemini_parts(reply, number)
+    whole = _gemini_chunk(request, number, parts, finishReason=reply.finish or "STOP")
+    return {**whole, "usageMetadata": _gemini_usage(reply)}
+
+
+def _gemini_events(request: ModelRequest, reply: ModelReply, number: int) -> Iterator[Event]:
+    for part in _gemini_parts(reply, number):
+        yield None, _gemini_chunk(request, number, [part])
+    last = _gemini_chunk(request, number, [], finishReason=reply.finish or "STOP")
+    yield None, {**last, "usageMetadata": _gemini_usage(reply)}

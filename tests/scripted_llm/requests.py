@@ -1,6 +1,8 @@
 """Reading a request of each wire."""
 
 import json
+import re
+from collections.abc import Callable
 from typing import Any
 
 from .exchange import ModelRequest, Wire
@@ -15,13 +17,28 @@ PATHS: dict[str, Wire] = {
 }
 
 
-def read_request(wire: Wire, body: dict[str, Any], headers: dict[str, str]) -> ModelRequest:
-    reader = {"chat": _chat, "responses": _responses, "messages": _messages}[wire]
-    tools, said, results = reader(body)
+_GEMINI = re.compile(r"/v1(?:beta)?/models/(.+):(generateContent|streamGenerateContent)")
+READERS: dict[Wire, Callable[[dict[str, Any]], tuple[dict[str, Any], str, list[str]]]]
+
+
+def gemini_call(path: str) -> tuple[str, bool] | None:
+    """Return the model that a path names, and whether it asks for a stream."""
+    found = _GEMINI.fullmatch(path)
+    return (found[1], found[2].startswith("stream")) if found else None
+
+
+def read_request(
+    wire: Wire,
+    body: dict[str, Any],
+    headers: dict[str, str],
+    called: tuple[str, bool] | None = None,
+) -> ModelRequest:
+    tools, said, results = READERS[wire](body)
+    model, stream = called or (body.get("model", ""), bool(body.get("stream")))
     return ModelRequest(
         wire=wire,
-        model=body.get("model", ""),
-        stream=bool(body.get("stream")),
+        model=model,
+        stream=stream,
         tools=tools,
         user_text=said,
         tool_results=tuple(results),
@@ -89,3 +106,25 @@ def _messages(body: dict[str, Any]) -> tuple[dict[str, Any], str, list[str]]:
         else:
             said, results = _text(blocks), []
     return tools, said, results
+
+
+def _gemini(body: dict[str, Any]) -> tuple[dict[str, Any], str, list[str]]:
+    tools = {
+        declared["name"]: declared.get("parametersJsonSchema") or declared.get("parameters") or {}
+        for tool in body.get("tools") or []
+        for declared in tool.get("functionDeclarations") or []
+    }
+    said, results = "", list[str]()
+    for content in body.get("contents", []):
+        if content.get("role") == "model":
+            continue
+        parts = content.get("parts", [])
+        seen = [part["functionResponse"] for part in parts if "functionResponse" in part]
+        if seen:
+            results += [json.dumps(response.get("response")) for response in seen]
+        else:
+            said, results = _text(parts), []
+    return tools, said, results
+
+
+READERS = {"chat": _chat, "responses": _responses, "messages": _messages, "gemini": _gemini}

@@ -10,7 +10,7 @@ from typing import Any, Self
 from .exchange import ModelRequest
 from .policy import Policy
 from .replies import body, events
-from .requests import PATHS, read_request
+from .requests import PATHS, gemini_call, read_request
 
 
 class _Server(ThreadingHTTPServer):
@@ -77,11 +77,16 @@ class ScriptedLlm:
                 if path == "/v1/messages/count_tokens":
                     self._json(200, {"input_tokens": 11})
                     return
-                wire = PATHS.get(path)
+                if path.endswith(":countTokens"):
+                    self._json(200, {"totalTokens": 11})
+                    return
+                called = gemini_call(path)
+                wire = PATHS.get(path) if called is None else "gemini"
                 if wire is None:
                     self._json(404, {"error": {"message": f"no {path}"}})
                     return
-                request = read_request(wire, json.loads(data), dict(self.headers.items()))
+                headers = dict(self.headers.items())
+                request = read_request(wire, json.loads(data), headers, called)
                 number = llm.note(request)
                 reply = llm.policy(request)
                 if reply.status != 200:

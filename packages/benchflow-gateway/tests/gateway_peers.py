@@ -27,6 +27,11 @@ def ask(api: str, *, stream: bool = False, text: str = "Write it.", **more: Any)
     elif api == "openai-responses":
         function = {"type": "function", **tool, "parameters": PARAMETERS}
         body = {"input": said, "tools": [function]}
+    elif api == "gemini":
+        # The model, and whether it is streamed, are in the path.
+        declared = {"functionDeclarations": [{**tool, "parametersJsonSchema": PARAMETERS}]}
+        contents = [{"role": "user", "parts": [{"text": text}]}]
+        return {"contents": contents, "tools": [declared], **more}
     else:
         offered = {**tool, "input_schema": PARAMETERS}
         body = {"max_tokens": 100, "messages": said, "tools": [offered]}
@@ -37,7 +42,9 @@ PATHS = {
     "openai-chat": "/chat/completions",
     "openai-responses": "/responses",
     "anthropic-messages": "/v1/messages",
+    "gemini": "/v1beta/models/m:generateContent",
 }
+GEMINI_STREAM = "/v1beta/models/m:streamGenerateContent?alt=sse"
 
 
 @dataclass
@@ -120,9 +127,15 @@ class Agent:
         self.session = session
         self.base = base
 
+    def called(self, api: str, **request: Any) -> Any:
+        """Make a call, whose answer the caller reads."""
+        streamed = api == "gemini" and request.get("stream")
+        path = GEMINI_STREAM if streamed else PATHS[api]
+        return self.session.post(self.base + path, json=ask(api, **request))
+
     async def post(self, api: str, **request: Any) -> tuple[int, str]:
         """Make a call; return its status and its text."""
-        async with self.session.post(self.base + PATHS[api], json=ask(api, **request)) as answer:
+        async with self.called(api, **request) as answer:
             return answer.status, await answer.text()
 
     async def json(self, api: str, **request: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from benchflow_gateway.sse import SseReader
 from benchflow_gateway.wires import WIRES
 from gateway_peers import KEY, STREAM_HEAD, Taken, agent_of, ask, chunk, hand_written, whole
 
-APIS = ("openai-chat", "openai-responses", "anthropic-messages")
+APIS = ("openai-chat", "openai-responses", "anthropic-messages", "gemini")
 WIRE = {wire.api: wire for wire in WIRES}
 
 
@@ -36,6 +36,9 @@ def said(api: str, body: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:
     if api == "openai-responses":
         message, call = body["output"]
         return message["content"][0]["text"], call["name"], json.loads(call["arguments"])
+    if api == "gemini":
+        text, part = body["candidates"][0]["content"]["parts"]
+        return text["text"], part["functionCall"]["name"], part["functionCall"]["args"]
     text, use = body["content"]
     return text["text"], use["name"], use["input"]
 
@@ -48,7 +51,7 @@ def test_every_wire_reaches_every_upstream_streamed_or_not(run, llm, kind: str) 
         async with agent_of(line) as agent:
             for api in APIS:
                 plain = await agent.json(api)
-                usage = {"stream_options": {"include_usage": True}}
+                usage = {"stream_options": {"include_usage": True}} if api != "gemini" else {}
                 status, text = await agent.post(api, stream=True, **usage)
                 assert status == 200
                 streamed = folded(api, text)
@@ -63,12 +66,12 @@ def test_every_wire_reaches_every_upstream_streamed_or_not(run, llm, kind: str) 
         assert {(call.usage.input_tokens, call.usage.output_tokens) for call in calls} == {(11, 7)}
         assert [call.request for call in calls[:2]] == [
             ask("openai-chat"),
-            ask("openai-chat", stream=True, **usage),
+            ask("openai-chat", stream=True, stream_options={"include_usage": True}),
         ]
 
     run(body, kind=kind)
     sent = {request.wire for request in llm.requests}
-    front = {"same": {"chat", "responses", "messages"}, "anthropic": {"messages"}}
+    front = {"same": {"chat", "responses", "messages", "gemini"}, "anthropic": {"messages"}}
     assert sent == front.get(kind, {"chat"})
 
 
@@ -216,12 +219,12 @@ def test_a_used_up_budget_is_told_in_the_agents_words(
         async with agent_of(line) as agent:
             await agent.json(api)
             assert line.error is None
-            url = agent.base + ("/v1/messages" if "anthropic" in api else "/v1" + WIRE[api].path)
-            async with agent.session.post(url, json=ask(api, stream=True)) as answer:
+            async with agent.called(api, stream=True) as answer:
                 error = (await answer.json())["error"]
                 assert answer.headers["x-should-retry"] == "false"
-            kinds = {402: "billing_error", 429: "insufficient_quota"}
-            assert error["type"] == kinds[answer.status]
+            kinds = {"anthropic-messages": "billing_error", "gemini": "RESOURCE_EXHAUSTED"}
+            assert error.get("type", error.get("status")) == kinds.get(api, "insufficient_quota")
+            assert answer.status == (429 if api.startswith("openai") else 402)
             assert word in error["message"]
         first, second = line.calls()
         assert (first.error, second.status, second.response) == (None, answer.status, None)
@@ -300,7 +303,7 @@ def test_no_credential_is_recorded_or_told_and_the_boxes_own_are_dropped(
     assert {taken.headers["authorization"] for taken in seen} == {KEY}
     assert not any("x-api-key" in taken.headers for taken in seen)
     record = (tmp_path / "record" / "r" / "n.jsonl").read_text()
-    assert record.count("\n") == 3
+    assert record.count("\n") == len(APIS)
     assert "sk-the-real" not in record
     assert "box-dummy" not in record
 
@@ -336,7 +339,7 @@ def test_a_broken_upstream_is_an_error_in_the_agents_wire(run, sent: bytes, stre
                     assert "error" in text
                     assert status in ({200, 502, 503} if stream else {502, 503})
             calls = line.calls()
-            assert len(calls) == 3
+            assert len(calls) == len(APIS)
             assert all(call.error for call in calls)
 
     run(body, kind="openai", limits=Limits(event_bytes=65_536))

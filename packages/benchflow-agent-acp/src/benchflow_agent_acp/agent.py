@@ -73,7 +73,7 @@ class AcpAgent:
         from .launch import Launcher  # noqa: PLC0415
 
         installed = await install(self.decl)
-        tool = AskTool(sandbox, role) if wants_tool(self.decl, role) else None
+        tool = AskTool(self.decl, sandbox, role) if wants_tool(self.decl, role) else None
         role = tool.role if tool else role
         box = (sandbox.spec.image, sandbox.spec.user)
         home = self._homes.get(box) if resume is not None else None

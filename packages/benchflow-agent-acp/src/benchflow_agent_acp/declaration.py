@@ -121,6 +121,8 @@ class AskSection(Section):
     """`permission`: it never asks a question, but can be made to ask before it acts."""
     mcp: bool = False
     """Whether every role gets the portable `ask_user` tool, see `ask_mcp`."""
+    tool: Annotated[str, Field(pattern=r"^[a-z_]{0,32}ask_user[a-z_]{0,32}$")] = "ask_user"
+    """The name of that tool, for an agent that hides every tool called `ask_user`."""
     enable: Mapping[str, str | bool] = {}
     """Session options without which it never asks. They change how the agent works, so
     they are set only for a role whose env has `ASK_SWITCH` as "1"."""

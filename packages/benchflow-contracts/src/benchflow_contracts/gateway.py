@@ -10,7 +10,7 @@ from .errors import BenchFlowError
 from .sandbox import ModelEndpoint
 from .step import Usage
 
-ModelApi = Literal["openai-chat", "openai-responses", "anthropic-messages"]
+ModelApi = Literal["openai-chat", "openai-responses", "anthropic-messages", "gemini"]
 """The wire formats that agents speak."""
 
 
@@ -27,7 +27,7 @@ class ModelCall(Model):
     purpose: Literal["main", "aux"] = "main"
     """`aux` is what an agent asks beside its work, such as a title for the session."""
     request: Mapping[str, Any]
-    """The body as the agent sent it."""
+    """The body as the agent sent it; of Gemini also the `model` and `stream` of its path."""
     response: Mapping[str, Any] | None = None
     """The whole answer in the agent's wire format, also of a streamed one; `None` when
     there was none."""

@@ -49,7 +49,8 @@ class Draft:
         """Take what the upstream's body says about itself."""
         self.tokens = passage.tokens(body)
         self.usage = passage.back.usage(body)
-        self.model = text_of(body.get("model")) or self.model
+        named = text_of(body.get("model")) or text_of(body.get("modelVersion"))
+        self.model = named or self.model
         self.policy_version = self.policy_version or self.model
 
     def note_cut(self, passage: Passage) -> None:

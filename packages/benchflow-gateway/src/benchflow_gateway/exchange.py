@@ -30,13 +30,22 @@ class Exchange:
     """Serves one request on a line, in one wire."""
 
     def __init__(
-        self, line: Line, wire: Wire, request: web.BaseRequest, client: Client, limits: Limits
+        self,
+        line: Line,
+        wire: Wire,
+        request: web.BaseRequest,
+        client: Client,
+        limits: Limits,
+        *,
+        told: Document | None = None,
     ) -> None:
+        """`told` is what the address says of the request; it becomes a part of it."""
         self._line = line
         self._wire = wire
         self._request = request
         self._client = client
         self._limits = limits
+        self._told = told or {}
         self._response: web.StreamResponse | None = None
         self._passage: Passage | None = None
 
@@ -59,11 +68,12 @@ class Exchange:
             body = await parse_body(raw, self._limits, self._line.parsing)
         except RefusedError as refused:
             return await self._refuse(self._line.begin(self._wire.api, {}, b"{}"), refused)
-        draft = self._line.begin(self._wire.api, body, raw)
+        text = _with(raw, body, self._told)
+        draft = self._line.begin(self._wire.api, {**body, **self._told}, text)
         # Of all that a request holds, its text alone stays while the upstream answers.
-        del body, raw
+        del body, text
         try:
-            return await self._serve(draft)
+            return await self._serve(draft, raw)
         except RefusedError as refused:
             return await self._refuse(draft, refused)
         except StoreError as error:
@@ -75,16 +85,16 @@ class Exchange:
             said = f"the gateway failed ({type(error).__name__})"
             return await self._refuse(draft, RefusedError("internal", 500, said))
 
-    async def _serve(self, draft: Draft) -> web.StreamResponse:
+    async def _serve(self, draft: Draft, raw: bytes) -> web.StreamResponse:
         if self._line.replay(draft):
             draft.forget()
             return await self._reply(draft, {})
         upstream = self._line.upstream
-        passage = self._passage = Passage(self._wire, upstream, draft.request, draft.text)
+        passage = self._passage = Passage(self._wire, upstream, draft.request, raw)
         draft.forget()
         self._line.charge(draft)
-        url = upstream.url(passage.back.path)
-        if passage.back is self._wire:
+        url = upstream.url(passage.path, passage.back)
+        if passage.back is self._wire and not url.query_string:
             url = url.with_query(self._request.rel_url.query)
         headers = upstream.headers(self._request.headers, passage.back)
         async with self._client.call("POST", url, headers, passage.data) as answer:
@@ -270,6 +280,15 @@ async def send_refusal(
     headers = {"x-should-retry": "false"} if refused.kind in no_retry else {}
     body = wire.refusal(refused.kind, refused.message)
     return await send_json(request, refused.status, body, headers)
+
+
+def _with(raw: bytes, body: Document, told: Document) -> bytes:
+    """Return the text of a request and of what its address says of it."""
+    if not told:
+        return raw
+    if not body or told.keys() & body.keys():
+        return write_document({**body, **told})
+    return raw.rstrip()[:-1] + b"," + write_document(told)[1:]
 
 
 def _upstream_document(data: bytes) -> Document:

@@ -197,7 +197,7 @@ class Line:
             raise self._over(draft, error) from error
         except CallBudgetError as error:
             self.fail(error)
-            status = 402 if draft.api == "anthropic-messages" else 429
+            status = 429 if draft.api.startswith("openai") else 402
             raise RefusedError("budget", status, f"the budget is used up: {error}") from error
         draft.charged = True
 

@@ -5,7 +5,7 @@ from .sse import Event, Frame
 from .tokens import Tokens, ask_for_tokens, strip_tokens
 from .translate import translate_request
 from .upstream import Upstream
-from .wires import CHAT, Fold, Wire
+from .wires import CHAT, GEMINI, Fold, Wire
 
 
 class Passage:
@@ -31,7 +31,9 @@ class Passage:
         self._asked_tokens = upstream.kind == "vllm"
         if self._asked_tokens:
             sent = ask_for_tokens(sent)
-        self.data = raw if sent is request else write_document(sent)
+        self.path = self.back.path_of(sent)
+        # What a Gemini request says of its model is in its path, not in its body.
+        self.data = raw if sent is request or self.back is GEMINI else write_document(sent)
         self._added = sent is not request
         # Not the request itself: it may be large, and the answer may take long.
         options = as_document(request.get("stream_options"))

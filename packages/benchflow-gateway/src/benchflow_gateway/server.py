@@ -15,14 +15,23 @@ from .exchange import Exchange, send_refusal
 from .limits import Limits
 from .line import Line
 from .upstream import Client, shown_headers
-from .wires import CHAT, MESSAGES, WIRES, Wire
+from .wires import CHAT, GEMINI, MESSAGES, RESPONSES, Wire, gemini_call
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 _PATH = re.compile(rf"/r/({NAME})/n/({NAME})/([A-Za-z0-9_-]+)(/.*)?")
+_VERSION = re.compile(r"^/v1(?:beta)?(?=/|$)")
+_AT: dict[str, Wire] = {wire.path: wire for wire in (CHAT, RESPONSES, MESSAGES)}
 _COUNT = "/messages/count_tokens"
 # No name is dots alone: the upstream, which sees our credential, would climb.
 _PLAIN = re.compile(r"/models(/(?!\.+(/|$))[A-Za-z0-9._:-]+)*")
 LineKey = tuple[str, str]
+
+
+def _speaker(path: str) -> Wire:
+    """Return the wire of who asked for `path`, to be refused in."""
+    if gemini_call(path) is not None:
+        return GEMINI
+    return MESSAGES if path.startswith("/messages") else CHAT
 
 
 def line_path(rollout: str, node: str, token: str) -> str:
@@ -76,8 +85,7 @@ class Server:
             with line.flight():
                 return await self._serve(request, line, rest)
         except RefusedError as refused:
-            wire = MESSAGES if rest.startswith("/messages") else CHAT
-            return await send_refusal(request, wire, refused)
+            return await send_refusal(request, _speaker(rest), refused)
 
     def _route(self, path: str) -> tuple[Line, str]:
         match = _PATH.fullmatch(path)
@@ -87,10 +95,10 @@ class Server:
         line = found[0]
         if line.closed:
             raise RefusedError("closed", 410, "this line is closed")
-        return line, (match[4] or "/").removeprefix("/v1")
+        return line, _VERSION.sub("", match[4] or "/")
 
     async def _serve(self, request: web.BaseRequest, line: Line, rest: str) -> web.StreamResponse:
-        wire = next((wire for wire in WIRES if wire.path == rest), None)
+        wire = _AT.get(rest)
         if request.method == "POST" and wire is not None:
             return await Exchange(line, wire, request, self._client, self._limits).run()
         if request.method in {"GET", "HEAD"} and rest in {"", "/"}:
@@ -99,7 +107,22 @@ class Server:
             return await self._pass_plain(request, line, rest, CHAT)
         if request.method == "POST" and rest == _COUNT and line.upstream.wire(MESSAGES) is MESSAGES:
             return await self._pass_plain(request, line, rest, MESSAGES)
+        if request.method == "POST" and (called := gemini_call(rest)) is not None:
+            return await self._serve_gemini(request, line, *called)
         raise RefusedError("not_found", 404, f"{request.method} {rest} is not served here")
+
+    async def _serve_gemini(
+        self, request: web.BaseRequest, line: Line, model: str, method: str
+    ) -> web.StreamResponse:
+        if method == "countTokens":
+            if line.upstream.wire(GEMINI) is not GEMINI:
+                raise RefusedError("not_found", 404, "this upstream counts no tokens")
+            return await self._pass_plain(request, line, f"/models/{model}:{method}", GEMINI)
+        stream = method.startswith("stream")
+        if stream and request.rel_url.query.get("alt") != "sse":
+            raise RefusedError("invalid", 400, "a stream is served with alt=sse alone")
+        told = {"model": model, "stream": stream}
+        return await Exchange(line, GEMINI, request, self._client, self._limits, told=told).run()
 
     async def _pass_plain(
         self, request: web.BaseRequest, line: Line, rest: str, wire: Wire
@@ -114,7 +137,7 @@ class Server:
                     line.room.hold(declared_size(request, self._limits))
                 )
                 data = await read_body(request, self._limits)
-            url = upstream.url(rest)
+            url = upstream.url(rest, wire)
             answer = await stack.enter_async_context(
                 self._client.call(request.method, url, headers, data)
             )

@@ -14,7 +14,7 @@ from yarl import URL
 from .documents import Document, as_document, text_of
 from .errors import RefusedError
 from .limits import Limits
-from .wires import CHAT, MESSAGES, Wire
+from .wires import CHAT, GEMINI, MESSAGES, Wire
 
 UpstreamKind = Literal["same", "openai", "vllm", "anthropic"]
 """`same` speaks whatever the agent speaks; `openai` and `vllm` speak Chat Completions, and
@@ -44,11 +44,11 @@ class Upstream:
             return front
         return MESSAGES if self.kind == "anthropic" else CHAT
 
-    def url(self, path: str) -> URL:
-        """Return the address of `path`; a base that names no version gets `/v1`."""
+    def url(self, path: str, wire: Wire = CHAT) -> URL:
+        """Return the address of `path`; a base that names no version gets that of `wire`."""
         base = self.endpoint.upstream.rstrip("/")
         if not _VERSION.search(base):
-            base += "/v1"
+            base += f"/{wire.version}"
         return URL(base + path, encoded=True)
 
     def headers(self, given: Mapping[str, str], wire: Wire | None) -> dict[str, str]:
@@ -57,8 +57,9 @@ class Upstream:
         sent |= {"Accept-Encoding": "identity", "Content-Type": "application/json"}
         if wire is MESSAGES and not any(key.lower() == "anthropic-version" for key in sent):
             sent["anthropic-version"] = "2023-06-01"
-        own = {key.lower() for key in self.endpoint.headers}
-        return {k: v for k, v in sent.items() if k.lower() not in own} | dict(self.endpoint.headers)
+        own = _google_key(self.endpoint.headers) if wire is GEMINI else dict(self.endpoint.headers)
+        held = {key.lower() for key in own}
+        return {k: v for k, v in sent.items() if k.lower() not in held} | own
 
     def redact(self, text: str) -> str:
         """Return `text` without the credentials: some servers quote the key they refuse."""
@@ -78,6 +79,16 @@ class Upstream:
             if name.lower() in _KEYS and len(key) >= _LEAST_KEY and key in data:
                 data = data.replace(key, _REDACTED.encode())
         return data
+
+
+def _google_key(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers with the key where Google takes one; a bearer must be of OAuth there."""
+    given = {name.lower(): value for name, value in headers.items()}
+    key = given.get("x-goog-api-key") or given.get("x-api-key")
+    if key is None:
+        return dict(headers)
+    kept = {k: v for k, v in headers.items() if k.lower() not in _KEYS}
+    return {**kept, "x-goog-api-key": key}
 
 
 class Client:

@@ -32,11 +32,11 @@ def wants_tool(decl: AgentDecl, role: Role) -> bool:
 class AskTool:
     """The tool of one session: its broker, and what the agent is told of its server."""
 
-    def __init__(self, sandbox: Sandbox, role: Role) -> None:
+    def __init__(self, decl: AgentDecl, sandbox: Sandbox, role: Role) -> None:
         self._sandbox = sandbox
         # Only to tell two sessions of one box apart; whoever is in the box may ask.
         self._token = secrets.token_hex(8)
-        args = ("-I", TARGET, "server", self._token)
+        args = ("-I", TARGET, "server", self._token, decl.ask.tool)
         server = McpServer(name=SERVER_NAME, command="python3", args=args)
         self.role = role.model_copy(update={"mcp_servers": (*role.mcp_servers, server)})
 

@@ -11,6 +11,8 @@ from benchflow_gateway.wires import Wire
 from .chat_request import read_chat, write_chat
 from .chat_stream import ChatReader, ChatWriter
 from .delta import DeltaReader, DeltaWriter
+from .gemini_request import read_gemini
+from .gemini_stream import GeminiWriter
 from .messages_request import read_messages, write_messages
 from .messages_stream import MessagesReader, MessagesWriter
 from .prompt import Prompt
@@ -21,6 +23,7 @@ _READ: dict[ModelApi, Callable[[Document], Prompt]] = {
     "openai-chat": read_chat,
     "openai-responses": read_responses,
     "anthropic-messages": read_messages,
+    "gemini": read_gemini,
 }
 _WRITE: dict[ModelApi, Callable[[Prompt], Document]] = {
     "openai-chat": write_chat,
@@ -72,4 +75,6 @@ def _writer(api: ModelApi, prompt: Prompt) -> DeltaWriter:
         return ChatWriter(usage=prompt.usage)
     if api == "anthropic-messages":
         return MessagesWriter()
+    if api == "gemini":
+        return GeminiWriter()
     return ResponsesWriter(prompt.tools)

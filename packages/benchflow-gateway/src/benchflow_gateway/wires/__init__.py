@@ -2,9 +2,10 @@
 
 from .base import Fold, Wire
 from .chat import CHAT
+from .gemini import GEMINI, gemini_call
 from .messages import MESSAGES
 from .responses import RESPONSES
 
-WIRES: tuple[Wire, ...] = (CHAT, RESPONSES, MESSAGES)
+WIRES: tuple[Wire, ...] = (CHAT, RESPONSES, MESSAGES, GEMINI)
 
-__all__ = ["CHAT", "MESSAGES", "RESPONSES", "WIRES", "Fold", "Wire"]
+__all__ = ["CHAT", "GEMINI", "MESSAGES", "RESPONSES", "WIRES", "Fold", "Wire", "gemini_call"]

@@ -50,6 +50,15 @@ class Wire(Protocol):
         """Where it is served, below the version."""
         ...
 
+    @property
+    def version(self) -> str:
+        """What an upstream's address ends in, where the operator named no version."""
+        ...
+
+    def path_of(self, request: Document) -> str:
+        """Return where `request` is posted, below the version; it may have a query."""
+        ...
+
     def fold(self) -> Fold:
         """Return a fold for one answer."""
         ...

@@ -117,6 +117,11 @@ class ChatWire:
 
     api: ModelApi = "openai-chat"
     path = "/chat/completions"
+    version = "v1"
+
+    def path_of(self, request: Document) -> str:  # noqa: ARG002 - one path for all
+        """Return the one path of this wire."""
+        return self.path
 
     def fold(self) -> ChatFold:
         """Return a fold for one answer."""

@@ -96,6 +96,11 @@ class MessagesWire:
 
     api: ModelApi = "anthropic-messages"
     path = "/messages"
+    version = "v1"
+
+    def path_of(self, request: Document) -> str:  # noqa: ARG002 - one path for all
+        """Return the one path of this wire."""
+        return self.path
 
     def fold(self) -> MessagesFold:
         """Return a fold for one answer."""

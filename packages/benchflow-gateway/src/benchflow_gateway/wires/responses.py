@@ -74,6 +74,11 @@ class ResponsesWire:
 
     api: ModelApi = "openai-responses"
     path = "/responses"
+    version = "v1"
+
+    def path_of(self, request: Document) -> str:  # noqa: ARG002 - one path for all
+        """Return the one path of this wire."""
+        return self.path
 
     def fold(self) -> ResponsesFold:
         """Return a fold for one answer."""

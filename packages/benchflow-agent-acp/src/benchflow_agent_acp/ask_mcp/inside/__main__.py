@@ -1,4 +1,4 @@
-"""`python3 -I <this directory> broker|server TOKEN`."""
+"""`python3 -I <this directory> broker TOKEN`, or `server TOKEN TOOL`."""
 
 import sys
 from importlib import import_module
@@ -7,7 +7,7 @@ from pathlib import Path
 if __name__ == "__main__":
     here = Path(__file__).resolve().parent
     sys.path[0] = str(here.parent)
-    part, token = sys.argv[1:]
+    part, *given = sys.argv[1:]
     if part not in ("broker", "server"):
         sys.exit(f"unknown part: {part}")
-    import_module(f"{here.name}.{part}").main(token)
+    import_module(f"{here.name}.{part}").main(*given)

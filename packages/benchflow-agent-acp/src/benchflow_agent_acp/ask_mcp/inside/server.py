@@ -19,7 +19,6 @@ _DESCRIPTION = (
     "listed. Ask only for what you cannot find out yourself."
 )
 _TOOL: Json = {
-    "name": "ask_user",
     "description": _DESCRIPTION,
     "inputSchema": {
         "type": "object",
@@ -55,7 +54,8 @@ class Call:
 class Server:
     """Serves one client. Questions may wait side by side."""
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, token: str, tool: str) -> None:
+        self._tool = tool
         self._address = address(token)
         self._calls: dict[int, Call] = {}
         self._buffer = b""
@@ -100,8 +100,8 @@ class Server:
         elif method == "ping":
             self._say(id=key, result={})
         elif method == "tools/list":
-            self._say(id=key, result={"tools": [_TOOL]})
-        elif method == "tools/call" and params.get("name") == _TOOL["name"]:
+            self._say(id=key, result={"tools": [{"name": self._tool, **_TOOL}]})
+        elif method == "tools/call" and params.get("name") == self._tool:
             self._ask(key, params)
         else:
             self._say(id=key, error={"code": -32601, "message": "method not found"})
@@ -168,6 +168,6 @@ def _said(result: Json) -> str:
     return f"The user answered: {words}"
 
 
-def main(token: str) -> NoReturn:
-    """Serve on the standard streams."""
-    Server(token).serve()
+def main(token: str, tool: str) -> NoReturn:
+    """Serve the tool, by this name, on the standard streams."""
+    Server(token, tool).serve()

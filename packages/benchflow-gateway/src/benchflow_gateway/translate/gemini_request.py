@@ -1,0 +1,170 @@
+"""Gemini requests, read."""
+
+import json
+from typing import cast
+
+from benchflow_gateway.documents import Document, as_document, documents, items_of, text_of
+
+from .prompt import (
+    Choice,
+    Image,
+    Part,
+    Prompt,
+    Result,
+    Text,
+    Tool,
+    TurnList,
+    Use,
+    number,
+    untranslatable,
+    whole,
+    words,
+)
+
+_CHOICES: dict[str, Choice] = {"AUTO": "auto", "VALIDATED": "auto", "ANY": "any", "NONE": "none"}
+# Gemini's own dialect of a schema writes OBJECT where JSON Schema writes object.
+_TYPES = {"OBJECT", "ARRAY", "STRING", "NUMBER", "INTEGER", "BOOLEAN", "NULL"}
+
+
+def read_gemini(body: Document) -> Prompt:
+    """Read a request; raise `RefusedError` for what no other wire can say."""
+    config = as_document(body.get("generationConfig"))
+    if (whole(config.get("candidateCount")) or 1) > 1:
+        raise untranslatable("more than one candidate")
+    if body.get("cachedContent"):
+        raise untranslatable("content that Google's servers keep")
+    tools = tuple(tool for given in documents(body.get("tools")) for tool in _read_tools(given))
+    reader = _Contents()
+    for content in documents(body.get("contents")):
+        reader.read(content)
+    return Prompt(
+        model=text_of(body.get("model")),
+        system=_read_system(body.get("systemInstruction")),
+        turns=reader.turns.done(),
+        tools=tools,
+        choice=_read_choice(as_document(body.get("toolConfig")), tools),
+        max_tokens=whole(config.get("maxOutputTokens")),
+        temperature=number(config.get("temperature")),
+        top_p=number(config.get("topP")),
+        stop=words(config.get("stopSequences")),
+        schema=_read_schema(config),
+        stream=bool(body.get("stream")),
+    )
+
+
+def _read_system(given: object) -> str:
+    if isinstance(given, str):
+        return given
+    parts = documents(as_document(given).get("parts"))
+    return "\n\n".join(filter(None, (text_of(part.get("text")) for part in parts)))
+
+
+class _Contents:
+    """Reads contents in order: a call without an id is known by its name and its place."""
+
+    def __init__(self) -> None:
+        self.turns = TurnList()
+        self._calls = 0
+        self._waiting: dict[str, list[str]] = {}
+        """By the name of a function: the ids of its calls that have no result yet."""
+
+    def read(self, content: Document) -> None:
+        """Read what one side said; results of functions are the user's."""
+        role = "assistant" if content.get("role") == "model" else "user"
+        parts = [made for part in documents(content.get("parts")) for made in self._part(part)]
+        if parts:
+            self.turns.add(role, parts)
+
+    def _part(self, part: Document) -> list[Part]:
+        if part.get("thought"):
+            # A model's own thoughts go back to no other model.
+            return []
+        if "functionCall" in part:
+            return [self._called(as_document(part["functionCall"]))]
+        if "functionResponse" in part:
+            return [self._result(as_document(part["functionResponse"]))]
+        if "text" in part:
+            return [Text(text_of(part["text"]))] if part["text"] else []
+        if "inlineData" in part:
+            return [_read_image(as_document(part["inlineData"]))]
+        if part.keys() <= {"thoughtSignature"}:
+            return []
+        raise untranslatable(f"a part with {', '.join(sorted(part))!r}")
+
+    def _called(self, call: Document) -> Use:
+        self._calls += 1
+        name = text_of(call.get("name"))
+        named = text_of(call.get("id")) or f"call_{self._calls}"
+        self._waiting.setdefault(name, []).append(named)
+        arguments = json.dumps(as_document(call.get("args")), ensure_ascii=False)
+        return Use(named, name, arguments)
+
+    def _result(self, result: Document) -> Result:
+        name = text_of(result.get("name"))
+        waiting = self._waiting.get(name) or [""]
+        given = text_of(result.get("id"))
+        named = given if given in waiting or not waiting[0] else waiting[0]
+        if named in waiting:
+            waiting.remove(named)
+        pictures = (as_document(part.get("inlineData")) for part in documents(result.get("parts")))
+        said, failed = _read_response(as_document(result.get("response")))
+        return Result(named, (Text(said), *(_read_image(p) for p in pictures if p)), failed)
+
+
+def _read_response(response: Document) -> tuple[str, bool]:
+    for key in ("output", "error"):
+        if response.keys() == {key} and isinstance(response[key], str):
+            return text_of(response[key]), key == "error"
+    return json.dumps(response, ensure_ascii=False), False
+
+
+def _read_image(data: Document) -> Image:
+    kind = text_of(data.get("mimeType"))
+    if not kind.startswith("image/"):
+        raise untranslatable(f"data of type {kind!r}")
+    return Image(kind, text_of(data.get("data")))
+
+
+def _read_tools(tool: Document) -> list[Tool]:
+    # What has no declarations is run by Google's servers, and offered by no other upstream.
+    return [
+        Tool(
+            text_of(declared.get("name")),
+            text_of(declared.get("description")),
+            as_document(declared.get("parametersJsonSchema"))
+            or _plain_schema(as_document(declared.get("parameters"))),
+        )
+        for declared in documents(tool.get("functionDeclarations"))
+    ]
+
+
+def _plain_schema(schema: Document) -> Document:
+    """Return the JSON schema that one of Gemini's dialect stands for."""
+    return {key: _plain(key, value) for key, value in schema.items()}
+
+
+def _plain(key: str, value: object) -> object:
+    if key == "type" and isinstance(value, str) and value in _TYPES:
+        return value.lower()
+    if isinstance(value, dict):
+        return _plain_schema(cast("Document", value))
+    if isinstance(value, list) and key != "enum":
+        return [_plain("", item) for item in items_of(cast("object", value))]
+    return value
+
+
+def _read_choice(config: Document, tools: tuple[Tool, ...]) -> Choice | Tool | None:
+    calling = as_document(config.get("functionCallingConfig"))
+    allowed = words(calling.get("allowedFunctionNames"))
+    if calling.get("mode") == "ANY" and len(allowed) == 1:
+        return next((tool for tool in tools if tool.name == allowed[0]), None)
+    return _CHOICES.get(text_of(calling.get("mode")))
+
+
+def _read_schema(config: Document) -> Document | None:
+    if config.get("responseMimeType") != "application/json":
+        return None
+    schema = as_document(config.get("responseJsonSchema")) or _plain_schema(
+        as_document(config.get("responseSchema"))
+    )
+    return {"name": "answer", "schema": schema or {"type": "object"}}
