@@ -50,6 +50,27 @@ def test_a_policy_earns_the_reward_of_a_task_through_its_shell(bench: Any) -> No
     assert len(llm.requests) == 2
 
 
+@pytest.mark.slow
+def test_a_required_fork_that_never_came_is_a_failure(bench: Any, tmp_path: Path) -> None:
+    forks = ("--branch", "ask-user", "--branch-require", "live")
+    with ScriptedLlm(archive) as llm:
+        endpoint = ("--base-url", f"{llm.url}/v1", "--model", "scripted", "--agent", "policy")
+        task = TASKS / "archive-newsletters"
+        record = bench("run", task, *endpoint, *forks, "--json", code=1)
+        assert (record["status"], record["branches"], record["reward"]) == ("completed", 0, 1.0)
+        job = ("eval", "create", "--tasks-dir", task, "--jobs-dir", tmp_path / "jobs")
+        report = bench(*job, *endpoint, *forks, "--json", code=1)
+    assert report["scored"] == 1
+
+
+def test_a_run_whose_endpoint_is_away_ends_before_it_starts(bench: Any, tmp_path: Path) -> None:
+    with ScriptedLlm(archive) as llm:
+        gone = llm.url
+    endpoint = ("--base-url", f"{gone}/v1", "--model", "scripted", "--agent", "policy")
+    assert bench("run", TASKS / "archive-newsletters", *endpoint, code=4) == ""
+    assert not (tmp_path / "jobs").exists()
+
+
 @pytest.mark.parametrize(
     ("tool", "env"),
     [

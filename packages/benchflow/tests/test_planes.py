@@ -6,7 +6,8 @@ from pathlib import Path
 import benchflow as bf
 import pytest
 from benchflow.options import RunOptions
-from benchflow.planes import check_agent, load_agent, open_provider
+from benchflow.planes import load_agent, open_provider
+from benchflow.preflight import check_agent
 from benchflow_contracts import UsageError
 
 

@@ -43,7 +43,11 @@ class AcpAgent:
 
     def asks(self, role: Role) -> bool:
         """Whether this role's agent has a way to put a question to its user."""
-        return self.decl.asks(role) or wants_tool(self.decl, role)
+        return self.decl.asks(role) or self.asks_by_tool(role)
+
+    def asks_by_tool(self, role: Role) -> bool:
+        """Whether this role's agent is given the portable question tool."""
+        return wants_tool(self.decl, role)
 
     async def needs(self, role: Role) -> AgentNeeds:
         """Install the agent when it is missing; return its directories as mounts."""

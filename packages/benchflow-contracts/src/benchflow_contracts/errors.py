@@ -16,7 +16,8 @@ BenchFlowError
 │   └── HostError                the host ran out of space, descriptors, memory or processes
 ├── AgentError               the agent or its protocol failed
 │   ├── AgentTimeoutError        no reply in time, or idle for too long
-│   └── AgentProtocolError       the agent sent something that the protocol forbids
+│   ├── AgentProtocolError       the agent sent something that the protocol forbids
+│   └── ModelEndpointError       the endpoint behind its model does not answer
 ├── EnvironmentError_        the stateful world failed
 │   └── ReadinessError           the world did not become healthy in time
 ├── RewardError              scoring failed; there is no reward
@@ -212,6 +213,12 @@ class AgentExitError(AgentError):
 
 class AgentProtocolError(AgentError):
     """The agent sent bytes that its protocol forbids. The session is over."""
+
+
+class ModelEndpointError(AgentError):
+    """The endpoint that an agent's model is behind does not answer."""
+
+    default_hint = "start the model server, or correct --base-url"
 
 
 class EnvironmentError_(BenchFlowError):  # noqa: N801, N818 - a builtin has the plain name

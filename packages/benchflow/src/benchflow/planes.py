@@ -7,7 +7,7 @@ from inspect import signature
 from pathlib import Path
 from typing import cast
 
-from benchflow_agent_acp import AcpAgent, agent_from_file
+from benchflow_agent_acp import agent_from_file
 from benchflow_contracts import (
     Agent,
     AgentFactory,
@@ -17,7 +17,6 @@ from benchflow_contracts import (
     ModelGateway,
     Reward,
     RewardFactory,
-    Role,
     SandboxProvider,
     SandboxProviderFactory,
     Task,
@@ -79,31 +78,6 @@ def _imported(path: str) -> Agent:
             f"{path!r} is no Agent", hint="name a class or a function that returns an Agent"
         )
     return cast("Agent", made)
-
-
-def check_agent(options: RunOptions) -> None:
-    """Refuse before anything is started what the agent cannot do without.
-
-    Raises:
-        UsageError: The agent acts through a model, and there is no endpoint; or questions
-            are to be forked, and it asks none.
-    """
-    agent = load_agent(options)
-    if not isinstance(agent, AcpAgent):
-        return
-    if agent.decl.model.wire != "none" and (options.base_url is None or options.model is None):
-        raise UsageError(
-            f"agent {options.agent_name!r} acts through a model",
-            hint="give --base-url URL and --model NAME",
-        )
-    if options.branch == "ask-user" and not agent.asks(Role(env=options.agent_env)):
-        tool = agent.decl.mcp.transport != "none"
-        raise UsageError(
-            f"agent {options.agent_name!r} asks no questions here, so nothing would be forked",
-            hint="give it a question tool with --agent-env.BENCHFLOW_ASK_MCP 1"
-            if tool
-            else "fork at a turn, with --branch group; or take an agent that asks",
-        )
 
 
 def find_manifest(task: Task) -> Path | None:

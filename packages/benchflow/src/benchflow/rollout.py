@@ -20,7 +20,8 @@ from pydantic import ValidationError
 from .model_gateway import open_gateway
 from .options import RunOptions
 from .patience import with_patience
-from .planes import assemble, check_agent, open_provider
+from .planes import assemble, open_provider
+from .preflight import check_agent, check_endpoint
 from .records import RolloutRecord, new_rollout_id, write_inputs, write_rollout
 from .task_formats import runnable_task
 
@@ -101,6 +102,7 @@ async def run(
     chosen = _options(options or RunOptions(), overrides)
     check_agent(chosen)
     loaded = task if isinstance(task, Task) else runnable_task(task, chosen.adapter_options())
+    await check_endpoint(chosen)
     async with open_provider(chosen) as provider:
         return await run_in(
             provider,

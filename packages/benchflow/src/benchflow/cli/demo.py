@@ -51,14 +51,14 @@ async def demo(
     home = result.directory
     if json:
         print_json({**result.record.model_dump(mode="json"), "directory": str(home)})
-        return exit_code(result)
+        return exit_code(result, options)
     note("")
     print_tree(result.tree)
     note(f"V(root) = {fmt.value(result.record.value)}")
     if home is not None:
         note(f"trainer records: {home / 'trainer' / 'verifiers.jsonl'}")
         note(f"next: bench rollout show {home.name}")
-    return exit_code(result)
+    return exit_code(result, options)
 
 
 def find_demo_task() -> Path:

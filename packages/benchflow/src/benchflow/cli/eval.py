@@ -16,6 +16,7 @@ from .foreign_tasks import explain_refusals
 from .live import LiveJob
 from .output import note, print_json, print_table
 from .rollouts import find_job
+from .run import unforked
 
 
 async def create(
@@ -77,6 +78,8 @@ async def create(
     with LiveJob(quiet=quiet or json) as live:
         report = await run_job(plan, listener=live)
     _show_and_export(report, export, json=json)
+    if unforked(report.records, options):
+        return 1
     return _exit_code(report, fail_under)
 
 

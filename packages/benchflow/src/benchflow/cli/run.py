@@ -1,6 +1,9 @@
 """`bench run`: one rollout."""
 
+from collections.abc import Sequence
+
 from benchflow.options import RunOptions
+from benchflow.records import RolloutRecord
 from benchflow.rollout import RunResult
 from benchflow.rollout import run as run_rollout
 
@@ -38,7 +41,7 @@ async def run(
         print_json({**result.record.model_dump(mode="json"), "directory": str(result.directory)})
     else:
         print_summary(result)
-    return exit_code(result)
+    return exit_code(result, options)
 
 
 def print_summary(result: RunResult) -> None:
@@ -51,6 +54,20 @@ def print_summary(result: RunResult) -> None:
         note(f"hint: {record.error.hint}")
 
 
-def exit_code(result: RunResult) -> int:
-    """Return 0 for a scored rollout, 1 for one without a reward."""
+def exit_code(result: RunResult, options: RunOptions) -> int:
+    """Return 0 for a scored rollout, 1 for one without a reward or without a required fork."""
+    if unforked([result.record], options):
+        return 1
     return 0 if result.reward is not None else 1
+
+
+def unforked(records: Sequence[RolloutRecord], options: RunOptions) -> int:
+    """Return how many rollouts ran to their end without the fork that was required; tell it."""
+    if options.branch_require is None:
+        return 0
+    missed = [r.rollout_id for r in records if r.status == "completed" and not r.branches]
+    if missed:
+        more = f" and {len(missed) - 3} more" if len(missed) > 3 else ""
+        note(f"error: no fork in {', '.join(missed[:3])}{more}: nothing led to one")
+        note(f"hint: --branch-require {options.branch_require} takes a run without one for failed")
+    return len(missed)

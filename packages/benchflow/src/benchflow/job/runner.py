@@ -15,7 +15,8 @@ from benchflow_contracts import (
     SandboxProvider,
 )
 
-from benchflow.planes import check_agent, open_provider
+from benchflow.planes import open_provider
+from benchflow.preflight import check_agent, check_endpoint
 from benchflow.records import RolloutRecord, new_rollout_id, write_text
 from benchflow.rollout import SLOT, run_in
 
@@ -55,16 +56,23 @@ async def run_job(options: JobOptions, *, listener: JobListener | None = None) -
     the summary of what is finished is written, and the cancellation goes on.
 
     Raises:
-        BenchFlowError: Nothing could be started: a bad task, option or provider, or a job that
-            another process runs.
+        BenchFlowError: Nothing could be started: a bad task, option or provider, a model endpoint
+            that does not answer, or a job that another process runs.
     """
     planned = options.plan()
     check_agent(options.run)
     name = options.job_name
     directory = options.jobs_dir / name if name else new_directory(options.jobs_dir)
+    if not _finished(directory, planned):
+        await check_endpoint(options.run)
     with held(directory):
         settle_plan(directory, JobPlan.of(planned, options))
         return await _run_held(options, planned, directory, listener)
+
+
+def _finished(directory: Path, planned: Planned) -> bool:
+    latest = latest_records(directory)
+    return all(slot.id in latest and latest[slot.id].final for slot in planned.slots)
 
 
 async def _run_held(

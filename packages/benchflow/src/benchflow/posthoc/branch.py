@@ -12,7 +12,8 @@ from benchflow_kernel import CheckpointManifest, Planes, value_of
 
 from benchflow.branching import policy_of, unforked
 from benchflow.options import RunOptions
-from benchflow.planes import check_agent, open_provider
+from benchflow.planes import open_provider
+from benchflow.preflight import check_agent, check_endpoint
 from benchflow.records import new_rollout_id
 from benchflow.rollout import Continuation, RunResult, Subscriber, run_in
 
@@ -77,6 +78,7 @@ async def branch_rollout(
     slots = asyncio.Semaphore(concurrency)
     prepare = partial(_break, commands=tuple(change.faults)) if change.faults else None
     continuation = Continuation(kept, change.prompt)
+    await check_endpoint(options)
     async with open_provider(options) as provider:
 
         async def one() -> RunResult:

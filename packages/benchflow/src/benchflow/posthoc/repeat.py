@@ -22,7 +22,8 @@ from benchflow_contracts import (
 from benchflow_kernel import Planes
 
 from benchflow.branching import unforked
-from benchflow.planes import check_agent, open_provider
+from benchflow.planes import open_provider
+from benchflow.preflight import check_agent
 from benchflow.records import new_rollout_id
 from benchflow.records.model_calls import read_model_calls
 from benchflow.rollout import RunResult, Subscriber, run_in
