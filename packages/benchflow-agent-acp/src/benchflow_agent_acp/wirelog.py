@@ -7,6 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Literal, Self
 
+from benchflow_contracts.redaction import redactor
+
 from .framing import parse_message
 
 _LOG_DEPTH = 128
@@ -28,12 +30,14 @@ class WireLog:
     """Appends records to a file, up to a cap; counts what is beyond it.
 
     `None` as a path keeps nothing. Each record is handed to the operating system
-    before the call returns, so a killed runner loses none.
+    before the call returns, so a killed runner loses none. A secret is taken out of each
+    record; one that an agent sends in pieces is in pieces in the log.
     """
 
     def __init__(self, path: Path | None, *, max_bytes: int) -> None:
         self._file: BinaryIO | None = path.open("ab", buffering=0) if path else None
         self._room = max_bytes
+        self._redactor = redactor()
         self.dropped = 0
 
     def write(self, direction: Direction, raw: bytes) -> float:
@@ -41,7 +45,8 @@ class WireLog:
         now = round(time.time(), 6)
         if self._file is None:
             return now
-        line = b'{"t":%.6f,"dir":"%s","msg":%s}\n' % (now, direction.encode(), raw)
+        clean = self._redactor.json(raw)
+        line = b'{"t":%.6f,"dir":"%s","msg":%s}\n' % (now, direction.encode(), clean)
         if len(line) > self._room:
             self.dropped += 1
             return now

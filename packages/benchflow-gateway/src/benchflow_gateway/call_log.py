@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Self
 
 from benchflow_contracts import ModelCall, StoreError
+from benchflow_contracts.redaction import redactor
 
 from .errors import RecordLimitError
 from .space import RecordSpace
 
 
 class CallLog:
-    """One file of calls.
+    """One file of calls, without the secrets of the redactor that it was opened under.
 
     A call is in the file, whole, when `append` returns: the end of this process loses
     nothing, the end of the machine may lose what the kernel had not written back.
@@ -25,6 +26,7 @@ class CallLog:
         self._space = space
         self._descriptor: int | None = descriptor
         self._size = size
+        self._redactor = redactor()
         self.count = count
         """How many calls the file held when it was opened."""
         self.outline: list[ModelCall] = []
@@ -69,7 +71,7 @@ class CallLog:
             StoreError: The disk took less than the whole line, or the log is closed.
             RecordLimitError: The rollout's record has no room for it.
         """
-        pieces = _line(call, request)
+        pieces = self._line(call, request)
         self.expect_room(sum(map(len, pieces)))
         self._write(pieces)
         self.outline.append(_bare(call))
@@ -81,8 +83,21 @@ class CallLog:
             StoreError: The disk took less than the whole line, or the log is closed.
         """
         bare = _bare(call)
-        self._write(_line(bare, None))
+        self._write(self._line(bare, None))
         self.outline.append(bare)
+
+    def _line(self, call: ModelCall, request: bytes | None) -> Sequence[bytes]:
+        """Return a call as one line. A request that is a text already is not copied."""
+        clean = self._redactor.json
+        if request is None:
+            return (clean(call.model_dump_json().encode()), b"\n")
+        empty = clean(call.model_copy(update={"request": {}}).model_dump_json().encode())
+        before, key, after = empty.partition(b'"request":{}')
+        whole = clean(request)
+        # In a JSON text the ends of lines are between values only.
+        if b"\n" in whole or b"\r" in whole:
+            whole = whole.translate(None, b"\r\n")
+        return (before, key[:-2], whole, after, b"\n")
 
     def _write(self, pieces: Sequence[bytes]) -> None:
         if self._descriptor is None:
@@ -136,21 +151,6 @@ def _bare(call: ModelCall) -> ModelCall:
     tokens = dict.fromkeys(("prompt_token_ids", "completion_token_ids", "logprobs"))
     update: dict[str, object] = {"request": {}, "response": None, **tokens}
     return call.model_copy(update=update)
-
-
-def _line(call: ModelCall, request: bytes | None) -> Sequence[bytes]:
-    """Return a call as one line. A request that is a text already is not copied."""
-    if request is None:
-        return (call.model_dump_json().encode(), b"\n")
-    empty = call.model_copy(update={"request": {}}).model_dump_json().encode()
-    before, key, after = empty.partition(b'"request":{}')
-    # In a JSON text the ends of lines are between values only.
-    whole = request if b"\n" not in request and b"\r" not in request else _one_line(request)
-    return (before, key[:-2], whole, after, b"\n")
-
-
-def _one_line(text: bytes) -> bytes:
-    return text.translate(None, b"\r\n")
 
 
 def _whole_lines(path: Path) -> tuple[int, int]:

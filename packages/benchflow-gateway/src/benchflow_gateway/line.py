@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
 from benchflow_contracts import (
     BenchFlowError,
@@ -13,6 +14,7 @@ from benchflow_contracts import (
     ReplayDivergedError,
     StoreError,
 )
+from benchflow_contracts.redaction import redactor
 
 from .call_log import CallLog
 from .documents import Document, text_of
@@ -56,6 +58,7 @@ class Line:
         self._log = log
         self._rules = rules
         self._on_close = on_close
+        self._redactor = redactor()
         self._next = log.count
         self._tasks: set[asyncio.Task[object]] = set()
         self._idle = asyncio.Event()
@@ -160,7 +163,9 @@ class Line:
             RefusedError: The replay diverged, and such calls do not go live.
         """
         try:
-            recorded = self._rules.tape.take(draft.api, draft.request)
+            # As the record has it: what was redacted there is redacted here.
+            asked = cast("Document", self._redactor.value(draft.request))
+            recorded = self._rules.tape.take(draft.api, asked)
         except DivergedError as error:
             draft.diverged = True
             diverged = ReplayDivergedError(f"the call {draft.id!r} diverged: {error}")

@@ -14,6 +14,7 @@ from benchflow_contracts import (
     Trajectory,
     UsageError,
 )
+from benchflow_contracts.redaction import redacting
 from benchflow_kernel import Planes, continue_from, run_rollout, trajectories
 from pydantic import ValidationError
 
@@ -23,6 +24,7 @@ from .patience import with_patience
 from .planes import assemble, open_provider
 from .preflight import check_agent, check_endpoint
 from .records import RolloutRecord, new_rollout_id, write_inputs, write_rollout
+from .secrets import secrets_of
 from .task_formats import runnable_task
 
 SLOT = "benchflow.slot"
@@ -143,24 +145,25 @@ async def run_in(
     rollout_id = new_rollout_id(task.id) if directory is None else directory.name
     given = labels or {}
     task = with_patience(task, options.timeout_multiplier)
-    async with open_gateway(options, directory) as gateway:
-        planes = assemble(options, task, provider, gateway)
-        if prepare is not None:
-            planes = prepare(planes)
+    with redacting(secrets_of(options, (task.id, rollout_id))):
+        async with open_gateway(options, directory) as gateway:
+            planes = assemble(options, task, provider, gateway)
+            if prepare is not None:
+                planes = prepare(planes)
+            if directory is not None:
+                write_inputs(directory, task, options)
+            start = run_rollout if continuation is None else continuation.run
+            tree = await start(
+                task,
+                options.rollout_config(labels={**given, **_labels(rollout_id, planes)}),
+                planes,
+                rollout_id=rollout_id,
+                directory=directory,
+                subscribers=subscribers,
+            )
+        record = RolloutRecord.of(tree, task, options, slot=given.get(SLOT))
         if directory is not None:
-            write_inputs(directory, task, options)
-        start = run_rollout if continuation is None else continuation.run
-        tree = await start(
-            task,
-            options.rollout_config(labels={**given, **_labels(rollout_id, planes)}),
-            planes,
-            rollout_id=rollout_id,
-            directory=directory,
-            subscribers=subscribers,
-        )
-    record = RolloutRecord.of(tree, task, options, slot=given.get(SLOT))
-    if directory is not None:
-        write_rollout(directory, tree, task, options, record)
+            write_rollout(directory, tree, task, options, record)
     return RunResult(tree=tree, record=record, directory=directory)
 
 

@@ -8,13 +8,27 @@ from types import TracebackType
 from typing import IO, Self, TypeVar, cast
 
 from benchflow_contracts import Event, StoreError
+from benchflow_contracts.redaction import redactor
+from pydantic import ValidationError
 
 from .encode import encode
 
 EventT = TypeVar("EventT", bound=Event)
-EventCallback = Callable[[Event], None]
 
 _logger = logging.getLogger(__name__)
+
+
+def _parsed(kind: type[EventT], line: bytes) -> EventT:
+    try:
+        return kind.model_validate_json(line)
+    except ValidationError as error:
+        raise StoreError(
+            f"an event of kind {kind.__name__!r} cannot be written without a secret",
+            hint="a value of --agent-env or --forward-env is a word of the record itself",
+        ) from error
+
+
+EventCallback = Callable[[Event], None]
 
 
 class EventLog:
@@ -22,7 +36,8 @@ class EventLog:
 
     Each event is one JSON line, handed to the operating system before `append`
     returns; a crash of the machine may cut the tail, a crash of the process cannot.
-    With `path=None` nothing is written and only the subscribers see the events.
+    With `path=None` nothing is written and only the subscribers see the events. The
+    redactor that is in force when the log is made takes the secrets out of each of them.
 
     Raises:
         StoreError: The file exists already or cannot be made.
@@ -32,6 +47,7 @@ class EventLog:
         self._clock = clock
         self._path = path
         self._seq = 0
+        self._redactor = redactor()
         self._callbacks: list[EventCallback] = []
         self._file: IO[bytes] | None = None
         if path is not None:
@@ -74,6 +90,8 @@ class EventLog:
         if self._path is not None and self._file is None:
             raise StoreError(f"event log {str(self._path)!r} is closed")
         event, line = encode(kind.model_validate({"seq": self._seq, "ts": self._clock(), **fields}))
+        if self._redactor and (clean := self._redactor.json(line)) != line:
+            event, line = encode(_parsed(kind, clean))
         if self._file is not None:
             self._write(line + b"\n")
         self._seq += 1

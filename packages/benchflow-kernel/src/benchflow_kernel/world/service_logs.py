@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from benchflow_contracts import Sandbox, SandboxError, ServicedSandbox
+from benchflow_contracts.redaction import redactor
 
 _MAX_BYTES: Final = 1 << 20
 
@@ -25,4 +26,4 @@ async def keep_service_logs(sandbox: Sandbox, directory: Path) -> None:
 
 def _write(path: Path, said: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(said)
+    path.write_bytes(redactor().data(said))

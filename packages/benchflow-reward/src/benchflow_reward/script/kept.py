@@ -9,12 +9,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from benchflow_contracts import Artifact
+from benchflow_contracts.redaction import RedactedLines, redactor
 
 from benchflow_reward.collect import Collected, collect, collect_beside
 from benchflow_reward.live_node import LiveNode
 
 from .artifacts import declared_artifacts
 from .layout import ARTIFACTS
+
+_PIECE_BYTES = 1024 * 1024
 
 
 async def take_artifacts(
@@ -126,6 +129,20 @@ def _status(artifact: Artifact, item: Collected) -> str:
 def _copy(local: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if local.is_dir():
-        shutil.copytree(local, target, dirs_exist_ok=True)
+        shutil.copytree(local, target, dirs_exist_ok=True, copy_function=_copy_file)
     else:
-        shutil.copyfile(local, target, follow_symlinks=False)
+        _copy_file(local, target)
+
+
+def _copy_file(source: str | Path, target: str | Path) -> None:
+    """Copy one file as it is, but for the operator's secrets."""
+    known = redactor()
+    if not known:
+        shutil.copyfile(source, target, follow_symlinks=False)
+        return
+    lines = RedactedLines(known.data, longest=_PIECE_BYTES)
+    with Path(source).open("rb") as read, Path(target).open("wb") as write:
+        while piece := read.read(_PIECE_BYTES):
+            write.write(lines.feed(piece))
+        write.write(lines.finish())
+    shutil.copystat(source, target)

@@ -1,10 +1,10 @@
 """What is kept of a test run on the host."""
 
 import os
-import shutil
 from pathlib import Path
 
 from benchflow_contracts import ExecResult
+from benchflow_contracts.redaction import redactor
 
 MAX_STDOUT_CHARS = 1024 * 1024
 _KEPT = ("reward.txt", "reward.json", "ctrf.json")
@@ -21,7 +21,8 @@ def write_stdout(result: ExecResult, log_dir: Path | None) -> None:
         "\n--- stderr ---\n",
         _tail(result.stderr, result.stderr_dropped),
     ]
-    (log_dir / "test-stdout.txt").write_text("".join(parts), "utf-8", errors="replace")
+    text = redactor().text("".join(parts))
+    (log_dir / "test-stdout.txt").write_text(text, "utf-8", errors="replace")
 
 
 def _tail(text: str, dropped: int) -> str:
@@ -41,11 +42,12 @@ def keep_stdout(logs: Path, log_dir: Path | None) -> None:
         cut = max(0, stream.seek(0, os.SEEK_END) - MAX_STDOUT_CHARS)
         stream.seek(cut)
         note = f"[{cut} bytes cut here]\n".encode() if cut else b""
-        (log_dir / source.name).write_bytes(note + stream.read(MAX_STDOUT_CHARS))
+        said = redactor().data(stream.read(MAX_STDOUT_CHARS))
+    (log_dir / source.name).write_bytes(note + said)
 
 
 def keep_reward_files(logs: Path, log_dir: Path | None) -> None:
-    """Copy the raw reward files as they are. Links and huge files are left out."""
+    """Copy the raw reward files as they are, but for secrets. Links and huge files are left out."""
     if log_dir is None:
         return
     log_dir.mkdir(parents=True, exist_ok=True)
@@ -54,4 +56,4 @@ def keep_reward_files(logs: Path, log_dir: Path | None) -> None:
         if source.is_symlink() or not source.is_file():
             continue
         if os.lstat(source).st_size <= _MAX_KEPT_BYTES:
-            shutil.copyfile(source, log_dir / name, follow_symlinks=False)
+            (log_dir / name).write_bytes(redactor().data(source.read_bytes()))

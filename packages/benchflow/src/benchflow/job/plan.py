@@ -8,6 +8,7 @@ from benchflow_contracts import Model, StoreError, UsageError
 from pydantic import ValidationError
 
 from benchflow.records import write_text
+from benchflow.secrets import recorded_options
 
 from .options import JobOptions, Planned
 
@@ -24,7 +25,7 @@ class JobPlan(Model):
         """Return the plan of a job that is about to run."""
         return cls(
             slots={slot.id: slot.task.digest for slot in planned.slots},
-            options=options.run.model_dump(mode="json"),
+            options=recorded_options(options.run, (slot.task.id for slot in planned.slots)),
         )
 
 

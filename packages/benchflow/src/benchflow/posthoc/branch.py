@@ -16,6 +16,7 @@ from benchflow.planes import open_provider
 from benchflow.preflight import check_agent, check_endpoint
 from benchflow.records import new_rollout_id
 from benchflow.rollout import Continuation, RunResult, Subscriber, run_in
+from benchflow.secrets import with_secrets
 
 from .faults import FaultyWorld
 from .past import PastRollout
@@ -104,7 +105,7 @@ def _options(past: PastRollout, change: Change) -> RunOptions:
     forks = change.options.get("branch") is not None
     fresh = {"branch_then": None} if forks else unforked(past.options)
     was = {**past.options.model_dump(), **fresh, "keep": "none"}
-    return RunOptions.model_validate({**was, **change.options})
+    return with_secrets(RunOptions.model_validate({**was, **change.options}))
 
 
 def _check_skills(kept: CheckpointManifest, options: RunOptions, change: Change) -> None:

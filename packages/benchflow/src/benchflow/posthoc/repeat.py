@@ -27,6 +27,7 @@ from benchflow.preflight import check_agent
 from benchflow.records import new_rollout_id
 from benchflow.records.model_calls import read_model_calls
 from benchflow.rollout import RunResult, Subscriber, run_in
+from benchflow.secrets import with_secrets
 
 from .past import PastRollout
 
@@ -77,7 +78,7 @@ async def repeat_rollout(
             hint="`bench rollout branch` goes on from what it kept",
         )
     fresh = {**unforked(past.options), "keep": "none"}
-    options = past.options.model_copy(update=fresh)
+    options = with_secrets(past.options.model_copy(update=fresh))
     check_agent(options)
     name = new_rollout_id(past.task.id)
     async with open_provider(options) as provider:

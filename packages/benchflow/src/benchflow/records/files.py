@@ -10,6 +10,7 @@ from benchflow_kernel import read_events
 from benchflow_reward import rewards_jsonl
 
 from benchflow.options import RunOptions
+from benchflow.secrets import recorded_options
 from benchflow.trajectories import export_trajectories_to_jsonl
 
 from .acp_events import acp_events
@@ -32,7 +33,7 @@ def write_inputs(directory: Path, task: Task, options: RunOptions) -> None:
         "task_id": task.id,
         "task_digest": task.digest,
         "task_format": task.format,
-        "options": options.model_dump(mode="json"),
+        "options": recorded_options(options, (task.id, directory.name)),
     }
     path = directory / "config.json"
     if path.exists() or (directory / "events.jsonl").exists():

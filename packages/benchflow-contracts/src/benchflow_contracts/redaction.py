@@ -1,0 +1,178 @@
+"""Keeping the operator's secrets out of what is written of a rollout.
+
+Whoever writes bytes of a sandbox, an agent or a model to disk takes the redactor that is in
+force, `redactor()`, and passes them through it first. It knows exact values and looks for them
+as they are and as programs print them: reversed, in hex, in base64 at each of its three
+alignments, percent-encoded, and escaped in JSON up to three deep. Base64 and hex may be
+wrapped. A value that was cut, or that somebody else encoded, is not found.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import cast
+from urllib.parse import quote
+
+MASK = "[redacted]"
+LEAST_SECRET = 6
+"""Shorter values are no secrets: they would be found everywhere."""
+
+_LEAST_ENCODED = 8
+_JSON_DEPTH = 3
+_HEAD = 6
+# What `base64` and `xxd -p` put between two lines, also inside of JSON.
+_WRAP = rb"(?:\s|\\+[rnt])*"
+
+
+class Redactor:
+    """Masks exact values in bytes, text and JSON. Holds no state: same in, same out."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        known = {line for secret in secrets for line in _lines(secret)}
+        forms = {form for secret in known for form in _forms(secret)}
+        # The longest first: what is escaped holds what is not.
+        ordered = sorted(forms, key=lambda form: (-len(form[0]), form))
+        self._forms = [(text[:_HEAD], _pattern(text, wraps)) for text, wraps in ordered]
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to look for."""
+        return bool(self._forms)
+
+    def data(self, data: bytes) -> bytes:
+        """Return `data` without the secrets."""
+        for head, pattern in self._forms:
+            if head in data:
+                data = pattern.sub(MASK.encode(), data)
+        return data
+
+    def text(self, text: str) -> str:
+        """Return `text` without the secrets."""
+        found = self.data(raw := text.encode("utf-8", "surrogatepass"))
+        return text if found is raw else found.decode("utf-8", "surrogatepass")
+
+    def json(self, data: bytes) -> bytes:
+        """Return one JSON value without the secrets: still JSON, of the same shape.
+
+        What is no JSON is redacted as it stands.
+        """
+        if self.data(data) == data:
+            return data
+        try:
+            value: object = json.loads(data)
+        except (ValueError, RecursionError):
+            return self.data(data)
+        text = json.dumps(self.value(value), ensure_ascii=False, separators=(",", ":"))
+        return text.encode("utf-8", "backslashreplace")
+
+    def value(self, value: object) -> object:
+        """Return plain JSON data without the secrets, in its strings and its keys."""
+        if not self._forms:
+            return value
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, list):
+            return [self.value(item) for item in cast("list[object]", value)]
+        if isinstance(value, dict):
+            items = cast("dict[str, object]", value).items()
+            return {self.text(key): self.value(item) for key, item in items}
+        return value
+
+
+class RedactedLines:
+    """Redacts a stream by its lines, in whatever pieces it comes.
+
+    The last line is held back until it ends, or is longer than `longest`.
+    """
+
+    def __init__(self, redact: Callable[[bytes], bytes], *, longest: int = 65536) -> None:
+        self._redact = redact
+        self._longest = longest
+        self._held = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Take a piece; return what is whole by now."""
+        data = self._held + chunk
+        end = len(data) if len(data) > self._longest else data.rfind(b"\n") + 1
+        self._held = data[end:]
+        return self._redact(data[:end])
+
+    def finish(self) -> bytes:
+        """Return what was held back."""
+        rest, self._held = self._held, b""
+        return self._redact(rest)
+
+
+def _lines(secret: str) -> list[str]:
+    """Return the value, and the lines of one that has several: a key in PEM is printed so."""
+    lines = (line.strip() for line in (secret, *secret.splitlines()))
+    return [line for line in lines if len(line) >= LEAST_SECRET]
+
+
+def _forms(secret: str) -> Iterable[tuple[bytes, bool]]:
+    """Yield each form of a secret, and whether it may be wrapped."""
+    raw = secret.encode("utf-8", "surrogatepass")
+    yield raw, False
+    yield raw[::-1], False
+    for escaped in _escaped(secret):
+        yield escaped.encode("utf-8", "surrogatepass"), False
+    for safe in ("", "/"):
+        percent = quote(raw, safe=safe)
+        for form in (percent, percent.replace("%20", "+"), _lower_percent(percent)):
+            yield form.encode(), False
+    if len(raw) >= _LEAST_ENCODED // 2:
+        yield raw.hex().encode(), True
+        yield raw.hex().upper().encode(), True
+    for shift in range(3):
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            core = _whole_characters(encode(b"\0" * shift + raw), shift, len(raw))
+            if len(core) >= _LEAST_ENCODED:
+                yield core, True
+
+
+def _escaped(secret: str) -> Iterable[str]:
+    for ascii_only in (True, False):
+        text = secret
+        for _ in range(_JSON_DEPTH):
+            text = json.dumps(text, ensure_ascii=ascii_only)[1:-1]
+            yield text
+            yield text.replace("/", "\\/")
+
+
+def _lower_percent(text: str) -> str:
+    return re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), text)
+
+
+def _whole_characters(encoded: bytes, shift: int, size: int) -> bytes:
+    """Return the characters that hold nothing but the secret, whatever is around it."""
+    return encoded[(0, 2, 3)[shift] : (shift + size) * 8 // 6]
+
+
+def _pattern(text: bytes, wraps: bool) -> re.Pattern[bytes]:
+    if not wraps:
+        return re.compile(re.escape(text))
+    head, rest = text[:_HEAD], text[_HEAD:]
+    pieces = [re.escape(head), *(re.escape(rest[i : i + 1]) for i in range(len(rest)))]
+    return re.compile(_WRAP.join(pieces))
+
+
+_NONE = Redactor()
+_IN_FORCE: ContextVar[Redactor] = ContextVar("benchflow_redactor", default=_NONE)
+
+
+def redactor() -> Redactor:
+    """Return the redactor that is in force for the running rollout; one of nothing else."""
+    return _IN_FORCE.get()
+
+
+@contextmanager
+def redacting(secrets: Iterable[str]) -> Generator[Redactor]:
+    """Put a redactor of `secrets` in force, for this task and all that it starts."""
+    made = Redactor(secrets)
+    token = _IN_FORCE.set(made)
+    try:
+        yield made
+    finally:
+        _IN_FORCE.reset(token)
