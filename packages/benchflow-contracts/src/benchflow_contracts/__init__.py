@@ -114,6 +114,7 @@ from .gateway import CallBudget, ModelApi, ModelCall, ModelGateway, ModelLine
 from .image import ImageRecipe, PullPolicy
 from .limits import ResourceKind, ResourceLimits
 from .node_state import NodeState
+from .observed import ObservedFiles, ObservedProcess, OpenedFile, SupportsFileObservation
 from .process import ByteReader, ByteWriter, Process
 from .reward import (
     NO_REWARDS,
@@ -271,6 +272,9 @@ __all__ = [
     "NodeState",
     "NodeValued",
     "Observation",
+    "ObservedFiles",
+    "ObservedProcess",
+    "OpenedFile",
     "Phase",
     "PhaseEntered",
     "PinnedSandbox",
@@ -335,6 +339,7 @@ __all__ = [
     "StepHandler",
     "StopReason",
     "StoreError",
+    "SupportsFileObservation",
     "SwitchedSandbox",
     "TableDiff",
     "TableState",

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from benchflow_contracts.compared import FileChanges
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
+from benchflow_contracts.observed import ObservedFiles
 from benchflow_contracts.process import Process
 from benchflow_contracts.sandbox import (
     Endpoint,
@@ -24,6 +25,7 @@ from benchflow_sandbox_core.forwards import Forwards
 from benchflow_sandbox_core.guest.doorman import Doorman
 from benchflow_sandbox_core.guest.port import connect_port
 from benchflow_sandbox_core.image_config import ImageConfig
+from benchflow_sandbox_core.observing import observed_files
 from benchflow_sandbox_core.process import BoxProcess
 from benchflow_sandbox_core.proxy.inside import proxy_environment, proxy_port
 from benchflow_sandbox_core.proxy.server import Proxy
@@ -39,6 +41,7 @@ from .entrypoint import Entrypoint
 from .facts import Facts
 from .holding import Holding
 from .machine import DockerMachine
+from .root import root_of
 from .services import Stack
 from .transfer.archive import Archive
 from .transfer.download import Download
@@ -300,6 +303,16 @@ class DockerSandbox:
         """Return what is not as it was at the mark, from where the engine keeps the files."""
         async with self._holding.hold(self.machine):
             return await self._keeper.changes(self)
+
+    @asynccontextmanager
+    async def observe_files(self, wanted: Callable[[str], bool]) -> AsyncGenerator[ObservedFiles]:
+        """Record the files that are opened inside while the block runs."""
+        container = self.machine.container
+        async with (
+            root_of(self._keeper.engine, container) as root,
+            observed_files(root, wanted) as observed,
+        ):
+            yield observed
 
     async def service_exec(
         self,

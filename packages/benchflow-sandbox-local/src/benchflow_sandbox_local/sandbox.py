@@ -3,13 +3,14 @@
 import asyncio
 import os
 import socket
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 from benchflow_contracts.compared import FileChanges
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
+from benchflow_contracts.observed import ObservedFiles
 from benchflow_contracts.sandbox import (
     Endpoint,
     ExecResult,
@@ -25,6 +26,7 @@ from benchflow_sandbox_core.forwards import Forwards
 from benchflow_sandbox_core.freezing import Freezer
 from benchflow_sandbox_core.gate import Gate
 from benchflow_sandbox_core.image_config import ImageConfig
+from benchflow_sandbox_core.observing import observed_files
 from benchflow_sandbox_core.process import BoxProcess
 from benchflow_sandbox_core.proxy.inside import proxy_environment
 from benchflow_sandbox_core.relay.server import Relay
@@ -286,6 +288,18 @@ class LocalSandbox:
         """Return what is not as it was at the mark, from what the host has of the files."""
         async with self.hold_for_seal():
             return await self._keeper.written(self).changes()
+
+    @asynccontextmanager
+    async def observe_files(self, wanted: Callable[[str], bool]) -> AsyncGenerator[ObservedFiles]:
+        """Record the files that are opened inside while the block runs."""
+        if not isinstance(self._machine, Machine):
+            raise SandboxUnsupportedError(
+                "the files that this sandbox opens cannot be observed: its processes do not open "
+                "them by the host's kernel, or it has no isolation",
+                hint="use the local sandbox with isolation",
+            )
+        async with self._files() as root, observed_files(root, wanted) as observed:
+            yield observed
 
     async def socket_inside(self) -> socket.socket:
         """Return an unconnected TCP socket in the sandbox's network namespace."""

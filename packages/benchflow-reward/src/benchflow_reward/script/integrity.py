@@ -82,11 +82,16 @@ async def steering(
     return await asyncio.to_thread(_steering, tests, box.spec.workdir, verifier, image)
 
 
+def text_of(tests: Sequence[Path]) -> bytes:
+    """Return the text of all files of the tests, up to a limit. Reads files."""
+    files = (each for place in tests for each in sorted(place.rglob("*")) if each.is_file())
+    return b"\n".join(each.read_bytes()[:_MAX_TESTS] for each in files)[:_MAX_TESTS]
+
+
 def _steering(
     tests: Sequence[Path], workdir: str, verifier: TaskVerifier, image: Surroundings
 ) -> Steering:
-    files = (each for place in tests for each in sorted(place.rglob("*")) if each.is_file())
-    text = b"\n".join(each.read_bytes()[:_MAX_TESTS] for each in files)[:_MAX_TESTS]
+    text = text_of(tests)
     pinned = verifier.protocol == "benchflow"
     # What an image has on its PATH is the tests' too; what is in ours, a shell may fall back to.
     path = f"{image.variables.get('PATH', '')}:{pinned_env(verifier)['PATH']}"
@@ -104,7 +109,7 @@ async def integrity_report(
     found. `suspicious`: it looks so, and may be honest work. Installing a package that no test
     calls is neither. A cache of the loader is made anew and not graded.
     """
-    known = _by_path(changes)
+    known = by_path(changes)
     through, dark = await seen_through_links(twin, known, changes.links, rules)
     known = through | known
     if known.get(LOADER_CACHE) and await _cache_made_anew(twin):
@@ -168,7 +173,8 @@ def _report(found: Sequence[Finding]) -> dict[str, Any]:
     return {"grade": grade, "findings": shown, "count": len(found), "by": "host"}
 
 
-def _by_path(changes: FileChanges) -> dict[str, Change]:
+def by_path(changes: FileChanges) -> dict[str, Change]:
+    """Return what happened to each path."""
     kinds: Mapping[Literal["added", "removed", "changed"], Sequence[str]] = {
         "added": changes.added,
         "removed": changes.removed,

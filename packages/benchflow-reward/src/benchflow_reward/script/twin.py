@@ -1,5 +1,6 @@
 """Twin grading: in a copy of the final file system, with nothing of it running."""
 
+import asyncio
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -22,8 +23,11 @@ from .grading import bench_of, verdict
 from .grading_box import furnish, grading_box, has_services, stand_in_box
 from .grading_spec import grading_spec
 from .hooks import run_collect_hooks
-from .integrity import inside_report, integrity_report, steering, told_by_host
+from .integrity import inside_report, integrity_report, steering, text_of, told_by_host
 from .kept import keep_from
+from .opened import Expected
+from .steering import Steering
+from .watching import watching
 
 
 async def grade_twin(live: LiveNode) -> VerifyResult:
@@ -31,7 +35,8 @@ async def grade_twin(live: LiveNode) -> VerifyResult:
 
     No process of the agent's box runs there, services included; `/tests` and
     `/logs/verifier` are made anew and no variable is the agent's. Files are, so
-    `meta["integrity"]` says what it changed that can steer the tests. The exit code of
+    `meta["integrity"]` says what it changed that can steer the tests, and what of it the tests
+    loaded where the sandbox can observe that. The exit code of
     test.sh is recorded only. Services beside the box run on, with all that they hold, as tests
     mean to ask them: the copy takes its place among them, and it stands still meanwhile.
     Nothing is ended when the rollout goes on in the agent's box.
@@ -46,25 +51,28 @@ async def grade_twin(live: LiveNode) -> VerifyResult:
             making = stack.enter_async_context(copying(live, spec, image))
             # The tests are put in when both are done: nothing of the agent runs then.
             box, _ = await both(making, _end(live))
-            integrity = await _integrity(live, spec, box, changes)
+            report, rules = await _integrity(live, spec, box, changes)
             bench = bench_of(box, live, "twin")
             await bench.place_tests(scratch)
-            run = await bench.run(scratch)
+            async with watching(box, changes) as watch:
+                run = await bench.run(scratch)
+            tests = await asyncio.to_thread(text_of, live.task.parts.tests)
+            integrity = await asyncio.to_thread(watch.added_to, report, Expected(tests, rules))
         return await verdict(bench, run, live.log_dir, {**hooks, "integrity": integrity})
 
 
 async def _integrity(
     live: LiveNode, spec: SandboxSpec, box: Sandbox, changes: FileChanges | None
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], Steering]:
     verifier = live.task.config.verifier
     rules = await steering(box, live.task.parts.tests, verifier, changes)
     user = verifier.user or box.spec.user
     if changes is not None:
         await _forget_bytecode(box, changes)
-        return await integrity_report(box, changes, rules, user=user)
+        return await integrity_report(box, changes, rules, user=user), rules
     async with grading_box(live, spec) as pristine:
         await furnish(pristine, live, "twin")
-        return await inside_report(box, pristine, rules, user=user)
+        return await inside_report(box, pristine, rules, user=user), rules
 
 
 async def _forget_bytecode(box: Sandbox, changes: FileChanges) -> None:

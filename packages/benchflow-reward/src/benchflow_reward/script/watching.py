@@ -1,0 +1,85 @@
+"""Observing the verifier while it runs, and adding to the report what was seen."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from benchflow_contracts import (
+    FileChanges,
+    ObservedFiles,
+    Sandbox,
+    SandboxUnsupportedError,
+    SupportsFileObservation,
+)
+
+from .integrity import MAX_FINDINGS, by_path
+from .layout import TESTS
+from .opened import Expected, OpenedFinding, opened_findings
+from .steering import Change
+
+
+@dataclass(slots=True)
+class Watch:
+    """What one run of the verifier opened of what the agent changed."""
+
+    known: Mapping[str, Change] = field(default_factory=dict[str, Change])
+    observed: ObservedFiles | None = None
+    why_not: str = ""
+    """Why nothing was observed."""
+
+    def added_to(self, report: Mapping[str, Any], expected: Expected) -> dict[str, Any]:
+        """Return the report with what the verifier loaded unasked.
+
+        A run that was not observed in full is not `clean`. One that cannot be observed on this
+        machine keeps its grade, and says so.
+        """
+        if self.observed is None:
+            return {**report, "observed": {"state": "unsupported", "why": self.why_not}}
+        found = opened_findings(self.observed, self.known, expected)
+        seen = {each.path for each in self.observed.opened} & self.known.keys()
+        told: dict[str, Any] = {"state": "complete", "opened": len(seen)}
+        grades = {report["grade"], *(each.grade for each in found)}
+        if self.observed.lost is not None:
+            told |= {"state": "incomplete", "why": self.observed.lost}
+            grades.add("suspicious")
+        grade = next(each for each in ("tampered", "suspicious", "clean") if each in grades)
+        return {**_merged(report, found), "grade": grade, "observed": told}
+
+
+@asynccontextmanager
+async def watching(box: Sandbox, changes: FileChanges | None) -> AsyncGenerator[Watch]:
+    """Observe which of the changed files are opened in `box` while the block runs.
+
+    Raises:
+        SandboxError: The observation failed, so that the verifier may have been disturbed.
+    """
+    if changes is None:
+        yield Watch(why_not="this sandbox's host cannot tell what the agent changed")
+        return
+    if not isinstance(box, SupportsFileObservation):
+        yield Watch(why_not="this sandbox cannot observe the files that are opened")
+        return
+    known = {path: change for path, change in by_path(changes).items() if change != "removed"}
+    async with AsyncExitStack() as stack:
+        observing = box.observe_files(lambda p: p in known or p.startswith(f"{TESTS}/"))
+        try:
+            observed = await stack.enter_async_context(observing)
+        except SandboxUnsupportedError as error:
+            watch = Watch(why_not=str(error))
+        else:
+            watch = Watch(known, observed)
+        yield watch
+
+
+def _merged(report: Mapping[str, Any], found: Sequence[OpenedFinding]) -> dict[str, Any]:
+    """Put the evidence first: only so many findings are shown."""
+    before = {each["path"]: each for each in report["findings"]}
+    added = {each.path: asdict(each) for each in found}
+    for path, each in added.items():
+        if path in before and before[path]["grade"] == "tampered":
+            each["grade"] = "tampered"
+    shown = [*added.values(), *(each for path, each in before.items() if path not in added)]
+    shown.sort(key=lambda each: each["grade"] != "tampered")
+    count = report["count"] + len(added.keys() - before.keys())
+    return {**report, "findings": shown[:MAX_FINDINGS], "count": count}
