@@ -34,6 +34,7 @@ from benchflow_contracts.testing import (
 )
 from benchflow_contracts.testing.checks.carry_checks import CARRY_CHECKS
 from benchflow_contracts.testing.checks.live_checks import LIVE_CHECKS
+from benchflow_contracts.testing.checks.observed_checks import OBSERVED_CHECKS
 from benchflow_contracts.testing.checks.pinned_checks import PINNED_CHECKS
 from benchflow_contracts.testing.checks.recipe_checks import RECIPE_CHECKS
 from benchflow_contracts.testing.checks.saved_checks import SAVED_CHECKS
@@ -59,6 +60,7 @@ from benchflow_contracts.testing.fakes import (
 HONEST_SKIPS = {
     *(str(check) for check in RECIPE_CHECKS if "nothing_builds" not in check.name),
     *(str(check) for check in PINNED_CHECKS if "same_spec" not in check.name),
+    *map(str, OBSERVED_CHECKS),
     *(str(check) for check in SERVICE_CHECKS if "there_are_none" not in check.name),
     "an_allowed_host_is_reached_and_no_other",
     "loopback_works_in_every_network",

@@ -14,6 +14,7 @@ from .checks.freeze_checks import FREEZE_CHECKS
 from .checks.life_checks import LIFE_CHECKS
 from .checks.live_checks import LIVE_CHECKS
 from .checks.network_checks import NETWORK_CHECKS
+from .checks.observed_checks import OBSERVED_CHECKS
 from .checks.pinned_checks import PINNED_CHECKS
 from .checks.recipe_checks import RECIPE_CHECKS
 from .checks.saved_checks import SAVED_CHECKS
@@ -35,6 +36,7 @@ def sandbox_checks() -> list[SandboxCheck]:
         *FREEZE_CHECKS,
         *SNAPSHOT_CHECKS,
         *COMPARED_CHECKS,
+        *OBSERVED_CHECKS,
         *SWITCHED_CHECKS,
         *LIVE_CHECKS,
         *SAVED_CHECKS,

@@ -12,7 +12,7 @@ from .layout import TESTS
 from .steering import Change, Grade, Steering
 
 _CODE = re.compile(
-    r"\.(py|pyc|pth|egg|zip|so|so\.[\w.]+|rb|p[lm]|pmc|ph|al|lua|[cm]?js|node|jar|class|php|sh|bash"
+    r"\.(py|pyc|pth|egg|zip|so|so\.\d[\w.]*|rb|p[lm]|pmc|ph|al|lua|[cm]?js|node|jar|class|php|sh|bash"
     r"|R|tcl|jl|el)$"
 )
 _SYSTEM = ("/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/sbin", "/usr", "/var")
@@ -89,10 +89,10 @@ class _Judge:
             self.reading.add(file.process)
             return None
         change = self.known.get(file.path)
-        if change is None or _is_metadata(path) or self._is_works(file.process, path):
+        if change is None or _is_metadata(path):
             return None
         grade = None
-        if not rules.expects(file.path):
+        if not rules.expects(file.path) and not self._is_works(file.process, path):
             grade = self._grade(file, path, change)
         if grade is None:
             self.working.add(file.process)
@@ -129,7 +129,8 @@ class _Judge:
         if _KEPT.search(file.path):
             return "suspicious"
         if file.executed:
-            return None if self._names(path, self.expected.rules.words) else "tampered"
+            named = self._names(path, self.expected.rules.words)
+            return None if named and change == "added" else "tampered"
         names = _words(process.command)
         if not starts:
             names |= self.expected.imports if change != "added" else self.expected.rules.words

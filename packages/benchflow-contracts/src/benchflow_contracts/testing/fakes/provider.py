@@ -5,6 +5,7 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchflow_contracts.container import ContainerOptions
 from benchflow_contracts.errors import (
@@ -25,6 +26,9 @@ from .process import FakeGate
 from .program import FakeProgram
 from .sandbox import FakeSandbox
 from .saved import load, save
+
+if TYPE_CHECKING:
+    from benchflow_contracts.observed import ObservedFiles
 
 FAKE_CAPABILITIES = SandboxCapabilities(
     isolation="none",
@@ -74,6 +78,8 @@ class FakeSandboxProvider:
         self.created: list[FakeSandbox] = []
         """Every sandbox ever made, in order, also those torn down."""
         self.log: list[tuple[str, str]] = []
+        self.observed: ObservedFiles | None = None
+        """What `observe_files` tells; without it, sandboxes cannot observe files."""
         self.sleep = sleep
         self._sandbox_type = sandbox_type
         self._name = name

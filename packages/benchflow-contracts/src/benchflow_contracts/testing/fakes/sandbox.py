@@ -21,6 +21,7 @@ from benchflow_contracts.errors import (
     TransferError,
     UsageError,
 )
+from benchflow_contracts.observed import ObservedFiles
 from benchflow_contracts.sandbox import (
     Endpoint,
     ExecResult,
@@ -230,6 +231,18 @@ class FakeSandbox:
         if found is None:
             raise SandboxUnsupportedError(f"sandbox {self.id!r} was never marked")
         return found
+
+    @asynccontextmanager
+    async def observe_files(self, wanted: Callable[[str], bool]) -> AsyncGenerator[ObservedFiles]:
+        """Yield what the test put into the provider's `observed`, of the files that are wanted."""
+        await self._begin("observe_files")
+        found = self.provider.observed
+        if found is None:
+            raise SandboxUnsupportedError("the fake sandbox observes no files")
+        told = ObservedFiles(lost="the observation has not ended")
+        yield told
+        told.processes, told.lost = found.processes, found.lost
+        told.opened = [each for each in found.opened if wanted(each.path)]
 
     async def switch_network(self, mode: NetworkMode, allowed_hosts: Sequence[str] = ()) -> None:
         """Say in `spec` what may be reached from now on."""
