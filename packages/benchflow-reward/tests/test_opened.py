@@ -7,7 +7,7 @@ from benchflow_reward.script.steering import Steering
 from benchflow_reward.script.surroundings import Surroundings
 from benchflow_reward.script.watching import Watch, watching
 
-TESTS = b"""cd /app
+TESTS = b"""cd /app  # see www.example.org/notes
 python3 -m pytest /tests/test_it.py
 import subprocess, pandas
 from work import f

@@ -56,6 +56,12 @@ class Expected:
         return frozenset(name for text in found for name in re.split(r"[., \t]+", text) if name)
 
     @cached_property
+    def words(self) -> frozenset[str]:
+        """All that the tests mention. A part of a dotted name, as of a host's, is not a word."""
+        found = _WORD.findall(self.tests.decode("utf-8", "replace"))
+        return self.imports | {word.rstrip(".") for word in found}
+
+    @cached_property
     def lists_directories(self) -> bool:
         """Whether a test may read files that it does not name."""
         return _LISTS.search(self.tests) is not None
@@ -129,11 +135,11 @@ class _Judge:
         if _KEPT.search(file.path):
             return "suspicious"
         if file.executed:
-            named = self._names(path, self.expected.rules.words)
+            named = self._names(path, self.expected.words)
             return None if named and change == "added" else "tampered"
         names = _words(process.command)
         if not starts:
-            names |= self.expected.imports if change != "added" else self.expected.rules.words
+            names |= self.expected.imports if change != "added" else self.expected.words
         # What the image had, its own programs load too: only tests that import it ask for it.
         asked = self._names(path, names) and (change == "added" or not starts)
         return None if asked else "tampered"
@@ -150,13 +156,11 @@ class _Judge:
             return None
         names = _words(process.command)
         if not starts:
-            names |= self.expected.imports
+            names |= self.expected.words
         top = self._top(path)
         is_older = top != path and str(top) not in self.known
-        named = path.name in names or (not starts and path.name in rules.words)
-        if is_older or named or str(path) in rules.paths:
-            return None
-        if {top.name.split(".")[0], path.name.split(".")[0]} & names:
+        given = {path.name, top.name.split(".")[0], path.name.split(".")[0]}
+        if is_older or str(path) in rules.paths or given & names:
             return None
         return "suspicious" if self.expected.lists_directories and not starts else "tampered"
 
