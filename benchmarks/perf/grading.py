@@ -1,5 +1,6 @@
 """What grading adds to a rollout, in each design, on each sandbox, in milliseconds.
 
+And what it costs the tests of a twin that the files which they open are observed.
 Docker needs an engine and `BENCHFLOW_DOCKER_IMAGE`, the base image that `.ci/docker` makes.
 """
 
@@ -9,7 +10,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Literal
+from statistics import median
+from typing import Literal, NoReturn
+from unittest.mock import patch
 
 from benchflow_contracts import (
     ComparedSandbox,
@@ -18,6 +21,7 @@ from benchflow_contracts import (
     Sandbox,
     SandboxProvider,
     SandboxSpec,
+    SandboxUnsupportedError,
     Task,
     TaskConfig,
 )
@@ -30,19 +34,25 @@ Isolation = Literal["hermetic", "twin", "shared"]
 Protocol = Literal["benchflow", "harbor"]
 
 RUNS: dict[Isolation, int] = {"shared": 20, "hermetic": 20, "twin": 10}
+OBSERVED_RUNS = 15
 LIMITS = {("local", "hermetic"): 300.0, ("docker", "hermetic"): 1500.0}
 SPEC = SandboxSpec()
 TEST = """#!/bin/sh
 if [ "$(cat /workspace/answer.txt)" = 42 ]; then echo 1; else echo 0; fi \\
   > /logs/verifier/reward.txt
 """
+OPENING = """#!/bin/sh
+for n in 1 2 3 4 5 6 7 8 9 10; do python3 -m unittest --help > /dev/null; done
+echo 1 > /logs/verifier/reward.txt
+"""
+"""About 1,000 opens of files by ten processes that start an interpreter and a test runner."""
 
 
-def write_task(path: Path, protocol: Protocol) -> Task:
-    """Return a task whose test takes no time of its own to speak of."""
+def write_task(path: Path, protocol: Protocol, test: str = TEST) -> Task:
+    """Return a task, by default one whose test takes no time of its own to speak of."""
     tests = path / protocol / "tests"
     tests.mkdir(parents=True)
-    (tests / "test.sh").write_text(TEST)
+    (tests / "test.sh").write_text(test)
     config = TaskConfig.model_validate(
         {
             "name": "grading",
@@ -90,16 +100,59 @@ async def measured(provider: SandboxProvider, task: Task) -> int:
     return missed
 
 
+async def observed(provider: SandboxProvider, task: Task) -> tuple[float, float]:
+    """Grade a twin; return the milliseconds of its tests, and those of this process's CPU."""
+    box = await agents_box(provider)
+    node = RolloutNode(id="leaf")
+    node.state = NodeState(task=task, provider=provider, sandbox=box, grading_spec=SPEC)
+    started = time.process_time()
+    result = await ScriptVerifier(isolation="twin").score(node)
+    cpu = time.process_time() - started
+    assert result.reward == 1, result
+    await box.teardown()
+    return float(result.meta["duration_sec"]) * 1000, cpu * 1000
+
+
+def refuse(*_: object) -> NoReturn:
+    """Stand in for the observation, as where it cannot be had."""
+    raise SandboxUnsupportedError("the benchmark observes nothing")
+
+
+async def observation(provider: SandboxProvider, task: Task) -> None:
+    """Print what observation costs, by turns with and without."""
+    box = await provider.create(SPEC)
+    kind = type(box)
+    await box.teardown()
+    with_it, without = list[tuple[float, float]](), list[tuple[float, float]]()
+    for _ in range(OBSERVED_RUNS):
+        with_it.append(await observed(provider, task))
+        with patch.object(kind, "observe_files", refuse):
+            without.append(await observed(provider, task))
+    tests, cpu = zip(*with_it, strict=True)
+    own_tests, own_cpu = zip(*without, strict=True)
+    emit(
+        f"grading_{provider.name}_observed",
+        tests,
+        peer="unobserved",
+        unobserved=round(median(own_tests), 4),
+        ratio=round(median(tests) / median(own_tests), 4),
+        runner_cpu=round(median(cpu), 4),
+        unobserved_runner_cpu=round(median(own_cpu), 4),
+    )
+
+
 async def main() -> int:
     """Measure both protocols on Local and on Docker; fail when a limit is missed."""
     missed = 0
     with tempfile.TemporaryDirectory() as name:
         tasks = [write_task(Path(name), protocol) for protocol in ("benchflow", "harbor")]
+        opening = write_task(Path(name, "opening"), "harbor", OPENING)
         image = os.environ["BENCHFLOW_DOCKER_IMAGE"]
         for provider in (LocalProvider(), DockerProvider(image=image, store=Path(name, "store"))):
             try:
                 for task in tasks:
                     missed += await measured(provider, task)
+                await observation(provider, opening)
             finally:
                 await provider.aclose()
     return 1 if missed else 0

@@ -98,8 +98,9 @@ def test_work_that_was_loaded_by_another_process_excuses_nothing():
     assert found == {f"{SITE}/msvcrt.py": "tampered"}
 
 
-def test_reading_what_the_agent_wrote_excuses_nothing():
-    known = ["/app/answer.json", f"{SITE}/msvcrt.py"]
+@pytest.mark.parametrize("read", ["/app/answer.json", "/app/index.js", "/app/run.sh"])
+def test_reading_what_the_agent_wrote_excuses_nothing(read):
+    known = [read, f"{SITE}/msvcrt.py"]
     assert graded([CHECK, *known], known) == {f"{SITE}/msvcrt.py": "tampered"}
 
 

@@ -17,6 +17,8 @@ from .shield import finish
 from .thread import run
 
 _MAX_OPENED = 100_000
+_MAX_IGNORED = 20_000
+"""Each keeps a little of the kernel's memory. More files only cost time."""
 _JOIN_SEC = 10.0
 _DELETED = " (deleted)"
 
@@ -30,6 +32,7 @@ class _Reader:
         self._ended = os.eventfd(0, os.EFD_CLOEXEC)
         self._processes = ProcessTable()
         self._opened: dict[tuple[str, int], bool] = {}
+        self._ignored = 0
         self._lost: str | None = None
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="bf-observer", daemon=True)
@@ -66,7 +69,9 @@ class _Reader:
             self._lost = "a process is not shown to this host, or there were too many"
         text = as_text(path)
         if not self._wanted(text):
-            self._group.ignore(event)
+            if self._ignored < _MAX_IGNORED:
+                self._group.ignore(event)
+                self._ignored += 1
             return
         key = (text, process)
         if key not in self._opened and len(self._opened) >= _MAX_OPENED:

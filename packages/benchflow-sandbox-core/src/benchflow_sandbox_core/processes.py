@@ -6,8 +6,8 @@ from pathlib import Path
 
 from .comparison import as_text
 
-_MAX_PROCESSES = 20_000
-_MAX_COMMAND = 4096
+_MAX_PROCESSES = 50_000
+_MAX_COMMAND = 1024
 _MAX_DEPTH = 64
 
 

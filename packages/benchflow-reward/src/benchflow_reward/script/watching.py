@@ -62,8 +62,8 @@ async def watching(box: Sandbox, changes: FileChanges | None) -> AsyncGenerator[
         return
     known = {path: change for path, change in by_path(changes).items() if change != "removed"}
     async with AsyncExitStack() as stack:
-        observing = box.observe_files(lambda p: p in known or p.startswith(f"{TESTS}/"))
         try:
+            observing = box.observe_files(lambda p: p in known or p.startswith(f"{TESTS}/"))
             observed = await stack.enter_async_context(observing)
         except SandboxUnsupportedError as error:
             watch = Watch(why_not=str(error))
