@@ -215,3 +215,76 @@ def test_what_an_agent_plants_among_the_tests_is_not_there_in_a_twin(grade):
     test = "#!/bin/sh\n. /tests/helper.sh\n"
     result = grade(planted, test, "twin")
     assert (result.reward, result.error_type) == (None, "RewardFileNotFoundError")
+
+
+AS_NOBODY = """as_nobody() {
+  python3 -c 'import os, sys; os.setgroups([]); os.setgid(65534); os.setuid(65534)
+os.execv("/bin/sh", ["sh", "-c", sys.argv[1]])' "$1"
+}
+"""
+"""What `su nobody -c` does; not every image has it."""
+FORGED = """sh -c '
+for d in /logs/verifier /logs/verifier/. /proc/self/fd/1/..; do
+  echo 1 > $d/reward.txt; echo "{\\"reward\\": 1}" > $d/reward.json
+done
+mkdir /logs/mine && echo 1 > /logs/mine/reward.txt && mv /logs/verifier /logs/old &&
+  mv /logs/mine /logs/verifier
+mkdir -p /tmp/logs/verifier && echo 1 > /tmp/logs/verifier/reward.txt && mv /logs /old &&
+  mv /tmp/logs /logs
+' 2>/dev/null"""
+"""Code of the agent's that writes a verdict wherever it may."""
+DROPS = f"""#!/bin/sh
+{AS_NOBODY}
+as_nobody "$(cat /srv/answer.txt)"
+as_nobody 'id -un' > /logs/verifier/ran-as.txt
+[ "$(cat /logs/verifier/ran-as.txt)" = nobody ] && echo 0 > /logs/verifier/reward.txt
+"""
+"""Tests that run the agent's code as nobody, and find it wrong."""
+PREPARED = {
+    "nothing": "true",
+    "open": "chmod 777 / /logs /logs/verifier",
+    "nobodys": "chown nobody / /logs /logs/verifier",
+    "moved": "rm -rf /logs; mkdir -p /tmp/l/verifier; chmod -R 777 /tmp/l; ln -s /tmp/l /logs",
+    "linked": "rm -rf /logs/verifier; mkdir -m 777 /tmp/v; ln -s /tmp/v /logs/verifier",
+    "closed": "chmod 000 / /logs /logs/verifier",
+    "files": "echo 1 > /logs/verifier/reward.json; chmod 666 /logs/verifier/reward.json",
+}
+"""What root may leave for it."""
+INHERITED = """import os, struct
+entry = lambda tag, perm, who=0xFFFFFFFF: struct.pack("<HHI", tag, perm, who)
+acl = struct.pack("<I", 2) + entry(1, 7) + entry(2, 7, 65534) + entry(4, 7) + entry(16, 7)
+for place in ("/", "/logs"):
+    for kind in ("access", "default"):
+        os.setxattr(place, f"system.posix_acl_{kind}", acl + entry(32, 5))
+"""
+"""An access control list by which nobody may write to every file that is made there."""
+PREPARED["inherited"] = f"cat > /tmp/acl.py <<'END'\n{INHERITED}\nEND\npython3 /tmp/acl.py"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mode", "prepared"),
+    [("hermetic", "nothing"), *((mode, each) for mode in MODES[1:] for each in PREPARED)],
+)
+def test_code_that_tests_run_as_nobody_cannot_write_the_verdict(grade, mode, prepared):
+    script = f"{PREPARED[prepared]}\ncat > /srv/answer.txt <<'END'\n{FORGED}\nEND\n"
+    script += "chmod 755 /srv; chmod 644 /srv/answer.txt\n"
+    result = grade(script, DROPS, mode)
+    assert (result.reward, result.error) == (0, None), result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_every_user_can_write_the_verdict_by_harbors_rule(grade, mode):
+    script = f"cat > /srv/answer.txt <<'END'\n{FORGED}\nEND\n"
+    result = grade(script, DROPS, mode, reward_files="harbor")
+    assert (result.reward, result.meta["reward_files"]) == (1, "harbor")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_two_reward_files_of_the_tests_are_an_error(grade, mode):
+    test = (
+        "#!/bin/sh\ncd /logs/verifier; echo 1 > reward.txt; echo '{\"reward\": 1}' > reward.json\n"
+    )
+    result = grade(ANSWERED, test, mode)
+    assert (result.reward, result.error_type) == (None, "TwoRewardFilesError")

@@ -179,6 +179,17 @@ def test_changes_that_the_operator_expects_are_so_beside_the_tasks_own(rig):
     assert again.verifier.expects_changes == ("/usr/bin/git", "/opt/venv", "/srv")
 
 
+def test_the_operators_rule_for_reward_files_replaces_that_of_every_verifier(rig):
+    rig.task_config["verifier"] = {"protocol": "harbor"}
+    step = TaskStep(name="one", instruction="Do it.", verifier=rig.task().config.verifier)
+    task = rig.task().model_copy(update={"steps": (step,)})
+    for asked, expected in ((None, "strict"), ("harbor", "harbor")):
+        config = RolloutConfig(**rig.config, reward_files=asked)
+        made = asyncio.run(make_plan(task, config, rig.planes(), "r1")).task
+        assert made.config.verifier.reward_files == expected
+        assert made.steps[0].verifier.reward_files == expected
+
+
 def test_only_the_solution_goes_on_from_what_another_agent_did(rig, tmp_path):
     parts = TaskParts(prior=tmp_path / "trajectory.json")
     task = rig.task().model_copy(update={"own_parts": parts})

@@ -10,6 +10,7 @@ from benchflow_contracts import (
     RewardFileEmptyError,
     RewardFileNotFoundError,
     RewardFormatError,
+    TwoRewardFilesError,
     VerifierOutputParseError,
 )
 from benchflow_reward.harbor_rewards import parse_harbor_rewards, return_of
@@ -37,7 +38,7 @@ def write(directory: Path, text: str | None, document: str | None) -> Path:
 
 def read(directory: Path) -> dict[str, float] | str:
     try:
-        return parse_harbor_rewards(directory)
+        return parse_harbor_rewards(directory, "harbor")
     except RewardFormatError as error:
         return type(error).__name__
 
@@ -72,9 +73,25 @@ def test_rewards_and_errors_are_those_of_harbor_itself(harbor_python, tmp_path):
 )
 def test_what_is_no_reward_is_an_error_of_its_own_type(tmp_path, text, document, error):
     with pytest.raises(error) as caught:
-        parse_harbor_rewards(write(tmp_path, text, document))
+        parse_harbor_rewards(write(tmp_path, text, document), "harbor")
     assert type(caught.value) is error
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["1", "", "words", "0" * 65537])
+def test_two_reward_files_are_an_error_whatever_they_hold(tmp_path, text):
+    with pytest.raises(TwoRewardFilesError, match=r"reward\.json and reward\.txt"):
+        parse_harbor_rewards(write(tmp_path / "files", text, '{"reward": 1}'), "strict")
+    (write(tmp_path / "kinds", None, '{"reward": 1}') / "reward.txt").mkdir()
+    with pytest.raises(TwoRewardFilesError):
+        parse_harbor_rewards(tmp_path / "kinds", "strict")
+
+
+@pytest.mark.parametrize(("text", "document"), [("0.5", None), (None, '{"reward": 0.5}')])
+def test_one_reward_file_is_read_alike_by_both_rules(tmp_path, text, document):
+    directory = write(tmp_path, text, document)
+    assert parse_harbor_rewards(directory, "strict") == {"reward": 0.5}
+    assert parse_harbor_rewards(directory, "harbor") == {"reward": 0.5}
 
 
 def test_a_link_or_a_pipe_is_no_reward_file(tmp_path):
@@ -123,7 +140,7 @@ def test_any_bytes_give_finite_numbers_or_one_of_the_errors(text, document):
         if document is not None:
             (directory / "reward.json").write_bytes(document)
         try:
-            rewards = parse_harbor_rewards(directory)
+            rewards = parse_harbor_rewards(directory, "harbor")
         except (RewardFileEmptyError, VerifierOutputParseError):
             return
     assert all(math.isfinite(value) for value in rewards.values())

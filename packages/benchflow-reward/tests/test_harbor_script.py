@@ -12,12 +12,13 @@ from benchflow_contracts import (
     SandboxError,
     SandboxSpec,
     TransferError,
+    TwoRewardFilesError,
     VerifierTimeoutError,
 )
 from benchflow_contracts.testing.fakes import FakeSandbox
 from benchflow_reward import ScriptVerifier
 
-PREPARE = "/bin/sh -c set -eu\n[ -d /logs ]"
+PREPARE = "/bin/sh -c set -eu\numask"
 RUN = "/bin/sh -c for b in"
 CLEAR = "/bin/sh -c set -eu\nfor p in"
 MODES = ["hermetic", "twin", "shared"]
@@ -30,10 +31,11 @@ def ok(stdout: str = "", exit_code: int = 0, stderr: str = "") -> ExecResult:
 def prepare(call):
     files = call.sandbox.files
     there = files.exists("/tests")
-    for path in ("/logs/verifier", *call.cmd[4:]):
+    owner, mode, *gone = call.cmd[4:]
+    for path in ("/logs/verifier", *gone):
         if files.exists(path):
             files.remove(path, recursive=True)
-    files.mkdir("/logs/verifier", parents=True, mode=0o777)
+    files.mkdir("/logs/verifier", parents=True, owner=owner, mode=int(mode, 8))
     return ok("tests\n" if there else "")
 
 
@@ -70,7 +72,7 @@ def score(provider, make_task, make_node):
 @pytest.mark.parametrize("mode", MODES)
 def test_every_number_is_kept_and_the_exit_code_is_only_recorded(score, mode, tmp_path):
     def test(call):
-        leaves(reward_json='{"a": 2, "b": true}', reward_txt="0")(call)
+        leaves(reward_json='{"a": 2, "b": true}')(call)
         return ok(exit_code=1)
 
     result = score(test, mode)
@@ -78,6 +80,45 @@ def test_every_number_is_kept_and_the_exit_code_is_only_recorded(score, mode, tm
     assert result.meta["exit_code"] == 1
     assert (tmp_path / "verifier" / "test-stdout.txt").read_text() == "said"
     assert json.loads((tmp_path / "verifier" / "reward.json").read_text()) == {"a": 2, "b": True}
+
+
+BOTH = leaves(reward_json='{"reward": 1}', reward_txt="0")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_two_reward_files_are_an_error(score, mode):
+    with pytest.raises(TwoRewardFilesError, match=r"reward\.json and reward\.txt") as caught:
+        score(BOTH, mode)
+    assert "--reward-files harbor" in caught.value.hint
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_by_harbors_rule_json_is_read_first_and_the_verdict_says_so(score, mode):
+    result = score(BOTH, mode, reward_files="harbor")
+    assert (result.reward, result.meta["reward_files"]) == (1, "harbor")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("verifier", "owner", "access"),
+    [
+        ({"user": "root"}, "root", 0o700),
+        ({"user": ""}, "agent", 0o700),
+        ({"user": "", "reward_files": "harbor"}, "root", 0o777),
+    ],
+)
+def test_the_verifiers_user_owns_the_reward_directory(score, mode, verifier, owner, access):
+    seen = []
+
+    def test(call):
+        found = call.sandbox.files.entry("/logs/verifier")
+        seen.append((found.owner, found.mode))
+        leaves(reward_txt="1")(call)
+
+    assert score(test, mode, **verifier).meta["reward_files"] == verifier.get(
+        "reward_files", "strict"
+    )
+    assert seen == [(owner, access)]
 
 
 def test_no_number_at_all_is_no_verdict_but_no_error_of_the_tests_either(score):

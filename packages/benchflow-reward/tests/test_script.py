@@ -15,13 +15,10 @@ from benchflow_contracts.testing.fakes import FakeCall
 from benchflow_reward import ScriptVerifier
 from benchflow_reward.script.layout import PINNED_PATH
 
-PREPARE = "/bin/sh -c set -eu\nowner"
+PREPARE = "/bin/sh -c set -eu\numask"
 CLEAR = "/bin/sh -c set -eu; for p"
 RUN = "/bin/sh -c [ ! -x /bin/bash ]"
 LISTING = "/bin/sh -c set -u"
-
-
-SHARED = "/bin/sh -c mkdir -p /logs/verifier"
 
 
 def ok(stdout: str = "", exit_code: int = 0, stderr: str = "") -> ExecResult:
@@ -34,13 +31,6 @@ def prepare(call: FakeCall) -> ExecResult:
     for path in paths:
         clear_path(files, path)
         files.mkdir(path, parents=True, owner=owner, mode=0o700)
-    return ok()
-
-
-def prepare_shared(call: FakeCall) -> ExecResult:
-    files = call.sandbox.files
-    files.mkdir("/logs/verifier", parents=True)
-    clear_path(files, "/logs/verifier/reward.txt")
     return ok()
 
 
@@ -70,7 +60,6 @@ def verifier(provider):
 
     provider.on(PREPARE, prepare)
     provider.on(CLEAR, clear)
-    provider.on(SHARED, prepare_shared)
     provider.on(LISTING, lambda call: ok("\n"))
     return install
 
@@ -283,7 +272,6 @@ def test_foreign_tests_may_end_with_any_exit_code(make_node, verifier, mode):
 @pytest.mark.parametrize("mode", ["hermetic", "twin", "shared"])
 def test_a_hung_test_is_a_verifier_timeout(make_node, make_task, provider, mode):
     provider.on(PREPARE, prepare)
-    provider.on(SHARED, prepare_shared)
     provider.on(LISTING, lambda call: ok("\n"))
 
     async def hang(call):

@@ -9,6 +9,7 @@ from pydantic import Field
 from ._model import Model
 from .agent import Role
 from .limits import ResourceLimits
+from .reward import RewardFiles
 from .sandbox import ModelEndpoint
 from .tree import Fidelity
 
@@ -158,6 +159,8 @@ class RolloutConfig(Model):
     """The operator's variables that tasks may have, in `host_env`; any other stays here."""
     expects_changes: tuple[str, ...] = ()
     """Beside the verifier's own `expects_changes`."""
+    reward_files: RewardFiles | None = None
+    """Overrides the verifier's."""
     labels: Mapping[str, str] = {}
 
     @classmethod

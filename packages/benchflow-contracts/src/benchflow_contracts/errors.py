@@ -27,6 +27,7 @@ BenchFlowError
 │   └── RewardFormatError        a reward file breaks the grammar
 │       ├── RewardFileNotFoundError   there is none
 │       ├── RewardFileEmptyError      it has no bytes
+│       ├── TwoRewardFilesError       reward.json and reward.txt both exist
 │       └── VerifierOutputParseError  it holds no finite numbers
 ├── SnapshotError            a checkpoint, restore or fork failed
 │   ├── FidelityError            the demanded fidelity is not available
@@ -254,6 +255,12 @@ class RewardFileNotFoundError(RewardFormatError):
 
 class RewardFileEmptyError(RewardFormatError):
     """The reward file has no bytes."""
+
+
+class TwoRewardFilesError(RewardFormatError):
+    """Both reward files exist, so it is not known which one is the verdict."""
+
+    default_hint = "let the tests write one of reward.json and reward.txt, and delete the other"
 
 
 class VerifierOutputParseError(RewardFormatError):

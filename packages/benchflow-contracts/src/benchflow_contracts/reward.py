@@ -19,6 +19,12 @@ Integrity = Literal["clean", "suspicious", "tampered"]
 """What the files say that the tests were run with: `tampered` may have steered them."""
 
 
+RewardFiles = Literal["strict", "harbor"]
+"""How reward files of Harbor's protocol are protected and read. `strict`: only the verifier's user
+may write to `/logs/verifier`, and two reward files are an error. `harbor`: as Harbor 0.24 does,
+every user may write there, and reward.json is read before reward.txt."""
+
+
 TAMPERED = "tampered"
 """What the error of a verdict that is not counted for that begins with."""
 

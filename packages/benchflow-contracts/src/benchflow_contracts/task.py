@@ -11,7 +11,7 @@ from .agent import McpServer
 from .container import ContainerOptions
 from .image import ImageRecipe
 from .limits import ResourceLimits
-from .reward import Grading
+from .reward import Grading, RewardFiles
 from .sandbox import NetworkMode
 from .service import ServiceSpec
 
@@ -175,7 +175,7 @@ class TaskVerifier(Model):
     protocol: Literal["benchflow", "harbor"] = "benchflow"
     """How test.sh is run and its reward is read. With `harbor` as Harbor 0.24 does it: by its
     own first line in the working directory, the exit code ignored, any finite numbers by any
-    names in reward.json before reward.txt, `reward_range` ignored."""
+    names, `reward_range` ignored; of the reward files, `reward_files` holds."""
     environment: TaskEnvironment | None = None
     """The grading box, when it is not made as the agent's. Only for hermetic grading."""
     tests_in_image: bool = False
@@ -186,6 +186,8 @@ class TaskVerifier(Model):
     expects_changes: tuple[str, ...] = ()
     """Paths of the system, or patterns of them, that an honest agent changes; what is below
     them is meant too. A twin's integrity report leaves them out."""
+    reward_files: RewardFiles = "strict"
+    """For `protocol = "harbor"`: who may write the reward files, and how many may exist."""
     executes_artifacts: bool = False
     """The tests run code that the agent wrote; they do so in an unprivileged child."""
     rewards: tuple[Mapping[str, Any], ...] = ()

@@ -7,11 +7,13 @@ from pathlib import Path
 from benchflow_contracts import (
     RewardFileEmptyError,
     RewardFileNotFoundError,
+    RewardFiles,
     RewardFormatError,
+    TwoRewardFilesError,
     VerifierOutputParseError,
 )
 
-from .reward_bytes import opened, read_capped
+from .reward_bytes import opened, present, read_capped
 from .strict_json import StrictJsonError, parse_strict_json
 
 MAX_BYTES = 64 * 1024
@@ -19,29 +21,39 @@ MAX_DEPTH = 16
 MAX_KEYS = 256
 MAX_KEY_CHARS = 128
 
+_ONE_FILE = (
+    "let test.sh write one reward file, or use --reward-files harbor, which reads reward.json "
+    "and ignores reward.txt"
+)
 _HINT = "test.sh writes reward.json, an object of finite numbers, or reward.txt, one number"
 
 
-def parse_harbor_rewards(directory: Path) -> dict[str, float]:
+def parse_harbor_rewards(directory: Path, reward_files: RewardFiles) -> dict[str, float]:
     """Read the rewards below `directory`, whose contents nobody trusts.
 
-    `reward.json` goes before `reward.txt`, which is then not looked at. It is an object of
-    any finite numbers by any names, `true` and `false` among them; an empty one is none at
-    all. `reward.txt` is what `float()` reads, and finite: the key `reward`. Beyond Harbor,
-    either has at most 64 KiB, and the object at most 256 keys of 128 characters, each once,
-    with numbers of at most 64 digits.
+    `reward.json` is an object of any finite numbers by any names, `true` and `false` among
+    them; an empty one is none at all. `reward.txt` is what `float()` reads, and finite: the key
+    `reward`. Beyond Harbor, either has at most 64 KiB, and the object at most 256 keys of 128
+    characters, each once, with numbers of at most 64 digits.
+
+    With `reward_files = "harbor"`, `reward.txt` is not read when there is a `reward.json`.
 
     Raises:
+        TwoRewardFilesError: Both exist, and `reward_files` is `strict`.
         RewardFileNotFoundError: There is neither.
         RewardFileEmptyError: It has no bytes.
         VerifierOutputParseError: Anything else. No other error leaves this function.
     """
     try:
         with opened(directory) as fd:
+            if reward_files == "strict":
+                _check_one(fd)
             document = read_capped(fd, "reward.json", MAX_BYTES, hint=_HINT)
             text = None
             if document is None:
                 text = read_capped(fd, "reward.txt", MAX_BYTES, hint=_HINT)
+    except TwoRewardFilesError:
+        raise
     except RewardFormatError as error:
         raise VerifierOutputParseError(str(error), hint=error.hint) from error
     if document is not None:
@@ -49,6 +61,11 @@ def parse_harbor_rewards(directory: Path) -> dict[str, float]:
     if text is not None:
         return {"reward": _from_text(_full(text, "reward.txt"))}
     raise RewardFileNotFoundError("neither reward.json nor reward.txt exists", hint=_HINT)
+
+
+def _check_one(directory: int) -> None:
+    if all(present(directory, name) for name in ("reward.json", "reward.txt")):
+        raise TwoRewardFilesError("both reward.json and reward.txt exist", hint=_ONE_FILE)
 
 
 def return_of(rewards: Mapping[str, float]) -> float | None:

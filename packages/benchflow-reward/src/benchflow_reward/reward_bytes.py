@@ -29,6 +29,17 @@ def opened(directory: Path) -> Generator[int]:
         os.close(fd)
 
 
+def present(directory: int, name: str) -> bool:
+    """Return whether an entry of any kind has the name `name`."""
+    try:
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise RewardFormatError(f"{name} cannot be read: {error.strerror}") from error
+    return True
+
+
 def read_capped(directory: int, name: str, limit: int, *, hint: str | None = None) -> bytes | None:
     """Return what the regular file `name` holds, or `None` when there is nothing of that name.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchflow_contracts import RewardFormatError
+from benchflow_contracts import RewardFormatError, TwoRewardFilesError
 from pydantic import JsonValue
 
 from .reward_bytes import opened, read_capped
@@ -57,7 +57,7 @@ def parse_reward(directory: Path, *, reward_range: tuple[float, float]) -> Parse
         txt = read_capped(fd, "reward.txt", MAX_TXT_BYTES, hint=_HINT)
         document = read_capped(fd, "reward.json", MAX_JSON_BYTES, hint=_HINT)
     if txt is not None and document is not None:
-        raise RewardFormatError("both reward.txt and reward.json exist", hint=_HINT)
+        raise TwoRewardFilesError("both reward.json and reward.txt exist")
     if document is not None:
         parsed = _from_json(document)
     elif txt is not None:

@@ -12,6 +12,7 @@ from benchflow_contracts import (
     Model,
     ModelEndpoint,
     PullPolicy,
+    RewardFiles,
     Role,
     RolloutConfig,
     Scene,
@@ -76,6 +77,10 @@ class RunOptions(Model):
     """Let compose files of tasks mount and read paths of this machine, which they may change."""
     expects_changes: tuple[str, ...] = ()
     """A path of the system, or a pattern, that honest agents change. May be given again."""
+    reward_files: RewardFiles | None = None
+    """Overrides how reward files of Harbor's protocol are protected and read. `strict`: only the
+    verifier's user may write them, and only one may exist. `harbor`: every user may write them,
+    and reward.json is read before reward.txt."""
     user: Literal["scripted", "simulated", "auto", "human"] | None = None
     """Overrides the task's User Model."""
     user_model: str | None = None
@@ -160,5 +165,6 @@ class RunOptions(Model):
             offline=self.offline,
             forward_env=self.forward_env,
             expects_changes=self.expects_changes,
+            reward_files=self.reward_files,
             labels=labels or {},
         )

@@ -29,6 +29,7 @@ from .host_env import with_host_env
 from .offline import offline
 from .planes import Planes
 from .reach import StepPhases, check_widening, step_phases, with_switches
+from .reward_files import with_reward_files
 
 SKILLS_DIR = "/skills"
 """Where the task's skills lie inside the box."""
@@ -89,6 +90,8 @@ async def make_plan(task: Task, config: RolloutConfig, planes: Planes, rollout_i
     """
     task = with_host_env(offline(task) if config.offline else task, config.forward_env)
     task = expecting(task, config.expects_changes)
+    if config.reward_files is not None:
+        task = with_reward_files(task, config.reward_files)
     config = config.model_copy(update={"deadlines": allotted(task, config.deadlines)})
     skills = _skills(task, config)
     turns = _turns(task, config, skills)

@@ -22,22 +22,17 @@ from benchflow_reward.reward_file import parse_reward
 
 from .grading_box import run_checked
 from .layout import EVIDENCE, RUN_UNTRUSTED, TESTS, TOOLS, VERIFIER_LOGS
+from .reward_directory import PROTECT
 from .test_log import write_stdout
 from .verifier_env import pinned_env
 
 MAX_LOG_BYTES = 64 * 1024 * 1024
 
-_PREPARE = """set -eu
+_PREPARE = f"""{PROTECT}
 owner=$1; shift
-[ ! -L /logs ] || rm -f /logs
-rm -rf -- "$@"
-mkdir -p "$@"
-chmod 700 "$@"
-chown "$owner" "$@"
+protect
+for directory in "$@"; do make_empty "$directory" "$owner" 700; done
 """
-
-_PREPARE_SHARED = """mkdir -p /logs/verifier /tests && chown "$1" /logs/verifier &&
-rm -rf /logs/verifier/reward.txt /logs/verifier/reward.json"""
 
 _RUN = "[ ! -x /bin/bash ] || exec /bin/bash /tests/test.sh; exec /bin/sh /tests/test.sh"
 
@@ -107,13 +102,13 @@ class OurBench:
         """
         verifier = self.live.task.config.verifier
         user = verifier.user or self.box.spec.user
-        if self.grading == "shared":
-            await run_checked(self.box, ["/bin/sh", "-c", _PREPARE_SHARED, "sh", user])
         tests = () if verifier.tests_in_image else tests_of(self.live)
-        if self.grading != "shared":
-            tools = [TOOLS] if verifier.executes_artifacts else []
-            made = [VERIFIER_LOGS, EVIDENCE, *tools, *([TESTS] if tests else [])]
-            await run_checked(self.box, ["/bin/sh", "-c", _PREPARE, "sh", user, *made])
+        apart = self.grading != "shared"
+        tools = [TOOLS] if apart and verifier.executes_artifacts else []
+        made = [VERIFIER_LOGS, *tools, *([EVIDENCE] if apart else [])]
+        made += [TESTS] if apart and tests else []
+        await run_checked(self.box, ["/bin/sh", "-c", _PREPARE, "sh", user, *made])
+        if apart:
             await self._place_evidence(scratch / "evidence", user)
             if tools:
                 await self.box.upload(RUN_UNTRUSTED, f"{TOOLS}/{RUN_UNTRUSTED.name}", user=user)

@@ -26,18 +26,23 @@ from .bench import ScriptRun, tests_of, too_late
 from .grading_box import grading_box, run_checked
 from .grading_spec import grading_spec
 from .layout import TESTS, VERIFIER_LOGS
+from .reward_directory import PROTECT
 from .test_log import keep_stdout
 
 MAX_LOG_BYTES = 256 * 1024 * 1024
 
-_PREPARE = """set -eu
+_CLOSED, _OPEN = "700", "777"
+
+_PREPARE = f"""{PROTECT}
+owner=$1 mode=$2; shift 2
 [ -d /logs ] && [ ! -L /logs ] || rm -rf /logs
+mkdir -p /logs
+[ "$mode" = {_OPEN} ] || protect
 if [ -e /tests ] || [ -L /tests ]; then echo tests; fi
-rm -rf -- /logs/verifier "$@"
-mkdir -p /logs/verifier
-chmod 777 /logs/verifier
+rm -rf -- "$@"
+make_empty {VERIFIER_LOGS} "$owner" "$mode"
 """
-"""Says whether something is at /tests. `$@` is what must not outlive the agent."""
+"""Prints whether something is at /tests. `$@` is what must not outlive the agent."""
 
 IN_BASH = """for b in /bin/bash /usr/bin/bash /usr/local/bin/bash; do
   [ ! -x "$b" ] || exec "$b" -c "$1"
@@ -49,14 +54,18 @@ exec /bin/sh -c "$1"
 
 @dataclass(frozen=True, slots=True)
 class HarborBench:
-    """`protocol = "harbor"`: by the script's first line, any exit code, any finite numbers."""
+    """`protocol = "harbor"`: by the script's first line, any exit code, any finite numbers.
+
+    Unlike in Harbor, only the verifier's user can write to `/logs/verifier`, and two reward files
+    are an error, unless `[verifier] reward_files` is `harbor`.
+    """
 
     box: Sandbox
     live: LiveNode
     grading: Grading
 
     async def place_tests(self, scratch: Path) -> None:
-        """Empty `/logs/verifier` for whoever the verifier is, and merge the tests into `/tests`.
+        """Make `/logs/verifier` anew for the verifier's user, and merge the tests into `/tests`.
 
         What a twin has at `/tests` may be the agent's: it goes, and what the image brings
         there comes from a fresh box.
@@ -67,7 +76,10 @@ class HarborBench:
         verifier = self.live.task.config.verifier
         tests = () if verifier.tests_in_image else tests_of(self.live)
         gone = [TESTS] if self.grading == "twin" else []
-        prepared = await run_checked(self.box, ["/bin/sh", "-c", _PREPARE, "sh", *gone])
+        strict = verifier.reward_files == "strict"
+        owner = (verifier.user or self.box.spec.user) if strict else "root"
+        prepare = ["/bin/sh", "-c", _PREPARE, "sh", owner, _CLOSED if strict else _OPEN]
+        prepared = await run_checked(self.box, [*prepare, *gone])
         try:
             if gone and prepared.stdout:
                 await self._restore_tests(scratch / "image-tests")
@@ -143,9 +155,11 @@ class HarborBench:
         Raises:
             RewardFormatError: A subclass of it, named as in Harbor.
         """
-        rewards = parse_harbor_rewards(run.logs)
+        reward_files = self.live.task.config.verifier.reward_files
+        rewards = parse_harbor_rewards(run.logs, reward_files)
         reward = return_of(rewards)
         if reward is None:
             why = "reward.json names no reward"
             return VerifyResult.unscored(why, grading=self.grading, error_type=NO_REWARDS)
-        return VerifyResult(reward=reward, items=rewards, grading=self.grading)
+        meta = {"reward_files": reward_files}
+        return VerifyResult(reward=reward, items=rewards, grading=self.grading, meta=meta)
