@@ -220,6 +220,10 @@ def test_links_in_circles_come_to_an_end(links):
         ("root:x:0:0::/root:'", "tampered"),
         ("root:x:0:0::/tmp:/bin/bash", "tampered"),
         ("root:x:5:0::/root:/bin/bash", "tampered"),
+        *(
+            (f"root:x:0:0:root:/root:/bin/bash\nnobody:x:{number}:0::/:/bin/sh", "tampered")
+            for number in ("0", "00", " 0", "4294967296", "-0", "")
+        ),
     ],
 )
 def test_users_may_be_added_as_long_as_root_is_root(provider, root, wanted):

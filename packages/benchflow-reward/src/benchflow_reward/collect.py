@@ -1,6 +1,6 @@
 """Files out of the agent's box, which is hostile."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -30,6 +30,8 @@ class Collected:
     outcome: Outcome
     local: Path | None = None
     reason: str = ""
+    service: str = ""
+    """The service that it was copied from; empty for the agent's own box."""
 
 
 async def collect(
@@ -39,6 +41,7 @@ async def collect(
     *,
     max_bytes: int = MAX_BYTES,
     leave_out: bool = False,
+    meanwhile: Callable[[], Awaitable[None]] | None = None,
 ) -> list[Collected]:
     """Copy `paths` to `into/0`, `into/1`, ... from one instant of the box.
 
@@ -46,7 +49,7 @@ async def collect(
     or more than `max_bytes` is `refused` as a whole. Both are the agent's doing and no fault:
     nothing in the box can raise an error from here. With `leave_out`, a tree is copied without
     what is no file or directory, nothing is run in the box, and what cannot be copied is
-    `absent`.
+    `absent`. `meanwhile` is called at the same instant of the box.
 
     Raises:
         RewardError: The transfer itself broke, or the box is gone.
@@ -55,6 +58,8 @@ async def collect(
     taken: list[Collected] = []
     failed: list[tuple[int, TransferError]] = []
     async with sandbox.freeze():
+        if meanwhile is not None:
+            await meanwhile()
         for index, path in enumerate(paths):
             local = into / str(index)
             try:
@@ -91,7 +96,7 @@ async def collect_beside(sandbox: Sandbox, artifact: Artifact, local: Path) -> C
                 retryable=error.retryable,
             ) from error
         return Collected(artifact.source, "absent", reason=str(error))
-    return Collected(artifact.source, "copied", local)
+    return Collected(artifact.source, "copied", local, service=artifact.service)
 
 
 async def _exists(sandbox: Sandbox, path: str) -> bool:

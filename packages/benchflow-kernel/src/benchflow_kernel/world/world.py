@@ -217,11 +217,18 @@ class World:
 
     @property
     def _compared(self) -> ComparedSandbox | None:
-        """The sandbox, if its files are compared for a verdict."""
+        """The sandbox, if its files are compared for a verdict.
+
+        A hermetic grader compares artifacts with its own image. Only one that has another image
+        than the agent must be told what the task put there.
+        """
         sandbox, task = self.sandbox, self._plan.task
         given = self._plan.config.isolation
-        designs = {given} if given else {each.verifier.isolation for each in task.steps}
-        if (designs or {task.config.verifier.isolation}) == {"hermetic"}:
+        verifiers = [each.verifier for each in task.steps] or [task.config.verifier]
+        if all(
+            (given or each.isolation) == "hermetic" and each.environment is None
+            for each in verifiers
+        ):
             return None
         return sandbox if isinstance(sandbox, ComparedSandbox) else None
 

@@ -4,10 +4,12 @@ import asyncio
 import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import Any
 
-from benchflow_contracts import Artifact, PinnedSandbox, Sandbox, VerifyResult
+from benchflow_contracts import Artifact, FileChanges, PinnedSandbox, Sandbox, VerifyResult
 from benchflow_contracts.service import MAIN
 
 from benchflow_reward.collect import Collected
@@ -15,10 +17,12 @@ from benchflow_reward.live_node import LiveNode
 
 from .artifacts import check_placeable, declared_artifacts, strip_start_up_files
 from .at_once import both
+from .brought import brought_changes, brought_directories
 from .grading import bench_of, verdict
 from .grading_box import furnish, grading_box
 from .grading_spec import grading_spec
 from .hooks import run_collect_hooks
+from .integrity import integrity_report, steering, told_by_host
 from .kept import take_artifacts
 from .placing import place_artifacts
 
@@ -33,6 +37,9 @@ async def grade_hermetic(live: LiveNode) -> VerifyResult:
     too big) is a failed submission: the verdict is the low end of the range, with the cause
     in `meta`, and no test runs. So an agent cannot escape a 0 by planting one. In Harbor's,
     links and their like are left out, what cannot be copied is missing, and the tests run.
+
+    When a directory is copied, `meta["integrity"]` says what in it can steer the tests and is
+    not the task's, by the rules of a twin.
     """
     artifacts = declared_artifacts(live.task, live.sandbox.spec.workdir)
     check_placeable(artifacts, live.task)
@@ -42,10 +49,10 @@ async def grade_hermetic(live: LiveNode) -> VerifyResult:
             making = _furnished(stack, live)
             box, (taken, meta) = await both(making, _emptied(live, artifacts, scratch))
             meta.update(_image(box))
-            refused = [item for item in taken if item.outcome == "refused"]
+            refused = [item for item in taken.artifacts if item.outcome == "refused"]
             if refused:
                 return _failed_submission(live, refused, meta)
-            await place_artifacts(box, live, taken)
+            meta.update(await _placed(box, live, taken))
             bench = bench_of(box, live, "hermetic")
             await bench.place_tests(scratch)
             run = await bench.run(scratch)
@@ -58,16 +65,55 @@ async def _furnished(stack: AsyncExitStack, live: LiveNode) -> Sandbox:
     return box
 
 
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What was copied out of the agent's box."""
+
+    artifacts: list[Collected]
+    changes: FileChanges | None
+    """What the host says of the whole box at the same instant; `None` where it cannot."""
+
+
 async def _emptied(
     live: LiveNode, artifacts: Sequence[Artifact], scratch: Path
-) -> tuple[list[Collected], dict[str, Any]]:
+) -> tuple[_Taken, dict[str, Any]]:
     """Take out of the agent's box what is graded, and end it."""
     hooks = await run_collect_hooks(live)
     harbor = live.task.config.verifier.protocol == "harbor"
-    taken = await take_artifacts(live, artifacts, scratch / "artifacts", leave_out=harbor)
+    told: list[FileChanges | None] = []
+
+    async def compare() -> None:
+        told.append(await told_by_host(live.sandbox))
+
+    taken = await take_artifacts(
+        live, artifacts, scratch / "artifacts", leave_out=harbor, meanwhile=compare
+    )
     if not live.goes_on:
         await live.sandbox.teardown()
-    return taken, {**hooks, **await asyncio.to_thread(_screen, taken, artifacts)}
+    meta = {**hooks, **await asyncio.to_thread(_screen, taken, artifacts)}
+    return _Taken(taken, told[0]), meta
+
+
+async def _placed(box: Sandbox, live: LiveNode, taken: _Taken) -> dict[str, Any]:
+    """Place the artifacts. Return the integrity report on directories, if there are any.
+
+    A file that is an artifact by its own path is expected, also below another one.
+    """
+    directories = brought_directories(taken.artifacts)
+    if not directories:
+        await place_artifacts(box, live, taken.artifacts)
+        return {}
+    changes = await brought_changes(box, directories, taken.changes)
+    verifier = live.task.config.verifier
+    files = [item.path for item in taken.artifacts if item not in directories]
+    verifier = verifier.model_copy(
+        update={"expects_changes": (*verifier.expects_changes, *map(escape, files))}
+    )
+    workdir = live.sandbox.spec.workdir
+    rules = await steering(box, live.task.parts.tests, verifier, agent_workdir=workdir)
+    await place_artifacts(box, live, taken.artifacts)
+    user = verifier.user or box.spec.user
+    return {"integrity": await integrity_report(box, changes, rules, user=user)}
 
 
 def _image(box: Sandbox) -> dict[str, str]:

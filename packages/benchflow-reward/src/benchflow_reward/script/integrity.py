@@ -1,6 +1,7 @@
 """The integrity report of a twin: which files that can steer its tests the agent changed."""
 
 import asyncio
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,6 +26,7 @@ from .plugins import brought_plugins
 from .steering import LOADER_CACHE, PASSWD, Change, Grade, Steering
 from .surroundings import Surroundings, surroundings
 from .verifier_env import pinned_env
+from .writable import opened_paths
 
 MAX_FINDINGS = 50
 _MAX_TESTS, _MAX_PASSWD = 4 << 20, 1 << 20
@@ -32,6 +34,8 @@ _MAX_ASKED = 64
 _NOT_AN_AGENTS = frozenset(
     {"", "bin", "etc", "lib", "lib64", "logs", "sbin", "tests", "usr", "evidence", "tests-tools"}
 )
+_PLAIN_USER = re.compile(r"[1-9][0-9]{0,8}")
+"""A number that is not root's, however it is read."""
 _SHELLS = frozenset(
     f"{d}/{name}" for d in ("/bin", "/usr/bin") for name in ("ash", "bash", "dash", "sh", "zsh")
 )
@@ -68,9 +72,16 @@ def agent_dirs(workdir: str) -> list[str]:
 
 
 async def steering(
-    box: Sandbox, tests: Sequence[Path], verifier: TaskVerifier, changes: FileChanges | None = None
+    box: Sandbox,
+    tests: Sequence[Path],
+    verifier: TaskVerifier,
+    changes: FileChanges | None = None,
+    *,
+    agent_workdir: str = "",
 ) -> Steering:
     """Return what the tests of a task can be steered by in `box`, of which `changes` are known.
+
+    `agent_workdir` is where the agent worked, when that was not in the box's own directory.
 
     Raises:
         RewardError: The box does not say what it offers them.
@@ -79,7 +90,9 @@ async def steering(
     env = pinned_env(verifier) if pinned else verifier.env
     told = await surroundings(box, user=verifier.user, env=env, workdir=box.spec.workdir)
     image = told.without(() if changes is None else changes.added)
-    return await asyncio.to_thread(_steering, tests, box.spec.workdir, verifier, image)
+    dirs = agent_dirs(box.spec.workdir)
+    dirs += [each for each in agent_dirs(agent_workdir) if each not in dirs]
+    return await asyncio.to_thread(_steering, tests, box.spec.workdir, dirs, verifier, image)
 
 
 def text_of(tests: Sequence[Path]) -> bytes:
@@ -89,13 +102,17 @@ def text_of(tests: Sequence[Path]) -> bytes:
 
 
 def _steering(
-    tests: Sequence[Path], workdir: str, verifier: TaskVerifier, image: Surroundings
+    tests: Sequence[Path],
+    workdir: str,
+    dirs: Sequence[str],
+    verifier: TaskVerifier,
+    image: Surroundings,
 ) -> Steering:
     text = text_of(tests)
     pinned = verifier.protocol == "benchflow"
     # What an image has on its PATH is the tests' too; what is in ours, a shell may fall back to.
     path = f"{image.variables.get('PATH', '')}:{pinned_env(verifier)['PATH']}"
-    expected, dirs = verifier.expects_changes, agent_dirs(workdir)
+    expected = verifier.expects_changes
     return Steering.of(text, dirs, path, expected, pinned=pinned, image=image, workdir=workdir)
 
 
@@ -120,7 +137,8 @@ async def integrity_report(
         plugins = await brought_plugins(twin, {p: known[p] for p in loaded}, changes.links)
     said = await _said(twin, known, rules)
     hiding = await hiding_modules(twin, known, rules)
-    said.update(dict.fromkeys(plugins | dark | hiding, "tampered"))
+    opened = await opened_paths(twin, known, rules)
+    said.update(dict.fromkeys(plugins | dark | hiding | opened, "tampered"))
     if known.get(PASSWD) and user in {"root", "0", ""} and await _root_is_root(twin):
         del known[PASSWD]
     # Off the loop: an agent may have left a million files.
@@ -214,7 +232,7 @@ async def _says(twin: Sandbox, path: str, what: Callable[[bytes], bool]) -> bool
 
 
 async def _root_is_root(twin: Sandbox) -> bool:
-    """Whether the users' file says of root what it says everywhere."""
+    """Whether the users' file says of root what it says everywhere, and of no other user."""
     with tempfile.TemporaryDirectory(prefix="bf-passwd-") as scratch:
         local = Path(scratch) / "passwd"
         try:
@@ -225,4 +243,8 @@ async def _root_is_root(twin: Sandbox) -> bool:
     fields = next((line for line in lines if line.startswith("root:")), "").split(":")
     if len(fields) != 7 or fields[2:4] != ["0", "0"] or fields[5] != "/root":
         return False
-    return fields[6] in _SHELLS
+    # Tests that drop their privileges must not become root again under another name.
+    others = (line.split(":") for line in lines if not line.startswith(("root:", "#")))
+    return fields[6] in _SHELLS and all(
+        len(each) < 3 or _PLAIN_USER.fullmatch(each[2]) is not None for each in others
+    )

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -21,18 +21,25 @@ _PIECE_BYTES = 1024 * 1024
 
 
 async def take_artifacts(
-    live: LiveNode, artifacts: Sequence[Artifact], into: Path, *, leave_out: bool
+    live: LiveNode,
+    artifacts: Sequence[Artifact],
+    into: Path,
+    *,
+    leave_out: bool,
+    meanwhile: Callable[[], Awaitable[None]] | None = None,
 ) -> list[Collected]:
     """Copy `artifacts` out of the agent's box to `into`, and keep them in the record.
 
-    `leave_out` is that of `collect`.
+    `leave_out` and `meanwhile` are those of `collect`.
 
     Raises:
         RewardError: The transfer itself broke, or the box is gone.
     """
     await asyncio.to_thread(into.mkdir)
     paths = [artifact.source for artifact in artifacts if not artifact.service]
-    of_box = iter(await collect(live.sandbox, paths, into, leave_out=leave_out))
+    of_box = iter(
+        await collect(live.sandbox, paths, into, leave_out=leave_out, meanwhile=meanwhile)
+    )
     taken = [
         await collect_beside(live.sandbox, artifact, into / f"beside-{index}")
         if artifact.service
