@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from benchflow_contracts import CallBudget, ModelCall, ModelEndpoint, StoreError
 from benchflow_gateway import CallLog, ReplayDivergedError, read_calls
-from benchflow_gateway.digest import request_digest
+from benchflow_gateway.digest import asks_for_tools, request_digest
 from benchflow_gateway.tape import DivergedError, Tape
 from gateway_peers import PATHS, agent_of, ask, hand_written, whole
 from hypothesis import given
@@ -203,13 +203,32 @@ CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
             ],
         },
     ],
+    "gemini": [
+        {"role": "user", "parts": [{"text": "Go."}]},
+        {
+            "role": "model",
+            "parts": [
+                {"functionCall": {"id": "ID-1", "name": "sh", "args": {"id": "NUMBER-1"}}},
+                {"functionCall": {"id": "ID-2", "name": "sh", "args": {"id": "2"}}},
+            ],
+        },
+        {
+            "role": "user",
+            "parts": [
+                {"functionResponse": {"id": "ID-1", "response": {"output": "SAID"}}},
+                {"functionResponse": {"id": "ID-2", "response": {"output": "other"}}},
+            ],
+        },
+    ],
 }
+TURNS = {"openai-responses": "input", "gemini": "contents"}
 
 
 def conversation(api: str, **words: str) -> str:
     """Return the digest of a conversation in which some words are others."""
-    key = "input" if api == "openai-responses" else "messages"
-    text = json.dumps({key: CONVERSATIONS[api], "metadata": {"session": "S" * 20}})
+    text = json.dumps(
+        {TURNS.get(api, "messages"): CONVERSATIONS[api], "metadata": {"session": "S" * 20}}
+    )
     for word, other in words.items():
         assert word.replace("_", "-") in text
         text = text.replace(word.replace("_", "-"), other)
@@ -306,6 +325,17 @@ def test_calls_that_ran_at_the_same_time_are_replayed_in_either_order() -> None:
     tape = Tape([one, two])
     assert [taken(tape, text) for text in ("two", "one")] == [2, 1]
     assert tape.finished
+
+
+def test_a_recorded_call_of_a_tool_is_known_in_each_wire() -> None:
+    called = {
+        "openai-chat": {"choices": [{"message": {"tool_calls": [{"id": "1"}]}}]},
+        "openai-responses": {"output": [{"type": "function_call"}]},
+        "anthropic-messages": {"content": [{"type": "tool_use"}]},
+        "gemini": {"candidates": [{"content": {"parts": [{"functionCall": {"name": "sh"}}]}}]},
+    }
+    assert [api for api in APIS if asks_for_tools(called[api])] == list(APIS)
+    assert not asks_for_tools({"candidates": [{"content": {"parts": [{"text": "Done."}]}}]})
 
 
 def test_calls_are_unplayed_until_an_answer_that_calls_no_tool() -> None:

@@ -40,6 +40,8 @@ class Shape:
     """Keys of messages, items and their parts that hold ids."""
     parts: frozenset[str]
     """Keys of messages and items that hold lists of parts."""
+    holders: frozenset[str] = frozenset()
+    """Keys of parts that hold one object, which may have ids."""
 
 
 _SHAPES: Mapping[str, Shape] = {
@@ -60,6 +62,13 @@ _SHAPES: Mapping[str, Shape] = {
         frozenset({"system"}),
         frozenset({"id", "tool_use_id"}),
         frozenset({"content"}),
+    ),
+    "gemini": Shape(
+        "contents",
+        frozenset({"systemInstruction", "system_instruction"}),
+        frozenset({"id"}),
+        frozenset({"parts"}),
+        frozenset({"functionCall", "functionResponse"}),
     ),
 }
 _UNKNOWN = Shape("messages", frozenset(), frozenset(), frozenset())
@@ -85,7 +94,7 @@ _SIGNATURE = "x-anthropic-billing-header"
 # Codex puts what a command printed below a head of its own, Qwen Code above a foot.
 _RUN, _PRINTED, _DRAWN = "Chunk ID: ", "\nOutput:\n", ("Chunk ID: ", "Wall time: ")
 _GROUP = "\nProcess Group PGID: "
-_TOLD = ("output", "content", "text")
+_TOLD = ("output", "content", "text", "parts", "functionResponse", "response")
 
 
 def request_digest(api: str, body: Mapping[str, Any]) -> str:
@@ -104,7 +113,12 @@ def asks_for_tools(response: Mapping[str, Any]) -> bool:
     message = as_document(next(iter(documents(response.get("choices"))), {}).get("message"))
     said = [*documents(response.get("output")), *documents(response.get("content"))]
     kinds = (text_of(item.get("type")) for item in said)
-    return bool(message.get("tool_calls")) or any(k.endswith(("_call", "tool_use")) for k in kinds)
+    content = as_document(next(iter(documents(response.get("candidates"))), {}).get("content"))
+    return (
+        bool(message.get("tool_calls"))
+        or any("functionCall" in part for part in documents(content.get("parts")))
+        or any(kind.endswith(("_call", "tool_use")) for kind in kinds)
+    )
 
 
 @dataclass(slots=True)
@@ -150,6 +164,8 @@ class _Canonical:
                 named[key] = self.names.setdefault(value, f"id:{len(self.names)}")
             elif key in self.shape.parts and isinstance(value, list):
                 named[key] = [self._named(part) for part in cast("list[object]", value)]
+            elif key in self.shape.holders:
+                named[key] = self._named(value)
             else:
                 named[key] = value
         return named
