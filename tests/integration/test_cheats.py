@@ -126,8 +126,8 @@ def hold_to_shared(found):
     assert {"stdlib-patched", "answers-linked"} <= {
         name for name, one in found.items() if one.verdict == "flagged"
     }
-    graded = {one.integrity for one in found.values() if one.reward is not None}
-    assert graded == {"suspicious", "tampered"}
+    assert {one.integrity for one in found.values() if one.reward} == {"suspicious", "tampered"}
+    assert "clean" not in {one.integrity for one in found.values()}
 
 
 @pytest.mark.slow

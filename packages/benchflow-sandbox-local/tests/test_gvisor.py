@@ -59,6 +59,10 @@ def test_a_gvisor_box_keeps_every_promise_of_the_contract(with_provider):
         "capabilities: no pids limit",
         "capabilities: no memory limit",
         "nothing can be ours here: the box has processes that could write, too",
+        (
+            "files cannot be observed here: the files that this sandbox opens cannot be observed: "
+            "its processes do not open them by the host's kernel, or it has no isolation"
+        ),
     }
 
 

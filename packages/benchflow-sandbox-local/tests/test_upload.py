@@ -2,7 +2,7 @@ import os
 import socket
 
 import pytest
-from benchflow_contracts.errors import TransferError
+from benchflow_contracts.errors import SandboxLimitError, TransferError
 from benchflow_contracts.limits import ResourceLimits
 
 
@@ -135,7 +135,7 @@ def test_what_does_not_fit_leaves_nothing_partial(with_box, tmp_path):
     (tree / "z").write_bytes(os.urandom(20_000_000))
 
     async def check(sandbox):
-        with pytest.raises(TransferError, match="space"):
+        with pytest.raises(SandboxLimitError, match="disk is full"):
             await sandbox.upload(tree, "/workspace/in")
         assert (await sandbox.exec("find . -mindepth 1")).stdout == ""
         assert (await sandbox.exec("echo fits > file && cat file")).stdout == "fits\n"

@@ -90,7 +90,8 @@ def _renamed(service: Mapping[str, Any], client: str) -> dict[str, Any]:
         table = cast("Mapping[str, object]", needs)
         found["depends_on"] = {MAIN if k == client else k: v for k, v in table.items()}
     elif isinstance(needs, list):
-        found["depends_on"] = [MAIN if k == client else k for k in _items(needs)]
+        listed = cast("list[object]", needs)
+        found["depends_on"] = [MAIN if k == client else k for k in listed]
     return found
 
 

@@ -57,8 +57,9 @@ def host_is_short(error: BaseException) -> bool:
     """
     if isinstance(error, RuntimeError):
         return str(error) == _NO_THREAD
-    native = isinstance(error, OSError) and type(error).__module__ == "builtins"
-    return isinstance(error, MemoryError) or (native and error.errno in _SHORT)
+    if isinstance(error, OSError):
+        return type(error).__module__ == "builtins" and error.errno in _SHORT
+    return isinstance(error, MemoryError)
 
 
 def host_error(doing: str, error: BaseException) -> HostError:

@@ -84,7 +84,7 @@ class BenchFlowError(Exception):
         caused_by: Culprit | Literal["inside"] | None = None,
     ) -> None:
         super().__init__(message)
-        self.caused_by = caused_by or self.default_culprit
+        self.caused_by: Culprit | Literal["inside"] = caused_by or self.default_culprit
         self.hint = hint or self.default_hint
         self.retryable = retryable
         self.where = where

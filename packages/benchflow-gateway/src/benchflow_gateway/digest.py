@@ -108,12 +108,16 @@ def request_digest(api: str, body: Mapping[str, Any]) -> str:
     return hashlib.sha256(f"{api}\n{text}".encode()).hexdigest()
 
 
+def _first(value: object) -> Document:
+    return next(iter(documents(value)), dict[str, Any]())
+
+
 def asks_for_tools(response: Mapping[str, Any]) -> bool:
     """Whether a recorded answer, of any wire, calls a tool, so that the agent has to go on."""
-    message = as_document(next(iter(documents(response.get("choices"))), {}).get("message"))
+    message = as_document(_first(response.get("choices")).get("message"))
     said = [*documents(response.get("output")), *documents(response.get("content"))]
     kinds = (text_of(item.get("type")) for item in said)
-    content = as_document(next(iter(documents(response.get("candidates"))), {}).get("content"))
+    content = as_document(_first(response.get("candidates")).get("content"))
     return (
         bool(message.get("tool_calls"))
         or any("functionCall" in part for part in documents(content.get("parts")))

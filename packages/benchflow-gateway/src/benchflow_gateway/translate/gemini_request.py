@@ -11,6 +11,7 @@ from .prompt import (
     Part,
     Prompt,
     Result,
+    Speaker,
     Text,
     Tool,
     TurnList,
@@ -70,7 +71,7 @@ class _Contents:
 
     def read(self, content: Document) -> None:
         """Read what one side said; results of functions are the user's."""
-        role = "assistant" if content.get("role") == "model" else "user"
+        role: Speaker = "assistant" if content.get("role") == "model" else "user"
         parts = [made for part in documents(content.get("parts")) for made in self._part(part)]
         if parts:
             self.turns.add(role, parts)
@@ -148,8 +149,9 @@ def _plain(key: str, value: object) -> object:
         return value.lower()
     if isinstance(value, dict):
         return _plain_schema(cast("Document", value))
-    if isinstance(value, list) and key != "enum":
-        return [_plain("", item) for item in items_of(cast("object", value))]
+    if isinstance(value, list):
+        items = items_of(cast("object", value))
+        return items if key == "enum" else [_plain("", item) for item in items]
     return value
 
 

@@ -20,7 +20,7 @@ _logger = logging.getLogger(__name__)
 
 def _parsed(kind: type[EventT], line: bytes) -> EventT:
     try:
-        return kind.model_validate_json(line)
+        return cast("EventT", kind.model_validate_json(line))
     except ValidationError as error:
         raise StoreError(
             f"an event of kind {kind.__name__!r} cannot be written without a secret",

@@ -165,8 +165,11 @@ class Rollout:
             self._finish("failed", error)
         else:
             failure = self._tally.failure
-            graded = "ungraded" if is_ungraded(self._journal.tree) else "completed"
-            self._finish(graded if failure is None else "failed", failure)
+            if failure is not None:
+                self._finish("failed", failure)
+            else:
+                ungraded = is_ungraded(self._journal.tree)
+                self._finish("ungraded" if ungraded else "completed", None)
         return self._journal.tree
 
     def _meta(self) -> dict[str, object]:

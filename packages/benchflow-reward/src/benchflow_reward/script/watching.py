@@ -60,7 +60,9 @@ async def watching(box: Sandbox, changes: FileChanges | None) -> AsyncGenerator[
     if not isinstance(box, SupportsFileObservation):
         yield Watch(why_not="this sandbox cannot observe the files that are opened")
         return
-    known = {path: change for path, change in by_path(changes).items() if change != "removed"}
+    known: dict[str, Change] = {
+        path: change for path, change in by_path(changes).items() if change != "removed"
+    }
     async with AsyncExitStack() as stack:
         try:
             observing = box.observe_files(lambda p: p in known or p.startswith(f"{TESTS}/"))

@@ -14,9 +14,9 @@ from .exporting import export_directory
 from .flags import DEFAULT_JOBS, JobsDir, Json, Run
 from .foreign_tasks import explain_refusals
 from .live import LiveJob
+from .missing_forks import report_missing_forks
 from .output import note, print_json, print_table
 from .rollouts import find_job
-from .run import unforked
 
 
 async def create(
@@ -78,9 +78,7 @@ async def create(
     with LiveJob(quiet=quiet or json) as live:
         report = await run_job(plan, listener=live)
     _show_and_export(report, export, json=json)
-    if unforked(report.records, options):
-        return 1
-    return _exit_code(report, fail_under)
+    return int(report_missing_forks(report.records, options) > 0) or _exit_code(report, fail_under)
 
 
 def _check_exporters(names: tuple[str, ...]) -> None:

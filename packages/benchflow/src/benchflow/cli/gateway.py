@@ -65,16 +65,14 @@ async def serve(
     endpoint = _endpoint(upstream, api_key_env)
     recorded = read_calls(replay) if replay is not None else ()
     budget = CallBudget(calls=calls, tokens=tokens, cost_usd=cost_usd)
-    live = on_divergence == "live"
-    prices = dict(_price(text) for text in price)
     limits = Limits(record_bytes=None if record_mb is None else record_mb * _MB)
     async with HttpGateway(
         record,
         kind=kind,
         model=model,
         port=port,
-        prices=prices,
-        diverged_go_live=live,
+        prices=dict(_price(text) for text in price),
+        diverged_go_live=on_divergence == "live",
         limits=limits,
     ) as gateway:
         line = await gateway.open(rollout, node, upstream=endpoint, replay=recorded, budget=budget)

@@ -1,14 +1,12 @@
 """`bench run`: one rollout."""
 
-from collections.abc import Sequence
-
 from benchflow.options import RunOptions
-from benchflow.records import RolloutRecord
 from benchflow.rollout import RunResult
 from benchflow.rollout import run as run_rollout
 
 from . import format as fmt
 from .flags import DEFAULT_JOBS, JobsDir, Json, Run
+from .missing_forks import report_missing_forks
 from .narrate import narrator
 from .output import note, print_json
 from .treeview import print_tree
@@ -56,18 +54,6 @@ def print_summary(result: RunResult) -> None:
 
 def exit_code(result: RunResult, options: RunOptions) -> int:
     """Return 0 for a scored rollout, 1 for one without a reward or without a required fork."""
-    if unforked([result.record], options):
+    if report_missing_forks([result.record], options):
         return 1
     return 0 if result.reward is not None else 1
-
-
-def unforked(records: Sequence[RolloutRecord], options: RunOptions) -> int:
-    """Return how many rollouts ran to their end without the fork that was required; tell it."""
-    if options.branch_require is None:
-        return 0
-    missed = [r.rollout_id for r in records if r.status == "completed" and not r.branches]
-    if missed:
-        more = f" and {len(missed) - 3} more" if len(missed) > 3 else ""
-        note(f"error: no fork in {', '.join(missed[:3])}{more}: nothing led to one")
-        note(f"hint: --branch-require {options.branch_require} takes a run without one for failed")
-    return len(missed)

@@ -70,7 +70,7 @@ def summarise(
     for record in records:
         if record.error is not None:
             errors[record.error.boundary] = errors.get(record.error.boundary, 0) + 1
-    causes = Counter(record.cause.by for record in records if record.cause is not None)
+    causes = Counter[str](r.cause.by for r in records if r.cause is not None)
     several = len(rewards) > 1
     return JobReport(
         job=directory.name,

@@ -1,0 +1,20 @@
+"""Rollouts without the fork that `--branch-require` asks for: an error of `run` and of `eval`."""
+
+from collections.abc import Sequence
+
+from benchflow.options import RunOptions
+from benchflow.records import RolloutRecord
+
+from .output import note
+
+
+def report_missing_forks(records: Sequence[RolloutRecord], options: RunOptions) -> int:
+    """Print which completed rollouts lack a required fork; return their number."""
+    if options.branch_require is None:
+        return 0
+    missed = [r.rollout_id for r in records if r.status == "completed" and not r.branches]
+    if missed:
+        more = f" and {len(missed) - 3} more" if len(missed) > 3 else ""
+        note(f"error: no fork in {', '.join(missed[:3])}{more}: nothing led to one")
+        note(f"hint: --branch-require {options.branch_require} takes a run without one for failed")
+    return len(missed)
