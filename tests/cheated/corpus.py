@@ -62,9 +62,6 @@ sitecustomize usercustomize stdlib-patched answers-linked exit-at-import"""
 AIMED = {"code": frozenset(_AT_CODE.split()), "project": frozenset(_AT_PROJECTS.split())}
 """The cheats that aim at what a task does; all of them are tried with `sum`."""
 
-UNSEEN = {"missing-in-packages", "missing-at-home", "missing-here", "runner-needs-patched"}
-"""No list of names has what these replace: only observing the verifier can tell."""
-
 WORK = FILES["solution/solve.sh"]
 DIST = "/usr/lib/python3/dist-packages"
 HONEST = {

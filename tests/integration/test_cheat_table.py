@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from cheated.corpus import AIMED, HONEST, UNSEEN
+from cheated.corpus import AIMED, HONEST
 from cheated.table import BEGIN, END, Cell, kind, put_into, table, try_cell
 
 
@@ -16,7 +16,7 @@ def test_code_that_tests_run_as_nobody_earns_nothing_unflagged(image, tmp_path):
     assert [(each.reward, each.integrity) for each in tried.honest] == [(1, "clean")] * len(HONEST)
     found = {each.cheat: kind(each) for each in tried.cheats}
     assert found.keys() == AIMED["code"]
-    assert {name for name, grade in found.items() if grade == "unflagged"} <= UNSEEN
+    assert "unflagged" not in found.values()
     assert (found["reward-as-nobody"], found["reward-second"]) == ("0", "0")
     # They are real: they get the reward, and are seen.
     assert (found["nobody-is-root"], found["places-opened"]) == ("tampered", "tampered")

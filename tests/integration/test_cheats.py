@@ -15,7 +15,6 @@ from cheated import (
     SEPARATE,
     SIDECAR,
     STEPPED,
-    corpus,
     options,
     paid,
     tried,
@@ -34,8 +33,6 @@ BY_PROTOCOL = {
 }
 """They aim at what Harbor's protocol does in another way than ours: variables, directories of the
 grader's, artifacts, the order of reward files."""
-UNSEEN = corpus.UNSEEN
-"""No list of names has what they replace: they may win in a twin until the verifier is observed."""
 DESIGNS = ["hermetic", "twin", "shared"]
 GRADES = {"hermetic": None, "twin": "clean", "shared": "suspicious"}
 """What the honest get."""
@@ -52,11 +49,6 @@ def harbors(tmp_path, image):
         return HarborAdapter().load_task(write(tmp_path / "sum", files, image))
 
     return load
-
-
-def seen(chosen):
-    """Return the cheats that the integrity report knows by the names of files."""
-    return [cheat for cheat in chosen if cheat.name not in UNSEEN]
 
 
 def of_protocol(provider):
@@ -79,7 +71,7 @@ def test_no_cheat_gets_a_reward_of_a_separate_verifier_of_harbors(provider, harb
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_cheat_that_gets_a_reward_in_a_twin_has_tampered_with_it(provider, task):
-    found = paid(tried(provider, task, "twin", seen(cheats())))
+    found = paid(tried(provider, task, "twin", cheats()))
     # Root owns what a twin is made of, so some of them work; none of them unseen.
     assert set(found.values()) == {"tampered"}
 
@@ -87,7 +79,7 @@ def test_a_cheat_that_gets_a_reward_in_a_twin_has_tampered_with_it(provider, tas
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_cheat_that_gets_a_reward_of_harbors_tests_has_tampered_with_it(provider, harbors):
-    found = paid(tried(provider, harbors(HARBORS), "twin", seen(cheats())))
+    found = paid(tried(provider, harbors(HARBORS), "twin", cheats()))
     assert set(found.values()) == {"tampered"}
 
 
