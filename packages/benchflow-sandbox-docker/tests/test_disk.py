@@ -1,11 +1,13 @@
 """No file that costs a sandbox nothing takes the engine's disk, and none is left behind."""
 
 import asyncio
+import subprocess
 from contextlib import closing, suppress
 
 import docker
 import pytest
-from benchflow_contracts.errors import HostError, SandboxLimitError
+from benchflow_contracts.cause import blame
+from benchflow_contracts.errors import HostError, SandboxLimitError, SnapshotError, TransferError
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_docker import DockerProvider
 from benchflow_sandbox_docker.commits import Commits
@@ -15,6 +17,7 @@ from watching import until
 
 pytestmark = pytest.mark.timeout(180)
 
+SPARSE = "import os; os.truncate(os.open('/home/big', os.O_CREAT | os.O_RDWR), 2 << 30)"
 HOLES = """
 import os
 with open("/home/big", "wb") as file:
@@ -71,11 +74,11 @@ async def python(box, code):
 @pytest.mark.parametrize(
     ("code", "limit_mb", "told"),
     [
-        ("import os; os.truncate(os.open('/home/big', 66), 2 << 30)", 100, "/home/big"),
+        (SPARSE, 100, "/home/big"),
         (HOLES, 100, "/home/big"),
         (SMALL.format(number=100_000), 200, "limit is 200 MB"),
         # The limit of a sandbox without one is half of the disk, and 10 GB at least.
-        ("import os; os.truncate(os.open('/home/big', 66), 200 << 30)", None, "half of the disk"),
+        (SPARSE.replace("2 <<", "200 <<"), None, "half of the disk"),
     ],
     ids=["a hole", "many holes", "many small files", "no limit"],
 )
@@ -113,7 +116,7 @@ def test_a_file_with_many_names_counts_once(with_small):
 def test_a_snapshot_that_the_disk_has_no_room_for_is_the_hosts_fault(with_small, small):
     async def check(provider):
         box = await provider.create(SandboxSpec(limits={"disk_mb": 4096}))
-        await python(box, "import os; os.truncate(os.open('/home/big', 66), 2 << 30)")
+        await python(box, SPARSE)
         before = small.used_mb
         with pytest.raises(HostError, match="room for") as caught:
             await box.snapshot()
@@ -126,7 +129,7 @@ def test_a_snapshot_that_the_disk_has_no_room_for_is_the_hosts_fault(with_small,
 def test_a_file_that_was_made_smaller_again_hinders_no_snapshot(with_small):
     async def check(provider):
         box = await provider.create(SandboxSpec(limits={"disk_mb": 100}))
-        await python(box, "import os; os.truncate(os.open('/home/big', 66), 2 << 30)")
+        await python(box, SPARSE)
         with pytest.raises(SandboxLimitError):
             await box.snapshot()
         assert (await box.exec("rm /home/big", user="root")).ok
@@ -138,7 +141,7 @@ def test_a_file_that_was_made_smaller_again_hinders_no_snapshot(with_small):
 def test_a_commit_that_is_ended_copies_no_more_and_leaves_nothing(with_small, small):
     async def check(provider):
         box = await provider.create(SandboxSpec(limits={"disk_mb": 4096}))
-        await python(box, SMALL.format(number=60_000))
+        await python(box, SMALL.format(number=30_000))
         container, before = f"benchflow-{box.id}", small.used_mb
         engine = await Engine.connect(f"{small.home}/sock", 60)
         small.api.pause(container)
@@ -148,7 +151,7 @@ def test_a_commit_that_is_ended_copies_no_more_and_leaves_nothing(with_small, sm
         ):
             committing = group.create_task(asyncio.to_thread(commit, small.api, container))
             began = group.create_task(
-                asyncio.to_thread(until, "a layer", lambda: small.used_mb > before + 20)
+                asyncio.to_thread(until, "a layer", lambda: small.used_mb > before + 10)
             )
             await began
             await admitted.end()
@@ -165,3 +168,39 @@ def commit(api, container):
     with suppress(docker.errors.APIError):
         return api.commit(container)
     return None
+
+
+@pytest.fixture
+def tiny(root, tmp_path):
+    """A directory of the host whose disk holds 20 MB."""
+    place = tmp_path / "tiny"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", place], check=True)
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.parametrize("code", [SPARSE, HOLES], ids=["a hole", "many holes"])
+def test_a_download_over_its_cap_is_refused_before_its_holes_are_written(with_small, tiny, code):
+    async def check(provider):
+        box = await provider.create(SandboxSpec())
+        await python(box, code)
+        # With the disk full before the cap is met, the host would be blamed.
+        with pytest.raises(TransferError, match="goes over the cap"):
+            await box.download("/home", tiny / "got")
+        assert list(tiny.iterdir()) == []
+        assert (await box.exec("echo continues")).ok
+
+    with_small(check)
+
+
+def test_a_saved_snapshot_that_the_disk_has_no_room_for_is_not_begun(with_small, small, tiny):
+    async def check(provider):
+        box = await provider.create(SandboxSpec())
+        image = await box.snapshot()
+        with pytest.raises(SnapshotError, match="has room for") as caught:
+            await provider.save(image, tiny / "saved")
+        assert blame(caught.value, inside="agent").by == "host"
+        assert list(tiny.iterdir()) == []
+
+    with_small(check)

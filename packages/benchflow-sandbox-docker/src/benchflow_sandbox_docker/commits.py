@@ -14,7 +14,7 @@ from benchflow_contracts.errors import (
 )
 from benchflow_sandbox_core.thread import Stop, run
 
-from .engine import Engine
+from .engine import BYTES_A_SECOND, Engine
 from .footprint import Footprint, empty
 from .overlay import overlay_of
 
@@ -23,7 +23,6 @@ _UNLIMITED = 10 << 30
 """Bytes that a sandbox without a disk limit may always ask of its host."""
 _RESERVE = 1 << 30
 """Bytes of the engine's disk that no commit takes; a twentieth of a small one."""
-_BYTES_A_SECOND = 8 << 20
 _FILES_A_SECOND = 500
 _COUNTS_HOLES = frozenset({"overlay2", "fuse-overlayfs", "vfs", "btrfs"})
 """Storage drivers of an engine that counts the sizes of files, and not their blocks."""
@@ -96,7 +95,7 @@ class Commits:
             found, written = counted.found, counted.written
             seconds = (
                 self._engine.api.timeout
-                + written // _BYTES_A_SECOND
+                + written // BYTES_A_SECOND
                 + found.entries // _FILES_A_SECOND
             )
             self._promised += written
@@ -143,9 +142,8 @@ class Commits:
 
     def _refuse(self, counted: _Counted, disk_mb: int | None) -> None:
         found, place = counted.found, counted.place
-        disk, free = place.f_blocks * place.f_frsize, place.f_bavail * place.f_frsize
         # Half of what would be free without it: a commit is a second copy.
-        share = max(_UNLIMITED, (free + found.allocated) // 2)
+        share = max(_UNLIMITED, (place.f_bavail * place.f_frsize + found.allocated) // 2)
         limit, of = (share, "half of the disk") if disk_mb is None else (disk_mb * _MB, "disk_mb")
         takes = f"a snapshot takes {found}"
         if found.size > limit:
@@ -154,13 +152,29 @@ class Commits:
                 hint="a snapshot writes the holes of sparse files out: remove such files, or raise"
                 " the disk limit in the task's [environment] table",
             )
-        room = free - min(_RESERVE, disk // 20) - self._promised
+        room = _room(place) - self._promised
         if counted.written > room or (place.f_files and found.entries > place.f_favail):
             raise HostError(
                 f"{takes} and {found.entries} names; the engine's disk has room for"
                 f" {max(room, 0) // _MB} MB and {place.f_favail} names",
                 hint="free space where the engine keeps its images",
             )
+
+
+def require_room(path: str, size: int) -> None:
+    """Raise `HostError` when the disk at `path` has no room for `size` bytes; it may be unknown."""
+    place = _disk_at(path)
+    if place is not None and size > (room := _room(place)):
+        raise HostError(
+            f"a copy takes {size // _MB} MB, and the disk at {path!r} has room for"
+            f" {max(room, 0) // _MB} MB",
+            hint="free space there",
+        )
+
+
+def _room(place: os.statvfs_result) -> int:
+    disk, free = place.f_blocks * place.f_frsize, place.f_bavail * place.f_frsize
+    return free - min(_RESERVE, disk // 20)
 
 
 def _disk_at(path: str) -> os.statvfs_result | None:

@@ -33,6 +33,9 @@ _LONG_THREADS = 4
 _TRIES = 10
 """Of a removal. The engine tells of no end of what keeps it from one."""
 
+BYTES_A_SECOND = 8 << 20
+"""What a busy engine copies at least."""
+
 FULL = "no space left on device"
 """What the kernel says through the engine."""
 BRIDGE = "bridge"
@@ -132,13 +135,25 @@ class Engine:
         def ask(api: APIClient) -> Mapping[str, Any]:
             url = f"{api.base_url}/v{api.api_version}/containers/{container}/json"
             answer = api.get(url, params={"size": "1"}, timeout=api.timeout)
-            try:
-                answer.raise_for_status()
-            except requests.HTTPError as error:
-                create_api_error_from_http_exception(error)
+            _raise_for_status(answer)
             return cast("Mapping[str, Any]", answer.json())
 
         return await self.run(ask, "inspect_container")
+
+    @contextmanager
+    def saved_image(self, name: str, size: int = 0) -> Generator[requests.Response]:
+        """Yield the response that has the tar of an image of `size` bytes.
+
+        The engine may write the whole image to its own disk before it sends the first byte.
+        """
+        api, seconds = self._api, self._api.timeout + size // BYTES_A_SECOND
+        url = f"{api.base_url}/v{api.api_version}/images/{name}/get"
+        with (
+            self.typed("get_image", seconds),
+            api.get(url, stream=True, timeout=seconds) as answer,
+        ):
+            _raise_for_status(answer)
+            yield answer
 
     @contextmanager
     def typed(self, what: str, seconds: int | None = None) -> Generator[None]:
@@ -214,3 +229,10 @@ def _client(base: str, version: str, seconds: int) -> APIClient:
     # No proxy or credential of the environment is for a socket; each call would look for both.
     client.trust_env = False
     return client
+
+
+def _raise_for_status(answer: requests.Response) -> None:
+    try:
+        answer.raise_for_status()
+    except requests.HTTPError as error:
+        create_api_error_from_http_exception(error)
