@@ -115,7 +115,7 @@ class OwnEngine:
         self.end()
         self.api.close()
         self.log.close()
-        for place in reversed(self._mounts()):
+        for place in reversed(self.mounts):
             # One that was killed has unmounted nothing.
             subprocess.run(["umount", place], check=True)
         shutil.rmtree(self.home)
@@ -144,7 +144,7 @@ class OwnEngine:
             "images": sorted(self._images()),
             "volumes": sorted(each["Name"] for each in self.api.volumes()["Volumes"] or ()),
             "networks": sorted(each["Id"] for each in self.api.networks()),
-            "mounts": sorted(self._mounts()),
+            "mounts": sorted(self.mounts),
         }
 
     def _images(self) -> set[str]:
@@ -161,7 +161,9 @@ class OwnEngine:
     def _tags(self, image: str) -> list[str]:
         return list(self.api.inspect_image(image)["RepoTags"] or ())
 
-    def _mounts(self) -> list[str]:
+    @property
+    def mounts(self) -> list[str]:
+        """Return what is mounted for it."""
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
         return [place for line in lines if (place := line.split()[4]).startswith(str(self.home))]
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import AsyncGenerator
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 
 from benchflow_contracts.cause import host_error
 from benchflow_contracts.errors import (
@@ -40,16 +41,16 @@ class Admitted:
     """The directory that it copies, where this process can open that."""
 
     async def end(self) -> None:
-        """Remove the container of a late commit, and end the engine's work.
+        """Remove what a late commit reads, and the container.
 
-        An engine with the image store of containerd ends a commit whose caller hangs up. Other
-        engines continue, even without the container, until no file is left to copy.
+        Whoever called for a commit may hang up, and the container may be removed: the engine
+        reads on while there are files.
         """
+        if self.upper is not None:
+            with suppress(OSError):
+                await run(partial(empty, self.upper))
         with suppress(SandboxError):
             await self.engine.remove(self.container)
-        upper = self.upper
-        if upper is not None:
-            await run(lambda _: empty(upper))
 
 
 @dataclass(frozen=True, slots=True)

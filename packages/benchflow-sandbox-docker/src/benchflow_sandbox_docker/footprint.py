@@ -102,26 +102,27 @@ class Footprint:
             )
 
 
-def empty(directory: int) -> None:
-    """Remove all files below a directory of a container that was removed.
+def empty(directory: int, stop: Stop) -> None:
+    """Remove all files below the directory of a container that is to be removed.
 
     A file that somebody reads ends at once, and a walk finds no other one.
     """
+    stop.check()
     with os.scandir(directory) as entries:
         for entry in entries:
             with suppress(OSError):
                 if entry.is_dir(follow_symlinks=False):
-                    _empty_below(directory, entry.name)
+                    _empty_below(directory, entry.name, stop)
                 else:
                     if entry.is_file(follow_symlinks=False):
                         _truncate(directory, entry.name)
                     os.unlink(entry.name, dir_fd=directory)
 
 
-def _empty_below(directory: int, name: str) -> None:
+def _empty_below(directory: int, name: str, stop: Stop) -> None:
     below = _open_dir(name, directory)
     try:
-        empty(below)
+        empty(below, stop)
     finally:
         os.close(below)
 

@@ -230,19 +230,25 @@ class Keeper:
             )
         container, labels = sandbox.machine.container, self._labels[sandbox.id].labels
         async with self._commits.admitted(container, sandbox.spec.limits.disk_mb) as admitted:
-            work = self._commit(admitted, facts, labels)
+            work = self._commit(sandbox, admitted, facts, labels)
             image = await finish_or(work, self.images.discard)
         self._written.carry(sandbox.id, image.ref)
         return image
 
     async def _commit(
-        self, admitted: Admitted, facts: Facts, labels: Mapping[str, str]
+        self,
+        sandbox: DockerSandbox,
+        admitted: Admitted,
+        facts: Facts,
+        labels: Mapping[str, str],
     ) -> SandboxImage:
         container, seconds = admitted.container, admitted.seconds
         try:
             return await self.images.commit(container, facts, labels, seconds=seconds)
         except SnapshotError as error:
             if isinstance(error.__cause__, SandboxTimeoutError):
+                # Nobody may see it without its files.
+                sandbox.machine.close()
                 await admitted.end()
                 await self._late.remove()
             raise
