@@ -38,26 +38,38 @@ def engine(shared: OwnEngine) -> Iterator[OwnEngine]:
 
 
 @pytest.fixture
-def runner(engine: OwnEngine, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start `bench` on the engine; it is dead at the end of the test."""
+def runner_of(tmp_path: Path) -> Iterator[Callable[..., Callable[..., subprocess.Popen[str]]]]:
+    """Start `bench` on an engine; it is dead at the end of the test."""
     started = []
 
-    def start(*args: object) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [str(BENCH), *map(str, args)],
-            cwd=tmp_path,
-            env=engine.variables,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        started.append(process)
-        return process
+    def on(engine: OwnEngine) -> Callable[..., subprocess.Popen[str]]:
+        def start(*args: object) -> subprocess.Popen[str]:
+            process = subprocess.Popen(
+                [str(BENCH), *map(str, args)],
+                cwd=tmp_path,
+                env=engine.variables,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            started.append(process)
+            return process
 
-    yield start
+        return start
+
+    yield on
     for process in started:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def runner(
+    engine: OwnEngine, runner_of: Callable[..., Any]
+) -> Callable[..., subprocess.Popen[str]]:
+    """Start `bench` on the engine of this file."""
+    made: Callable[..., subprocess.Popen[str]] = runner_of(engine)
+    return made
 
 
 def said(process: subprocess.Popen[str], *, code: int = 0) -> str:
@@ -291,8 +303,8 @@ def test_64_rollouts_leave_nothing_and_take_no_more_memory_than_16(
     for what, slack in (("rss", 6 << 20), ("fds", 4)):
         early, late = (min(each[what] for each in part) for part in (seen[12:20], seen[-8:]))
         assert late <= early + slack, (what, early, late)
-    # Those of two pools: the engine's, and the event loop's.
-    assert max(each["threads"] for each in seen) <= 8 + 32 + 1
+    # Those of three pools: the engine has two, and the event loop one.
+    assert max(each["threads"] for each in seen) <= 8 + 4 + 32 + 1
     assert told["after"]["threads"] == told["before"]["threads"]
     assert told["after"]["fds"] == told["before"]["fds"]
     assert engine.holds() == before
@@ -313,3 +325,31 @@ def test_a_kept_fork_of_a_container_is_gone_on_from_by_another_runner(
     results = [json.loads(path.read_text()) for path in tmp_path.glob("jobs/*/result.json")]
     assert [each["reward"] for each in results] == [1, 1, 1]
     assert engine.holds() == before
+
+
+SPARSE = (
+    "#!/bin/sh\ntruncate -s 200G /workspace/big\necho 'hello, world' > /workspace/greeting.txt\n"
+)
+
+
+def test_an_agent_whose_sparse_file_fits_on_no_disk_has_0_and_nobody_else_notices(
+    image: str, runner_of: Callable[..., Any], bench: Callable[..., Any], tmp_path: Path
+) -> None:
+    with closing(OwnEngine(disk_mb=600)) as engine:
+        engine.start()
+        engine.take(image)
+        before, used = engine.holds(), engine.used_mb
+        for name in ("honest", "sparse"):
+            bench("tasks", "init", tmp_path / "tasks" / name)
+        (tmp_path / "tasks/sparse/solution/solve.sh").write_text(SPARSE)
+        create = ("eval", "create", "--tasks-dir", "tasks", "--agent", "oracle", "--concurrency=2")
+        twin = ("--isolation", "twin", "--job-name", "job")
+        results, failed = ended(runner_of(engine)(*create, *twin, *DOCKER), tmp_path / "jobs/job")
+        assert failed == []
+        rewards = {each["slot"]: each["reward"] for each in results}
+        assert rewards == {"honest#0": 1, "sparse#0": 0}
+        [path] = (tmp_path / "jobs/job").glob("sparse*/result.json")
+        cause = json.loads(path.read_text())["cause"]
+        assert (cause["by"], "/workspace/big" in cause["what"]) == ("agent", True)
+        assert engine.holds() == before
+        assert engine.used_mb - used < 30

@@ -10,13 +10,19 @@ import pytest
 from benchflow_contracts import (
     ContainerOptions,
     ReapPolicy,
+    ResourceLimits,
+    SandboxLimitError,
     SandboxSpec,
+    SandboxTimeoutError,
     ServiceHealth,
     ServiceSpec,
 )
 from benchflow_contracts.testing import CheckResult, check_sandbox
 from benchflow_sandbox_docker import DockerProvider
+from benchflow_sandbox_docker.commits import Commits
+from benchflow_sandbox_docker.engine import Engine
 from own_engine import OwnEngine
+from watching import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SKIPPED = {
@@ -110,3 +116,25 @@ def test_what_an_image_calls_a_volume_is_in_forks_that_outlive_the_image(
 
     asyncio.run(main())
     assert declared not in {each["Id"] for each in engine.api.images(all=True)}
+
+
+def test_holes_count_here_too_and_a_late_commit_ends_with_its_files(
+    engine: OwnEngine, provider: DockerProvider
+) -> None:
+    async def main() -> None:
+        async with provider:
+            box = await provider.create(SandboxSpec(limits=ResourceLimits(disk_mb=100)))
+            await provider.discard(await box.snapshot())
+            assert (await box.exec("truncate -s 8G /home/big", user="root")).ok
+            with pytest.raises(SandboxLimitError, match="/home/big"):
+                await box.snapshot()
+            own = await Engine.connect(f"{engine.home}/sock", 60)
+            async with Commits(own).admitted(f"benchflow-{box.id}", 1 << 20) as admitted:
+                with pytest.raises(SandboxTimeoutError):
+                    await own.do_long("commit", 1, admitted.container)
+                assert any("tmpmounts" in place for place in engine.mounts)
+                await admitted.end()
+            own.close()
+        until("the end", lambda: not any("tmpmounts" in place for place in engine.mounts))
+
+    asyncio.run(main())

@@ -24,14 +24,26 @@ _START = 'ip link set lo up && exec dockerd "$@"'
 class OwnEngine:
     """An engine in a network namespace of its own, so that it leaves the machine's alone."""
 
-    def __init__(self, options: Sequence[str] = ALONE, programs: Path | None = None) -> None:
-        """With options of dockerd, and with programs that are not the machine's."""
+    def __init__(
+        self,
+        options: Sequence[str] = ALONE,
+        programs: Path | None = None,
+        *,
+        disk_mb: int | None = None,
+    ) -> None:
+        """Make one with options of dockerd, programs of its own, and a small disk in memory."""
         # The path of a socket is short.
         self.home = Path(tempfile.mkdtemp(prefix="bf-engine-", dir="/var/tmp"))
         self.host = f"unix://{self.home}/sock"
         self.log = (self.home / "log").open("wb")
         version = os.environ.get("DOCKER_MIN_API_VERSION", "1.41")
         self.api = docker.APIClient(self.host, version=version, timeout=60)
+        if disk_mb is not None:
+            (self.home / "data").mkdir()
+            size = f"size={disk_mb}m"
+            subprocess.run(
+                ["mount", "-t", "tmpfs", "-o", size, "tmpfs", self.home / "data"], check=True
+            )
         self._options = options
         first = [] if programs is None else [str(programs)]
         self._path = os.pathsep.join([*first, os.environ["PATH"]])
@@ -103,7 +115,7 @@ class OwnEngine:
         self.end()
         self.api.close()
         self.log.close()
-        for place in reversed(self._mounts()):
+        for place in reversed(self.mounts):
             # One that was killed has unmounted nothing.
             subprocess.run(["umount", place], check=True)
         shutil.rmtree(self.home)
@@ -119,6 +131,12 @@ class OwnEngine:
         """What leads a runner to this engine."""
         return {**os.environ, "DOCKER_HOST": self.host, "NO_COLOR": "1"}
 
+    @property
+    def used_mb(self) -> int:
+        """Return what is used of the disk that its files are on."""
+        place = os.statvfs(self.home / "data")
+        return (place.f_blocks - place.f_bfree) * place.f_frsize >> 20
+
     def holds(self) -> dict[str, list[str]]:
         """Return all that is in it, by kind, and what is mounted for it."""
         return {
@@ -126,7 +144,7 @@ class OwnEngine:
             "images": sorted(self._images()),
             "volumes": sorted(each["Name"] for each in self.api.volumes()["Volumes"] or ()),
             "networks": sorted(each["Id"] for each in self.api.networks()),
-            "mounts": sorted(self._mounts()),
+            "mounts": sorted(self.mounts),
         }
 
     def _images(self) -> set[str]:
@@ -143,7 +161,9 @@ class OwnEngine:
     def _tags(self, image: str) -> list[str]:
         return list(self.api.inspect_image(image)["RepoTags"] or ())
 
-    def _mounts(self) -> list[str]:
+    @property
+    def mounts(self) -> list[str]:
+        """Return what is mounted for it."""
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
         return [place for line in lines if (place := line.split()[4]).startswith(str(self.home))]
 

@@ -10,12 +10,14 @@ from pathlib import Path
 from socketserver import ThreadingMixIn, UnixStreamServer
 
 import pytest
+from benchflow_contracts.cause import blame
 from benchflow_contracts.errors import (
     HostError,
     SandboxError,
     SandboxLimitError,
     SandboxTimeoutError,
     SandboxUnsupportedError,
+    SnapshotError,
     TransferError,
 )
 from benchflow_contracts.sandbox import SandboxSpec
@@ -481,3 +483,35 @@ def test_a_fork_asks_the_engine_for_nothing_that_it_has_said(api, image, tmp_pat
     assert asked.count(f"/images/{ref}/json") == 1
     before = asked[next(i for i, path in enumerate(asked) if path.endswith("/unpause")) - 1]
     assert before == f"/images/{ref}/json"
+
+
+def test_the_image_of_a_commit_that_was_late_is_removed_with_its_sandbox(
+    api, image, tmp_path, monkeypatch
+):
+    over = threading.Event()
+
+    def answer(handler):
+        asked = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
+        found = forward(api, handler, asked)
+        if "/commit" in handler.path:
+            over.wait(60)
+        else:
+            reply(handler, *found)
+
+    async def main():
+        async with DockerProvider(
+            image=image, store=tmp_path / "store", call_seconds=4
+        ) as provider:
+            box = await provider.create(SandboxSpec(), labels={"late": str(tmp_path)})
+            with pytest.raises(SnapshotError, match="did not answer") as caught:
+                await box.snapshot()
+            over.set()
+            assert caught.value.retryable
+            assert blame(caught.value, inside="agent").by == "host"
+            left = {"label": f"benchflow.labels.late={tmp_path}"}
+            assert api.images(filters=left) == []
+            assert api.containers(all=True, filters=left) == []
+
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/sock")
+    with engine(tmp_path / "sock", answer):
+        asyncio.run(main())

@@ -1,8 +1,7 @@
 # Raw names below roots that are not ours: pathlib would add nothing here.
-# ruff: noqa: PTH116, PTH123
+# ruff: noqa: PTH116
 """What a box changed of the files below it: its upper directories held against their base."""
 
-import hashlib
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,9 +10,10 @@ from dataclasses import dataclass, field
 from benchflow_contracts.compared import FileChanges
 from benchflow_contracts.errors import SandboxLimitError
 
+from .content import content_digest
+
 MAX_DEPTH = 200
 
-_CHUNK = 1 << 18
 _OWN = ".bf"
 """At the top: ours, and in no snapshot."""
 
@@ -198,8 +198,11 @@ def _print(node: _Node, path: str) -> str:
 
 def _digest(name: str, directory: int) -> str:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with open(os.open(name, flags, dir_fd=directory), "rb", buffering=0) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    fd = os.open(name, flags, dir_fd=directory)
+    try:
+        return content_digest(fd)
+    finally:
+        os.close(fd)
 
 
 def _is_whiteout(info: os.stat_result) -> bool:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, TypeVar, cast
 
 import requests
@@ -15,15 +15,26 @@ from benchflow_contracts.errors import (
 )
 from benchflow_sandbox_core.shield import finish
 from docker import APIClient
-from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.errors import (
+    APIError,
+    DockerException,
+    ImageNotFound,
+    NotFound,
+    create_api_error_from_http_exception,
+)
 
 from .dialect import OLDEST, dialect
 
 T = TypeVar("T")
 
 _THREADS = 8
+_LONG_THREADS = 4
+"""Of calls that may take minutes: others never wait for those."""
 _TRIES = 10
 """Of a removal. The engine tells of no end of what keeps it from one."""
+
+BYTES_A_SECOND = 8 << 20
+"""What a busy engine copies at least."""
 
 FULL = "no space left on device"
 """What the kernel says through the engine."""
@@ -40,9 +51,11 @@ class GoneError(SandboxError):
 class Engine:
     """Calls to one engine, each in a thread. A call that has begun is never cut in the middle."""
 
-    def __init__(self, api: APIClient) -> None:
+    def __init__(self, api: APIClient, base: str) -> None:
         self._api = api
+        self._base = base
         self._threads = ThreadPoolExecutor(_THREADS, "docker")
+        self._long_threads = ThreadPoolExecutor(_LONG_THREADS, "docker-long")
         self._rootless: bool | None = None
 
     @classmethod
@@ -63,12 +76,12 @@ class Engine:
                 hint="start dockerd, and let this user into the group of its socket",
             ) from error
         base = f"unix://{socket}"
-        asked = cls(_client(base, OLDEST, seconds))
+        asked = cls(_client(base, OLDEST, seconds), base)
         try:
             spoken = dialect(await asked.do("version", api_version=False))
         finally:
             asked.close()
-        return cls(_client(base, spoken, seconds))
+        return cls(_client(base, spoken, seconds), base)
 
     @property
     def api(self) -> APIClient:
@@ -78,6 +91,7 @@ class Engine:
     def close(self) -> None:
         """Let go of the engine. Idempotent."""
         self._threads.shutdown(wait=False)
+        self._long_threads.shutdown(wait=False)
         self._api.close()
 
     async def do(self, method: str, *args: object, **options: object) -> Any:  # noqa: ANN401 - the engine's JSON
@@ -98,9 +112,52 @@ class Engine:
         with self.typed(what):
             return await finish(wait())
 
+    async def do_long(self, method: str, seconds: int, *args: object, **options: object) -> Any:  # noqa: ANN401 - the engine's JSON
+        """Call a method as `do` does, with a time limit and a connection of its own.
+
+        The connection is closed when the time is over, which ends the engine's work where the
+        engine heeds that.
+        """
+
+        def work() -> object:
+            with closing(_client(self._base, self._api.api_version, seconds)) as api:
+                return getattr(api, method)(*args, **options)
+
+        async def wait() -> object:
+            return await asyncio.get_running_loop().run_in_executor(self._long_threads, work)
+
+        with self.typed(method, seconds):
+            return await finish(wait())
+
+    async def sized(self, container: str) -> Mapping[str, Any]:
+        """Inspect a container, and have the engine count what the container wrote."""
+
+        def ask(api: APIClient) -> Mapping[str, Any]:
+            url = f"{api.base_url}/v{api.api_version}/containers/{container}/json"
+            answer = api.get(url, params={"size": "1"}, timeout=api.timeout)
+            _raise_for_status(answer)
+            return cast("Mapping[str, Any]", answer.json())
+
+        return await self.run(ask, "inspect_container")
+
     @contextmanager
-    def typed(self, what: str) -> Generator[None]:
-        """Raise as `do` does when a call of the block fails."""
+    def saved_image(self, name: str, size: int = 0) -> Generator[requests.Response]:
+        """Yield the response that has the tar of an image of `size` bytes.
+
+        The engine may write the whole image to its own disk before it sends the first byte.
+        """
+        api, seconds = self._api, self._api.timeout + size // BYTES_A_SECOND
+        url = f"{api.base_url}/v{api.api_version}/images/{name}/get"
+        with (
+            self.typed("get_image", seconds),
+            api.get(url, stream=True, timeout=seconds) as answer,
+        ):
+            _raise_for_status(answer)
+            yield answer
+
+    @contextmanager
+    def typed(self, what: str, seconds: int | None = None) -> Generator[None]:
+        """Raise as `do` does when a call of the block fails, which may take `seconds`."""
         try:
             yield
         except (ImageNotFound, NotFound) as error:
@@ -117,7 +174,7 @@ class Engine:
             ) from error
         except requests.ReadTimeout as error:
             raise SandboxTimeoutError(
-                f"docker {what}: the engine did not answer in {self._api.timeout} s",
+                f"docker {what}: the engine did not answer in {seconds or self._api.timeout} s",
                 hint="is dockerd busy, or stuck?",
                 retryable=True,
                 caused_by="host",
@@ -172,3 +229,10 @@ def _client(base: str, version: str, seconds: int) -> APIClient:
     # No proxy or credential of the environment is for a socket; each call would look for both.
     client.trust_env = False
     return client
+
+
+def _raise_for_status(answer: requests.Response) -> None:
+    try:
+        answer.raise_for_status()
+    except requests.HTTPError as error:
+        create_api_error_from_http_exception(error)

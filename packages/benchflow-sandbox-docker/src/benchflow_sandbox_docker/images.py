@@ -13,6 +13,7 @@ from benchflow_sandbox_core.shield import finish_or
 from .engine import Engine, GoneError
 from .facts import Facts
 from .labels import IMAGE, PROVIDER, Label
+from .late import Late
 
 
 class Images:
@@ -21,6 +22,7 @@ class Images:
     def __init__(self, engine: Engine, owner: ProcessIdentity) -> None:
         self._engine = engine
         self._owner = owner
+        self.late = Late(engine)
         self._known: dict[str, SandboxImage] = {}
         self._facts: dict[str, Facts] = {}
         self._unwanted: list[str] = []
@@ -59,21 +61,31 @@ class Images:
         self._known[image.ref] = image
         return image
 
-    async def commit(self, container: str, facts: Facts, labels: Mapping[str, str]) -> SandboxImage:
+    async def commit(
+        self,
+        container: str,
+        facts: Facts,
+        labels: Mapping[str, str],
+        *,
+        seconds: int | None = None,
+    ) -> SandboxImage:
         """Make an image of a container that stands still, with the labels of its sandbox.
 
-        What `facts` says of the container stays true.
+        What `facts` says of the container stays true. An image that comes after `seconds` is
+        removed when something else is.
 
         Raises:
-            SnapshotError: The engine refused.
+            SnapshotError: The engine refused, or did not answer in time.
         """
         label = Label(f"s-{secrets.token_hex(6)}", self._owner, time.time(), labels)
         # A container has our first process for its entrypoint, and our user,
         # whatever its image says.
         config = facts.config.encode()
         conf = {**config, "User": config["User"] or "root", "Labels": label.encode(IMAGE)}
+        limit = seconds or self._engine.api.timeout
         try:
-            made = await self._engine.do("commit", container, conf=conf)
+            with self.late.noted("image", label.id):
+                made = await self._engine.do_long("commit", limit, container, conf=conf)
             found = await self._engine.do("inspect_image", made["Id"])
         except SandboxError as error:
             raise SnapshotError(f"cannot snapshot: {error}", retryable=error.retryable) from error

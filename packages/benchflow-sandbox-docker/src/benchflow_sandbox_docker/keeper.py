@@ -9,7 +9,12 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from benchflow_contracts.compared import FileChanges
-from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
+from benchflow_contracts.errors import (
+    SandboxError,
+    SandboxTimeoutError,
+    SandboxUnsupportedError,
+    SnapshotError,
+)
 from benchflow_contracts.image import ImageRecipe
 from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
 from benchflow_contracts.seal import Seal
@@ -17,13 +22,13 @@ from benchflow_contracts.service import MAIN
 from benchflow_sandbox_core.owner import ProcessIdentity
 from benchflow_sandbox_core.shield import finish, finish_or
 
+from .commits import Admitted, Commits
 from .disk import DiskCap
 from .engine import BRIDGE, NOTHING, Engine, GoneError
 from .facts import Facts
 from .home import make_ready
 from .images import Images
 from .labels import BOX, PREFIX, Label
-from .late import Late
 from .machine import DockerMachine
 from .plan import Plan
 from .sandbox import DockerSandbox
@@ -54,7 +59,8 @@ class Keeper:
         self.disk = DiskCap(engine)
         self._written = Written(engine)
         self._volumes = Volumes(engine)
-        self._late = Late(engine)
+        self._late = images.late
+        self._commits = Commits(engine)
         self._texts = Texts(directory / "texts")
         self.saver = Saver(engine, images, Seal(directory.parent / "seal"), self._written)
         self._bridged = False
@@ -208,8 +214,12 @@ class Keeper:
     async def seal(self, sandbox: DockerSandbox) -> SandboxImage:
         """Make an image of a sandbox that stands still.
 
+        One whose commit is late is ended with that.
+
         Raises:
             SnapshotError: It failed, or a volume of the image would not be in it.
+            SandboxLimitError: It wrote more than its disk limit, holes counted.
+            HostError: The engine's disk has no room for a copy.
         """
         facts = self._facts[sandbox.id]
         if facts.volumes:
@@ -219,10 +229,29 @@ class Keeper:
                 hint="this engine takes no image without its layers: use an image without VOLUME",
             )
         container, labels = sandbox.machine.container, self._labels[sandbox.id].labels
-        work = self.images.commit(container, facts, labels)
-        image = await finish_or(work, self.images.discard)
+        async with self._commits.admitted(container, sandbox.spec.limits.disk_mb) as admitted:
+            work = self._commit(sandbox, admitted, facts, labels)
+            image = await finish_or(work, self.images.discard)
         self._written.carry(sandbox.id, image.ref)
         return image
+
+    async def _commit(
+        self,
+        sandbox: DockerSandbox,
+        admitted: Admitted,
+        facts: Facts,
+        labels: Mapping[str, str],
+    ) -> SandboxImage:
+        container, seconds = admitted.container, admitted.seconds
+        try:
+            return await self.images.commit(container, facts, labels, seconds=seconds)
+        except SnapshotError as error:
+            if isinstance(error.__cause__, SandboxTimeoutError):
+                # Nobody may see it without its files.
+                sandbox.machine.close()
+                await admitted.end()
+                await self._late.remove()
+            raise
 
     async def discard(self, image: SandboxImage) -> None:
         """Forget a snapshot. Sandboxes made from it go on. Idempotent."""

@@ -13,7 +13,8 @@ KIND = "benchflow.kind"
 BOX, IMAGE, BUILT = "box", "snapshot", "built"
 PREFIX = "benchflow-"
 """Of the names of our containers."""
-_ID, _OWNER, _CREATED, _GIVEN = (f"benchflow.{key}" for key in ("id", "owner", "created", "labels"))
+ID = "benchflow.id"
+_OWNER, _CREATED, _GIVEN = (f"benchflow.{key}" for key in ("owner", "created", "labels"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Label:
         given = {f"{_GIVEN}.{key}": value for key, value in self.labels.items()}
         return {
             KIND: kind,
-            _ID: self.id,
+            ID: self.id,
             _OWNER: json.dumps(self.owner.to_json()),
             _CREATED: repr(self.created_at),
             _GIVEN: json.dumps(dict(self.labels)),
@@ -44,7 +45,7 @@ class Label:
             found = labels or {}
             owner = ProcessIdentity(**json.loads(found[_OWNER]))
             given: Any = json.loads(found[_GIVEN])
-            return cls(found[_ID], owner, float(found[_CREATED]), given)
+            return cls(found[ID], owner, float(found[_CREATED]), given)
         except (KeyError, TypeError, ValueError):
             return None
 

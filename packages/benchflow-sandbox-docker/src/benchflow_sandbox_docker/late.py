@@ -7,9 +7,10 @@ from typing import Literal
 from benchflow_contracts.errors import SandboxError, SandboxTimeoutError
 
 from .engine import Engine
+from .labels import ID
 
-Kind = Literal["container", "network", "volume"]
-_IN_ORDER: tuple[Kind, ...] = ("container", "network", "volume")
+Kind = Literal["container", "network", "volume", "image"]
+_IN_ORDER: tuple[Kind, ...] = ("container", "network", "volume", "image")
 """A network or a volume cannot go while a container has it."""
 
 
@@ -41,7 +42,10 @@ class Late:
                     await self._remove(kind, name)
 
     async def _remove(self, kind: Kind, name: str) -> None:
-        if kind != "container":
+        if kind == "image":
+            if not await self._remove_image(name):
+                return
+        elif kind != "container":
             await self._engine.do(f"remove_{kind}", name)
         elif not await self._engine.remove(name):
             return
@@ -50,3 +54,10 @@ class Late:
         for volume in self._volumes.pop((kind, name), ()):
             with suppress(SandboxError):
                 await self._engine.do("remove_volume", volume)
+
+    async def _remove_image(self, name: str) -> bool:
+        """Remove a snapshot by the id in its labels; say whether it was there."""
+        found = await self._engine.labelled("images", [f"{ID}={name}"])
+        for each in found:
+            await self._engine.do("remove_image", each["Id"], noprune=True)
+        return bool(found)

@@ -24,6 +24,8 @@ class Overlay:
     """The image's."""
     volumes: Mapping[str, str] = field(default_factory=dict[str, str])
     """Where what is mounted from named volumes is kept, by the path in the container."""
+    packed: bool = False
+    """Whether the engine keeps a packed copy of each layer, too."""
 
 
 async def overlay_of(engine: Engine, container: str) -> Overlay:
@@ -56,7 +58,7 @@ def _root_of(told: Mapping[str, Any]) -> Overlay:
         own = tuple(each for each in lowers if each.endswith(_OF_THE_ENGINE))
         return Overlay(data["UpperDir"], own, tuple(each for each in lowers if each not in own))
     if driver.get("Name") == "overlayfs":
-        return _of_process(int(told["State"]["Pid"]), str(told["Id"]))
+        return replace(_of_process(int(told["State"]["Pid"]), str(told["Id"])), packed=True)
     raise SandboxUnsupportedError(
         f"the engine keeps files with {driver.get('Name')!r}, which cannot be compared",
         hint="use the storage driver overlay2, or the image store of containerd",

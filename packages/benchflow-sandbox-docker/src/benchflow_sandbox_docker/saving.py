@@ -14,6 +14,7 @@ from benchflow_sandbox_core.thread import Stop, run
 from benchflow_sandbox_core.whole import half, write
 from pydantic import Field, ValidationError
 
+from .commits import require_room
 from .engine import Engine
 from .images import Images
 from .labels import PROVIDER
@@ -66,12 +67,19 @@ class Saver:
             SnapshotError: It is not known here, `to` is there, or it cannot be written.
         """
         name = self._images.check(image)
-        await run(lambda stop: self._save(image, name, to, stop))
+        root = await self._root()
+        await run(lambda stop: self._save(image, name, to, root, stop))
 
-    def _save(self, image: SandboxImage, name: str, to: Path, stop: Stop) -> None:
+    async def _root(self) -> str:
+        return str((await self._engine.do("info"))["DockerRootDir"])
+
+    def _save(self, image: SandboxImage, name: str, to: Path, root: str, stop: Stop) -> None:
         made = half(to)
         try:
-            digest, size = self._copy_out(name, made / _TAR, stop)
+            # The engine writes the whole image to its own disk before it sends the first byte.
+            for place in (str(made), root):
+                require_room(place, image.bytes)
+            digest, size = self._copy_out(name, image.bytes, made / _TAR, stop)
             mark = self._written.to_save(image.ref)
             told = SavedImage(image=image, engine_id=name, sha256=digest, size=size, mark=mark)
             told = told.model_copy(update={"seal": self._seal.of(told.sealed_text)})
@@ -82,11 +90,10 @@ class Saver:
         finally:
             shutil.rmtree(made, ignore_errors=True)
 
-    def _copy_out(self, name: str, path: Path, stop: Stop) -> tuple[str, int]:
+    def _copy_out(self, name: str, took: int, path: Path, stop: Stop) -> tuple[str, int]:
         digest, size = hashlib.sha256(), 0
-        with path.open("xb") as file, self._engine.typed("get_image"):
-            api = cast("Any", self._engine.api)
-            for piece in api.get_image(name, _CHUNK):
+        with path.open("xb") as file, self._engine.saved_image(name, took) as answer:
+            for piece in answer.iter_content(_CHUNK):
                 stop.check()
                 digest.update(piece)
                 size += file.write(piece)
@@ -102,6 +109,8 @@ class Saver:
         """
         told = self._read(saved)
         try:
+            # The engine unpacks the tar on its own disk, and keeps the layers of that.
+            require_room(await self._root(), 2 * told.size)
             there = await self._images.has(told.engine_id)
             await run(lambda stop: self._copy_in(saved / _TAR, told, stop))
             image = await self._images.take_over(told.engine_id, told.image, forget=not there)

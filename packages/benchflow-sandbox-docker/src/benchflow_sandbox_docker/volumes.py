@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from benchflow_contracts.errors import SandboxError
 from benchflow_sandbox_core.thread import Stop, run
 from docker import APIClient
 
@@ -73,11 +72,7 @@ class Volumes:
         return await self._engine.run(load, "load_image")
 
     def _manifest(self, told: Mapping[str, Any], stop: Stop) -> tuple[Manifest, ImageFile] | None:
-        api = self._engine.api
-        url = f"{api.base_url}/v{api.api_version}/images/{told['Id']}/get"
-        with self._engine.typed("get_image"), api.get(url, stream=True, timeout=api.timeout) as got:
-            if not got.ok:
-                raise SandboxError(f"docker get_image: {got.text[:300]}", retryable=True)
+        with self._engine.saved_image(told["Id"]) as got:
 
             def pieces() -> Iterator[bytes]:
                 for piece in got.iter_content(_CHUNK):

@@ -125,6 +125,9 @@ class Download:
                 raise TransferError(f"{shown!r} holds a name of a file outside of it")
             reader: IO[bytes] | None = first.open("rb")
         else:
+            # Holes come as zeros: a file that is too big is refused before it is written.
+            if member.size > self._left:
+                raise self._too_big(shown)
             reader = stream.extractfile(member)
         assert reader is not None
         with reader:
@@ -136,13 +139,16 @@ class Download:
             while chunk := reader.read(_CHUNK):
                 self._left -= len(chunk)
                 if self._left < 0:
-                    raise TransferError(f"{shown!r} goes over the cap of {self._max_bytes} bytes")
+                    raise self._too_big(shown)
                 view = memoryview(chunk)
                 while view:
                     view = view[os.write(writer, view) :]
             os.fchmod(writer, 0o755 if mode & 0o111 else 0o644)
         finally:
             os.close(writer)
+
+    def _too_big(self, shown: str) -> TransferError:
+        return TransferError(f"{shown!r} goes over the cap of {self._max_bytes} bytes")
 
 
 class _Pieces:

@@ -1,0 +1,185 @@
+"""Admit commits by what they will write, and end those that are late."""
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+
+from benchflow_contracts.cause import host_error
+from benchflow_contracts.errors import (
+    HostError,
+    SandboxError,
+    SandboxLimitError,
+    SandboxUnsupportedError,
+)
+from benchflow_sandbox_core.thread import Stop, run
+
+from .engine import BYTES_A_SECOND, Engine
+from .footprint import Footprint, empty
+from .overlay import overlay_of
+
+_MB = 1 << 20
+_UNLIMITED = 10 << 30
+"""Bytes that a sandbox without a disk limit may always ask of its host."""
+_RESERVE = 1 << 30
+"""Bytes of the engine's disk that no commit takes; a twentieth of a small one."""
+_FILES_A_SECOND = 500
+_COUNTS_HOLES = frozenset({"overlay2", "fuse-overlayfs", "vfs", "btrfs"})
+"""Storage drivers of an engine that counts the sizes of files, and not their blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A commit that may begin."""
+
+    engine: Engine
+    container: str
+    seconds: int
+    """The time that the engine has for it."""
+    upper: int | None
+    """The directory that it copies, where this process can open that."""
+
+    async def end(self) -> None:
+        """Remove what a late commit reads, and the container.
+
+        Whoever called for a commit may hang up, and the container may be removed: the engine
+        reads on while there are files.
+        """
+        if self.upper is not None:
+            with suppress(OSError):
+                await run(partial(empty, self.upper))
+        with suppress(SandboxError):
+            await self.engine.remove(self.container)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """What one container wrote."""
+
+    found: Footprint
+    place: os.statvfs_result
+    """The engine's disk."""
+    upper: int | None = None
+    packed: bool = False
+    """Whether the engine also keeps a packed copy, in which holes take nothing."""
+
+    @property
+    def written(self) -> int:
+        """Return the bytes that a commit writes at most."""
+        return self.found.size + (self.found.allocated if self.packed else 0)
+
+
+class Commits:
+    """Counts what the commits of one provider write."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._promised = 0
+        """Bytes of those that are under way."""
+
+    @asynccontextmanager
+    async def admitted(self, container: str, disk_mb: int | None) -> AsyncGenerator[Admitted]:
+        """Admit the commit of a container that stands still, for the length of the block.
+
+        The engine writes holes out, and does not stop when its caller does. So what it will write
+        is counted before, and held against the sandbox's disk limit and the engine's free disk.
+
+        Raises:
+            SandboxLimitError: The container wrote more than its sandbox may.
+            HostError: The engine has no room for it.
+            SandboxUnsupportedError: What it wrote cannot be counted from here.
+        """
+        with ExitStack() as stack:
+            counted = await self._count(container, stack)
+            self._refuse(counted, disk_mb)
+            found, written = counted.found, counted.written
+            seconds = (
+                self._engine.api.timeout
+                + written // BYTES_A_SECOND
+                + found.entries // _FILES_A_SECOND
+            )
+            self._promised += written
+            try:
+                yield Admitted(self._engine, container, seconds, counted.upper)
+            finally:
+                self._promised -= written
+
+    async def _count(self, container: str, stack: ExitStack) -> _Counted:
+        try:
+            overlay = await overlay_of(self._engine, container)
+            upper = os.open(overlay.upper, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (PermissionError, SandboxUnsupportedError):
+            return await self._ask_engine(container)
+        except OSError as error:
+            raise host_error("count the files of a container", error) from error
+        stack.callback(os.close, upper)
+
+        def count(stop: Stop) -> Footprint:
+            found = Footprint(stop)
+            found.count(upper)
+            return found
+
+        try:
+            return _Counted(await run(count), os.fstatvfs(upper), upper, overlay.packed)
+        except (OSError, MemoryError) as error:
+            raise host_error("count the files of a container", error) from error
+
+    async def _ask_engine(self, container: str) -> _Counted:
+        """Let the engine count, where it counts holes, too."""
+        told = await self._engine.sized(container)
+        driver = str((told.get("GraphDriver") or {}).get("Name"))
+        place = _disk_at(str((await self._engine.do("info"))["DockerRootDir"]))
+        if driver not in _COUNTS_HOLES or place is None:
+            raise SandboxUnsupportedError(
+                f"the size of a snapshot cannot be told: the engine keeps files with {driver!r},"
+                " and this process may not read them",
+                hint="run as root beside the engine, or let it use the storage driver overlay2",
+            )
+        size = int(told.get("SizeRw") or 0)
+        # A sum of huge sizes is below zero.
+        size = size if size >= 0 else 1 << 63
+        return _Counted(Footprint(Stop(), size=size), place)
+
+    def _refuse(self, counted: _Counted, disk_mb: int | None) -> None:
+        found, place = counted.found, counted.place
+        # Half of what would be free without it: a commit is a second copy.
+        share = max(_UNLIMITED, (place.f_bavail * place.f_frsize + found.allocated) // 2)
+        limit, of = (share, "half of the disk") if disk_mb is None else (disk_mb * _MB, "disk_mb")
+        takes = f"a snapshot takes {found}"
+        if found.size > limit:
+            raise SandboxLimitError(
+                f"{takes}; the limit is {limit // _MB} MB ({of})",
+                hint="a snapshot writes the holes of sparse files out: remove such files, or raise"
+                " the disk limit in the task's [environment] table",
+            )
+        room = _room(place) - self._promised
+        if counted.written > room or (place.f_files and found.entries > place.f_favail):
+            raise HostError(
+                f"{takes} and {found.entries} names; the engine's disk has room for"
+                f" {max(room, 0) // _MB} MB and {place.f_favail} names",
+                hint="free space where the engine keeps its images",
+            )
+
+
+def require_room(path: str, size: int) -> None:
+    """Raise `HostError` when the disk at `path` has no room for `size` bytes; it may be unknown."""
+    place = _disk_at(path)
+    if place is not None and size > (room := _room(place)):
+        raise HostError(
+            f"a copy takes {size // _MB} MB, and the disk at {path!r} has room for"
+            f" {max(room, 0) // _MB} MB",
+            hint="free space there",
+        )
+
+
+def _room(place: os.statvfs_result) -> int:
+    disk, free = place.f_blocks * place.f_frsize, place.f_bavail * place.f_frsize
+    return free - min(_RESERVE, disk // 20)
+
+
+def _disk_at(path: str) -> os.statvfs_result | None:
+    try:
+        return os.statvfs(path)
+    except OSError:
+        return None

@@ -1,0 +1,206 @@
+"""No file that costs a sandbox nothing takes the engine's disk, and none is left behind."""
+
+import asyncio
+import subprocess
+from contextlib import closing, suppress
+
+import docker
+import pytest
+from benchflow_contracts.cause import blame
+from benchflow_contracts.errors import HostError, SandboxLimitError, SnapshotError, TransferError
+from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_sandbox_docker import DockerProvider
+from benchflow_sandbox_docker.commits import Commits
+from benchflow_sandbox_docker.engine import Engine
+from own_engine import OwnEngine
+from watching import until
+
+pytestmark = pytest.mark.timeout(180)
+
+SPARSE = "import os; os.truncate(os.open('/home/big', os.O_CREAT | os.O_RDWR), 2 << 30)"
+HOLES = """
+import os
+with open("/home/big", "wb") as file:
+    for at in range(0, 2 << 30, 1 << 20):
+        os.pwrite(file.fileno(), b"x", at)
+"""
+SMALL = """
+import os
+os.mkdir("/home/many")
+for n in range({number}):
+    with open(f"/home/many/{{n}}", "w") as file:
+        file.write("x")
+"""
+LINKS = """
+import os
+with open("/home/first", "wb") as file:
+    file.write(os.urandom(20 << 20))
+for n in range(100):
+    os.link("/home/first", f"/home/other{n}")
+"""
+
+
+@pytest.fixture(scope="module")
+def small(root, image):
+    """An engine with a disk in memory, which a test that fails may fill."""
+    with closing(OwnEngine(disk_mb=1000)) as made:
+        made.start()
+        made.take(image)
+        yield made
+
+
+@pytest.fixture
+def with_small(small, image, tmp_path, monkeypatch):
+    """Run an async test with a provider of the small engine; nothing is left there after."""
+
+    def run(test):
+        async def main():
+            async with DockerProvider(image=image, store=tmp_path / "store") as provider:
+                return await test(provider)
+
+        before = small.holds()
+        monkeypatch.setenv("DOCKER_HOST", small.host)
+        result = asyncio.run(main())
+        assert small.holds() == before
+        return result
+
+    return run
+
+
+async def python(box, code):
+    assert (await box.exec(["python3", "-I", "-c", code], user="root")).ok
+
+
+@pytest.mark.parametrize(
+    ("code", "limit_mb", "told"),
+    [
+        (SPARSE, 100, "/home/big"),
+        (HOLES, 100, "/home/big"),
+        (SMALL.format(number=100_000), 200, "limit is 200 MB"),
+        # The limit of a sandbox without one is half of the disk, and 10 GB at least.
+        (SPARSE.replace("2 <<", "200 <<"), None, "half of the disk"),
+    ],
+    ids=["a hole", "many holes", "many small files", "no limit"],
+)
+def test_files_over_the_limit_are_in_no_snapshot_and_the_sandbox_did_that(
+    with_small, small, code, limit_mb, told
+):
+    async def check(provider):
+        box = await provider.create(SandboxSpec(limits={"disk_mb": limit_mb}))
+        other = await provider.create(SandboxSpec(limits={"disk_mb": limit_mb}))
+        await python(box, code)
+        before = small.used_mb
+        with pytest.raises(SandboxLimitError, match=told) as caught:
+            await box.snapshot()
+        assert not caught.value.retryable
+        assert small.used_mb - before < 20
+        assert (await box.exec("echo continues")).ok
+        # Another sandbox of the engine notices nothing of that.
+        await provider.discard(await other.snapshot())
+
+    with_small(check)
+
+
+def test_a_file_with_many_names_counts_once(with_small):
+    async def check(provider):
+        box = await provider.create(SandboxSpec(limits={"disk_mb": 100}))
+        await python(box, LINKS)
+        image = await box.snapshot()
+        fork = await provider.create(SandboxSpec(), image=image)
+        names = await fork.exec("stat -c %h /home/first")
+        assert names.stdout == "101\n"
+
+    with_small(check)
+
+
+def test_a_snapshot_that_the_disk_has_no_room_for_is_the_hosts_fault(with_small, small):
+    async def check(provider):
+        box = await provider.create(SandboxSpec(limits={"disk_mb": 4096}))
+        await python(box, SPARSE)
+        before = small.used_mb
+        with pytest.raises(HostError, match="room for") as caught:
+            await box.snapshot()
+        assert caught.value.retryable
+        assert small.used_mb - before < 20
+
+    with_small(check)
+
+
+def test_a_file_that_was_made_smaller_again_hinders_no_snapshot(with_small):
+    async def check(provider):
+        box = await provider.create(SandboxSpec(limits={"disk_mb": 100}))
+        await python(box, SPARSE)
+        with pytest.raises(SandboxLimitError):
+            await box.snapshot()
+        assert (await box.exec("rm /home/big", user="root")).ok
+        assert (await box.snapshot()).bytes > 0
+
+    with_small(check)
+
+
+def test_a_commit_that_is_ended_copies_no_more_and_leaves_nothing(with_small, small):
+    async def check(provider):
+        box = await provider.create(SandboxSpec(limits={"disk_mb": 4096}))
+        await python(box, SMALL.format(number=30_000))
+        container, before = f"benchflow-{box.id}", small.used_mb
+        engine = await Engine.connect(f"{small.home}/sock", 60)
+        small.api.pause(container)
+        async with (
+            Commits(engine).admitted(container, None) as admitted,
+            asyncio.TaskGroup() as group,
+        ):
+            committing = group.create_task(asyncio.to_thread(commit, small.api, container))
+            began = group.create_task(
+                asyncio.to_thread(until, "a layer", lambda: small.used_mb > before + 10)
+            )
+            await began
+            await admitted.end()
+        engine.close()
+        made = committing.result()
+        if made is not None:
+            small.api.remove_image(made["Id"])
+        assert small.used_mb < before
+
+    with_small(check)
+
+
+def commit(api, container):
+    with suppress(docker.errors.APIError):
+        return api.commit(container)
+    return None
+
+
+@pytest.fixture
+def tiny(root, tmp_path):
+    """A directory of the host whose disk holds 20 MB."""
+    place = tmp_path / "tiny"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", place], check=True)
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.parametrize("code", [SPARSE, HOLES], ids=["a hole", "many holes"])
+def test_a_download_over_its_cap_is_refused_before_its_holes_are_written(with_small, tiny, code):
+    async def check(provider):
+        box = await provider.create(SandboxSpec())
+        await python(box, code)
+        # With the disk full before the cap is met, the host would be blamed.
+        with pytest.raises(TransferError, match="goes over the cap"):
+            await box.download("/home", tiny / "got")
+        assert list(tiny.iterdir()) == []
+        assert (await box.exec("echo continues")).ok
+
+    with_small(check)
+
+
+def test_a_saved_snapshot_that_the_disk_has_no_room_for_is_not_begun(with_small, small, tiny):
+    async def check(provider):
+        box = await provider.create(SandboxSpec())
+        image = await box.snapshot()
+        with pytest.raises(SnapshotError, match="has room for") as caught:
+            await provider.save(image, tiny / "saved")
+        assert blame(caught.value, inside="agent").by == "host"
+        assert list(tiny.iterdir()) == []
+
+    with_small(check)
