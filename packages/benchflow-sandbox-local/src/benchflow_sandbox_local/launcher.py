@@ -144,9 +144,12 @@ class Launcher:
     async def begin(self, op: str, fds: Sequence[int] = (), **request: object) -> Call:
         """Send a request and return its call, which is the caller's to close."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        first, more = tuple(fds[: wire.MAX_FDS - 1]), tuple(fds[wire.MAX_FDS - 1 :])
+        message = {"op": op, "more_fds": len(more), **request}
         try:
             with theirs:
-                await self._send({"op": op, **request}, (theirs.fileno(), *fds))
+                wire.send_more(ours, more)
+                await self._send(message, (theirs.fileno(), *first))
         except BaseException:
             ours.close()
             raise

@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -107,11 +108,18 @@ class Launcher:
             received = wire.receive(self._control)
         except ConnectionError:
             return False
+        except wire.NoRoomError as error:
+            # The reply socket is the first descriptor, so it is the last one to be lost.
+            with suppress(IndexError), socket.socket(fileno=error.fds.pop(0)) as reply:
+                _fail(reply, error)
+            wire.close(error.fds)
+            return True
         if received is None:
             return False
         request, fds = received
         reply = socket.socket(fileno=fds[0])
         try:
+            fds += wire.receive_more(reply, request["more_fds"])
             self._dispatch(request, reply, fds[1:])
         except Exception as error:  # noqa: BLE001 - one bad request must not end the others
             _fail(reply, error)
