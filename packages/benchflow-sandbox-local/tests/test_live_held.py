@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from benchflow_contracts.errors import SnapshotError
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_local.live.forker import Forker
 from live_traces import echo
@@ -29,9 +30,33 @@ def restores(monkeypatch):
     return counted
 
 
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        ("exit 3", "ended with exit code 3"),
+        ("echo 'no file to map' >&2; exit 1", "no file to map"),
+        ("kill -9 $$", "was killed by SIGKILL"),
+    ],
+    ids=["code", "words", "signal"],
+)
+@pytest.mark.parametrize("verb", ["dump", "restore"])
+def test_an_engine_that_fails_has_a_reason(with_provider, broken, verb, end, reason):
+    broken(f"{verb}) {end} ;;")
+
+    async def check(provider):
+        parent = await provider.create(SandboxSpec())
+        with pytest.raises(SnapshotError, match=reason):
+            await provider.create(SandboxSpec(), image=await parent.snapshot("live"))
+        assert (await parent.exec(["true"])).ok
+
+    with_provider(check)
+
+
 async def children_at_once(provider, image, count):
     async with asyncio.TaskGroup() as group:
-        made = [group.create_task(provider.create(SandboxSpec(), image=image)) for _ in range(count)]
+        made = [
+            group.create_task(provider.create(SandboxSpec(), image=image)) for _ in range(count)
+        ]
     return [task.result() for task in made]
 
 

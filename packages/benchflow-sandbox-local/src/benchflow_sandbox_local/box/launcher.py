@@ -17,6 +17,7 @@ from .chores import Chores
 from .engine import Engine, end_engine
 from .pager import Pager
 from .parent import die_with, inherit
+from .reasons import complaint
 from .remains import end_children
 from .standby import Standby
 from .waiting import Job
@@ -253,7 +254,7 @@ class Launcher:
             try:
                 unpaged = "" if live.pager is None else live.pager.failure
                 if status != 0:
-                    raise engine.EngineError(5, unpaged or engine.complaint(work, status))
+                    raise engine.EngineError(5, unpaged or complaint(work, status))
                 if (made := engine.made(work)) in self._ended:
                     # By now the number may be somebody else's.
                     raise engine.EngineError(3, "its first process has ended at once")
