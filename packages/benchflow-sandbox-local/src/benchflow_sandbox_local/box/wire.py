@@ -59,7 +59,7 @@ def receive(sock: socket.socket) -> tuple[Message, list[int]] | None:
 
 
 def receive_more(sock: socket.socket, count: int) -> list[int]:
-    """Return `count` descriptors that were sent with `send_more`.
+    """Return `count` descriptors that were sent with `send_more`, before this is called.
 
     Raises:
         OSError: There are fewer, or this process has no room for them.
@@ -67,10 +67,8 @@ def receive_more(sock: socket.socket, count: int) -> list[int]:
     found: list[int] = []
     try:
         while len(found) < count:
-            raw, fds = _receive(sock, 1, socket.MSG_DONTWAIT)
+            _, fds = _receive(sock, 1, socket.MSG_DONTWAIT)
             found += fds
-            if not raw:
-                raise OSError(errno.EPROTO, f"{len(found)} of {count} descriptors came")
     except BaseException as error:
         close([*found, *(error.fds if isinstance(error, NoRoomError) else [])])
         raise
