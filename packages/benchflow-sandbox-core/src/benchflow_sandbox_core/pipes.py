@@ -4,6 +4,7 @@ import array
 import asyncio
 import fcntl
 import os
+import select
 import termios
 from typing import Self
 
@@ -37,6 +38,15 @@ class _End:
         count = array.array("i", [0])
         fcntl.ioctl(self._fd, termios.FIONREAD, count)
         return count[0]
+
+    @property
+    def used(self) -> bool:
+        """Whether somebody has the other end of the pipe open."""
+        if self._fd < 0:
+            return False
+        poller = select.poll()
+        poller.register(self._fd, 0)  # the kernel reports an end that nobody has without a wish
+        return not poller.poll(0)
 
     async def _ready(self, *, write: bool) -> None:
         """Return when the pipe may be ready, or is being parked."""
@@ -169,6 +179,11 @@ class Streams:
     def ends(self) -> tuple[PipeWriter, PipeReader, PipeReader]:
         """Our ends, in the order of the child's."""
         return self.stdin, self.stdout, self.stderr
+
+    @property
+    def used(self) -> bool:
+        """Whether somebody has the other end of one of our ends open."""
+        return any(end.used for end in self.ends)
 
     @property
     def child(self) -> tuple[int, int, int]:

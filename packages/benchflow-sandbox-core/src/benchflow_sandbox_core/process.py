@@ -1,6 +1,7 @@
 """A running process of a box, with live pipes."""
 
 import asyncio
+import errno
 import secrets
 import signal
 
@@ -13,6 +14,9 @@ from .life import Life
 from .pipes import Streams
 from .reaping import reap
 from .shield import finish
+
+_TEST = 0
+"""The signal that is not sent: init only looks whether there is such a process."""
 
 
 class BoxProcess:
@@ -72,6 +76,18 @@ class BoxProcess:
     def stderr(self) -> ByteReader:
         """The process's standard error."""
         return self._streams.stderr
+
+    async def ended(self) -> bool:
+        """Return whether it has ended and nobody inside has its pipes."""
+        if self._streams.used:
+            return False
+        if self._code is not None or self._machine.closed:
+            return True
+        try:
+            await self._machine.init.kill(self._pid, _TEST, group=False)
+        except InitError as error:
+            return error.errno == errno.ESRCH
+        return False
 
     async def wait(self) -> int:
         """Return the exit code: 128 + n for a process that signal n ended."""

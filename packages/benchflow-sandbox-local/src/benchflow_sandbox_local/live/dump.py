@@ -54,6 +54,7 @@ class Dump:
         """
         try:
             await park(processes)
+            carried = tuple(Carried.of(process) for process in processes)
             self.call.go_on()
             answer = await self.call.answer()
         except LauncherError as error:
@@ -64,7 +65,6 @@ class Dump:
         except BaseException:
             unpark(processes)
             raise
-        carried = tuple(Carried.of(process) for process in processes)
         state = LiveState(self.name, answer.message["bytes"], carried, self.mounts, port)
         return Dumped(state, answer.message["copied"])
 
