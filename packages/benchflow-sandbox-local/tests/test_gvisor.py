@@ -1,5 +1,6 @@
 """Boxes on gVisor's kernel, for real. `.ci/runsc` unpacks the program."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -7,10 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
-from benchflow_contracts.errors import SandboxError, SnapshotError
+from benchflow_contracts.errors import HostError, SandboxError, SnapshotError
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_contracts.sandbox_record import ReapPolicy
 from benchflow_contracts.testing import check_sandbox
+from benchflow_sandbox_local.launcher import Launcher, LauncherShortError
 from live_traces import echo
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("runsc")]
@@ -97,6 +99,29 @@ def test_a_program_that_ends_at_once_is_the_reason_why_there_is_no_box(
     async def main(provider):
         with pytest.raises(SandboxError, match=reason):
             await provider.create(SandboxSpec())
+
+    with_provider(main, engine="runsc")
+
+
+@pytest.mark.timeout(300)
+def test_a_checkpoint_that_nobody_took_does_not_keep_a_box_from_the_next(
+    with_provider, monkeypatch
+):
+    ask = Launcher.ask
+
+    async def lacking(launcher, op, *fds, **request):
+        if op == "take":
+            raise LauncherShortError("take: no open files", errno.EMFILE)
+        return await ask(launcher, op, *fds, **request)
+
+    async def main(provider):
+        box = await provider.create(SandboxSpec())
+        with monkeypatch.context() as patch:
+            patch.setattr(Launcher, "ask", lacking)
+            with pytest.raises(HostError):
+                await box.snapshot("live")
+        child = await provider.create(SandboxSpec(), image=await box.snapshot("live"))
+        assert (await child.exec(["true"])).ok
 
     with_provider(main, engine="runsc")
 

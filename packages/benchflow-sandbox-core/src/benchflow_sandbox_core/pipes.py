@@ -10,6 +10,8 @@ from typing import Self
 
 from benchflow_contracts.errors import SandboxError
 
+from .descriptors import lacking_is_host_error
+
 
 class _End:
     """One end of a pipe. While it is parked, another pipe may take its place."""
@@ -163,9 +165,15 @@ class Streams:
     """Three fresh pipes: the child's ends to hand over, ours to keep."""
 
     def __init__(self, out: bytes = b"", err: bytes = b"") -> None:
-        child_in, our_in = self._pair(0)
-        our_out, child_out = self._pair(1)
-        our_err, child_err = self._pair(2)
+        pairs: list[tuple[int, int]] = []
+        try:
+            with lacking_is_host_error("open the pipes of a process"):
+                pairs.extend(self._pair(end) for end in range(3))
+        except BaseException:
+            for fd in (fd for pair in pairs for fd in pair):
+                os.close(fd)
+            raise
+        (child_in, our_in), (our_out, child_out), (our_err, child_err) = pairs
         self._child = [child_in, child_out, child_err]
         self.stdin = PipeWriter(our_in)
         self.stdout = PipeReader(our_out, out)

@@ -5,7 +5,7 @@ import errno
 import secrets
 import signal
 
-from benchflow_contracts.errors import SandboxError
+from benchflow_contracts.errors import HostError, SandboxError
 from benchflow_contracts.process import ByteReader, ByteWriter
 from benchflow_sandbox_native import InitError
 
@@ -120,6 +120,8 @@ class BoxProcess:
     async def _killed(self) -> int:
         try:
             return await reap(self._machine.init, self._pid)
+        except HostError:
+            raise
         except (InitError, SandboxError):
             return 128 + signal.SIGKILL
 

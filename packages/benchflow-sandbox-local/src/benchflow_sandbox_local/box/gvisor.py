@@ -11,6 +11,7 @@ import os
 import re
 import resource
 import select
+import shutil
 import signal
 import socket
 from contextlib import suppress
@@ -219,6 +220,8 @@ class _Supervisor:
         self._poll.register(os.pidfd_open(self._box), select.POLLIN)
 
     def _checkpoint(self) -> None:
+        # Nobody has taken the one before it, and `runsc` writes over nothing.
+        shutil.rmtree("/image/new", ignore_errors=True)
         options = ("--image-path=/image/new", "--compression=none", "--leave-running")
         self._run("checkpoint", *options, "box")
         pipes = open_strict(self._root, _IO, os.O_RDONLY | os.O_DIRECTORY)
@@ -280,7 +283,7 @@ def _ended(what: str, status: int, log: str) -> GvisorError:
 def _bundle(plan: Plan) -> dict[str, Any]:
     capabilities = [f"CAP_{name}" for name in KEPT]
     sets = ("bounding", "effective", "permitted")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     mounts: list[dict[str, Any]] = [
         {"destination": "/proc", "type": "proc", "source": "proc"},
         {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
@@ -298,7 +301,7 @@ def _bundle(plan: Plan) -> dict[str, Any]:
             "cwd": "/",
             "noNewPrivileges": True,
             "capabilities": dict.fromkeys(sets, capabilities),
-            "rlimits": [{"type": "RLIMIT_NOFILE", "soft": soft, "hard": hard}],
+            "rlimits": [{"type": "RLIMIT_NOFILE", "soft": plan.files, "hard": hard}],
         },
         "root": {"path": "/root", "readonly": False},
         "hostname": plan.hostname,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from . import engine, gvisor, network, numbers, skeleton, syscalls, userns, wire
-from .boot import Plan, boot
+from .boot import Plan, boot, limit_files
 from .chores import Chores
 from .engine import Engine, end_engine
 from .pager import Pager
@@ -30,6 +31,9 @@ _NAMESPACES = (
     | syscalls.CLONE_NEWUTS
     | syscalls.CLONE_NEWNET
 )
+
+_FILES = 1 << 16
+"""Files that the launcher and its engines may have open."""
 
 
 @dataclass(slots=True)
@@ -58,8 +62,11 @@ class Launcher:
     those that copy or delete files are chores of a forked child.
     """
 
-    def __init__(self, control: socket.socket, runner: int, workspace: Workspace) -> None:
+    def __init__(
+        self, control: socket.socket, runner: int, workspace: Workspace, files: int
+    ) -> None:
         self._control = control
+        self._files = files
         self._runner = runner
         self._space = workspace
         self._boxes: dict[str, _Live] = {}
@@ -175,6 +182,7 @@ class Launcher:
             relay_port=request["relay_port"],
             mounts=request["mounts"],
             binds=request["binds"],
+            files=self._files,
             directories=request["directories"],
             device_nodes=self._space.rooted,
             notes=self._space.notes,
@@ -396,7 +404,8 @@ def main() -> None:
     """Run a launcher: `argv[1]` is JSON.
 
     It has `control` (a descriptor), `root` (a path), `userns`, `budget` (bytes of live
-    images) and `disk` (a directory of the host for them, or null).
+    images), `disk` (a directory of the host for them, or null) and `files` (the soft limit of
+    open files in a box).
     """
     options = json.loads(sys.argv[1])
     control = socket.socket(fileno=options["control"])
@@ -406,6 +415,8 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.umask(0o022)
+    # An engine that cannot raise it makes a table of this size for each process of a box.
+    limit_files(min(_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     rooted = not options["userns"]
     try:
         if rooted:
@@ -419,6 +430,6 @@ def main() -> None:
         return
     wire.send(control, {"ok": True})
     try:
-        Launcher(control, runner, space).run()
+        Launcher(control, runner, space, options["files"]).run()
     finally:
         space.close()

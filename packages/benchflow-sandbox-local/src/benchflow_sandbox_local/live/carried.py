@@ -53,6 +53,8 @@ def refuse_too_many(processes: Sequence[BoxProcess]) -> None:
     Raises:
         SnapshotError: There are too many.
     """
+    if not processes:
+        return
     count, (files, _) = len(processes), resource.getrlimit(resource.RLIMIT_NOFILE)
     if count > MOST:
         raise SnapshotError(

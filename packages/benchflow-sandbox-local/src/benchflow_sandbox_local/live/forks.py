@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchflow_contracts.errors import SnapshotError
 from benchflow_contracts.sandbox import SandboxImage
+from benchflow_sandbox_core.descriptors import lacking_is_host_error
 from benchflow_sandbox_core.freezing import Freezer
 from benchflow_sandbox_core.gate import Gate
 from benchflow_sandbox_core.shield import finish_or
@@ -44,10 +45,12 @@ class Forks:
 
         Raises:
             SnapshotError: It failed, or the sandbox is busy.
+            HostError: This process has no more open files.
         """
-        if during is None:
-            return await self._whole(self._take())
-        return await self._take_after(during)
+        with lacking_is_host_error("take a live snapshot"):
+            if during is None:
+                return await self._whole(self._take())
+            return await self._take_after(during)
 
     async def _whole(self, work: Coroutine[Any, Any, SandboxImage]) -> SandboxImage:
         """Take an image to its end; discard one that nobody waits for any more."""
