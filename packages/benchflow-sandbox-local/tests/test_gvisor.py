@@ -1,5 +1,6 @@
 """Boxes on gVisor's kernel, for real. `.ci/runsc` unpacks the program."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -7,10 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
-from benchflow_contracts.errors import SnapshotError
+from benchflow_contracts.errors import HostError, SandboxError, SnapshotError
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_contracts.sandbox_record import ReapPolicy
 from benchflow_contracts.testing import check_sandbox
+from benchflow_sandbox_local.launcher import Launcher, LauncherShortError
+from live_traces import echo
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("runsc")]
 
@@ -82,6 +85,65 @@ def test_a_box_with_a_deleted_file_open_is_not_forked_and_goes_on(with_provider)
     refused = with_provider(main, engine="runsc")
     assert refused.retryable
     assert "close the files" in (refused.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [("return 3", "exit code 3: it logged nothing"), ("abort()", "killed by SIGABRT")],
+    ids=["code", "signal"],
+)
+def test_a_program_that_ends_at_once_is_the_reason_why_there_is_no_box(
+    with_provider, tmp_path, monkeypatch, end, reason
+):
+    source, program = tmp_path / "runsc.c", tmp_path / "runsc"
+    source.write_text(f"#include <stdlib.h>\nint main(void) {{ {end}; }}\n")
+    subprocess.run(["cc", "-static", "-o", program, source], check=True)
+    monkeypatch.setenv("BENCHFLOW_RUNSC", str(program))
+
+    async def main(provider):
+        with pytest.raises(SandboxError, match=reason):
+            await provider.create(SandboxSpec())
+
+    with_provider(main, engine="runsc")
+
+
+@pytest.mark.timeout(300)
+def test_a_checkpoint_that_nobody_took_does_not_keep_a_box_from_the_next(
+    with_provider, monkeypatch
+):
+    ask = Launcher.ask
+
+    async def lacking(launcher, op, *fds, **request):
+        if op == "take":
+            raise LauncherShortError("take: no open files", errno.EMFILE)
+        return await ask(launcher, op, *fds, **request)
+
+    async def main(provider):
+        box = await provider.create(SandboxSpec())
+        with monkeypatch.context() as patch:
+            patch.setattr(Launcher, "ask", lacking)
+            with pytest.raises(HostError):
+                await box.snapshot("live")
+        child = await provider.create(SandboxSpec(), image=await box.snapshot("live"))
+        assert (await child.exec(["true"])).ok
+
+    with_provider(main, engine="runsc")
+
+
+@pytest.mark.timeout(300)
+def test_processes_that_have_ended_are_not_carried_by_gvisor_either(with_provider):
+    async def main(provider):
+        box = await provider.create(SandboxSpec())
+        running, ended = await box.spawn(["cat"]), await box.spawn(["echo", "told"])
+        assert await ended.wait() == 0
+        child = await provider.create(SandboxSpec(), image=await box.snapshot("live"))
+        with pytest.raises(SandboxError, match=ended.id):
+            await child.attach(ended.id)
+        assert await ended.stdout.read() == b"told\n"
+        for cat in (running, await child.attach(running.id)):
+            assert await echo(cat, b"alive") == b"alive"
+
+    with_provider(main, engine="runsc")
 
 
 @pytest.mark.timeout(300)

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from benchflow_contracts.errors import SandboxFrozenError, SandboxUnsupportedError
 
+from .descriptors import lacking_is_host_error
 from .life import Init
 
 
@@ -58,18 +59,22 @@ class Freezer:
         async with self._switching:
             self._holders.append(holder)
             if len(self._holders) == 1:
-                try:
-                    # No call to init may be under way: nothing inside then points outside.
-                    await (init := self._find()).rest()
-                    self._resting = init
-                    await self._switch.freeze()
-                except BaseException:
-                    self._drop(holder)
-                    raise
+                with lacking_is_host_error("hold a sandbox still"):
+                    await self._stop(holder)
         try:
             yield
         finally:
             self._drop(holder)
+
+    async def _stop(self, holder: "asyncio.Task[object] | None") -> None:
+        try:
+            # No call to init may be under way: nothing inside then points outside.
+            await (init := self._find()).rest()
+            self._resting = init
+            await self._switch.freeze()
+        except BaseException:
+            self._drop(holder)
+            raise
 
     def _drop(self, holder: "asyncio.Task[object] | None") -> None:
         if holder in self._holders:

@@ -4,10 +4,13 @@ import array
 import asyncio
 import fcntl
 import os
+import select
 import termios
 from typing import Self
 
 from benchflow_contracts.errors import SandboxError
+
+from .descriptors import lacking_is_host_error
 
 
 class _End:
@@ -37,6 +40,15 @@ class _End:
         count = array.array("i", [0])
         fcntl.ioctl(self._fd, termios.FIONREAD, count)
         return count[0]
+
+    @property
+    def used(self) -> bool:
+        """Whether somebody has the other end of the pipe open."""
+        if self._fd < 0:
+            return False
+        poller = select.poll()
+        poller.register(self._fd, 0)  # the kernel reports an end that nobody has without a wish
+        return not poller.poll(0)
 
     async def _ready(self, *, write: bool) -> None:
         """Return when the pipe may be ready, or is being parked."""
@@ -153,9 +165,15 @@ class Streams:
     """Three fresh pipes: the child's ends to hand over, ours to keep."""
 
     def __init__(self, out: bytes = b"", err: bytes = b"") -> None:
-        child_in, our_in = self._pair(0)
-        our_out, child_out = self._pair(1)
-        our_err, child_err = self._pair(2)
+        pairs: list[tuple[int, int]] = []
+        try:
+            with lacking_is_host_error("open the pipes of a process"):
+                pairs.extend(self._pair(end) for end in range(3))
+        except BaseException:
+            for fd in (fd for pair in pairs for fd in pair):
+                os.close(fd)
+            raise
+        (child_in, our_in), (our_out, child_out), (our_err, child_err) = pairs
         self._child = [child_in, child_out, child_err]
         self.stdin = PipeWriter(our_in)
         self.stdout = PipeReader(our_out, out)
@@ -169,6 +187,11 @@ class Streams:
     def ends(self) -> tuple[PipeWriter, PipeReader, PipeReader]:
         """Our ends, in the order of the child's."""
         return self.stdin, self.stdout, self.stderr
+
+    @property
+    def used(self) -> bool:
+        """Whether somebody has the other end of one of our ends open."""
+        return any(end.used for end in self.ends)
 
     @property
     def child(self) -> tuple[int, int, int]:

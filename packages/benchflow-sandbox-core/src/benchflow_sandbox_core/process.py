@@ -1,10 +1,11 @@
 """A running process of a box, with live pipes."""
 
 import asyncio
+import errno
 import secrets
 import signal
 
-from benchflow_contracts.errors import SandboxError
+from benchflow_contracts.errors import HostError, SandboxError
 from benchflow_contracts.process import ByteReader, ByteWriter
 from benchflow_sandbox_native import InitError
 
@@ -13,6 +14,9 @@ from .life import Life
 from .pipes import Streams
 from .reaping import reap
 from .shield import finish
+
+_TEST = 0
+"""The signal that is not sent: init only looks whether there is such a process."""
 
 
 class BoxProcess:
@@ -73,6 +77,18 @@ class BoxProcess:
         """The process's standard error."""
         return self._streams.stderr
 
+    async def ended(self) -> bool:
+        """Return whether it has ended and nobody inside has its pipes."""
+        if self._streams.used:
+            return False
+        if self._code is not None or self._machine.closed:
+            return True
+        try:
+            await self._machine.init.kill(self._pid, _TEST, group=False)
+        except InitError as error:
+            return error.errno == errno.ESRCH
+        return False
+
     async def wait(self) -> int:
         """Return the exit code: 128 + n for a process that signal n ended."""
         async with self._waiting:
@@ -104,6 +120,8 @@ class BoxProcess:
     async def _killed(self) -> int:
         try:
             return await reap(self._machine.init, self._pid)
+        except HostError:
+            raise
         except (InitError, SandboxError):
             return 128 + signal.SIGKILL
 

@@ -14,6 +14,7 @@ from benchflow_contracts.image import PullPolicy
 from benchflow_contracts.sandbox import SandboxCapabilities, SandboxImage, SandboxSpec
 from benchflow_contracts.sandbox_record import ReapPolicy, SandboxRecord
 from benchflow_sandbox_core.closing import Closing
+from benchflow_sandbox_core.descriptors import raise_limit
 from benchflow_sandbox_core.home import home
 from benchflow_sandbox_core.owner import ProcessIdentity
 
@@ -143,6 +144,7 @@ class DockerProvider(Closing):
             if self._closed:
                 raise SandboxError("the provider is closed", hint="make a new one")
             if self._keeper is None:
+                raise_limit()
                 engine = await self._connect()
                 owner = ProcessIdentity.of(os.getpid())
                 self._place = claim(self._directory, f"{os.getpid()}-{secrets.token_hex(4)}", owner)

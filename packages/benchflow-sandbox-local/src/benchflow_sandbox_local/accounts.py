@@ -4,8 +4,11 @@ import os
 import stat
 
 from benchflow_sandbox_core.accounts import MAX_FILE, Account, Accounts
+from benchflow_sandbox_core.descriptors import lacking_is_host_error
 
 from .box.paths import open_strict
+
+_DOING = "read the users of a sandbox"
 
 
 class AccountBook:
@@ -22,6 +25,7 @@ class AccountBook:
 
         Raises:
             SandboxError: There is no such user.
+            HostError: The host could not look.
         """
         self._refresh()
         if name not in self._found:
@@ -38,7 +42,8 @@ class AccountBook:
 
 def _signature(root: int, path: str) -> object:
     try:
-        fd = open_strict(root, path, os.O_PATH)
+        with lacking_is_host_error(_DOING):
+            fd = open_strict(root, path, os.O_PATH)
     except OSError:
         return None
     info = os.fstat(fd)
@@ -48,7 +53,8 @@ def _signature(root: int, path: str) -> object:
 
 def _read(root: int, path: str) -> bytes:
     try:
-        fd = open_strict(root, path, os.O_RDONLY | os.O_NONBLOCK)
+        with lacking_is_host_error(_DOING):
+            fd = open_strict(root, path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return b""
     with os.fdopen(fd, "rb") as file:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
-from benchflow_contracts.errors import SandboxError, SnapshotError
+from benchflow_contracts.cause import host_error, host_is_short
+from benchflow_contracts.errors import HostError, SandboxError, SnapshotError
 from benchflow_contracts.sandbox import Isolation, SandboxImage, SandboxSpec
 from benchflow_contracts.seal import Seal
 from benchflow_sandbox_core.owner import ProcessIdentity
@@ -121,6 +122,8 @@ class Boxes(ABC):
                 await sandbox.start_entrypoint()
         except OSError as error:
             await finish(sandbox.teardown())
+            if host_is_short(error):
+                raise host_error(f"start sandbox {name!r}", error) from error
             raise SandboxError(f"sandbox {name!r} did not start: {error}") from error
         except BaseException:
             await finish(sandbox.teardown())
@@ -221,6 +224,8 @@ class Boxes(ABC):
             except asyncio.CancelledError:
                 for image in made:
                     await finish(self.discard(image))
+                raise
+            except HostError:
                 raise
             except LauncherError as error:
                 raise SnapshotError(f"cannot snapshot {sandbox.id!r}: {error}") from error

@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from benchflow_contracts.errors import SandboxError
+from benchflow_sandbox_core.descriptors import lacking_is_host_error
 from benchflow_sandbox_core.gate import Gate
 from benchflow_sandbox_native import InitClient, InitError
 
 _REST_SECONDS = 30.0
+_REACH = "reach the init of a sandbox"
 
 
 class InitCalls:
@@ -46,26 +48,29 @@ class InitCalls:
     ) -> int:
         """Start a program; see `InitClient.spawn`."""
         async with self._gate.passing():
-            return await self._client("spawn").spawn(
-                argv,
-                env=env,
-                cwd=cwd,
-                uid=uid,
-                gid=gid,
-                groups=groups,
-                rlimits=rlimits,
-                fds=fds,
-            )
+            with lacking_is_host_error(_REACH):
+                return await self._client("spawn").spawn(
+                    argv,
+                    env=env,
+                    cwd=cwd,
+                    uid=uid,
+                    gid=gid,
+                    groups=groups,
+                    rlimits=rlimits,
+                    fds=fds,
+                )
 
     async def kill(self, pid: int, signal: int, *, group: bool = True) -> None:
         """Send a signal; see `InitClient.kill`."""
         async with self._gate.passing():
-            await self._client("kill").kill(pid, signal, group=group)
+            with lacking_is_host_error(_REACH):
+                await self._client("kill").kill(pid, signal, group=group)
 
     async def ping(self) -> str:
         """Return init's version; see `InitClient.ping`."""
         async with self._gate.passing():
-            return await self._client("ping").ping()
+            with lacking_is_host_error(_REACH):
+                return await self._client("ping").ping()
 
     async def wait(self, pid: int) -> int:
         """Return the exit code; see `InitClient.wait`."""
@@ -76,7 +81,8 @@ class InitCalls:
             asking = asyncio.get_running_loop().create_task(self._client("wait").wait(pid))
             self._waits.add(asking)
             try:
-                return await asking
+                with lacking_is_host_error(_REACH):
+                    return await asking
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if task is not None and not task.cancelling() and self._gate.shut:
@@ -103,7 +109,7 @@ class InitCalls:
                     await asyncio.wait(waits)
                 await self._gate.emptied()
                 # The answer means that init has closed what was given up; a dead one has, too.
-                with suppress(InitError):
+                with suppress(InitError), lacking_is_host_error(_REACH):
                     await self._client("ping").ping()
         except TimeoutError as error:
             self._gate.open()

@@ -16,7 +16,7 @@ from .cgroup.group import Group
 from .cgroup.hierarchy import Hierarchies
 from .launcher import Launcher
 from .lineage import Lineage
-from .live.carried import Wiring, unpark
+from .live.carried import Wiring, refuse_too_many, unpark
 from .live.dump import Dump
 from .live.engine import LiveEngine
 from .live.forker import Forker
@@ -101,6 +101,7 @@ class Keeper(Boxes):
         """Get ready to `fork` a box, so that it is frozen for less time."""
         forker, body, machine = self.forker(), self._bodies[sandbox.id], sandbox.machine
         assert isinstance(machine, Machine)
+        refuse_too_many(sandbox.processes)
         await machine.filled()
         shown = [(mount.source, mount.target) for mount in sandbox.spec.mounts]
         shown += [(path, path) for path in body.base.binds]

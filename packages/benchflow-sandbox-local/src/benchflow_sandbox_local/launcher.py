@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from benchflow_contracts.errors import SandboxError
+from benchflow_contracts.errors import HostError, SandboxError
+from benchflow_sandbox_core.descriptors import AT_START, LACKS
 
 from .box import wire
 from .readiness import readable, writable
@@ -38,6 +39,14 @@ class LauncherError(SandboxError):
         self.errno = errno
 
 
+class LauncherShortError(LauncherError, HostError):
+    """A request failed because the runner or its launcher had no more open files or memory."""
+
+
+def _error(message: str, errno: int | None) -> LauncherError:
+    return (LauncherShortError if errno in LACKS else LauncherError)(message, errno)
+
+
 class Call:
     """One request that is under way. Close it to forget further answers."""
 
@@ -49,7 +58,7 @@ class Call:
         """Return the next message; raise `LauncherError` when it reports a failure."""
         answer = await self.last()
         if answer is None:
-            raise LauncherError(f"the launcher ended during {self._what!r}", None)
+            raise LauncherError(f"the launcher hung up during {self._what!r}", None)
         return answer
 
     def go_on(self, **word: object) -> None:
@@ -77,11 +86,14 @@ class Call:
             received = wire.receive(self._sock)
         except ConnectionError:
             return None
+        except wire.NoRoomError as error:
+            wire.close(error.fds)
+            raise _error(f"{self._what}: {error}", error.errno) from error
         if received is None:
             return None
         message, fds = received
         if "error" in message:
-            raise LauncherError(f"{self._what}: {message['error']}", message.get("errno"))
+            raise _error(f"{self._what}: {message['error']}", message.get("errno"))
         return Answer(message, fds)
 
 
@@ -106,6 +118,7 @@ class Launcher:
             "userns": userns,
             "budget": budget,
             "disk": None if disk is None else str(disk),
+            "files": AT_START,
         }
         with theirs:
             process = subprocess.Popen(  # noqa: ASYNC220 - returns as soon as the child has started
@@ -143,10 +156,16 @@ class Launcher:
 
     async def begin(self, op: str, fds: Sequence[int] = (), **request: object) -> Call:
         """Send a request and return its call, which is the caller's to close."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:
+            raise _error(f"{op}: {error}", error.errno) from error
+        first, more = tuple(fds[: wire.MAX_FDS - 1]), tuple(fds[wire.MAX_FDS - 1 :])
+        message = {"op": op, "more_fds": len(more), **request}
         try:
             with theirs:
-                await self._send({"op": op, **request}, (theirs.fileno(), *fds))
+                wire.send_more(ours, more)
+                await self._send(message, (theirs.fileno(), *first))
         except BaseException:
             ours.close()
             raise
@@ -168,7 +187,8 @@ class Launcher:
                     return
         except (OSError, ValueError) as error:
             what = message["op"]
-            raise LauncherError(f"{what}: cannot reach the launcher: {error}", None) from error
+            number = error.errno if isinstance(error, OSError) else None
+            raise _error(f"{what}: cannot reach the launcher: {error}", number) from error
 
     async def aclose(self) -> None:
         """End the launcher and, with it, every box. Idempotent."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchflow_contracts.errors import SandboxError, SandboxLimitError
+from benchflow_contracts.errors import HostError, SandboxError, SandboxLimitError
 from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_sandbox_core.descriptors import lacking_is_host_error
 from benchflow_sandbox_core.gate import Gate
 from benchflow_sandbox_core.pipes import Streams
 from benchflow_sandbox_native import InitClient, InitError
@@ -81,8 +82,9 @@ class Machine:
 
     async def _meet(self, *, held: bool = False) -> None:
         try:
-            self._control = open_strict(self.root, ".bf")
-            self._pid = pid_of(self.pidfd)
+            with lacking_is_host_error("start a sandbox"):
+                self._control = open_strict(self.root, ".bf")
+                self._pid = pid_of(self.pidfd)
             if not held:
                 await self.init.ping()
         except (OSError, InitError) as error:
@@ -235,6 +237,8 @@ def explain(error: SandboxError, spec: SandboxSpec) -> SandboxError:
     """Return what a start that failed means to the caller."""
     if getattr(error, "errno", None) in {_ENOSPC, _EDQUOT}:
         return SandboxLimitError(f"no space for the sandbox: disk_mb is {spec.limits.disk_mb}")
+    if isinstance(error, HostError):
+        return error
     return SandboxError(f"the sandbox did not start: {error}")
 
 

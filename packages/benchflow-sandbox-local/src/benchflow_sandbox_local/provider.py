@@ -15,6 +15,7 @@ from benchflow_contracts.errors import (
 from benchflow_contracts.sandbox import SandboxCapabilities, SandboxImage, SandboxSpec
 from benchflow_contracts.sandbox_record import ReapPolicy, SandboxRecord
 from benchflow_sandbox_core.closing import Closing
+from benchflow_sandbox_core.descriptors import raise_limit
 from benchflow_sandbox_core.home import home
 from benchflow_sandbox_core.spec import check_spec
 
@@ -158,6 +159,7 @@ class LocalProvider(Closing):
             return self._keeper
 
     async def _start(self) -> Keeper | PlainKeeper:
+        raise_limit()
         store = LabelStore(self._directory / "boxes")
         try:
             self._launcher = await self._launch()

@@ -191,6 +191,12 @@ class LocalSandbox:
         self._processes = {k: p for k, p in self._processes.items() if not p.released}
         return list(self._processes.values())
 
+    async def forget_ended(self) -> None:
+        """Let go of spawned processes that have ended: a live snapshot does not carry them."""
+        ended = [process.id for process in self.processes if await process.ended()]
+        for name in ended:
+            self._processes.pop(name, None)
+
     def carry_in(self, process: BoxProcess) -> None:
         """Keep a process of a live image until somebody attaches to it."""
         self._processes[process.id] = self._unclaimed[process.id] = process
@@ -202,7 +208,8 @@ class LocalSandbox:
         if process is None:
             raise SandboxError(
                 f"no unclaimed process {process_id!r} was carried into {self._name!r}",
-                hint="attach once, in a child of a live snapshot",
+                hint="attach once, in a child of a live snapshot; a process that had ended when"
+                " the snapshot was taken is not carried",
             )
         return process
 

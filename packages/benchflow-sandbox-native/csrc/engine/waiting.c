@@ -7,6 +7,7 @@
 
 #include "answer.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/mount.h>
 #include <linux/sched.h>
@@ -16,7 +17,7 @@
 #include <sys/uio.h>
 
 /* MOST is what the kernel takes in one message. */
-enum { ORDERS = 3, FIRST_KEPT = 64, MOST = 253, PATH = 256 };
+enum { ORDERS = 3, FIRST_KEPT = 64, MOST = 253, PATH = 256, LINE = 128 };
 
 struct order {
     char text[PATH]; /* its letter, and where */
@@ -24,19 +25,36 @@ struct order {
     int fds[MOST];
 };
 
+static char *put(char *at, const char *text)
+{
+    while (*text != '\0')
+        *at++ = *text++;
+    *at = '\0';
+    return at;
+}
+
 static int next_kept = FIRST_KEPT;
 static int birthplace = -1;
 
-static void give_up(void)
+/* The standard error is what the launcher reads when there is no log yet. */
+static void give_up(const char *why, long number)
 {
+    char line[LINE], digits[24], *end = put(put(line, "Error (bf-engine): "), why);
+    char *first = digits + sizeof digits;
+    *--first = '\0';
+    do
+        *--first = (char)('0' + number % 10);
+    while ((number /= 10) > 0);
+    end = put(put(end, first), "\n");
+    kernel(SYS_write, 2, (long)line, end - line, 0, 0, 0);
     for (;;)
         kernel(SYS_exit_group, 1, 0, 0, 0, 0, 0);
 }
 
-static void demand(long answer)
+static void demand(const char *what, long answer)
 {
     if (answer < 0)
-        give_up();
+        give_up(what, -answer);
 }
 
 static void receive(struct order *order)
@@ -53,8 +71,10 @@ static void receive(struct order *order)
     message.msg_controllen = sizeof control;
     long size = kernel(SYS_recvmsg, ORDERS, (long)&message, 0, 0, 0, 0);
     /* The end of the socket is the launcher's. */
-    if (size <= 0 || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0)
-        give_up();
+    if (size <= 0)
+        give_up("the launcher hung up: errno ", -size);
+    if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0)
+        give_up("no room for the descriptors of an order: errno ", EMFILE);
     order->text[size] = '\0';
     order->count = 0;
     if (message.msg_controllen < sizeof control.head)
@@ -70,23 +90,27 @@ static void obey(char letter, const char *where, int fd)
 {
     switch (letter) {
     case 'g': /* be in the group whose list of threads this is */
-        demand(kernel(SYS_write, fd, (long)"0", 1, 0, 0, 0));
+        demand("cannot enter a group: errno ", kernel(SYS_write, fd, (long)"0", 1, 0, 0, 0));
         break;
     case 'b': /* let the box be born in the group whose directory this is */
         birthplace = fd;
         return;
     case 'm': /* show these mounts there */
-        demand(kernel(SYS_move_mount, fd, (long)"", AT_FDCWD, (long)where, MOVE_MOUNT_F_EMPTY_PATH,
+        demand("cannot mount a part of the box: errno ",
+               kernel(SYS_move_mount, fd, (long)"", AT_FDCWD, (long)where, MOVE_MOUNT_F_EMPTY_PATH,
                       0));
         break;
     case 'k': /* keep it, by the next number */
-        demand(kernel(SYS_dup3, fd, next_kept++, 0, 0, 0, 0));
+        if (fd >= FIRST_KEPT) /* it could be written over by one that came before it */
+            give_up("a descriptor that is not ours is open beside number ", fd);
+        demand("cannot keep a descriptor: errno ",
+               kernel(SYS_dup3, fd, next_kept++, 0, 0, 0, 0));
         break;
     case 'o': /* these are the options */
-        demand(kernel(SYS_dup3, fd, ORDERS, 0, 0, 0, 0));
+        demand("cannot take the options: errno ", kernel(SYS_dup3, fd, ORDERS, 0, 0, 0, 0));
         break;
     default:
-        give_up();
+        give_up("an order is not known: ", letter);
     }
     kernel(SYS_close, fd, 0, 0, 0, 0, 0);
 }

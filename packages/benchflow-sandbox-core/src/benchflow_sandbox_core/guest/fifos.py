@@ -32,6 +32,14 @@ class FifoStreams(Streams):
     def _pair(self, end: int) -> tuple[int, int]:
         return self._place.pair(f"{self.number}.{end}")
 
+    @property
+    def used(self) -> bool:
+        """Whether somebody has the other end of one of our reading ends open.
+
+        The kernel of the box keeps its end of a standard input when its process has ended.
+        """
+        return self.stdout.used or self.stderr.used
+
     def close_child(self) -> None:
         """Close the box's ends here. Idempotent."""
         self._place.forget(self._child)

@@ -1,6 +1,7 @@
 """The way of a new box's first process from the launcher to init."""
 
 import os
+import resource
 import signal
 import socket
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ class Plan:
     """Host directories shown read-only at their own path."""
     directories: list[dict[str, Any]]
     """Directories to make when missing: `path`, `uid`, `gid`."""
+    files: int
+    """The soft limit of open files."""
     device_nodes: bool
     notes: dict[str, str]
     """What the launcher had to do without, for the runner."""
@@ -52,6 +55,7 @@ def boot(plan: Plan, reply: socket.socket, launcher: int) -> NoReturn:
         os.closerange(reply.fileno() + 1, 4096)
         reply.set_inheritable(True)
         privileges.drop()
+        limit_files(plan.files)
         step = "exec"
         os.execve(INIT, [INIT], {"PATH": "/usr/bin:/bin"})  # noqa: S606
     except BaseException as error:  # noqa: BLE001 - reported, then the process ends
@@ -68,6 +72,12 @@ def tie_to(launcher: int) -> None:
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
+
+
+def limit_files(soft: int) -> None:
+    """Set the soft limit of open files."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def join(path: str) -> None:

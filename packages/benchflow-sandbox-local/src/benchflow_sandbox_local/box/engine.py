@@ -15,12 +15,11 @@ from typing import Any, NoReturn, Self
 
 from . import mounts, syscalls
 from .parent import die_with
+from .reasons import LOG, complaint, note, open_errors
 
-LOG = "engine.log"
 PIDFILE = "pid"
 PLACE = "/tmp/work"  # noqa: S108 - in a /tmp of its own
 """What an engine that waits calls its directory."""
-_MAX_LOG = 1 << 16
 _START_SECONDS = 60
 _ENOSPC = 28
 _ROOM = 1 << 20
@@ -60,16 +59,19 @@ class Engine:
         told = request["engine"]
         return cls(told["program"], told["preload"], cache)
 
-    def run(self, arguments: list[str], writable: list[str]) -> NoReturn:
-        """Become the engine, confined; raise `OSError` when that is not possible."""
+    def run(self, arguments: list[str], writable: list[str], errors: int) -> NoReturn:
+        """Become the engine, confined; raise `OSError` when that is not possible.
+
+        Its standard error is the descriptor `errors`.
+        """
         syscalls.unshare(syscalls.CLONE_NEWNS)
         self._confine(_copies([*writable, *self._parts]))
         for path in writable:
             if not os.path.ismount(path):
                 syscalls.mount(path, path, "", syscalls.MS_BIND)
-        self._become(arguments, writable, {})
+        self._become(arguments, writable, {}, errors)
 
-    def wait(self, room: str, tree: int, orders: int) -> NoReturn:
+    def wait(self, room: str, tree: int, orders: int, errors: int) -> NoReturn:
         """Become an engine that is told at the socket `orders` which box it brings back.
 
         It calls its directory, the detached mount `tree`, `PLACE`, and sees nothing else of what
@@ -82,7 +84,8 @@ class Engine:
         os.set_inheritable(_ORDERS, True)
         arguments = ["restore", "--restore-detached", "--restore-sibling", f"-D{PLACE}/image"]
         arguments += [f"-W{PLACE}", f"--pidfile={PIDFILE}", f"--root={PLACE}/root", *_COMMON]
-        self._become(arguments, [PLACE], {"CRIU_CONFIG_FILE": f"/proc/self/fd/{_ORDERS}"})
+        place = {"CRIU_CONFIG_FILE": f"/proc/self/fd/{_ORDERS}"}
+        self._become(arguments, [PLACE], place, errors)
 
     @property
     def _parts(self) -> tuple[str, str]:
@@ -100,7 +103,7 @@ class Engine:
         os.close(root)
 
     def _become(
-        self, arguments: list[str], writable: list[str], variables: dict[str, str]
+        self, arguments: list[str], writable: list[str], variables: dict[str, str], errors: int
     ) -> NoReturn:
         syscalls.protect_mounts()
         for path in ("/run", "/proc", _TMP, *writable):
@@ -111,8 +114,8 @@ class Engine:
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(number, signal.SIG_DFL)
         null = os.open("/dev/null", os.O_RDWR)
-        for stream in range(3):
-            os.dup2(null, stream)
+        for stream, fd in enumerate((null, null, errors)):
+            os.dup2(fd, stream)
         os.execve(self.program, [self.program, *arguments], environment | variables)  # noqa: S606
 
 
@@ -139,16 +142,20 @@ class Dump:
         held, self._hold = os.pipe()
         os.write(self._hold, b"#" * fcntl.fcntl(held, fcntl.F_SETPIPE_SZ, 1))
         arguments = _dumping(request, merged, directory, held)
+        errors = open_errors(directory)
         parent = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
             try:
                 die_with(parent)
                 os.set_inheritable(held, True)
-                engine.run(arguments, [merged, directory, request["freezer"]])
+                engine.run(arguments, [merged, directory, request["freezer"]], errors)
+            except BaseException as error:  # noqa: BLE001 - read by `complaint`
+                note(errors, error)
             finally:
                 os._exit(127)
         os.close(held)
+        os.close(errors)
         if not select.select([], [self._hold], [], _START_SECONDS)[1]:
             self.__exit__()
             raise EngineError(5, f"the engine did not start in {_START_SECONDS} s")
@@ -159,7 +166,8 @@ class Dump:
         With `keep` they are as they were after it, and otherwise dead.
         """
         if keep:
-            os.write(self._hold, b"\nleave-running\n")
+            with suppress(BrokenPipeError):  # it has ended: `finish` says why
+                os.write(self._hold, b"\nleave-running\n")
         os.close(self._hold)
 
     def finish(self, seconds: float) -> None:
@@ -221,16 +229,3 @@ def made(directory: str) -> int:
     """Return the number of the first process that the engine in `directory` has made."""
     with open(f"{directory}/{PIDFILE}", encoding="ascii") as file:  # noqa: PTH123 - of ours
         return int(file.read())
-
-
-def complaint(directory: str, status: int) -> str:
-    """Return the errors that the engine logged in `directory`."""
-    try:
-        with open(f"{directory}/{LOG}", "rb") as file:  # noqa: PTH123 - a path of ours
-            text = file.read(_MAX_LOG).decode("utf-8", "replace")
-    except FileNotFoundError:
-        text = ""
-    errors = [line.partition("Error ")[2] for line in text.splitlines() if "Error " in line]
-    errors = [line for line in errors if "RLIMIT_NOFILE" not in line]
-    code = os.waitstatus_to_exitcode(status)
-    return "; ".join(errors[:4]) or f"the engine ended with {code} and no reason"

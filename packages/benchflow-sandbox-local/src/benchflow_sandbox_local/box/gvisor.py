@@ -11,8 +11,10 @@ import os
 import re
 import resource
 import select
+import shutil
 import signal
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -20,6 +22,7 @@ from . import syscalls, wire
 from .boot import INIT, Plan, join, tie_to
 from .paths import make_directory, make_file, open_strict
 from .privileges import KEPT
+from .reasons import how_ended
 
 STREAMS = "streams.img"
 """In an image: the names of the pipes that its box has."""
@@ -167,6 +170,8 @@ class _Supervisor:
         self._reply = reply
         self._root = root
         self._box = 0
+        self._collected = 0
+        self._status = 0
         self._poll = select.poll()
         self._poll.register(reply, select.POLLIN)
 
@@ -177,7 +182,7 @@ class _Supervisor:
                 received = wire.receive(self._reply) if fd == self._reply.fileno() else None
                 if received is None:
                     # Whoever still asks learns why; a runner that is gone does not mind.
-                    _fail(self._reply, GvisorError(5, f"the box ended: {_said(_BOX_LOG)}"))
+                    _fail(self._reply, self._end())
                     return
                 self._answer(received[0]["do"])
 
@@ -215,6 +220,8 @@ class _Supervisor:
         self._poll.register(os.pidfd_open(self._box), select.POLLIN)
 
     def _checkpoint(self) -> None:
+        # Nobody has taken the one before it, and `runsc` writes over nothing.
+        shutil.rmtree("/image/new", ignore_errors=True)
         options = ("--image-path=/image/new", "--compression=none", "--leave-running")
         self._run("checkpoint", *options, "box")
         pipes = open_strict(self._root, _IO, os.O_RDONLY | os.O_DIRECTORY)
@@ -223,16 +230,25 @@ class _Supervisor:
         with open(f"/image/new/{STREAMS}", "w", encoding="utf-8") as file:
             json.dump(names, file)
 
+    def _end(self) -> GvisorError:
+        """Return why the box has ended, or why nobody waits for it any more."""
+        if self._box and not self._collected:
+            self._collected, self._status = os.waitpid(self._box, os.WNOHANG)
+        if self._collected:
+            return _ended("the box", self._status, _BOX_LOG)
+        return GvisorError(5, "the runner hung up")
+
     def _run(self, *arguments: str) -> None:
         child = _spawn(arguments, _COMMAND_LOG)
         while True:
             pid, status = os.waitpid(-1, 0)
             if pid == self._box:
-                raise GvisorError(5, f"the box ended: {_said(_BOX_LOG)}")
+                self._collected, self._status = pid, status
+                raise self._end()
             if pid == child:
                 break
         if status != 0:
-            raise GvisorError(5, f"runsc {arguments[0]}: {_said(_COMMAND_LOG)}")
+            raise _ended(f"runsc {arguments[0]}", status, _COMMAND_LOG)
 
 
 def _spawn(arguments: tuple[str, ...], log: str) -> int:
@@ -256,19 +272,18 @@ def _fail(reply: socket.socket, error: OSError | ValueError) -> None:
         return  # the runner is gone
 
 
-def _said(log: str) -> str:
-    try:
-        with open(log, "rb") as file:
-            text = file.read(_MAX_TEXT).decode("utf-8", "replace")
-    except FileNotFoundError:
-        return "nothing"
-    return text.partition("\ngoroutine ")[0].strip() or "nothing"
+def _ended(what: str, status: int, log: str) -> GvisorError:
+    text = ""
+    with suppress(FileNotFoundError), open(log, "rb") as file:
+        text = file.read(_MAX_TEXT).decode("utf-8", "replace").partition("\ngoroutine ")[0]
+    said = text.strip() or "it logged nothing"
+    return GvisorError(5, f"{what} {how_ended(status)}: {said}")
 
 
 def _bundle(plan: Plan) -> dict[str, Any]:
     capabilities = [f"CAP_{name}" for name in KEPT]
     sets = ("bounding", "effective", "permitted")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     mounts: list[dict[str, Any]] = [
         {"destination": "/proc", "type": "proc", "source": "proc"},
         {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
@@ -286,7 +301,7 @@ def _bundle(plan: Plan) -> dict[str, Any]:
             "cwd": "/",
             "noNewPrivileges": True,
             "capabilities": dict.fromkeys(sets, capabilities),
-            "rlimits": [{"type": "RLIMIT_NOFILE", "soft": soft, "hard": hard}],
+            "rlimits": [{"type": "RLIMIT_NOFILE", "soft": plan.files, "hard": hard}],
         },
         "root": {"path": "/root", "readonly": False},
         "hostname": plan.hostname,

@@ -2,20 +2,23 @@
 
 import json
 import os
+import resource
 import select
 import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from . import engine, gvisor, network, numbers, skeleton, syscalls, userns, wire
-from .boot import Plan, boot
+from .boot import Plan, boot, limit_files
 from .chores import Chores
 from .engine import Engine, end_engine
 from .pager import Pager
 from .parent import die_with, inherit
+from .reasons import complaint
 from .remains import end_children
 from .standby import Standby
 from .waiting import Job
@@ -28,6 +31,9 @@ _NAMESPACES = (
     | syscalls.CLONE_NEWUTS
     | syscalls.CLONE_NEWNET
 )
+
+_FILES = 1 << 16
+"""Files that the launcher and its engines may have open."""
 
 
 @dataclass(slots=True)
@@ -56,8 +62,11 @@ class Launcher:
     those that copy or delete files are chores of a forked child.
     """
 
-    def __init__(self, control: socket.socket, runner: int, workspace: Workspace) -> None:
+    def __init__(
+        self, control: socket.socket, runner: int, workspace: Workspace, files: int
+    ) -> None:
         self._control = control
+        self._files = files
         self._runner = runner
         self._space = workspace
         self._boxes: dict[str, _Live] = {}
@@ -107,11 +116,18 @@ class Launcher:
             received = wire.receive(self._control)
         except ConnectionError:
             return False
+        except wire.NoRoomError as error:
+            # The reply socket is the first descriptor, so it is the last one to be lost.
+            with suppress(IndexError), socket.socket(fileno=error.fds.pop(0)) as reply:
+                _fail(reply, error)
+            wire.close(error.fds)
+            return True
         if received is None:
             return False
         request, fds = received
         reply = socket.socket(fileno=fds[0])
         try:
+            fds += wire.receive_more(reply, request["more_fds"])
             self._dispatch(request, reply, fds[1:])
         except Exception as error:  # noqa: BLE001 - one bad request must not end the others
             _fail(reply, error)
@@ -166,6 +182,7 @@ class Launcher:
             relay_port=request["relay_port"],
             mounts=request["mounts"],
             binds=request["binds"],
+            files=self._files,
             directories=request["directories"],
             device_nodes=self._space.rooted,
             notes=self._space.notes,
@@ -245,7 +262,7 @@ class Launcher:
             try:
                 unpaged = "" if live.pager is None else live.pager.failure
                 if status != 0:
-                    raise engine.EngineError(5, unpaged or engine.complaint(work, status))
+                    raise engine.EngineError(5, unpaged or complaint(work, status))
                 if (made := engine.made(work)) in self._ended:
                     # By now the number may be somebody else's.
                     raise engine.EngineError(3, "its first process has ended at once")
@@ -387,7 +404,8 @@ def main() -> None:
     """Run a launcher: `argv[1]` is JSON.
 
     It has `control` (a descriptor), `root` (a path), `userns`, `budget` (bytes of live
-    images) and `disk` (a directory of the host for them, or null).
+    images), `disk` (a directory of the host for them, or null) and `files` (the soft limit of
+    open files in a box).
     """
     options = json.loads(sys.argv[1])
     control = socket.socket(fileno=options["control"])
@@ -397,6 +415,8 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.umask(0o022)
+    # An engine that cannot raise it makes a table of this size for each process of a box.
+    limit_files(min(_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     rooted = not options["userns"]
     try:
         if rooted:
@@ -410,6 +430,6 @@ def main() -> None:
         return
     wire.send(control, {"ok": True})
     try:
-        Launcher(control, runner, space).run()
+        Launcher(control, runner, space, options["files"]).run()
     finally:
         space.close()

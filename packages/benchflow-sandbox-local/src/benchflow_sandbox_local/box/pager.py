@@ -10,6 +10,8 @@ import signal
 import socket
 from dataclasses import dataclass
 
+from .reasons import how_ended
+
 _SOCKET = "lazy-pages.socket"
 """Where the engine calls, in its directory of work."""
 _WHY = {65: "its image is torn", 71: "there is no memory for it"}
@@ -61,7 +63,7 @@ class Pager:
         self.pid = 0
         if status != 0:
             code = os.waitstatus_to_exitcode(status)
-            why = _WHY.get(code, f"bf-pager ended with {code}")
+            why = _WHY.get(code, f"bf-pager {how_ended(status)}")
             self.failure = f"the memory of the box does not come: {why}"
 
     def let_go(self) -> None:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import images, network, numbers, syscalls, wire
-from .engine import LOG, PLACE, Engine
+from .engine import PLACE, Engine, EngineError
 from .parent import die_with
+from .reasons import complaint, note, open_errors, status_of
 
 _FIRST_KEPT = 64
 """The number of the first descriptor that it keeps; see csrc/engine/waiting.c."""
@@ -48,17 +49,19 @@ class Waiting:
         # It gets another name as soon as there is a box, maybe before the engine has looked.
         tree = syscalls.clone_mount(directory, 0)
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        errors = open_errors(directory)
         launcher = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
             try:
                 die_with(launcher)
-                engine.wait(room, tree, theirs.fileno())
-            except BaseException as error:  # noqa: BLE001 - told by `complaint`
-                _note(tree, error)
+                engine.wait(room, tree, theirs.fileno(), errors)
+            except BaseException as error:  # noqa: BLE001 - read by `complaint`
+                note(errors, error)
             finally:
                 os._exit(127)
         theirs.close()
+        os.close(errors)
         os.close(tree)
         try:
             self._network = network.new_namespace()
@@ -90,6 +93,12 @@ class Waiting:
                 self._order("k", kept[start : start + _AT_ONCE])
             self._options(_options(job.request))
             ends = () if listener is None else (listener.fileno(),)
+        except ConnectionError as error:
+            # It takes no orders any more, so it ends, and the launcher collects it after this.
+            ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+            why = complaint(self.directory, status_of(ended))
+            raise EngineError(5, f"{why} (before it had its orders)") from error
+        else:
             wire.send(reply, {"ok": True}, (self._network, *ends))
         finally:
             if listener is not None:
@@ -148,9 +157,3 @@ def _options(request: dict[str, Any]) -> str:
     keys = ["extnet", *(f"pipe:[{inode}]" for inode in request["pipes"])]
     lines += [f"inherit-fd fd[{fd}]:{key}" for fd, key in enumerate(keys, _FIRST_KEPT)]
     return "".join(f"{line}\n" for line in lines)
-
-
-def _note(directory: int, error: BaseException) -> None:
-    """Say in its log why an engine did not start."""
-    log = os.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=directory)
-    os.write(log, f"Error (launcher): {error}\n".encode())

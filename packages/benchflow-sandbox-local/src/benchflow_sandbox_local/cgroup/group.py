@@ -1,6 +1,7 @@
 """The control group of one box."""
 
 import asyncio
+import errno
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -120,6 +121,7 @@ class V1Group:
         self.join = tuple(f"{path}/tasks" for path in self.paths)
         self.can_freeze = "freezer" in self._dirs
         self.freezer = str(self._dirs["freezer"]) if self.can_freeze else None
+        self._switch = _Switch(f"{self.freezer}/freezer.state", b"FROZEN", b"THAWED")
         kinds: tuple[ResourceKind, ...] = ("memory", "pids", "cpu")
         self.enforced: frozenset[ResourceKind] = frozenset(k for k in kinds if k in self._dirs)
 
@@ -147,14 +149,13 @@ class V1Group:
     async def freeze(self) -> None:
         """Return when no process of the group runs."""
         state = self._dirs["freezer"] / "freezer.state"
-        _write(state, "FROZEN")
+        self._switch.stop()
         # Reading is what makes the kernel look again.
         await _until(lambda: state.read_text().strip() == "FROZEN", str(state))
 
     def thaw(self) -> None:
         """Let the group run on. Idempotent."""
-        with suppress(FileNotFoundError):
-            _write(self._dirs["freezer"] / "freezer.state", "THAWED")
+        self._switch.release()
 
     def hits(self, kind: HitKind) -> int:
         """How often a process was killed or refused for `kind` so far."""
@@ -181,6 +182,7 @@ class V2Group:
         self._dir = base / name
         self.paths = (str(self._dir),)
         self.freezer: str | None = str(self._dir)
+        self._switch = _Switch(f"{self.freezer}/cgroup.freeze", b"1", b"0")
         self.clone_into: str | None = str(self._dir)
         handed_down = set((base / "cgroup.subtree_control").read_text().split())
         kinds: tuple[ResourceKind, ...] = ("memory", "pids", "cpu")
@@ -205,14 +207,13 @@ class V2Group:
 
     async def freeze(self) -> None:
         """Return when no process of the group runs."""
-        _write(self._dir / "cgroup.freeze", "1")
+        self._switch.stop()
         events = self._dir / "cgroup.events"
         await _until(lambda: _counter(events, "frozen") == 1, str(events))
 
     def thaw(self) -> None:
         """Let the group run on. Idempotent."""
-        with suppress(FileNotFoundError):
-            _write(self._dir / "cgroup.freeze", "0")
+        self._switch.release()
 
     def hits(self, kind: HitKind) -> int:
         """How often a process was killed or refused for `kind` so far."""
@@ -244,6 +245,34 @@ def remove_directories(paths: tuple[str, ...]) -> None:
     """
     for path in remove(paths):
         raise SandboxError(f"control group {path!r} still holds processes")
+
+
+class _Switch:
+    """The file that stops a group. It stays open meanwhile: the group must run on in any case."""
+
+    def __init__(self, path: str, stopped: bytes, released: bytes) -> None:
+        self._path = path
+        self._stopped, self._released = stopped, released
+        self._fd = -1
+
+    def stop(self) -> None:
+        if self._fd < 0:
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+        os.write(self._fd, self._stopped)
+
+    def release(self) -> None:
+        try:
+            fd = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC) if self._fd < 0 else self._fd
+        except FileNotFoundError:
+            return
+        self._fd = -1
+        try:
+            os.write(fd, self._released)
+        except OSError as error:
+            if error.errno != errno.ENODEV:  # the group was removed
+                raise
+        finally:
+            os.close(fd)
 
 
 def _write(path: Path, value: str) -> None:

@@ -6,7 +6,7 @@ from benchflow_contracts.sandbox import SandboxImage
 from benchflow_sandbox_core.freezing import Freezer
 from benchflow_sandbox_core.gate import Gate
 
-from benchflow_sandbox_local.live.forks import Forks
+from benchflow_sandbox_local.live.forks import SETTLE_SECONDS, Forks
 from benchflow_sandbox_local.maker import During, Keeper
 from benchflow_sandbox_local.served import Served
 
@@ -38,6 +38,8 @@ class GvisorForks(Forks):
         self._forker = keeper
 
     async def _take_after(self, during: During) -> SandboxImage:
+        async with self._idle(0 if self._freezer.held else SETTLE_SECONDS):
+            pass
         async with self._freezer.hold():
             await during()
             return await self._whole(self._take())

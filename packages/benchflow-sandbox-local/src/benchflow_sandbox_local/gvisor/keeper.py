@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchflow_contracts.errors import SandboxError, SnapshotError
+from benchflow_contracts.errors import HostError, SandboxError, SnapshotError
 from benchflow_contracts.sandbox import Isolation, SandboxImage, SandboxSpec
 from benchflow_sandbox_core.guest.fifos import FifoStreams
 from benchflow_sandbox_core.process import BoxProcess
@@ -118,6 +118,8 @@ class GvisorKeeper(Keeper):
             machine = await GvisorMachine.start(
                 self._launcher, asked, sandbox.spec, state.processes
             )
+        except HostError:
+            raise
         except SandboxError as error:
             raise SnapshotError(f"the box does not come back: {error}") from error
         await sandbox.adopt(machine)
@@ -143,6 +145,8 @@ class GvisorKeeper(Keeper):
             state = await self._write_down(sandbox, processes)
             async with AsyncExitStack() as still:
                 files = await self._seal(sandbox, made, still)
+        except HostError:
+            raise
         except (LauncherError, TimeoutError) as error:
             deleted = "deleted" in str(error)
             raise SnapshotError(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from benchflow_contracts.errors import SandboxError
+from benchflow_contracts.errors import HostError, SandboxError
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_core.guest.calls import GuestCalls
 from benchflow_sandbox_core.guest.fifos import FifoDirectory, FifoStreams
@@ -89,6 +89,10 @@ class GvisorMachine:
             self._call.go_on(do="ready")
         except* (TimeoutError, InitError, SandboxError, OSError) as errors:
             reason = errors.exceptions[0]
+            if isinstance(reason, HostError):
+                raise reason from None
+            if isinstance(reason, TimeoutError):
+                reason = TimeoutError(f"its init did not answer in {_START_SECONDS:.0f} s")
             raise SandboxError(f"the box {self.name!r} did not start: {reason}") from reason
         finally:
             for fd in held:
@@ -145,9 +149,12 @@ class GvisorMachine:
             LauncherError: It failed.
             TimeoutError: It took too long.
         """
-        async with self._asking, asyncio.timeout(seconds):
-            self._call.go_on(do=what)
-            await self._call.answer()
+        try:
+            async with self._asking, asyncio.timeout(seconds):
+                self._call.go_on(do=what)
+                await self._call.answer()
+        except TimeoutError as error:
+            raise TimeoutError(f"runsc {what} did not end in {seconds:.0f} s") from error
 
     def close(self) -> None:
         """Let go of the box. Idempotent."""

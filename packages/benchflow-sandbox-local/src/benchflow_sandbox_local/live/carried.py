@@ -1,12 +1,20 @@
 """The processes whose pipes a live image carries."""
 
-from collections.abc import Iterable
+import resource
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Self
 
 from benchflow_contracts.errors import SnapshotError
 from benchflow_sandbox_core.pipes import Streams
 from benchflow_sandbox_core.process import BoxProcess
+
+MOST = 1000
+"""With so many a fork takes half a minute."""
+_PER_PROCESS = 6
+"""Both ends of three pipes, until the child has its own."""
+_PER_CHILD = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,17 +24,19 @@ class Carried:
     id: str
     pid: int
     pipes: tuple[int | None, int | None, int | None]
-    """The numbers that its pipes had; `None` for one that was closed already."""
+    """The numbers that its pipes had; `None` for one that one side had closed already."""
     out: bytes
     """What it had printed and nobody had read."""
     err: bytes
 
     @classmethod
     def of(cls, process: BoxProcess) -> "Carried":
-        """Note one process; its pipes are parked and emptied."""
+        """Note one process of a frozen box; its pipes are parked and emptied."""
         stdin, stdout, stderr = process.streams.ends
-        inodes = (stdin.inode, stdout.inode, stderr.inode)
-        return cls(process.id, process.pid, inodes, stdout.carried, stderr.carried)
+        # A pipe that nobody inside has is not in the image.
+        inodes = [end.inode if end.used else None for end in (stdin, stdout, stderr)]
+        pipes = (inodes[0], inodes[1], inodes[2])
+        return cls(process.id, process.pid, pipes, stdout.carried, stderr.carried)
 
     def streams(self) -> Streams:
         """Make the pipes of the process in another life."""
@@ -35,6 +45,30 @@ class Carried:
             if inode is None:
                 ours.close()
         return made
+
+
+def refuse_too_many(processes: Sequence[BoxProcess]) -> None:
+    """Refuse to fork a box with more held processes than a child can be given pipes for.
+
+    Raises:
+        SnapshotError: There are too many.
+    """
+    if not processes:
+        return
+    count, (files, _) = len(processes), resource.getrlimit(resource.RLIMIT_NOFILE)
+    if count > MOST:
+        raise SnapshotError(
+            f"the pipes of {count} processes are held, and a live snapshot carries {MOST}",
+            hint="close the processes that are not needed (aclose), then snapshot",
+        )
+    need = _PER_CHILD + _PER_PROCESS * count
+    if files != resource.RLIM_INFINITY and need > files:
+        raise SnapshotError(
+            f"the pipes of {count} processes are held: to make a child takes {need} open files,"
+            f" and this process may have {files}",
+            hint="raise the limit (ulimit -n), or close the processes that are not needed",
+            caused_by="host",
+        )
 
 
 async def park(processes: Iterable[BoxProcess]) -> None:
@@ -79,12 +113,14 @@ class Wiring:
         made: dict[str, Streams] = {}
         inodes: list[int] = []
         fds: list[int] = []
-        for process in carried:
-            streams = made[process.id] = process.streams()
-            for inode, fd in zip(process.pipes, streams.child, strict=True):
-                if inode is not None:
-                    inodes.append(inode)
-                    fds.append(fd)
+        with ExitStack() as undo:
+            for process in carried:
+                streams = made[process.id] = undo.enter_context(process.streams())
+                for inode, fd in zip(process.pipes, streams.child, strict=True):
+                    if inode is not None:
+                        inodes.append(inode)
+                        fds.append(fd)
+            undo.pop_all()
         return cls(made, inodes, fds)
 
     def connected(self) -> None:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from benchflow_contracts.errors import SnapshotError
+from benchflow_contracts.errors import HostError, SnapshotError
 from benchflow_sandbox_core.process import BoxProcess
 
 from benchflow_sandbox_local.launcher import Call, Launcher, LauncherError
@@ -54,6 +54,7 @@ class Dump:
         """
         try:
             await park(processes)
+            carried = tuple(Carried.of(process) for process in processes)
             self.call.go_on()
             answer = await self.call.answer()
         except LauncherError as error:
@@ -64,7 +65,6 @@ class Dump:
         except BaseException:
             unpark(processes)
             raise
-        carried = tuple(Carried.of(process) for process in processes)
         state = LiveState(self.name, answer.message["bytes"], carried, self.mounts, port)
         return Dumped(state, answer.message["copied"])
 
@@ -90,7 +90,9 @@ async def start(
             await call.give_up()
 
 
-def _failure(error: LauncherError) -> SnapshotError:
+def _failure(error: LauncherError) -> SnapshotError | HostError:
+    if isinstance(error, HostError):
+        return error
     if error.errno == _ENOSPC:
         return SnapshotError(
             f"the box cannot be dumped: no space is left for its image ({error})",

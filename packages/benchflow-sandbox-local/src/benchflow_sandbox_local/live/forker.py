@@ -6,7 +6,7 @@ import signal
 from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
-from benchflow_contracts.errors import SandboxError, SnapshotError
+from benchflow_contracts.errors import HostError, SandboxError, SnapshotError
 from benchflow_sandbox_native import pager_path
 
 from benchflow_sandbox_local.launcher import Launcher, LauncherError
@@ -115,6 +115,8 @@ class Forker:
             except TimeoutError as error:
                 why = f"the engine did not end in {self._seconds:.0f} s"
                 raise SnapshotError(f"the box does not come back: {why}") from error
+            except HostError:
+                raise
             except SandboxError as error:
                 raise SnapshotError(f"the box does not come back: {error}") from error
             undo.pop_all()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchflow_contracts.errors import SnapshotError
 from benchflow_contracts.sandbox import SandboxImage
+from benchflow_sandbox_core.descriptors import lacking_is_host_error
 from benchflow_sandbox_core.freezing import Freezer
 from benchflow_sandbox_core.gate import Gate
 from benchflow_sandbox_core.shield import finish_or
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _HANG_UPS = 4
 """More tries of a dump that met a connection of ours; the box runs, and rests, between two."""
 
-_SETTLE_SECONDS = 10.0
+SETTLE_SECONDS = 10.0
 """How long a live snapshot waits for commands, transfers and model calls to end."""
 
 
@@ -44,10 +45,12 @@ class Forks:
 
         Raises:
             SnapshotError: It failed, or the sandbox is busy.
+            HostError: This process has no more open files.
         """
-        if during is None:
-            return await self._whole(self._take())
-        return await self._take_after(during)
+        with lacking_is_host_error("take a live snapshot"):
+            if during is None:
+                return await self._whole(self._take())
+            return await self._take_after(during)
 
     async def _whole(self, work: Coroutine[Any, Any, SandboxImage]) -> SandboxImage:
         """Take an image to its end; discard one that nobody waits for any more."""
@@ -60,7 +63,7 @@ class Forks:
         digested. No more is shielded than what writes the image: `during` can be cancelled.
         """
         held = self._freezer.held
-        async with self._idle(0 if held else _SETTLE_SECONDS):
+        async with self._idle(0 if held else SETTLE_SECONDS):
             pass
         async with self._keeper.forking(self._sandbox) as dump, AsyncExitStack() as still:
             await still.enter_async_context(self._freezer.hold())
@@ -92,7 +95,7 @@ class Forks:
 
     async def _take_once(self) -> SandboxImage:
         held = self._freezer.held
-        async with self._idle(0 if held else _SETTLE_SECONDS):
+        async with self._idle(0 if held else SETTLE_SECONDS):
             return await self._taken(held=held)
 
     @asynccontextmanager
@@ -101,6 +104,8 @@ class Forks:
         try:
             async with asyncio.timeout(seconds) as limit, self._work.closed():
                 await self._served.drain()
+                if not self._freezer.held:  # otherwise nobody inside can be asked
+                    await self._sandbox.forget_ended()
                 limit.reschedule(None)
                 yield
         except TimeoutError as error:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchflow_contracts.cause import host_error, host_is_short
 from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox_record import SandboxRecord
 from benchflow_sandbox_core.owner import ProcessIdentity
@@ -56,6 +57,8 @@ class LabelStore:
         try:
             replace(self._path(label.id), label.model_dump_json())
         except OSError as error:
+            if host_is_short(error):
+                raise host_error(f"label sandbox {label.id!r}", error) from error
             raise SandboxError(f"cannot label sandbox {label.id!r}: {error}") from error
 
     def remove(self, box: str) -> None:

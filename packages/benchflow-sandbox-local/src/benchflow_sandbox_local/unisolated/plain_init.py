@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError
+from benchflow_sandbox_core.descriptors import lacking_is_host_error
 from benchflow_sandbox_native import InitError
 
 from benchflow_sandbox_local.readiness import readable
@@ -41,15 +42,16 @@ class PlainInit:
         if not os.access(cwd, os.X_OK):
             raise InitError(errno.ENOENT, "cwd", f"spawn of {argv[0]!r}")
         try:
-            process = subprocess.Popen(  # noqa: ASYNC220 - returns once the program runs
-                list(argv),
-                stdin=fds[0],
-                stdout=fds[1],
-                stderr=fds[2],
-                env={**env, MARK: self._name},
-                cwd=cwd,
-                start_new_session=True,
-            )
+            with lacking_is_host_error("start a process"):
+                process = subprocess.Popen(  # noqa: ASYNC220 - returns once the program runs
+                    list(argv),
+                    stdin=fds[0],
+                    stdout=fds[1],
+                    stderr=fds[2],
+                    env={**env, MARK: self._name},
+                    cwd=cwd,
+                    start_new_session=True,
+                )
         except OSError as error:
             stage = "fork" if error.errno == errno.EAGAIN else "exec"
             raise InitError(error.errno or errno.EIO, stage, f"spawn of {argv[0]!r}") from error
