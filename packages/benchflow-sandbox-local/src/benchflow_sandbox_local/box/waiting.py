@@ -10,7 +10,7 @@ import stat
 from dataclasses import dataclass
 from typing import Any
 
-from . import images, network, numbers, syscalls, wire
+from . import images, network, numbers, owners, syscalls, wire
 from .engine import LOG, PLACE, Engine
 from .parent import die_with
 
@@ -88,7 +88,9 @@ class Waiting:
             kept = [self._network, *job.pipes]
             for start in range(0, len(kept), _AT_ONCE):
                 self._order("k", kept[start : start + _AT_ONCE])
-            self._options(_options(job.request))
+            if table := owners.table_of(job.image):
+                self._file("c", table)
+            self._file("o", _options(job.request).encode())
             ends = () if listener is None else (listener.fileno(),)
             wire.send(reply, {"ok": True}, (self._network, *ends))
         finally:
@@ -121,11 +123,11 @@ class Waiting:
         finally:
             os.close(tree)
 
-    def _options(self, text: str) -> None:
-        fd = os.memfd_create("options")
+    def _file(self, letter: str, content: bytes) -> None:
+        fd = os.memfd_create("order")
         try:
-            os.write(fd, text.encode())
-            self._order("o", [fd])
+            os.write(fd, content)
+            self._order(letter, [fd])
         finally:
             os.close(fd)
 
