@@ -5,8 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
-from benchflow_contracts.errors import SnapshotError
+from benchflow_contracts.errors import SandboxError, SnapshotError
 from benchflow_contracts.sandbox import SandboxSpec
+from live_traces import left
 
 pytestmark = [pytest.mark.usefixtures("criu"), pytest.mark.timeout(180)]
 
@@ -83,6 +84,12 @@ for line in sys.stdin:
 """
 
 
+WARNS = """dump) $engine "$@"; code=$?
+    for each; do case $each in -D*) image=${each#-D} ;; esac; done
+    echo "(00.1) Warn  (criu/new.c:7): new: the {what}" >>"$image/engine.log"
+    exit $code ;;"""
+
+
 async def ask(process, word):
     if word:
         await process.stdin.write(f"{word}\n".encode())
@@ -156,5 +163,25 @@ def test_a_fork_keeps_who_made_each_unix_socket(with_provider, command):
         for box in (child, grandchild):
             assert json.loads(await ask(await box.attach(process.id), "x")) == before
         assert json.loads(await ask(process, "x")) == before
+
+    with_provider(check)
+
+
+@pytest.mark.parametrize("command", ["true", "seq 1 600 | xargs touch"], ids=["kept", "back"])
+def test_a_warning_that_nobody_reviewed_is_a_refusal(with_provider, broken, store, command):
+    broken(WARNS.replace("{what}", "phase of the moon is dropped"))
+
+    async def check(provider):
+        sandbox = await provider.create(SandboxSpec())
+        assert (await sandbox.exec(command)).ok
+        with pytest.raises(SnapshotError, match="the phase of the moon is dropped") as refused:
+            await sandbox.snapshot("live")
+        assert not refused.value.retryable
+        assert left(store) == set()
+        if command == "true":
+            assert (await sandbox.exec(["true"])).ok
+        else:  # the box has ended, and nobody knows what its image lacks
+            with pytest.raises(SandboxError, match="is lost"):
+                await sandbox.exec(["true"])
 
     with_provider(check)

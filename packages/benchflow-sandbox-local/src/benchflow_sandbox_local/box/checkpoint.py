@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import numbers, owners, pins, wire
+from . import engine_log, numbers, owners, pins, wire
 from .engine import Dump, Engine, EngineError
 from .workspace import Workspace
 
@@ -63,14 +63,17 @@ class Checkpoint:
             # Beside the engine: nothing in the box runs, and what it reads is not changed.
             copied = self.space.copy_upper(request["family"], request["box"], request["layer"])
         dump.finish(request["seconds"])
-        if not keep:
-            self._find_numbers()
+        if keep:
+            engine_log.refuse_unknown(self._image)
+        else:
+            self._check_what_is_left()
         # The engine has removed its links from the kept box again, and a child needs them.
         return None if self._has_stand_ins() else copied
 
-    def _find_numbers(self) -> None:
+    def _check_what_is_left(self) -> None:
         """Do at once what is otherwise done when the box runs on: it comes back by this image."""
         try:
+            engine_log.refuse_unknown(self._image)
             numbers.find(self._image, self.request["engine"]["preload"])
         except Exception as error:
             raise EngineError(_EOWNERDEAD, f"{error}, and the box has ended") from error
