@@ -169,6 +169,19 @@ def unix_backlog():
     return [listener, client]
 
 
+def terminal():
+    ends = os.openpty()
+    os.write(ends[1], b"unread")
+    return ends
+
+
+def typed():
+    ends = os.openpty()
+    os.write(ends[0], b"unread\n")
+    os.read(ends[0], 100)  # its echo
+    return ends
+
+
 def packets():
     return os.pipe2(os.O_DIRECT)
 

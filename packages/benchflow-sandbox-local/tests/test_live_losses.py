@@ -31,6 +31,8 @@ DRAINS = {
     "reset": r"an error that was not reported yet: an unnamed unix socket",
     "backlog": r"a connection that was not accepted: the IPv4 socket 127.0.0.1:4321",
     "unix_backlog": r"a connection that was not accepted: the unix socket '/tmp/service'",
+    "terminal": r"what was not read from the terminal '/dev/p.*'",
+    "typed": r"what was not read from the terminal '/dev/pts/\d+'",
     "left_packets": r"the bounds of packets in a pipe \(O_DIRECT\): pipe:\[\d+\]",
 }
 STAYS = {

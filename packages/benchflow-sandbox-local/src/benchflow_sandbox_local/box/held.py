@@ -69,7 +69,8 @@ class Holder:
         for name in os.listdir(f"/proc/{self.pid}/fd"):
             path = f"/proc/{self.pid}/fd/{name}"
             info = os.stat(path)
-            yield OpenFile(self, int(name), info.st_mode, (info.st_dev, info.st_ino))
+            number = (info.st_dev, info.st_ino)
+            yield OpenFile(self, int(name), info.st_mode, number, info.st_rdev)
 
     def take(self, descriptor: int) -> int:
         """Return a descriptor of the same open file."""
@@ -89,6 +90,8 @@ class OpenFile:
     mode: int
     number: tuple[int, int]
     """Its device and inode: the same for all descriptors of one socket or pipe."""
+    device: int
+    """Of a device file: which device it is."""
 
     @property
     def target(self) -> str:

@@ -15,6 +15,9 @@ _FIONREAD, _GETPIPE_SZ, _SETPIPE_SZ = 0x541B, 1032, 1031
 _SHORTEST = 16
 """Bytes: no entry of a directory has room in as few, so that none is read."""
 
+_TERMINALS, _MULTIPLEXER = range(136, 144), (5, 2)
+"""Devices: the ends that programs run at, and that which makes the other ends."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 _libc.tee.restype = ctypes.c_ssize_t
@@ -27,6 +30,8 @@ def look_at(file: OpenFile) -> Finding | None:
         return _directory(file)
     if stat.S_ISFIFO(file.mode):
         return _pipe(file)
+    if _is_terminal(file):
+        return _terminal(file)
     if file.is_anonymous:
         return _anonymous(file)
     return None
@@ -84,6 +89,23 @@ def _packets(fd: int) -> bool:
     finally:
         os.close(reader)
         os.close(writer)
+
+
+def _is_terminal(file: OpenFile) -> bool:
+    number = os.major(file.device), os.minor(file.device)
+    return stat.S_ISCHR(file.mode) and (number[0] in _TERMINALS or number == _MULTIPLEXER)
+
+
+def _terminal(file: OpenFile) -> Finding | None:
+    """Look for what was written to a terminal: the engine would write it again, as new."""
+    with file.taken() as fd:
+        if not events(fd, POLLIN) & POLLIN:
+            return None
+    return Finding(
+        f"what was not read from the terminal {file.target!r} of {file.holder}",
+        drains=True,
+        hint="let the program read it, then snapshot",
+    )
 
 
 def _anonymous(file: OpenFile) -> Finding | None:
