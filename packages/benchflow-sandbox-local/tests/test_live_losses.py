@@ -55,6 +55,16 @@ said = sock.recv(100)
 sys.stdin.read(1)
 print(said.decode(), flush=True)
 """
+WATCHER = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+watch = libc.inotify_init1(0)
+for path in (b"/tmp/seen", b"/tmp/seen/file"):
+    libc.inotify_add_watch(watch, path, 0xFFF)
+print("ready", flush=True)
+sys.stdin.read(1)
+print(os.read(watch, 1 << 16), flush=True)
+"""
 MAKERS = """
 import json, os, sys
 os.setgroups([])
@@ -165,6 +175,21 @@ def test_a_fork_keeps_who_made_each_unix_socket(with_provider, command):
         for box in (child, grandchild):
             assert json.loads(await ask(await box.attach(process.id), "x")) == before
         assert json.loads(await ask(process, "x")) == before
+
+    with_provider(check)
+
+
+def test_a_snapshot_is_not_refused_for_what_the_host_itself_does_to_watched_files(with_provider):
+    async def check(provider):
+        sandbox = await provider.create(SandboxSpec())
+        assert (await sandbox.exec("mkdir /tmp/seen; echo text >/tmp/seen/file")).ok
+        process = await sandbox.spawn(["python3", "-I", "-c", WATCHER])
+        assert await ask(process, "") == "ready"
+        child = await provider.create(SandboxSpec(), image=await sandbox.snapshot("live"))
+        watched = await child.attach(process.id)
+        assert (await child.exec("touch /tmp/seen/new")).ok
+        await watched.stdin.write(b"x")
+        assert "new" in await ask(watched, "")
 
     with_provider(check)
 

@@ -46,6 +46,7 @@ HARMLESS: dict[str, str] = {
     "Disabling transparent huge pages": "speed alone",
     "Will restore ": "a call that waits ends with EINTR, as by a signal",
     "Dumpable flag [": "the process shows less of itself than before",
+    "fsnotify: The 0x": "no event waited when the box was inspected: they are of the host's reads",
     "fsnotify: \t\tDetected FS_EVENT_ON_CHILD bit": "the kernel sets it again by itself",
     "Build-ID (For validation)": "a program is checked by its size",
     "Couldn't find any program headers": "a file is checked by its size",
