@@ -61,6 +61,13 @@ def test_only_local_and_internet_sockets_can_be_made(arch, call):
     assert allowed == {1, 2, 10, 16}
 
 
+@pytest.mark.parametrize(("arch", "fcntl"), [("x86_64", 72), ("aarch64", 25)])
+def test_a_directory_cannot_be_watched_by_fcntl(arch, fcntl):
+    for command in (*range(40), 1024, 1025, 1030, 1033):
+        assert decide(arch, fcntl, (3, command)) == ALLOW
+    assert decide(arch, fcntl, (3, 1026)) == ERRNO | 22
+
+
 def test_another_architecture_is_killed_and_x32_refused():
     assert decide("x86_64", 0, audit=0x40000003) == KILL
     assert decide("aarch64", 0, audit=ARCH["x86_64"]) == KILL

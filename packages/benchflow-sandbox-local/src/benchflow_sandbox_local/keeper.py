@@ -20,6 +20,7 @@ from .live.carried import Wiring, refuse_too_many, unpark
 from .live.dump import Dump
 from .live.engine import LiveEngine
 from .live.forker import Forker
+from .live.loss import Makers, inspect
 from .live.memory import resident
 from .live.state import LiveState
 from .live.stopped import refuse_stopped
@@ -117,7 +118,17 @@ class Keeper(Boxes):
         finally:
             del body.family.boxes[layer]
 
-    async def fork(self, sandbox: LocalSandbox, dump: Dump, *, held: bool) -> Forked:
+    async def inspect(self, sandbox: LocalSandbox) -> Makers:
+        """Return who made the unix sockets of a frozen box.
+
+        Raises:
+            LossError: A child would lack something.
+        """
+        return await inspect(self._launcher, sandbox.machine.pid, sandbox.group.members())
+
+    async def fork(
+        self, sandbox: LocalSandbox, dump: Dump, makers: Makers, *, held: bool
+    ) -> Forked:
         """Write a frozen box down; one that ended by that is brought back.
 
         Raises:
@@ -127,7 +138,7 @@ class Keeper(Boxes):
         body, machine, processes = self._bodies[sandbox.id], sandbox.machine, sandbox.processes
         assert isinstance(machine, Machine)
         port = None if sandbox.spec.model is None else sandbox.spec.model.port
-        done = await dump.run(machine, processes, port)
+        done = await dump.run(machine, processes, port, makers)
         below = body.layers
         try:
             if done.copied is None:

@@ -9,6 +9,7 @@ from benchflow_contracts.sandbox import SandboxImage
 
 from .body import Body
 from .live.dump import Dump
+from .live.loss import Makers
 from .store.layers import Forked
 from .written import Written
 
@@ -38,7 +39,17 @@ class Keeper(Protocol):
         """Get ready to `fork` a sandbox that still runs."""
         ...
 
-    async def fork(self, sandbox: "LocalSandbox", dump: Dump, *, held: bool) -> Forked:
+    async def inspect(self, sandbox: "LocalSandbox") -> Makers:
+        """Return who made the unix sockets of a frozen sandbox.
+
+        Raises:
+            LossError: A child would lack something.
+        """
+        ...
+
+    async def fork(
+        self, sandbox: "LocalSandbox", dump: Dump, makers: Makers, *, held: bool
+    ) -> Forked:
         """Write the frozen sandbox down; with `held` it stays frozen."""
         ...
 

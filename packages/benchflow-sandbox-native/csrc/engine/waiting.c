@@ -6,6 +6,7 @@
 #include "waiting.h"
 
 #include "answer.h"
+#include "owners.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -105,6 +106,9 @@ static void obey(char letter, const char *where, int fd)
             give_up("a descriptor that is not ours is open beside number ", fd);
         demand("cannot keep a descriptor: errno ",
                kernel(SYS_dup3, fd, next_kept++, 0, 0, 0, 0));
+        break;
+    case 'c': /* this file says who made the sockets */
+        demand(take_owners(fd));
         break;
     case 'o': /* these are the options */
         demand("cannot take the options: errno ", kernel(SYS_dup3, fd, ORDERS, 0, 0, 0, 0));

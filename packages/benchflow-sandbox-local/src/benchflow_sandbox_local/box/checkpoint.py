@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import numbers, pins, wire
+from . import engine_log, numbers, owners, pins, wire
 from .engine import Dump, Engine, EngineError
 from .workspace import Workspace
 
@@ -35,14 +35,14 @@ class Checkpoint:
         try:
             with self._dump() as dump:
                 wire.send(reply, {"ok": True})
-                _await_word(reply)
+                makers: list[list[int]] = _await_word(reply)["makers"]
                 # What a box can make fail comes while its processes still live.
                 keep = pins.pin(self._upper, self._merged).small
-                copied = self._write(dump, keep=keep)
+                copied = self._write(dump, makers, keep=keep)
             if keep and copied is None:
                 self._forget()
                 with self._dump() as dump:
-                    self._write(dump, keep=False)
+                    self._write(dump, makers, keep=False)
         except BaseException:
             self._forget()
             raise
@@ -53,23 +53,27 @@ class Checkpoint:
         engine = Engine.of(self.request, self.space.cache)
         return Dump(engine, self.request, self._merged, self._image)
 
-    def _write(self, dump: Dump, *, keep: bool) -> int | None:
+    def _write(self, dump: Dump, makers: list[list[int]], *, keep: bool) -> int | None:
         """Write all down; return the bytes of the copy, when that is all that there was."""
         request, copied = self.request, None
         numbers.note(request["freezer"], self._image)
+        owners.write_table(self._image, makers)
         dump.begin(keep=keep)
         if keep:
             # Beside the engine: nothing in the box runs, and what it reads is not changed.
             copied = self.space.copy_upper(request["family"], request["box"], request["layer"])
         dump.finish(request["seconds"])
-        if not keep:
-            self._find_numbers()
+        if keep:
+            engine_log.refuse_unknown(self._image)
+        else:
+            self._check_what_is_left()
         # The engine has removed its links from the kept box again, and a child needs them.
         return None if self._has_stand_ins() else copied
 
-    def _find_numbers(self) -> None:
+    def _check_what_is_left(self) -> None:
         """Do at once what is otherwise done when the box runs on: it comes back by this image."""
         try:
+            engine_log.refuse_unknown(self._image)
             numbers.find(self._image, self.request["engine"]["preload"])
         except Exception as error:
             raise EngineError(_EOWNERDEAD, f"{error}, and the box has ended") from error
@@ -94,6 +98,7 @@ class Checkpoint:
         return f"{self.space.root}/{self.request['family']}/m-{self.request['box']}"
 
 
-def _await_word(reply: socket.socket) -> None:
-    if wire.receive(reply) is None:
+def _await_word(reply: socket.socket) -> dict[str, Any]:
+    if (received := wire.receive(reply)) is None:
         raise InterruptedError("the runner has given this request up")
+    return received[0]

@@ -7,6 +7,7 @@ from typing import Any
 from . import numbers, skeleton, wire
 from .checkpoint import Checkpoint
 from .digest import image_digest
+from .inspection import inspect
 from .workspace import Workspace
 
 Chore = Callable[[dict[str, Any], socket.socket], None]
@@ -25,6 +26,7 @@ class Chores:
             "base": self._base,
             "seal": self._seal,
             "dump": self._dump,
+            "inspect": inspect,
             "identify": self._identify,
             "forget": self._forget,
             "take": self._take,

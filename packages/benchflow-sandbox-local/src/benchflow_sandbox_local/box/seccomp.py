@@ -8,14 +8,16 @@ from .syscalls import machine, prctl_pointer
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 _LD, _JEQ, _JSET, _JGE, _RET = 0x20, 0x15, 0x45, 0x35, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
-_OFFSET_NUMBER, _OFFSET_ARCH, _OFFSET_ARG0 = 0, 4, 16
-_EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
+_OFFSET_NUMBER, _OFFSET_ARCH, _OFFSET_ARG0, _OFFSET_ARG1 = 0, 4, 16, 24
+_EPERM, _EINVAL, _ENOSYS, _EAFNOSUPPORT = 1, 22, 38, 97
 _NEW_NAMESPACES = 0x7E020000
 _FAMILIES = (1, 2, 10, 16)  # unix, inet, inet6, netlink: vsock would pass the network namespace
 
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _CLONE = {"x86_64": 56, "aarch64": 220}
 _SOCKET = {"x86_64": 41, "aarch64": 198}
+_FCNTL = {"x86_64": 72, "aarch64": 25}
+_F_NOTIFY = 1026
 _X32_BIT = 0x40000000
 
 # io_uring escapes the filter and cannot be checkpointed; clone3 hides its flags in memory; what
@@ -105,6 +107,9 @@ def program(arch: str) -> bytes:
         denied = numbers[column]
         if denied is not None:
             code += _refuse(denied, _EPERM)
+    # A watch by fcntl is seen nowhere and lost in a live child; inotify watches are not.
+    code += _op(_JEQ, _FCNTL[arch], 0, 4) + _op(_LD, _OFFSET_ARG1)
+    code += _op(_JEQ, _F_NOTIFY, 0, 1) + _op(_RET, _ERRNO | _EINVAL) + _op(_RET, _ALLOW)
     # A new namespace through clone; the other arguments of clone are free.
     code += _op(_JEQ, _CLONE[arch], 0, 4) + _op(_LD, _OFFSET_ARG0)
     code += _op(_JSET, _NEW_NAMESPACES, 0, 1) + _op(_RET, _ERRNO | _EPERM) + _op(_RET, _ALLOW)

@@ -10,7 +10,7 @@ import stat
 from dataclasses import dataclass
 from typing import Any
 
-from . import images, network, numbers, syscalls, wire
+from . import images, network, numbers, owners, syscalls, wire
 from .engine import PLACE, Engine, EngineError
 from .parent import die_with
 from .reasons import complaint, note, open_errors, status_of
@@ -91,7 +91,9 @@ class Waiting:
             kept = [self._network, *job.pipes]
             for start in range(0, len(kept), _AT_ONCE):
                 self._order("k", kept[start : start + _AT_ONCE])
-            self._options(_options(job.request))
+            if table := owners.table_of(job.image):
+                self._file("c", table)
+            self._file("o", _options(job.request).encode())
             ends = () if listener is None else (listener.fileno(),)
         except ConnectionError as error:
             # It takes no orders any more, so it ends, and the launcher collects it after this.
@@ -130,11 +132,11 @@ class Waiting:
         finally:
             os.close(tree)
 
-    def _options(self, text: str) -> None:
-        fd = os.memfd_create("options")
+    def _file(self, letter: str, content: bytes) -> None:
+        fd = os.memfd_create("order")
         try:
-            os.write(fd, text.encode())
-            self._order("o", [fd])
+            os.write(fd, content)
+            self._order(letter, [fd])
         finally:
             os.close(fd)
 

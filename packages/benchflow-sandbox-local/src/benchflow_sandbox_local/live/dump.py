@@ -13,6 +13,7 @@ from benchflow_sandbox_local.launcher import Call, Launcher, LauncherError
 from benchflow_sandbox_local.machine import Machine
 
 from .carried import Carried, park, unpark
+from .loss import Makers
 from .state import LiveState
 
 _ENOSPC, _ETIMEDOUT, _EOWNERDEAD = 28, 110, 130
@@ -43,7 +44,9 @@ class Dump:
     """What the box is shown of the host: sources and targets."""
     call: Call
 
-    async def run(self, machine: Machine, processes: list[BoxProcess], port: int | None) -> Dumped:
+    async def run(
+        self, machine: Machine, processes: list[BoxProcess], port: int | None, makers: Makers
+    ) -> Dumped:
         """Write down the processes of the frozen box; park their pipes.
 
         A box with few files of its own goes on as it was; another one has ended on return.
@@ -55,7 +58,7 @@ class Dump:
         try:
             await park(processes)
             carried = tuple(Carried.of(process) for process in processes)
-            self.call.go_on()
+            self.call.go_on(makers=makers)
             answer = await self.call.answer()
         except LauncherError as error:
             unpark(processes)

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchflow_contracts.errors import SnapshotError
@@ -17,6 +18,7 @@ from benchflow_sandbox_local.maker import During, Keeper
 from benchflow_sandbox_local.served import Served
 
 from .dump import Dump, HangUpError
+from .loss import LossError, Makers
 
 if TYPE_CHECKING:
     from benchflow_sandbox_local.sandbox import LocalSandbox
@@ -26,6 +28,19 @@ _HANG_UPS = 4
 
 SETTLE_SECONDS = 10.0
 """How long a live snapshot waits for commands, transfers and model calls to end."""
+
+
+_DRAIN_SECONDS = 2.0
+"""How long a live snapshot waits for the box to read what a child would lose."""
+_DRAIN_PAUSE = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class _Instant:
+    """A frozen box that can be captured."""
+
+    since: float
+    makers: Makers
 
 
 class Forks:
@@ -66,21 +81,20 @@ class Forks:
         async with self._idle(0 if held else SETTLE_SECONDS):
             pass
         async with self._keeper.forking(self._sandbox) as dump, AsyncExitStack() as still:
-            await still.enter_async_context(self._freezer.hold())
-            since = time.monotonic()
+            instant = await self._stand_still(still, held=held)
             await during()
-            return await self._whole(self._take_idle(dump, still, since, held=held))
+            return await self._whole(self._take_idle(dump, still, instant, held=held))
 
     async def _take_idle(
-        self, dump: Dump, still: AsyncExitStack, since: float, *, held: bool
+        self, dump: Dump, still: AsyncExitStack, instant: _Instant, *, held: bool
     ) -> SandboxImage:
         async with self._idle(0):
             self._refuse_calls()
             began = time.monotonic()
-            forked = await self._keeper.fork(self._sandbox, dump, held=held)
+            forked = await self._keeper.fork(self._sandbox, dump, instant.makers, held=held)
             dumped = time.monotonic()
             await still.aclose()
-            took = {"frozen": time.monotonic() - since, "dump": dumped - began}
+            took = {"frozen": time.monotonic() - instant.since, "dump": dumped - began}
         image = await self._keeper.publish(forked)
         return image.model_copy(update={"took_sec": took})
 
@@ -117,10 +131,36 @@ class Forks:
 
     async def _taken(self, *, held: bool) -> SandboxImage:
         async with self._keeper.forking(self._sandbox) as dump:
-            async with self._freezer.hold():
+            async with AsyncExitStack() as still:
+                instant = await self._stand_still(still, held=held)
                 self._refuse_calls()
-                forked = await self._keeper.fork(self._sandbox, dump, held=held)
+                forked = await self._keeper.fork(self._sandbox, dump, instant.makers, held=held)
             return await self._keeper.publish(forked)
+
+    async def _stand_still(self, still: AsyncExitStack, *, held: bool) -> _Instant:
+        """Freeze the sandbox until `still` is closed, when no child would lose anything.
+
+        The box runs between two tries, so that it can read what waits to be read.
+
+        Raises:
+            LossError: A child would, for all the time that this waits.
+        """
+        deadline, pause = time.monotonic() + _DRAIN_SECONDS, _DRAIN_PAUSE
+        while True:
+            async with AsyncExitStack() as tried:
+                await tried.enter_async_context(self._freezer.hold())
+                since = time.monotonic()
+                try:
+                    makers = await self._keeper.inspect(self._sandbox)
+                except LossError as error:
+                    # Only the caller that holds the box can let it run.
+                    if held or not error.retryable or time.monotonic() > deadline:
+                        raise
+                else:
+                    still.push_async_exit(tried.pop_all())
+                    return _Instant(since, makers)
+            await asyncio.sleep(pause)
+            pause *= 2
 
     def _refuse_calls(self) -> None:
         if self._served.in_flight:

@@ -17,6 +17,7 @@ from benchflow_sandbox_core.shield import finish
 
 from benchflow_sandbox_local.body import Body
 from benchflow_sandbox_local.live.dump import Dump
+from benchflow_sandbox_local.live.loss import Makers
 from benchflow_sandbox_local.maker import During
 from benchflow_sandbox_local.sandbox import LocalSandbox
 from benchflow_sandbox_local.store.labels import Label, LabelStore
@@ -97,10 +98,15 @@ class PlainKeeper:
         """Refuse: there are no snapshots."""
         raise _no_snapshots()
 
+    async def inspect(self, sandbox: LocalSandbox) -> Makers:  # noqa: ARG002 - refused
+        """Refuse: there are no snapshots."""
+        raise _no_snapshots()
+
     async def fork(
         self,
         sandbox: LocalSandbox,  # noqa: ARG002 - refused
         dump: Dump,  # noqa: ARG002
+        makers: Makers,  # noqa: ARG002
         *,
         held: bool,  # noqa: ARG002
     ) -> Forked:
