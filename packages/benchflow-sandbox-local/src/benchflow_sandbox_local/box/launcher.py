@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from . import engine, gvisor, network, numbers, skeleton, syscalls, userns, wire
+from . import attributes, engine, gvisor, network, numbers, skeleton, syscalls, userns, wire
 from .boot import Plan, boot
 from .chores import Chores
 from .engine import Engine, end_engine
@@ -254,6 +254,7 @@ class Launcher:
                     os.kill(made, signal.SIGKILL)
                     raise engine.EngineError(5, unpaged)
                 numbers.require_exchanged(work)
+                attributes.require_set(work)
                 _lead_into(made, reply)
             except (OSError, ValueError) as error:
                 _fail(reply, error)

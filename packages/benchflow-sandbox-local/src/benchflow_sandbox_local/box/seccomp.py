@@ -9,17 +9,27 @@ _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 _LD, _JEQ, _JSET, _JGE, _RET = 0x20, 0x15, 0x45, 0x35, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _OFFSET_NUMBER, _OFFSET_ARCH, _OFFSET_ARG0 = 0, 4, 16
-_EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
+_EPERM, _EINVAL, _ENOSYS, _EAFNOSUPPORT = 1, 22, 38, 97
 _NEW_NAMESPACES = 0x7E020000
 _FAMILIES = (1, 2, 10, 16)  # unix, inet, inet6, netlink: vsock would pass the network namespace
 
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_PRCTL = {"x86_64": 157, "aarch64": 167}
+# A live child would not have what these set, and the host cannot see it. A kernel without them
+# answers EINVAL.
+_UNKNOWN_OPTIONS = {
+    "PR_SET_TSC": 26,
+    "PR_MCE_KILL": 33,
+    "PR_SET_SYSCALL_USER_DISPATCH": 59,
+    "PR_SET_MDWE": 65,
+    "PR_SET_MEMORY_MERGE": 67,
+}
 _CLONE = {"x86_64": 56, "aarch64": 220}
 _SOCKET = {"x86_64": 41, "aarch64": 198}
 _X32_BIT = 0x40000000
 
 # io_uring escapes the filter and cannot be checkpointed; clone3 hides its flags in memory; what
-# Landlock forbids would be allowed again in a live child, so nobody may come to rely on it.
+# Landlock and mseal forbid would be allowed again in a live child, so nobody may rely on them.
 # ENOSYS makes run times fall back to what they did before these calls existed.
 _ABSENT = {
     "io_uring_setup": 425,
@@ -29,6 +39,7 @@ _ABSENT = {
     "landlock_create_ruleset": 444,
     "landlock_add_rule": 445,
     "landlock_restrict_self": 446,
+    "mseal": 462,
 }
 _DENIED_EVERYWHERE = {
     "open_tree": 428,
@@ -39,6 +50,7 @@ _DENIED_EVERYWHERE = {
     "fspick": 433,
     "pidfd_getfd": 438,
     "mount_setattr": 442,
+    "set_mempolicy_home_node": 450,
     "open_tree_attr": 467,
 }
 # Each with its number on x86_64 and on aarch64.
@@ -50,6 +62,9 @@ _DENIED = {
     "delete_module": (176, 106),
     "finit_module": (313, 273),
     "init_module": (175, 105),
+    # Docker denies the policies of memory, too; a child would not have them.
+    "mbind": (237, 235),
+    "set_mempolicy": (238, 237),
     "ioperm": (173, None),
     "iopl": (172, None),
     "kcmp": (312, 272),
@@ -105,6 +120,11 @@ def program(arch: str) -> bytes:
         denied = numbers[column]
         if denied is not None:
             code += _refuse(denied, _EPERM)
+    options = _UNKNOWN_OPTIONS.values()
+    code += _op(_JEQ, _PRCTL[arch], 0, 2 * len(options) + 2) + _op(_LD, _OFFSET_ARG0)
+    for option in options:
+        code += _refuse(option, _EINVAL)
+    code += _op(_RET, _ALLOW)
     # A new namespace through clone; the other arguments of clone are free.
     code += _op(_JEQ, _CLONE[arch], 0, 4) + _op(_LD, _OFFSET_ARG0)
     code += _op(_JSET, _NEW_NAMESPACES, 0, 1) + _op(_RET, _ERRNO | _EPERM) + _op(_RET, _ALLOW)
