@@ -47,6 +47,13 @@ def test_each_denied_call_is_refused_and_every_other_passes(arch):
             assert found == ALLOW, number
 
 
+@pytest.mark.parametrize(("arch", "prctl"), [("x86_64", 157), ("aarch64", 167)])
+def test_an_option_of_prctl_that_a_live_child_would_lose_is_unknown(arch, prctl):
+    unknown = {number for number in range(100) if decide(arch, prctl, (number,)) == ERRNO | 22}
+    assert unknown == {26, 33, 59, 65, 67}
+    assert {decide(arch, prctl, (number,)) for number in set(range(100)) - unknown} == {ALLOW}
+
+
 @pytest.mark.parametrize(("arch", "clone"), [("x86_64", 56), ("aarch64", 220)])
 def test_clone_makes_threads_and_children_but_no_namespace(arch, clone):
     for flags in (17, 0x003D0F00, 0x01200011):

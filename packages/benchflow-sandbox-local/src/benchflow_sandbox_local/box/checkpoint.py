@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import engine_log, numbers, owners, pins, wire
+from . import attributes, engine_log, numbers, owners, pins, wire
 from .engine import Dump, Engine, EngineError
+from .refusals import refuse_uncarried
 from .workspace import Workspace
 
 _EOWNERDEAD = 130
@@ -56,8 +57,10 @@ class Checkpoint:
     def _write(self, dump: Dump, makers: list[list[int]], *, keep: bool) -> int | None:
         """Write all down; return the bytes of the copy, when that is all that there was."""
         request, copied = self.request, None
+        refuse_uncarried(request["freezer"])
         numbers.note(request["freezer"], self._image)
         owners.write_table(self._image, makers)
+        attributes.note(request["freezer"], self._image)
         dump.begin(keep=keep)
         if keep:
             # Beside the engine: nothing in the box runs, and what it reads is not changed.

@@ -12,7 +12,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from . import engine, engine_log, gvisor, network, numbers, skeleton, syscalls, userns, wire
+from . import (
+    attributes,
+    engine,
+    engine_log,
+    gvisor,
+    network,
+    numbers,
+    skeleton,
+    syscalls,
+    userns,
+    wire,
+)
 from .boot import Plan, boot, limit_files
 from .chores import Chores
 from .engine import Engine, end_engine
@@ -272,6 +283,7 @@ class Launcher:
                     raise engine.EngineError(5, unpaged)
                 numbers.require_exchanged(work)
                 engine_log.refuse_unknown(work)
+                attributes.require_set(work)
                 _lead_into(made, reply)
             except (OSError, ValueError) as error:
                 _fail(reply, error)

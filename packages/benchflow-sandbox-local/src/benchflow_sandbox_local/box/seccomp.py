@@ -14,6 +14,16 @@ _NEW_NAMESPACES = 0x7E020000
 _FAMILIES = (1, 2, 10, 16)  # unix, inet, inet6, netlink: vsock would pass the network namespace
 
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_PRCTL = {"x86_64": 157, "aarch64": 167}
+# A live child would not have what these set, and the host cannot see it. A kernel without them
+# answers EINVAL.
+_UNKNOWN_OPTIONS = {
+    "PR_SET_TSC": 26,
+    "PR_MCE_KILL": 33,
+    "PR_SET_SYSCALL_USER_DISPATCH": 59,
+    "PR_SET_MDWE": 65,
+    "PR_SET_MEMORY_MERGE": 67,
+}
 _CLONE = {"x86_64": 56, "aarch64": 220}
 _SOCKET = {"x86_64": 41, "aarch64": 198}
 _FCNTL = {"x86_64": 72, "aarch64": 25}
@@ -21,7 +31,7 @@ _F_NOTIFY = 1026
 _X32_BIT = 0x40000000
 
 # io_uring escapes the filter and cannot be checkpointed; clone3 hides its flags in memory; what
-# Landlock forbids would be allowed again in a live child, so nobody may come to rely on it.
+# Landlock and mseal forbid would be allowed again in a live child, so nobody may rely on them.
 # ENOSYS makes run times fall back to what they did before these calls existed.
 _ABSENT = {
     "io_uring_setup": 425,
@@ -31,6 +41,7 @@ _ABSENT = {
     "landlock_create_ruleset": 444,
     "landlock_add_rule": 445,
     "landlock_restrict_self": 446,
+    "mseal": 462,
 }
 _DENIED_EVERYWHERE = {
     "open_tree": 428,
@@ -41,6 +52,7 @@ _DENIED_EVERYWHERE = {
     "fspick": 433,
     "pidfd_getfd": 438,
     "mount_setattr": 442,
+    "set_mempolicy_home_node": 450,
     "open_tree_attr": 467,
 }
 # Each with its number on x86_64 and on aarch64.
@@ -52,6 +64,9 @@ _DENIED = {
     "delete_module": (176, 106),
     "finit_module": (313, 273),
     "init_module": (175, 105),
+    # Docker denies the policies of memory, too; a child would not have them.
+    "mbind": (237, 235),
+    "set_mempolicy": (238, 237),
     "ioperm": (173, None),
     "iopl": (172, None),
     "kcmp": (312, 272),
@@ -110,6 +125,11 @@ def program(arch: str) -> bytes:
     # A watch by fcntl is seen nowhere and lost in a live child; inotify watches are not.
     code += _op(_JEQ, _FCNTL[arch], 0, 4) + _op(_LD, _OFFSET_ARG1)
     code += _op(_JEQ, _F_NOTIFY, 0, 1) + _op(_RET, _ERRNO | _EINVAL) + _op(_RET, _ALLOW)
+    options = _UNKNOWN_OPTIONS.values()
+    code += _op(_JEQ, _PRCTL[arch], 0, 2 * len(options) + 2) + _op(_LD, _OFFSET_ARG0)
+    for option in options:
+        code += _refuse(option, _EINVAL)
+    code += _op(_RET, _ALLOW)
     # A new namespace through clone; the other arguments of clone are free.
     code += _op(_JEQ, _CLONE[arch], 0, 4) + _op(_LD, _OFFSET_ARG0)
     code += _op(_JSET, _NEW_NAMESPACES, 0, 1) + _op(_RET, _ERRNO | _EPERM) + _op(_RET, _ALLOW)

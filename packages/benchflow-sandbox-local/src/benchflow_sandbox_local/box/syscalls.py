@@ -24,9 +24,10 @@ _SYS_OPEN_TREE, _SYS_MOVE_MOUNT, _SYS_CLONE3, _SYS_OPENAT2, _SYS_MOUNT_SETATTR =
     437,
     442,
 )
+_SYS_PIDFD_GETFD = 438
 _ARCH_NUMBERS = {
-    "x86_64": {"pivot_root": 155, "capset": 126},
-    "aarch64": {"pivot_root": 41, "capset": 91},
+    "x86_64": {"pivot_root": 155, "capset": 126, "ioprio_get": 252},
+    "aarch64": {"pivot_root": 41, "capset": 91, "ioprio_get": 31},
 }
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -203,3 +204,15 @@ def capset(mask: int) -> None:
     data = (ctypes.c_uint32 * 6)(low, low, 0, high, high, 0)
     number = ctypes.c_long(_arch_number("capset"))
     _check(_libc.syscall(number, ctypes.byref(header), data), "capset")
+
+
+def pidfd_getfd(pidfd: int, descriptor: int) -> int:
+    """Return a descriptor of ours for what another process has open."""
+    number = ctypes.c_long(_SYS_PIDFD_GETFD)
+    return _check(_libc.syscall(number, pidfd, descriptor, ctypes.c_uint(0)), "pidfd_getfd")
+
+
+def io_priority(thread: int) -> int:
+    """Return the I/O priority of a thread: its class above 13 bits of level."""
+    number = ctypes.c_long(_arch_number("ioprio_get"))
+    return _check(_libc.syscall(number, 1, thread), "ioprio_get")

@@ -10,7 +10,7 @@ import stat
 from dataclasses import dataclass
 from typing import Any
 
-from . import images, network, numbers, owners, syscalls, wire
+from . import attributes, images, network, numbers, owners, syscalls, wire
 from .engine import PLACE, Engine, EngineError
 from .parent import die_with
 from .reasons import complaint, note, open_errors, status_of
@@ -83,6 +83,7 @@ class Waiting:
             os.rename(self.directory, job.work)  # noqa: PTH104 - paths of ours
             self.directory = job.work
             numbers.hand_over(job.image, job.work, self.engine.preload)
+            attributes.hand_over(job.image, job.work)
             self._join(job.request)
             self._show(job.root, "root", 0)
             self._show(job.image, "image", syscalls.MOUNT_ATTR_RDONLY)

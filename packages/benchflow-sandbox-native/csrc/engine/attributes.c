@@ -1,0 +1,96 @@
+/*
+ * Sets again what CRIU does not carry of a thread and of a socket: see attributes.h. A file
+ * `attributes` in CRIU's working directory says what; there is none for most boxes. When all is
+ * set, the file is removed.
+ */
+#include "attributes.h"
+
+#include "answer.h"
+#include "letting_go.h"
+#include "proc.h"
+
+#include <fcntl.h>
+
+enum { WHO_PROCESS = 1 };
+
+static const char ATTRIBUTES[] = "attributes";
+
+static struct attribute *attributes;
+static long count = -1, left; /* -1 until they are looked for */
+
+static int set_file(long pid, const struct attribute *wanted)
+{
+    char path[PROC_PATH + ATTRIBUTE_BYTES];
+    const char *name = (const char *)wanted->value;
+    long head = 0;
+    while (head < (long)wanted->size && name[head] != '\0')
+        head++;
+    long size = (long)wanted->size - ++head;
+    if (size <= 0 || wanted->size > sizeof wanted->value)
+        return -1;
+    *put(proc_path(path, pid, "/"), name) = '\0';
+    long fd = kernel(SYS_openat, AT_FDCWD, (long)path, O_WRONLY | O_CLOEXEC, 0, 0, 0);
+    if (fd < 0)
+        return -1;
+    long answer = kernel(SYS_write, fd, (long)(name + head), size, 0, 0, 0);
+    kernel(SYS_close, fd, 0, 0, 0, 0, 0);
+    return answer == size ? 0 : -1;
+}
+
+static int set_option(long pid, const struct attribute *wanted)
+{
+    long process = kernel(SYS_pidfd_open, pid, 0, 0, 0, 0, 0);
+    if (process < 0)
+        return -1;
+    long fd = kernel(SYS_pidfd_getfd, process, wanted->descriptor, 0, 0, 0, 0);
+    kernel(SYS_close, process, 0, 0, 0, 0, 0);
+    if (fd < 0)
+        return -1;
+    long answer = kernel(SYS_setsockopt, fd, wanted->level, wanted->name, (long)wanted->value,
+                         wanted->size, 0);
+    kernel(SYS_close, fd, 0, 0, 0, 0, 0);
+    return answer < 0 ? -1 : 0;
+}
+
+static int set(long pid, const struct attribute *wanted)
+{
+    const long value = (long)wanted->value, size = wanted->size;
+    switch (wanted->kind) {
+    case AFFINITY:
+        return kernel(SYS_sched_setaffinity, pid, size, value, 0, 0, 0) < 0 ? -1 : 0;
+    case IO_PRIORITY: {
+        const int priority = *(const int *)(const void *)wanted->value;
+        return kernel(SYS_ioprio_set, WHO_PROCESS, pid, priority, 0, 0, 0) < 0 ? -1 : 0;
+    }
+    case PROC_FILE:
+        return set_file(pid, wanted);
+    case SOCKET_OPTION:
+        return set_option(pid, wanted);
+    default:
+        return -1;
+    }
+}
+
+int set_attributes(long pid)
+{
+    if (count < 0) {
+        count = left = load_array(ATTRIBUTES, sizeof *attributes, (void **)&attributes);
+        if (count < 0)
+            return -1;
+    }
+    if (left == 0)
+        return 0;
+    uint32_t thread = inner_number(pid);
+    if (thread == 0)
+        return -1;
+    for (long i = 0; i < count; i++) {
+        if (attributes[i].thread != thread)
+            continue;
+        if (set(pid, &attributes[i]) < 0)
+            return -1;
+        attributes[i].thread = 0;
+        if (--left == 0)
+            return kernel(SYS_unlinkat, AT_FDCWD, (long)ATTRIBUTES, 0, 0, 0, 0) < 0 ? -1 : 0;
+    }
+    return 0;
+}
