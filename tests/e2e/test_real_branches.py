@@ -12,6 +12,7 @@ pytestmark = [pytest.mark.agents, pytest.mark.timeout(600)]
 TASK = Path(__file__).parents[2] / "benchmarks/clawsbench/tasks/book-the-review-room"
 EVENTS = ["evt-10", "evt-11", "evt-12"]
 QUESTION = "Which review with Dana?"
+LOOK = "claw-gcal list --start 2026-03-16T00:00:00Z --end 2026-03-21T00:00:00Z --text review"
 ROOM = "room-maple@harborlight.example"
 
 
@@ -32,7 +33,7 @@ def shell(request: ModelRequest, command: str) -> ModelReply:
 
 def ask(request: ModelRequest) -> ModelReply:
     """Ask with the portable tool where there is one, otherwise with the agent's own."""
-    portable = next((tool for tool in request.tools if tool.endswith("__ask_user")), None)
+    portable = next((t for t in request.tools if "options" in properties(request, t)), None)
     if portable is not None:
         return ModelReply(tools=(ToolUse(portable, {"question": QUESTION, "options": EVENTS}),))
     tool = next(tool for tool in request.tools if "questions" in properties(request, tool))
@@ -47,7 +48,7 @@ def book(request: ModelRequest) -> ModelReply:
     if not request.tools:
         return ModelReply(text="A title")
     if not seen:
-        return shell(request, "claw-gcal list --calendar cal-1 --text review")
+        return shell(request, LOOK)
     if len(seen) == 1:
         return ask(request)
     if len(seen) == 2:

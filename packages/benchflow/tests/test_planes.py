@@ -19,12 +19,25 @@ def test_an_agent_that_acts_through_a_model_needs_an_endpoint() -> None:
     check_agent(RunOptions(agent="oracle"))
 
 
-def test_an_agent_that_asks_no_questions_is_not_forked_at_them() -> None:
+MUTE = """
+id = "mute"
+name = "Mute"
+version = "1"
+description = "Asks nobody."
+distribution = { binary = {} }
+launch = { cmd = "mute" }
+model = { wire = "none" }
+"""
+
+
+def test_an_agent_that_asks_no_questions_is_not_forked_at_them(tmp_path: Path) -> None:
     def check(agent: str, **env: str) -> None:
         options = RunOptions(agent=agent, base_url="http://127.0.0.1:1/v1", model="m")
         check_agent(options.model_copy(update={"branch": "ask-user", "agent_env": env}))
 
-    for agent, remedy in (("codex-acp", "BENCHFLOW_ASK_MCP"), ("mistral-vibe", "--branch group")):
+    mute = tmp_path / "mute.toml"
+    mute.write_text(MUTE)
+    for agent, remedy in (("codex-acp", "BENCHFLOW_ASK_MCP"), (str(mute), "--branch group")):
         with pytest.raises(UsageError, match="asks no questions") as caught:
             check(agent)
         assert remedy in caught.value.hint

@@ -77,13 +77,13 @@ class AcpAgent:
         from .launch import Launcher  # noqa: PLC0415
 
         installed = await install(self.decl)
-        tool = AskTool(self.decl, sandbox, role) if wants_tool(self.decl, role) else None
-        role = tool.role if tool else role
+        broker = None
+        if wants_tool(self.decl, role):
+            broker, role = await AskTool(self.decl, sandbox, role).start()
         box = (sandbox.spec.image, sandbox.spec.user)
         home = self._homes.get(box) if resume is not None else None
         launcher = Launcher(self.decl, sandbox, role, home=home)
         attachment = Attachment(self.decl, sandbox, role, self._limits, log_dir)
-        broker = await tool.start() if tool else None
         try:
             process = await launcher.launch(installed)
         except BaseException:

@@ -134,9 +134,20 @@ class AskSection(Section):
 
 
 class McpSection(Section):
-    """Whether tool servers in `session/new` reach the model."""
+    """How an agent is told of tool servers, so that their tools reach its model."""
 
-    transport: Literal["acp", "none"] = "none"
+    transport: Literal["acp", "env", "none"] = "none"
+    """`acp`: in `session/new`. `env`: in a variable, as a JSON list; only servers on stdio."""
+    variable: str = ""
+    """For `env`, the name of that variable."""
+    fields: Mapping[str, str | int | bool] = {}
+    """For `env`, what the entry of each server has besides."""
+
+    @model_validator(mode="after")
+    def _variable_for_env(self) -> "McpSection":
+        if (self.transport == "env") != bool(self.variable):
+            raise ValueError("transport 'env' needs a variable, and no other transport takes one")
+        return self
 
 
 class SkillsSection(Section):

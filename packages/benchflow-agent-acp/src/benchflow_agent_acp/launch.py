@@ -11,6 +11,7 @@ from .declaration import AgentDecl, wants_asks
 from .install import Installation
 from .render import Values, render
 from .shipped import shipped_file
+from .tool_servers import servers_in_env
 
 _SETUP_SEC = 60.0
 API_KEY = "benchflow-placeholder-key"
@@ -82,6 +83,7 @@ class Launcher:
             **installed.env,
             "PATH": ":".join((*installed.path, path)),
             **{name: render(template, values) for name, template in templates.items()},
+            **servers_in_env(self._decl.mcp, self._role.mcp_servers),
             **self._role.env,
         }
 

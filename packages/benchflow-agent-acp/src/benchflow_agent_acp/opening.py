@@ -27,7 +27,6 @@ from benchflow_contracts import (
     AgentError,
     AgentProtocolError,
     AgentTimeoutError,
-    McpServer,
     Role,
     SessionSnapshot,
 )
@@ -35,6 +34,7 @@ from pydantic import BaseModel, ValidationError
 
 from .connection import Connection
 from .declaration import AgentDecl, wants_asks
+from .tool_servers import servers_on_wire
 
 _Reply = TypeVar("_Reply", bound=BaseModel)
 
@@ -131,10 +131,10 @@ class Opening:
         servers = self._role.mcp_servers
         if servers and self._decl.mcp.transport == "none":
             raise AgentError(
-                f"agent {self._decl.id!r} does not take tool servers over ACP",
+                f"agent {self._decl.id!r} does not take tool servers",
                 hint="choose another agent for this role, or remove its mcp_servers",
             )
-        return [_mcp_server(server) for server in servers]
+        return servers_on_wire(self._decl.mcp, servers)
 
     async def _set_mode(
         self, modes: SessionModeState | None, resume: SessionSnapshot | None
@@ -188,16 +188,3 @@ class Opening:
             raise AgentTimeoutError(
                 f"agent {self._decl.id!r} did not answer {name!r} within {timeout:g} s"
             ) from error
-
-
-def _mcp_server(server: McpServer) -> dict[str, Any]:
-    """Return the wire form. The schema checks it as part of the request."""
-    if server.transport == "stdio":
-        return {
-            "name": server.name,
-            "command": server.command or "",
-            "args": list(server.args),
-            "env": [{"name": name, "value": value} for name, value in server.env.items()],
-        }
-    headers = [{"name": name, "value": value} for name, value in server.headers.items()]
-    return {"type": server.transport, "name": server.name, "url": server.url, "headers": headers}

@@ -34,14 +34,13 @@ class AskTool:
 
     def __init__(self, decl: AgentDecl, sandbox: Sandbox, role: Role) -> None:
         self._sandbox = sandbox
+        self._role = role
+        self._name = decl.ask.tool
         # Only to tell two sessions of one box apart; whoever is in the box may ask.
         self._token = secrets.token_hex(8)
-        args = ("-I", TARGET, "server", self._token, decl.ask.tool)
-        server = McpServer(name=SERVER_NAME, command="python3", args=args)
-        self.role = role.model_copy(update={"mcp_servers": (*role.mcp_servers, server)})
 
-    async def start(self) -> Process:
-        """Start the broker; it listens when this returns.
+    async def start(self) -> tuple[Process, Role]:
+        """Start the broker; it listens when this returns. Return the role with the tool.
 
         Raises:
             AgentError: The box has no python3 >= 3.11.
@@ -53,14 +52,21 @@ class AskTool:
         except SandboxError as error:
             raise AgentError(f"the ask tool did not start: {error}") from error
         try:
-            await _ready(broker)
+            python = await _ready(broker)
         except BaseException:
             await broker.aclose()
             raise
-        return broker
+        return broker, self._with_server(python)
+
+    def _with_server(self, python: str) -> Role:
+        # By its path: an agent may have a Python of its own in front of PATH.
+        args = ("-I", TARGET, "server", self._token, self._name)
+        server = McpServer(name=SERVER_NAME, command=python, args=args)
+        return self._role.model_copy(update={"mcp_servers": (*self._role.mcp_servers, server)})
 
 
-async def _ready(broker: Process) -> None:
+async def _ready(broker: Process) -> str:
+    """Return the path of the Python that runs the broker."""
     line = b""
     try:
         async with asyncio.timeout(_READY_SEC):
@@ -71,8 +77,11 @@ async def _ready(broker: Process) -> None:
                 line += chunk
     except TimeoutError as error:
         raise AgentError(f"the ask tool was not ready within {_READY_SEC:g} s") from error
-    if decoded(line) != {"ready": True}:
+    said = decoded(line)
+    python = said.get("python")
+    if said.get("ready") is not True or not isinstance(python, str) or not python:
         raise AgentError(
             "the ask tool did not start in the sandbox",
             hint="it needs python3 >= 3.11 there; or take BENCHFLOW_ASK_MCP away from the role",
         )
+    return python

@@ -27,7 +27,7 @@ class Broker:
 
     def serve(self) -> NoReturn:
         """Serve until the host closes its end."""
-        self._say({"ready": True})
+        self._say({"ready": True, "python": sys.executable})
         while True:
             poll = select.poll()
             for fd in (0, self._listener.fileno(), *self._clients):
