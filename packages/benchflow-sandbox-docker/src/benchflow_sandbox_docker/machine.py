@@ -15,7 +15,7 @@ from benchflow_sandbox_native import InitError
 
 from .accounts import AccountBook
 from .engine import Engine, GoneError
-from .meter import MemoryMeter
+from .meter import NOTHING, counters_of
 
 _START_SECONDS = 60.0
 _END_SECONDS = 30
@@ -43,7 +43,7 @@ class DockerMachine:
         self._calls = GuestCalls(self._fifos, self._knock)
         self._closed = False
         self.accounts = AccountBook(self)
-        self.meter = MemoryMeter(0)
+        self.meter = NOTHING
         self.shell = "/bin/sh"
 
     @classmethod
@@ -73,7 +73,7 @@ class DockerMachine:
                 raise self._silent(state)
         # From now on the end of the pipes is the death of the container.
         self._calls.met()
-        self.meter = MemoryMeter(state["Pid"])
+        self.meter = counters_of(state["Pid"])
 
     async def _answers(self) -> bool:
         """Whether the first process answers in a second; one that ended never does."""

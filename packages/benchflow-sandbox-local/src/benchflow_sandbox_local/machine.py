@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchflow_contracts.errors import SandboxError, SandboxLimitError
+from benchflow_contracts.errors import HostError, SandboxError, SandboxLimitError
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_core.gate import Gate
 from benchflow_sandbox_core.pipes import Streams
@@ -65,7 +65,8 @@ class Machine:
             try:
                 answer = await call.answer()
             except SandboxError as error:
-                raise explain(error, spec) from error
+                fresh = len(place.lowers) == len(base.lowers)
+                raise explain(error, spec, fresh=fresh) from error
             machine = cls(place.box, answer.message["notes"], answer.fds)
             try:
                 await machine._meet_init(call)
@@ -231,9 +232,11 @@ def box_request(place: Place, spec: SandboxSpec, base: Base, group: Group) -> di
     }
 
 
-def explain(error: SandboxError, spec: SandboxSpec) -> SandboxError:
-    """Return what a start that failed means to the caller."""
+def explain(error: SandboxError, spec: SandboxSpec, *, fresh: bool) -> SandboxError:
+    """Return what a start that failed means to the caller. Nobody has filled a fresh sandbox."""
     if getattr(error, "errno", None) in {_ENOSPC, _EDQUOT}:
+        if fresh:
+            return HostError(f"the sandbox did not start: {error}")
         return SandboxLimitError(f"no space for the sandbox: disk_mb is {spec.limits.disk_mb}")
     return SandboxError(f"the sandbox did not start: {error}")
 
