@@ -223,7 +223,7 @@ class DockerSandbox:
         limit = self._spec.limits.output_bytes
         async with self._alive() as machine:
             command = await self._command(cmd, user, cwd, env)
-            with unless_host(machine.meter.host_shortage):
+            with unless_host(self.host_shortage):
                 return await command.run(machine, machine.meter, stdin, timeout, limit)
 
     async def spawn(
@@ -238,13 +238,13 @@ class DockerSandbox:
         self._holding.refuse_own_task()
         async with self._alive() as machine:
             command = await self._command(cmd, user, cwd, env)
-            with unless_host(machine.meter.host_shortage):
+            with unless_host(self.host_shortage):
                 return await BoxProcess.start(machine, command)
 
     def host_shortage(self) -> str | None:
         """Return what the host refused to processes inside; see `SupportsHostShortage`."""
         machine = self._machine
-        return None if machine is None else machine.meter.host_shortage()
+        return None if machine is None else machine.host_shortage(self._spec.limits.disk_mb)
 
     async def attach(self, process_id: str) -> Process:
         """Refuse: nothing is carried into a container."""

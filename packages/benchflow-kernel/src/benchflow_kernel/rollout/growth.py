@@ -287,9 +287,9 @@ class Growth:
 
 
 def _cause_of(error: BenchFlowError, world: World, line: Line) -> Cause:
-    """Return who caused `error`. The agent did not when the host failed its processes."""
+    """Return who caused `error`: the host when it failed processes of a sandbox with an agent."""
     cause = blame(error, inside="agent" if line.acted else "task")
-    if cause.by != "agent":
+    if not line.acted or cause.by not in {"agent", "unknown"}:
         return cause
     try:
         expect_host(world.sandbox)
