@@ -17,7 +17,15 @@ from .agent import (
     StepHandler,
 )
 from .ask import Answer, Ask, AskChannel, AskKind, AskOption, Question
-from .cause import Cause, blame, caused_inside, host_error, host_is_short
+from .cause import (
+    Cause,
+    SupportsHostShortage,
+    blame,
+    caused_inside,
+    expect_host,
+    host_error,
+    host_is_short,
+)
 from .compared import ComparedSandbox, FileChanges
 from .config import (
     AskUserBranch,
@@ -343,6 +351,7 @@ __all__ = [
     "StopReason",
     "StoreError",
     "SupportsFileObservation",
+    "SupportsHostShortage",
     "SwitchedSandbox",
     "TableDiff",
     "TableState",
@@ -379,6 +388,7 @@ __all__ = [
     "caused_inside",
     "diff_states",
     "event_adapter",
+    "expect_host",
     "host_error",
     "host_is_short",
 ]

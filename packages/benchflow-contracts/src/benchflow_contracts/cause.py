@@ -1,6 +1,9 @@
 """Who caused a failure: the one rule that decides between a score of 0 and no score."""
 
 import errno
+import tempfile
+from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from ._model import Model
 from .errors import BenchFlowError, Culprit, HostError
@@ -47,7 +50,9 @@ _SHORT = frozenset(
 )
 
 
-_NO_THREAD = "can't start new thread"
+_NO_THREAD = frozenset({"can't start new thread", "can't allocate lock"})
+_NO_TEMPORARY = "No usable temporary directory"
+_OUR_SCRATCH = ("bf-", "benchflow-")
 
 
 def host_is_short(error: BaseException) -> bool:
@@ -56,13 +61,51 @@ def host_is_short(error: BaseException) -> bool:
     Subclasses of `OSError` that others define may report what happened inside a sandbox.
     """
     if isinstance(error, RuntimeError):
-        return str(error) == _NO_THREAD
-    if isinstance(error, OSError):
-        return type(error).__module__ == "builtins" and error.errno in _SHORT
+        return str(error) in _NO_THREAD
+    if isinstance(error, FileNotFoundError) and _lost_temporary(error):
+        return True
+    if isinstance(error, OSError) and type(error).__module__ == "builtins":
+        return error.errno in _SHORT
     return isinstance(error, MemoryError)
 
 
+def _lost_temporary(error: FileNotFoundError) -> bool:
+    """Whether the temporary directory, or our own directory in it, was removed."""
+    if _NO_TEMPORARY in str(error.strerror):
+        return True
+    if not isinstance(error.filename, str) or tempfile.tempdir is None:
+        return False
+    below = Path(error.filename)
+    if not below.is_relative_to(tempfile.tempdir):
+        return False
+    first = below.relative_to(tempfile.tempdir).parts[:1]
+    return bool(first) and first[0].startswith(_OUR_SCRATCH)
+
+
 def host_error(doing: str, error: BaseException) -> HostError:
-    """Return the error of a host that could not do its part of `doing`."""
+    """Return the error of a host that could not do its part of `doing`, with the path if any."""
     why = error.strerror if isinstance(error, OSError) else str(error)
-    return HostError(f"cannot {doing}: {why or type(error).__name__} (on the host)")
+    at = f": {error.filename!r}" if isinstance(error, OSError) and error.filename else ""
+    return HostError(f"cannot {doing}: {why or type(error).__name__}{at} (on the host)")
+
+
+@runtime_checkable
+class SupportsHostShortage(Protocol):
+    """What a sandbox can do whose processes the kernel of the host counts."""
+
+    def host_shortage(self) -> str | None:
+        """Return what the host refused to processes inside so far, which no limit explains.
+
+        `None` when there was no such refusal, and once the sandbox is gone.
+        """
+        ...
+
+
+def expect_host(sandbox: object) -> None:
+    """Raise `HostError` when the host refused something to the processes of `sandbox`.
+
+    What such processes left behind says nothing about the agent or the tests.
+    """
+    short = sandbox.host_shortage() if isinstance(sandbox, SupportsHostShortage) else None
+    if short is not None:
+        raise HostError(f"the host failed processes of the sandbox: {short}")

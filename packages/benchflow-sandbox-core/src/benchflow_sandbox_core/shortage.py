@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from benchflow_contracts import HostError, TransferError, host_error
+from benchflow_contracts import HostError, TransferError, host_error, host_is_short
 
 OF_BOX = frozenset(
     {
@@ -47,7 +47,7 @@ def _opening(doing: str, by: Literal["inside", "unknown"]) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in OF_BOX:
+        if error.errno in OF_BOX and not host_is_short(error):
             raise TransferError(f"cannot {doing}: {error.strerror}", caused_by=by) from error
         raise host_error(doing, error) from error
 

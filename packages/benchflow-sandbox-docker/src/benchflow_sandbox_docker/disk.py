@@ -1,12 +1,17 @@
-"""Whether an engine can keep what a container writes below a size."""
+"""Whether an engine can keep what a container writes below a size, and has room for it."""
 
 import asyncio
+import os
+from contextlib import suppress
+from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError
 
 from .engine import Engine, GoneError
 
 _SIZE = {"StorageOpt": {"size": "64m"}}
+_ROOM = 1 << 16
+_LEAST = 4096
 _SNAPSHOTTER = "io.containerd.snapshotter"
 
 
@@ -46,3 +51,24 @@ class DiskCap:
         if any(_SNAPSHOTTER in str(value) for _, value in known):
             return "the engine keeps images in containerd, which knows no storage-opt"
         return None
+
+
+def is_full(directory: Path) -> bool:
+    """Whether the file system of a directory has no room; false where that cannot be seen."""
+    with suppress(OSError):
+        told = os.statvfs(directory)
+        return told.f_bavail * told.f_frsize < _ROOM or (told.f_files > 0 and not told.f_favail)
+    return False
+
+
+def holds_more(directory: Path, limit: int) -> bool:
+    """Whether the files below a directory take more than `limit` bytes of the disk."""
+    total = 0
+    for at, _, names in os.walk(directory):
+        for name in names:
+            with suppress(OSError):
+                # An empty file takes an inode, and so many of them fill a disk, too.
+                total += max(Path(at, name).lstat().st_blocks * 512, _LEAST)
+        if total > limit:
+            return True
+    return False

@@ -14,11 +14,13 @@ from benchflow_sandbox_core.guest.fifos import CONTROL, FifoDirectory, FifoStrea
 from benchflow_sandbox_native import InitError
 
 from .accounts import AccountBook
+from .disk import holds_more, is_full
 from .engine import Engine, GoneError
-from .meter import MemoryMeter
+from .meter import NOTHING, counters_of
 
 _START_SECONDS = 60.0
 _END_SECONDS = 30
+_DISK_MB = 2048
 _UNSEEN = 255
 """What the engine says of a container that ended while it did not look: it was killed itself."""
 _KILLED = {128 + signal.SIGKILL, 128 + signal.SIGTERM, _UNSEEN}
@@ -43,7 +45,9 @@ class DockerMachine:
         self._calls = GuestCalls(self._fifos, self._knock)
         self._closed = False
         self.accounts = AccountBook(self)
-        self.meter = MemoryMeter(0)
+        self.meter = NOTHING
+        self.upper: Path | None = None
+        """Where the engine keeps what the container writes, once it runs and that is known."""
         self.shell = "/bin/sh"
 
     @classmethod
@@ -66,14 +70,17 @@ class DockerMachine:
         end = asyncio.get_running_loop().time() + _START_SECONDS
         while True:
             answers = await self._answers()
-            state = await self._state()
+            told = await self._told()
+            state = told["State"]
             if answers:
                 break
             if not state["Running"] or asyncio.get_running_loop().time() > end:
                 raise self._silent(state)
         # From now on the end of the pipes is the death of the container.
         self._calls.met()
-        self.meter = MemoryMeter(state["Pid"])
+        self.meter = counters_of(state["Pid"])
+        data = (told.get("GraphDriver") or {}).get("Data") or {}
+        self.upper = Path(data["UpperDir"]) if "UpperDir" in data else None
 
     async def _answers(self) -> bool:
         """Whether the first process answers in a second; one that ended never does."""
@@ -93,8 +100,22 @@ class DockerMachine:
         )
 
     async def _state(self) -> Mapping[str, Any]:
+        return cast("Mapping[str, Any]", (await self._told())["State"])
+
+    async def _told(self) -> Mapping[str, Any]:
         told = await self.engine.do("inspect_container", self.container)
-        return cast("Mapping[str, Any]", told["State"])
+        return cast("Mapping[str, Any]", told)
+
+    def host_shortage(self, disk_mb: int | None) -> str | None:
+        """Return what the host refused to the container, which its own limits do not explain.
+
+        A full disk is the container's own doing when it holds more than `disk_mb`.
+        """
+        short = self.meter.host_shortage()
+        if short is None and self.upper is not None and is_full(self.upper):
+            allowed = (disk_mb or _DISK_MB) << 20
+            short = None if holds_more(self.upper, allowed) else "the engine's disk is full"
+        return short
 
     def _knock(self, door: int, which: int) -> None:
         self.knocked(door, which)

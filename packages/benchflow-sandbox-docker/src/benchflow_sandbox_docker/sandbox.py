@@ -20,6 +20,7 @@ from benchflow_contracts.sandbox import (
 )
 from benchflow_sandbox_core.accounts import Account
 from benchflow_sandbox_core.command import Command
+from benchflow_sandbox_core.counters import unless_host
 from benchflow_sandbox_core.forward import Connection
 from benchflow_sandbox_core.forwards import Forwards
 from benchflow_sandbox_core.guest.doorman import Doorman
@@ -222,7 +223,8 @@ class DockerSandbox:
         limit = self._spec.limits.output_bytes
         async with self._alive() as machine:
             command = await self._command(cmd, user, cwd, env)
-            return await command.run(machine, machine.meter, stdin, timeout, limit)
+            with unless_host(self.host_shortage):
+                return await command.run(machine, machine.meter, stdin, timeout, limit)
 
     async def spawn(
         self,
@@ -236,7 +238,13 @@ class DockerSandbox:
         self._holding.refuse_own_task()
         async with self._alive() as machine:
             command = await self._command(cmd, user, cwd, env)
-            return await BoxProcess.start(machine, command)
+            with unless_host(self.host_shortage):
+                return await BoxProcess.start(machine, command)
+
+    def host_shortage(self) -> str | None:
+        """Return what the host refused to processes inside; see `SupportsHostShortage`."""
+        machine = self._machine
+        return None if machine is None else machine.host_shortage(self._spec.limits.disk_mb)
 
     async def attach(self, process_id: str) -> Process:
         """Refuse: nothing is carried into a container."""

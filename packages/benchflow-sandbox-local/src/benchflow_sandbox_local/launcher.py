@@ -9,9 +9,11 @@ import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import Any, Self
 
+from benchflow_contracts import host_is_short
 from benchflow_contracts.errors import HostError, SandboxError
 from benchflow_sandbox_core.descriptors import AT_START, LACKS
 
@@ -32,10 +34,16 @@ class Answer:
 
 
 class LauncherError(SandboxError):
-    """The launcher refused or failed. `errno` is the kernel's answer, when it gave one."""
+    """The launcher refused or failed. `errno` is the kernel's answer, when it gave one.
 
-    def __init__(self, message: str, errno: int | None) -> None:
-        super().__init__(message)
+    No space is left where the sandboxes' own limits end, too, so ENOSPC names nobody.
+    """
+
+    def __init__(self, message: str, errno: int | None, *, ended: bool = False) -> None:
+        full = errno in {ENOSPC, EDQUOT}
+        short = errno is not None and not full and host_is_short(OSError(errno, message))
+        host = short or ended
+        super().__init__(message, retryable=host, caused_by="host" if host else None)
         self.errno = errno
 
 
@@ -58,7 +66,7 @@ class Call:
         """Return the next message; raise `LauncherError` when it reports a failure."""
         answer = await self.last()
         if answer is None:
-            raise LauncherError(f"the launcher hung up during {self._what!r}", None)
+            raise LauncherError(f"the launcher ended during {self._what!r}", None, ended=True)
         return answer
 
     def go_on(self, **word: object) -> None:

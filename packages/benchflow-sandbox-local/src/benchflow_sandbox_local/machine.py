@@ -66,7 +66,8 @@ class Machine:
             try:
                 answer = await call.answer()
             except SandboxError as error:
-                raise explain(error, spec) from error
+                fresh = len(place.lowers) == len(base.lowers)
+                raise explain(error, spec, fresh=fresh) from error
             machine = cls(place.box, answer.message["notes"], answer.fds)
             try:
                 await machine._meet_init(call)
@@ -233,9 +234,11 @@ def box_request(place: Place, spec: SandboxSpec, base: Base, group: Group) -> di
     }
 
 
-def explain(error: SandboxError, spec: SandboxSpec) -> SandboxError:
-    """Return what a start that failed means to the caller."""
+def explain(error: SandboxError, spec: SandboxSpec, *, fresh: bool) -> SandboxError:
+    """Return what a start that failed means to the caller. Nobody has filled a fresh sandbox."""
     if getattr(error, "errno", None) in {_ENOSPC, _EDQUOT}:
+        if fresh:
+            return HostError(f"the sandbox did not start: {error}")
         return SandboxLimitError(f"no space for the sandbox: disk_mb is {spec.limits.disk_mb}")
     if isinstance(error, HostError):
         return error

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, cast
 
+from benchflow_contracts import host_error, host_is_short
 from benchflow_contracts.errors import (
     SandboxError,
     SandboxUnsupportedError,
@@ -195,6 +196,8 @@ class LocalProvider(Closing):
                 disk=self._directory / IMAGES if self._live_images == "disk" else None,
             )
         except (OSError, LauncherError) as error:
+            if error.errno is not None and host_is_short(OSError(error.errno, "")):
+                raise host_error("start the launcher of the sandboxes", error) from error
             raise SandboxUnsupportedError(
                 f"this machine lets this user make no namespaces: {error}",
                 hint="run as root, enable user namespaces, or accept --allow-unisolated",

@@ -21,6 +21,7 @@ from benchflow_contracts.sandbox import (
 )
 from benchflow_sandbox_core.accounts import Account
 from benchflow_sandbox_core.command import Command
+from benchflow_sandbox_core.counters import unless_host
 from benchflow_sandbox_core.forward import Connection
 from benchflow_sandbox_core.forwards import Forwards
 from benchflow_sandbox_core.freezing import Freezer
@@ -167,7 +168,8 @@ class LocalSandbox:
         command = self._command(cmd, user, cwd, env)
         limit = self._spec.limits.output_bytes
         async with self._work.passing():
-            return await command.run(self.machine, self._group, stdin, timeout, limit)
+            with unless_host(self.host_shortage):
+                return await command.run(self.machine, self._group, stdin, timeout, limit)
 
     async def spawn(
         self,
@@ -181,9 +183,14 @@ class LocalSandbox:
         self._freezer.refuse_own_task()
         command = self._command(cmd, user, cwd, env)
         async with self._work.passing():
-            process = await BoxProcess.start(self.machine, command)
+            with unless_host(self.host_shortage):
+                process = await BoxProcess.start(self.machine, command)
             self._processes[process.id] = process
             return process
+
+    def host_shortage(self) -> str | None:
+        """Return what the host refused to processes inside; see `SupportsHostShortage`."""
+        return self._group.host_shortage()
 
     @property
     def processes(self) -> list[BoxProcess]:

@@ -11,6 +11,7 @@ from benchflow_contracts import (
     Boundary,
     Cause,
     EnvironmentError_,
+    HostError,
     ManifestError,
     NodeError,
     RewardError,
@@ -40,6 +41,9 @@ _ERRORS: Mapping[Boundary, type[BenchFlowError]] = MappingProxyType(
 )
 
 
+_DOING: Mapping[str, str] = MappingProxyType({"internal": "run the rollout"})
+
+
 @contextmanager
 def boundary(name: Boundary) -> Generator[None, None, None]:
     """Attribute what goes wrong inside to `name`.
@@ -64,7 +68,7 @@ def classify(error: Exception, name: Boundary) -> BenchFlowError:
         return known
     first = next((leaf for leaf in leaves if host_is_short(leaf)), leaves[0])
     if host_is_short(first):
-        return host_error(f"go on with the {name}", first)
+        return host_error(_DOING.get(name, f"continue with the {name}"), first)
     return _ERRORS[name](f"{type(first).__name__}: {first}")
 
 
@@ -75,11 +79,13 @@ def node_error(error: BenchFlowError, cause: Cause | None = None) -> NodeError:
     """
     by = (cause or blame(error, inside="task")).by
     short = by == "host" and not isinstance(error, StoreError)
+    # The host's shortage needs another remedy than a sandbox that does not work.
+    plain = short and error.hint in {SandboxError.default_hint, BenchFlowError.default_hint}
     return NodeError(
         boundary=error.boundary,
         type=type(error).__name__,
         message=str(error),
-        hint=error.hint,
+        hint=HostError.default_hint if plain else error.hint,
         retryable=error.retryable or short,
         caused_by=by,
     )

@@ -11,12 +11,14 @@ from benchflow_contracts import (
     BenchFlowError,
     BranchBudget,
     Branched,
+    Cause,
     NodeValued,
     RewardError,
     SandboxCapabilities,
     StoreError,
     WorldClosed,
     blame,
+    expect_host,
 )
 
 from benchflow_kernel.branch import Ladder, MachineSlots, Purse, Shelf, check_child, seed_of
@@ -200,7 +202,8 @@ class Growth:
             with boundary("internal"):
                 await self._run(start, world, line, ending)
         except BenchFlowError as error:
-            await self._record_loss(start, line, error, ending)
+            cause = _cause_of(error, world, line)
+            await self._record_loss(start, line, error, cause, ending)
         finally:
             await shielded(self._leave(start, world, line))
         return ending
@@ -242,7 +245,7 @@ class Growth:
         await world.reseed(seed_of(self._plan.rollout_id, start.id))
 
     async def _record_loss(
-        self, start: Start, line: Line, error: BenchFlowError, ending: Ending
+        self, start: Start, line: Line, error: BenchFlowError, cause: Cause, ending: Ending
     ) -> None:
         """Note a failed line in the tree; raise when it takes the rollout with it."""
         if ending.sealed is not None:
@@ -250,7 +253,6 @@ class Growth:
             ending.sealed = None
         if isinstance(error, StoreError):
             raise error
-        cause = blame(error, inside="agent" if line.acted else "task")
         lost = start.label is not None and not line.has_steps
         node = start.id if lost else line.tip
         if lost:
@@ -282,3 +284,15 @@ class Growth:
                 value = value_of(node)
                 if value is not None:
                     self._journal.append(NodeValued, node=node.id, value=value)
+
+
+def _cause_of(error: BenchFlowError, world: World, line: Line) -> Cause:
+    """Return who caused `error`: the host when it failed processes of a sandbox with an agent."""
+    cause = blame(error, inside="agent" if line.acted else "task")
+    if not line.acted or cause.by not in {"agent", "unknown"}:
+        return cause
+    try:
+        expect_host(world.sandbox)
+    except BenchFlowError as short:
+        return Cause(by="host", what=f"{cause.what}; {short}")
+    return cause

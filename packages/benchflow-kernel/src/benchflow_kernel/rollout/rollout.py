@@ -265,6 +265,6 @@ class Rollout:
     def _finish_cancelled(self) -> None:
         try:
             self._finish("cancelled", None)
-        except StoreError:
+        except StoreError as error:
             # The cancellation is what the caller waits for.
-            _logger.exception("the record of a cancelled rollout is incomplete")
+            _logger.warning("the record of a cancelled rollout is incomplete: %s", error)

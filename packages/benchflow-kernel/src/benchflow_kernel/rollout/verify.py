@@ -20,8 +20,10 @@ from benchflow_contracts import (
     Task,
     VerifyResult,
     blame,
+    expect_host,
 )
 
+from benchflow_kernel.faults import classify
 from benchflow_kernel.tree import verdict_name
 from benchflow_kernel.world import Plan, World
 from benchflow_kernel.world.labels import labels_of
@@ -57,6 +59,7 @@ async def verify(
 
     Raises:
         EnvironmentError_: The final state cannot be read; nothing is scored.
+        HostError: The host failed processes of the agent; nothing is scored.
     """
     if not plan.task.steps:
         matter = _Matter(plan.task, plan.planes.rewards, world.verifier_dir)
@@ -94,6 +97,7 @@ async def verify_step(
 async def _score_all(
     plan: Plan, journal: Journal, world: World, node_id: str, matter: _Matter
 ) -> None:
+    expect_host(world.sandbox)
     state = await world.query() if plan.config.capture_state else None
     if state is not None:
         journal.append(StateCaptured, node=node_id, state=state)
@@ -133,6 +137,8 @@ async def _score(reward: Reward, node: RolloutNode, deadline: float) -> VerifyRe
     except Exception as error:  # noqa: BLE001 - whatever it is: a cause, not a number
         if scope.expired():
             return _unscored(f"reward {reward.name!r} ran over the verify deadline")
+        if isinstance(error, ExceptionGroup):
+            error = classify(error, "reward")
         kind = type(error).__name__
         cause = blame(error, inside="unknown")
         passes = isinstance(error, BenchFlowError) and error.retryable

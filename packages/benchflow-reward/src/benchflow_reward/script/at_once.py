@@ -2,9 +2,8 @@
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
-
-from benchflow_contracts import BenchFlowError
 
 First = TypeVar("First")
 Second = TypeVar("Second")
@@ -17,16 +16,21 @@ async def both(
     async with asyncio.TaskGroup() as group:
         one, other = group.create_task(_outcome(first)), group.create_task(_outcome(second))
     left, right = one.result(), other.result()
-    if isinstance(left, BenchFlowError):
-        raise left
-    if isinstance(right, BenchFlowError):
-        raise right
+    if isinstance(left, _Failed):
+        raise left.error
+    if isinstance(right, _Failed):
+        raise right.error
     return left, right
 
 
-async def _outcome(work: Coroutine[Any, Any, First]) -> First | BenchFlowError:
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    error: Exception
+
+
+async def _outcome(work: Coroutine[Any, Any, First]) -> First | _Failed:
     # A thread that reads files is not ended by a cancellation, and they must not go before it.
     try:
         return await work
-    except BenchFlowError as error:
-        return error
+    except Exception as error:  # noqa: BLE001 - raised again by the caller, alone
+        return _Failed(error)

@@ -1,16 +1,19 @@
 """A box that grades: how it is made and furnished."""
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 
 from benchflow_contracts import (
+    BenchFlowError,
     ExecResult,
     Grading,
+    HostError,
     RewardError,
     Sandbox,
     SandboxImage,
     SandboxSpec,
     ServicedSandbox,
+    expect_host,
 )
 
 from benchflow_reward.live_node import LiveNode
@@ -25,12 +28,30 @@ async def grading_box(
     """Make a box that no agent has ever been in, or one from `image`.
 
     On exit, also by an error, it is gone with everything in it.
+
+    Raises:
+        HostError: The host failed processes of the box, so what they left counts for nothing.
     """
     box = await live.provider.create(spec, image=image, labels=_labels(live))
     try:
-        yield box
+        with checked_host(box):
+            yield box
     finally:
         await box.teardown()
+
+
+@contextmanager
+def checked_host(box: Sandbox) -> Generator[None]:
+    """Raise `HostError` after a block in which the host failed processes of `box`."""
+    try:
+        yield
+    except BenchFlowError as error:
+        try:
+            expect_host(box)
+        except HostError as short:
+            raise short from error
+        raise
+    expect_host(box)
 
 
 def has_services(box: Sandbox) -> bool:
@@ -50,7 +71,8 @@ async def stand_in_box(
     if not isinstance(live.sandbox, ServicedSandbox):
         raise RewardError(f"nothing can stand in for {live.sandbox.id!r} beside its services")
     async with live.sandbox.stand_in(image, spec, labels=_labels(live)) as box:
-        yield box
+        with checked_host(box):
+            yield box
 
 
 def _labels(live: LiveNode) -> dict[str, str]:

@@ -9,6 +9,7 @@ from benchflow_contracts import VerifyResult
 from benchflow_reward.live_node import LiveNode
 
 from .grading import bench_of, verdict
+from .grading_box import checked_host
 from .grading_spec import grading_environment
 from .hooks import run_collect_hooks
 from .integrity import beside_the_agent, integrity_report, steering, told_by_host
@@ -33,8 +34,9 @@ async def grade_shared(live: LiveNode) -> VerifyResult:
         meta["integrity"] = await _integrity(live)
         await live.ready_for_tests()
         bench = bench_of(live.sandbox, live, "shared")
-        await bench.place_tests(scratch)
-        run = await bench.run(scratch)
+        with checked_host(live.sandbox):
+            await bench.place_tests(scratch)
+            run = await bench.run(scratch)
         return await verdict(bench, run, live.log_dir, meta)
 
 

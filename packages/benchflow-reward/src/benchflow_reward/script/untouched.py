@@ -68,7 +68,9 @@ async def _hold_against_untouched(live: LiveNode, mode: Grading, failed: RewardE
     try:
         await _grade_untouched(replace(live, log_dir=None, artifacts_dir=None), mode)
     except BenchFlowError as error:
-        failed.caused_by = "task" if blame(error, inside="task").by == "task" else "unknown"
+        by = blame(error, inside="task").by
+        failed.caused_by = by if by in {"task", "host"} else "unknown"
+        failed.retryable = failed.retryable or by == "host"
         same = f"without the agent the tests end with: {str(error)[:_SHOWN]}"
         failed.hint = f"{failed.hint}; {same}" if failed.hint else same
 

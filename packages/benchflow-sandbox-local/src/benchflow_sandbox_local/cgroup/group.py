@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 
 from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.limits import ResourceKind, ResourceLimits
+from benchflow_sandbox_core.counters import GroupCounters
 
 from benchflow_sandbox_local.box.remains import members, remove
 
@@ -73,6 +74,10 @@ class Group(Protocol):
         """How often a process was killed or refused for `kind` so far."""
         ...
 
+    def host_shortage(self) -> str | None:
+        """Return what the host refused so far, below the group's own limits."""
+        ...
+
     def remove(self) -> None:
         """Kill what is left and remove the directories. Idempotent."""
         ...
@@ -106,6 +111,10 @@ class NoGroup:
         """Return 0."""
         return 0
 
+    def host_shortage(self) -> str | None:
+        """Return `None`: nothing is counted here."""
+        return None
+
     def remove(self) -> None:
         """Do nothing."""
 
@@ -124,6 +133,7 @@ class V1Group:
         self._switch = _Switch(f"{self.freezer}/freezer.state", b"FROZEN", b"THAWED")
         kinds: tuple[ResourceKind, ...] = ("memory", "pids", "cpu")
         self.enforced: frozenset[ResourceKind] = frozenset(k for k in kinds if k in self._dirs)
+        self._counters = GroupCounters(self._dirs.get("memory"), self._dirs.get("pids"))
 
     def members(self) -> list[int]:
         """The numbers of the group's processes on the host."""
@@ -159,11 +169,11 @@ class V1Group:
 
     def hits(self, kind: HitKind) -> int:
         """How often a process was killed or refused for `kind` so far."""
-        if kind not in self._dirs:
-            return 0
-        if kind == "memory":
-            return _counter(self._dirs["memory"] / "memory.oom_control", "oom_kill")
-        return _counter(self._dirs["pids"] / "pids.events", "max")
+        return self._counters.hits(kind)
+
+    def host_shortage(self) -> str | None:
+        """Return what the host refused so far, below the group's own limits."""
+        return self._counters.host_shortage()
 
     def remove(self) -> None:
         """Kill what is left and remove the directories. Idempotent."""
@@ -187,6 +197,7 @@ class V2Group:
         handed_down = set((base / "cgroup.subtree_control").read_text().split())
         kinds: tuple[ResourceKind, ...] = ("memory", "pids", "cpu")
         self.enforced: frozenset[ResourceKind] = frozenset(k for k in kinds if k in handed_down)
+        self._counters = GroupCounters(self._dir, self._dir)
 
     def members(self) -> list[int]:
         """The numbers of the group's processes on the host."""
@@ -217,9 +228,11 @@ class V2Group:
 
     def hits(self, kind: HitKind) -> int:
         """How often a process was killed or refused for `kind` so far."""
-        if kind == "memory":
-            return _counter(self._dir / "memory.events", "oom_kill")
-        return _counter(self._dir / "pids.events", "max")
+        return self._counters.hits(kind)
+
+    def host_shortage(self) -> str | None:
+        """Return what the host refused so far, below the group's own limits."""
+        return self._counters.host_shortage()
 
     def remove(self) -> None:
         """Kill what is left and remove the directory. Idempotent."""

@@ -45,6 +45,10 @@ class GvisorGroup:
         """How often a process was killed or refused for `kind` so far."""
         return self._group.hits(kind)
 
+    def host_shortage(self) -> str | None:
+        """Return what the host refused so far, below the group's own limits."""
+        return self._group.host_shortage()
+
     def remove(self) -> None:
         """Kill what is left and remove the directories. Idempotent."""
         self._group.remove()

@@ -63,7 +63,9 @@ class GvisorMachine:
             machine = cls(request["box"], answer.message["notes"], answer.fds, call)
         except BaseException as error:
             call.close()
-            raise explain(error, spec) if isinstance(error, LauncherError) else error from error
+            if not isinstance(error, LauncherError):
+                raise
+            raise explain(error, spec, fresh=request["image"] is None) from error
         try:
             await machine._begin(carried, again=request["image"] is not None)
         except BaseException:

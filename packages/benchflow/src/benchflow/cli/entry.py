@@ -124,10 +124,12 @@ def _see(words: list[str]) -> str:
 
 
 def _report(error: Exception, see: str) -> int:
-    from benchflow_contracts import BenchFlowError, UsageError
+    from benchflow_contracts import BenchFlowError, UsageError, host_error, host_is_short
     from cyclopts import CycloptsError
     from pydantic import ValidationError
 
+    if host_is_short(error):
+        error = host_error("run the command", error)
     if isinstance(error, BenchFlowError):
         code = _EXIT_CODES.get(error.boundary, INFRASTRUCTURE)
         return _fail(str(error), see if error.hint == UsageError.default_hint else error.hint, code)

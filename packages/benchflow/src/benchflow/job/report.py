@@ -98,18 +98,30 @@ def _pay(record: RolloutRecord, *, count_tampered: bool = False) -> float | None
 
 def all_records(directory: Path) -> Iterator[RolloutRecord]:
     """Yield every record of a job, also of rollouts that were run again since."""
-    for path in sorted(directory.glob("*/result.json")):
+    try:
+        paths = sorted(directory.glob("*/result.json"))
+    except OSError as error:
+        raise _unreadable(directory, error) from error
+    for path in paths:
         yield _read(path)
 
 
 def latest_records(directory: Path) -> dict[str, RolloutRecord]:
-    """Return the newest record of every slot; a half-written rollout has none."""
+    """Return the newest record of every slot; a half-written rollout has none.
+
+    A graded one is the newest whatever its time says: it is not run again, and a clock may have
+    been set back.
+    """
     latest: dict[str, RolloutRecord] = {}
     for record in all_records(directory):
         earlier = latest.get(record.slot or record.rollout_id)
-        if earlier is None or earlier.finished_at < record.finished_at:
+        if earlier is None or _order(earlier) < _order(record):
             latest[record.slot or record.rollout_id] = record
     return latest
+
+
+def _order(record: RolloutRecord) -> tuple[bool, float]:
+    return record.final, record.finished_at
 
 
 def read_job(directory: Path, *, count_tampered: bool = False) -> JobReport:
@@ -123,7 +135,9 @@ def read_job(directory: Path, *, count_tampered: bool = False) -> JobReport:
         told = json.loads(path.read_text(encoding="utf-8"))
         planned = int(told["planned"])
         refused = [ListedTask.model_validate(each) for each in told.get("refused", ())]
-    except FileNotFoundError as error:
+    except OSError as error:
+        if not isinstance(error, FileNotFoundError):
+            raise _unreadable(path, error) from error
         raise StoreError(f"{str(directory)!r} is no job directory: no summary.json") from error
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"damaged summary: {error}", where=str(path)) from error
@@ -147,7 +161,11 @@ def write_report(
     rows = with_inter_advantage(
         lambda: (row for each in records for row in _trainer_rows(directory / each.rollout_id))
     )
-    export_trajectories_to_jsonl(rows, directory / "verifiers.jsonl")
+    try:
+        export_trajectories_to_jsonl(rows, directory / "verifiers.jsonl")
+    except OSError as error:
+        where = str(directory / "verifiers.jsonl")
+        raise StoreError(f"cannot write {where!r}: {error.strerror}") from error
     summary = report.model_dump_json(indent=2, exclude={"records"})
     write_text(directory / "summary.json", summary + "\n")
     return report
@@ -156,8 +174,14 @@ def write_report(
 def _read(path: Path) -> RolloutRecord:
     try:
         return RolloutRecord.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise _unreadable(path, error) from error
     except ValidationError as error:
         raise StoreError(f"damaged record: {error.errors()[0]['msg']}", where=str(path)) from error
+
+
+def _unreadable(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"cannot read {str(path)!r}: {error.strerror}")
 
 
 def _trainer_rows(directory: Path) -> Iterator[dict[str, Any]]:

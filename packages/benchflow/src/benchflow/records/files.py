@@ -83,13 +83,20 @@ def _reward_lines(tree: RolloutTree) -> Iterable[Mapping[str, Any]]:
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
-    """Replace the file at `path` at once; a reader sees the old text or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Replace the file at `path` at once; a reader sees the old text or the new one.
+
+    Raises:
+        StoreError: It could not be written; the old file stays.
+    """
     scratch = path.with_name(f".{path.name}.tmp")
-    scratch.unlink(missing_ok=True)
-    scratch.touch(mode, exist_ok=False)
-    scratch.write_text(text, encoding="utf-8")
-    scratch.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch.unlink(missing_ok=True)
+        scratch.touch(mode, exist_ok=False)
+        scratch.write_text(text, encoding="utf-8")
+        scratch.replace(path)
+    except OSError as error:
+        raise StoreError(f"cannot write {str(path)!r}: {error.strerror}") from error
 
 
 def _write_json(path: Path, data: object, *, mode: int = 0o666) -> None:

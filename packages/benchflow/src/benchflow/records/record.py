@@ -10,6 +10,7 @@ from benchflow_contracts import (
     BenchFlowError,
     Cause,
     Grading,
+    HostError,
     Integrity,
     Model,
     NodeError,
@@ -180,12 +181,14 @@ def _first_error(tree: RolloutTree) -> NodeError | None:
     if cause is None or cause.error is None or (failed is not None and not cause.retryable):
         return failed
     kind = cause.error_type or "RewardError"
+    by = "unknown" if cause.cause is None else cause.cause.by
     return NodeError(
         boundary="reward",
         type=kind,
         message=cause.error,
+        hint=HostError.default_hint if by == "host" else None,
         retryable=cause.retryable,
-        caused_by="unknown" if cause.cause is None else cause.cause.by,
+        caused_by=by,
     )
 
 
