@@ -145,6 +145,7 @@ from .sandbox import (
     SandboxProvider,
     SandboxSpec,
     SnapshotLevel,
+    SupportsEntrypoint,
 )
 from .sandbox_record import DEADLINE, ReapPolicy, SandboxRecord
 from .service import ServiceHealth, ServiceSpec
@@ -342,6 +343,7 @@ __all__ = [
     "StepHandler",
     "StopReason",
     "StoreError",
+    "SupportsEntrypoint",
     "SupportsFileObservation",
     "SwitchedSandbox",
     "TableDiff",

@@ -69,7 +69,8 @@ async def _hold_against_untouched(live: LiveNode, mode: Grading, failed: RewardE
         await _grade_untouched(replace(live, log_dir=None, artifacts_dir=None), mode)
     except BenchFlowError as error:
         failed.caused_by = "task" if blame(error, inside="task").by == "task" else "unknown"
-        failed.hint = f"without the agent the tests end with: {str(error)[:_SHOWN]}"
+        without = f"without the agent the tests end with: {str(error)[:_SHOWN]}"
+        failed.hint = f"{failed.hint}; {without}" if failed.hint else without
 
 
 async def _grade_untouched(live: LiveNode, mode: Grading) -> None:
