@@ -202,7 +202,7 @@ class DockerSandbox:
             async with self._alive() as machine:
                 await command.start(machine, (-1, -1, -1))
 
-    async def start_image_entrypoint(self) -> None:
+    async def start_image_entrypoint(self) -> bool:
         """Start the image's own entrypoint; return when it has done its work and is healthy."""
         config, own = self._config, self._spec.container
         user = own.user or config.user or "root"
@@ -213,6 +213,7 @@ class DockerSandbox:
                 self._entrypoint = await Entrypoint.start(machine, command)
         if config.health is not None:
             await config.health.wait(partial(self._checked, user, workdir))
+        return bool(words)
 
     async def _checked(
         self, user: str, workdir: str, test: Sequence[str], timeout: float

@@ -148,7 +148,7 @@ class LocalSandbox:
             command = self._command(self._spec.entrypoint, "root", "/", None)
             await entrypoint.start(self.machine, command)
 
-    async def start_image_entrypoint(self) -> None:
+    async def start_image_entrypoint(self) -> bool:
         """Start the image's own entrypoint; return when it has done its work and is healthy."""
         config = self._config
         user, workdir = config.user or "root", config.workdir or "/"
@@ -157,6 +157,7 @@ class LocalSandbox:
             await entrypoint.start_image(self.machine, command)
         if config.health is not None:
             await config.health.wait(partial(self._checked, user, workdir))
+        return bool(words)
 
     async def _checked(
         self, user: str, workdir: str, test: Sequence[str], timeout: float

@@ -55,12 +55,12 @@ async def bring_again(
     """
     brought, spec = Brought(), live.sandbox.spec
     same = (spec.network == "public") == (box.spec.network == "public")
-    there = await live_state(box)
-    names = other_names(state, there, same_network=same)
+    names = other_names(state, await live_state(box), same_network=same)
     if spec.entrypoint == "image" and (state.is_lost_in_a_copy or names):
         await _start_again(box, changes, brought)
-        there = await live_state(box)
-        names = other_names(state, there, same_network=same)
+        # Where a copy of the files has the names, the entrypoint may have added its own twice.
+        if names:
+            names = other_names(state, await live_state(box), same_network=same)
     for path, text in names.items():
         cmd = ["/bin/sh", "-c", _WRITE, "sh", path]
         done = await box.exec(cmd, user="root", cwd="/", timeout=60, stdin=text.encode())
@@ -79,12 +79,14 @@ async def _start_again(box: Sandbox, changes: FileChanges | None, brought: Broug
         return
     async with watching(box, changes) as watch:
         try:
-            await box.start_image_entrypoint()
+            was_started = await box.start_image_entrypoint()
         except SandboxError as error:
             if error.retryable or blame(error, inside="agent").by == "host":
                 raise
             brought.notes.append(f"the entrypoint cannot be started again: {error}"[:300])
         else:
+            if not was_started:
+                return
             brought.notes.append("the entrypoint was started again")
     if watch.observed is None:
         brought.findings.append(_finding("the entrypoint", "changed", note=watch.why_not))

@@ -10,8 +10,7 @@ NAMES = ("/etc/hosts", "/etc/resolv.conf", "/etc/hostname")
 
 _MOST = 200
 _SEPARATOR, _EACH = "\x1e", "\x1d"
-_LOOK = rf"""
-for f in {" ".join(NAMES)}; do printf '\036%s\n' "$f"; head -c 65536 "$f"; done
+_LOOK = rf"""for f in {" ".join(NAMES)}; do printf '\036%s\n' "$f"; head -c 65536 "$f"; done
 printf '\036memory\n'
 while read -r _ place kind _; do
   case $kind:$place in

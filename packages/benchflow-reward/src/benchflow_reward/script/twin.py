@@ -94,6 +94,8 @@ async def _grade(
 ) -> VerifyResult:
     spec, changes, scratch = given
     brought = Brought()
+    if changes is not None:
+        await _forget_bytecode(box, changes)
     if live.task.config.verifier.protocol == "harbor":
         brought = await bring_again(live, box, run.state, changes)
     run.missing = missing(run.state, brought.notes)
@@ -117,7 +119,6 @@ async def _integrity(
     rules = await steering(box, live.task.parts.tests, verifier, changes)
     user = verifier.user or box.spec.user
     if changes is not None:
-        await _forget_bytecode(box, changes)
         return await integrity_report(box, changes, rules, user=user), rules
     async with grading_box(live, spec) as pristine:
         await furnish(pristine, live, "twin")
