@@ -10,7 +10,7 @@ from benchflow_contracts import (
     VerifyResult,
 )
 from benchflow_reward import ScriptVerifier
-from benchflow_reward.script.live_state import NAMES, LiveState, live_state, other_names
+from benchflow_reward.script.live_state import NAMES, LiveState, other_names
 
 PREPARE = "/bin/sh -c set -eu\numask"
 RUN = "/bin/sh -c for b in"
