@@ -17,11 +17,12 @@ from running_containers import CONTAINERS
 from running_phases import PHASES
 from running_rewards import REWARDS
 from running_separate import SEPARATE
+from running_state import STATE
 from running_steps import STEPS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-CASES = REWARDS | PHASES | SEPARATE | CONTAINERS | STEPS
+CASES = REWARDS | PHASES | SEPARATE | CONTAINERS | STEPS | STATE
 
 UNREWARDED = {
     "no-reward-in-a-later-step": "RewardFileNotFoundError",

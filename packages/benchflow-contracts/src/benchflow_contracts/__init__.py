@@ -153,6 +153,7 @@ from .sandbox import (
     SandboxProvider,
     SandboxSpec,
     SnapshotLevel,
+    SupportsEntrypoint,
 )
 from .sandbox_record import DEADLINE, ReapPolicy, SandboxRecord
 from .service import ServiceHealth, ServiceSpec
@@ -350,6 +351,7 @@ __all__ = [
     "StepHandler",
     "StopReason",
     "StoreError",
+    "SupportsEntrypoint",
     "SupportsFileObservation",
     "SupportsHostShortage",
     "SwitchedSandbox",

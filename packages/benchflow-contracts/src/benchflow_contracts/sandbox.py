@@ -324,6 +324,22 @@ class DigestedSandbox(Protocol):
 
 
 @runtime_checkable
+class SupportsEntrypoint(Protocol):
+    """What a sandbox can do that starts its image's entrypoint at a time of the caller's choice."""
+
+    async def start_image_entrypoint(self) -> bool:
+        """Start the image's own entrypoint, as `SandboxSpec.entrypoint = "image"` does.
+
+        Returns when the entrypoint has done its work, and the image's HEALTHCHECK, if there is
+        one, succeeds: whether there is an entrypoint.
+
+        Raises:
+            SandboxError: It cannot be started, it ended, or it never became healthy.
+        """
+        ...
+
+
+@runtime_checkable
 class PinnedSandbox(Protocol):
     """What a sandbox can do that knows by its bytes what it was made from."""
 

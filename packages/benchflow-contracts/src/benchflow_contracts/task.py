@@ -186,6 +186,10 @@ class TaskVerifier(Model):
     expects_changes: tuple[str, ...] = ()
     """Paths of the system, or patterns of them, that an honest agent changes; what is below
     them is meant too. A twin's integrity report leaves them out."""
+    may_grade_in_place: bool = False
+    """For `isolation = "twin"`: when something that is not in files may be a part of the result,
+    such as a server that the agent started, and the twin does not give the full reward, the tests
+    run once more in the agent's own box. That verdict is never `clean`."""
     reward_files: RewardFiles = "strict"
     """For `protocol = "harbor"`: who may write the reward files, and how many may exist."""
     executes_artifacts: bool = False

@@ -1,8 +1,8 @@
 """The image's own entrypoint, which runs beside the first process, ours."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+import re
+from collections.abc import Awaitable, Callable, Sequence
 
 from benchflow_contracts.errors import SandboxError
 from benchflow_sandbox_native import InitError
@@ -11,33 +11,67 @@ from .command import Command
 from .image_config import IDLE
 from .life import Life
 
-_PATIENCE = 0.5
-"""Seconds in which one that fails is told from one that runs."""
-_LOOK = 0.02
-_SETTLED = frozenset({"\0".join((*IDLE, "")).encode(), b"sleep\0infinity\0"})
+_RUNS_ON_SEC = 2.0
+"""What a program gets that may never run its arguments, such as a server: then it runs on."""
+_SCRIPT_SEC = 60.0
+"""What a script gets that runs its arguments in the end. The start has a deadline, too."""
+_LOOK, _LONGEST_LOOK = 0.02, 0.25
+_MANY = 20
+"""Processes of one entrypoint that are looked at."""
+_SETTLED = frozenset({IDLE, IDLE[-1:], tuple(IDLE[-1].split())})
 """Its arguments, and what a shell becomes whose last command it is."""
+_RUNS_ARGUMENTS = re.compile(rb"\$\{?[@*]")
 
-CommandLine = Callable[[int], Awaitable[bytes]]
-"""Returns what `/proc/PID/cmdline` holds inside, or nothing."""
+Show = Callable[[str], Awaitable[bytes]]
+"""Returns what a file holds inside, or nothing."""
 
 
-async def settle(machine: Life, pid: int, command_line: CommandLine) -> int | None:
-    """Return when it runs its arguments, or on for half a second; its exit code if it ended.
+async def settle(machine: Life, pid: int, show: Show) -> int | None:
+    """Return when the entrypoint has done its work; its exit code if it ended.
+
+    A script that runs its arguments has done its work when they run, as itself or as a process
+    that it started. Another program has 2 s to do so, and may then run on.
 
     Raises:
         SandboxError: The sandbox is gone.
     """
-    waiting = asyncio.get_running_loop().create_task(machine.init.wait(pid))
+    loop = asyncio.get_running_loop()
+    waiting, began, pause = loop.create_task(machine.init.wait(pid)), loop.time(), _LOOK
     try:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE):
-                while not waiting.done() and await command_line(pid) not in _SETTLED:
-                    await asyncio.wait([waiting], timeout=_LOOK)
-        return waiting.result() if waiting.done() else None
+        while not waiting.done():
+            commands = await _commands(pid, show)
+            if not _SETTLED.isdisjoint(commands):
+                return None
+            scripted = await _runs_arguments(commands, show)
+            if loop.time() - began > (_SCRIPT_SEC if scripted else _RUNS_ON_SEC):
+                return None
+            await asyncio.wait([waiting], timeout=pause)
+            pause = min(_LONGEST_LOOK, pause * 1.5)
+        return waiting.result()
     except InitError as error:
         raise SandboxError(f"the sandbox is gone: {error}") from error
     finally:
         waiting.cancel()
+
+
+async def _commands(pid: int, show: Show) -> list[tuple[str, ...]]:
+    """Return the command lines of a process and of those that it started, in rings."""
+    found, ring = list[tuple[str, ...]](), [str(pid)]
+    while ring and len(found) < _MANY:
+        below = list[str]()
+        for each in ring[:_MANY]:
+            line = (await show(f"/proc/{each}/cmdline")).decode("utf-8", "replace")
+            found.append(tuple(line.split("\0")[:-1]))
+            below += (await show(f"/proc/{each}/task/{each}/children")).decode().split()
+        ring = below
+    return found
+
+
+async def _runs_arguments(commands: Sequence[tuple[str, ...]], show: Show) -> bool:
+    """Whether the last that was given the arguments is a script that says that it runs them."""
+    given = [line for line in commands if line[-len(IDLE) :] == IDLE and line != IDLE]
+    script = given[-1][: -len(IDLE)][-1] if given else ""
+    return script.startswith("/") and _RUNS_ARGUMENTS.search(await show(script)) is not None
 
 
 def ended(command: Command, code: int, said: str) -> SandboxError:

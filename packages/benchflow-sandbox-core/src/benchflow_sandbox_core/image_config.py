@@ -8,6 +8,8 @@ from benchflow_contracts.container import ContainerOptions
 from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox import SandboxSpec
 
+from .image_health import ImageHealth
+
 IDLE = ("sh", "-c", "sleep infinity")
 """The arguments of an image's own entrypoint, as Harbor gives them."""
 
@@ -24,6 +26,8 @@ class ImageConfig:
     entrypoint: tuple[str, ...] = ()
     shell: tuple[str, ...] = ()
     """What runs the shell form of RUN in images that are made from it; empty is `/bin/sh -c`."""
+    health: ImageHealth | None = None
+    """When what the entrypoint starts is ready, if the image says so."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Self:
@@ -44,6 +48,7 @@ class ImageConfig:
             workdir=workdir,
             entrypoint=tuple(_texts(config, "Entrypoint")),
             shell=tuple(_texts(config, "Shell")),
+            health=ImageHealth.of(config.get("Healthcheck")),
         )
 
     def encode(self) -> dict[str, Any]:
@@ -54,6 +59,7 @@ class ImageConfig:
             "WorkingDir": self.workdir,
             "Entrypoint": list(self.entrypoint),
             **({"Shell": list(self.shell)} if self.shell else {}),
+            **({"Healthcheck": self.health.encode()} if self.health else {}),
         }
 
     def command(self, given: ContainerOptions) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ class Entrypoint:
 
     @classmethod
     async def start(cls, machine: DockerMachine, command: Command) -> "Entrypoint":
-        """Start it, and return when it runs its arguments, or runs on for half a second.
+        """Start it, and return when it runs its arguments, or runs on.
 
         Raises:
             SandboxError: It cannot be started, or it ended, with the end of what it printed.
@@ -44,10 +44,10 @@ class Entrypoint:
         self._err.close()
 
     async def _settle(self, machine: DockerMachine, pid: int, command: Command) -> None:
-        async def command_line(pid: int) -> bytes:
-            return (await run(machine, "show", f"/proc/{pid}/cmdline")).out
+        async def show(path: str) -> bytes:
+            return (await run(machine, "show", path, most=_KEPT)).out
 
-        code = await settle(machine, pid, command_line)
+        code = await settle(machine, pid, show)
         if code is not None:
             self._out.finish()
             self._err.finish()

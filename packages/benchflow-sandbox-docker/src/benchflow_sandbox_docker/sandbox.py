@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -196,17 +197,29 @@ class DockerSandbox:
             SandboxError: It cannot be started, or the image's ended at once.
         """
         if self._spec.entrypoint == "image":
-            config, own = self._config, self._spec.container
-            if words := config.command(own):
-                user = own.user or config.user or "root"
-                workdir = own.workdir or config.workdir or "/"
-                command = await self._command(words, user, workdir, None)
-                async with self._alive() as machine:
-                    self._entrypoint = await Entrypoint.start(machine, command)
+            await self.start_image_entrypoint()
         elif self._spec.entrypoint is not None:
             command = await self._command(self._spec.entrypoint, "root", "/", None)
             async with self._alive() as machine:
                 await command.start(machine, (-1, -1, -1))
+
+    async def start_image_entrypoint(self) -> bool:
+        """Start the image's own entrypoint; return when it has done its work and is healthy."""
+        config, own = self._config, self._spec.container
+        user = own.user or config.user or "root"
+        workdir = own.workdir or config.workdir or "/"
+        if words := config.command(own):
+            command = await self._command(words, user, workdir, None)
+            async with self._alive() as machine:
+                self._entrypoint = await Entrypoint.start(machine, command)
+        if config.health is not None:
+            await config.health.wait(partial(self._checked, user, workdir))
+        return bool(words)
+
+    async def _checked(
+        self, user: str, workdir: str, test: Sequence[str], timeout: float
+    ) -> ExecResult:
+        return await self.exec(test, user=user, cwd=workdir, timeout=timeout)
 
     async def exec(
         self,

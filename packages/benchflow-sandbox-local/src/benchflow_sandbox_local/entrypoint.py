@@ -4,6 +4,7 @@ It has no stream of the host's: one would tie the box to it, and the box could n
 """
 
 import os
+import stat
 
 from benchflow_sandbox_core.command import Command
 from benchflow_sandbox_core.entrypoint import ended, settle
@@ -11,7 +12,7 @@ from benchflow_sandbox_core.entrypoint import ended, settle
 from .body import Body
 from .box.paths import open_strict
 
-_MAX_BYTES = 4096
+_MAX_BYTES = 65536
 
 
 async def start(machine: Body, command: Command) -> int:
@@ -34,18 +35,19 @@ async def start_image(machine: Body, command: Command) -> None:
         SandboxError: It cannot be started, or it ended.
     """
 
-    async def command_line(pid: int) -> bytes:
-        return _command_line(machine.root, pid)
+    async def show(path: str) -> bytes:
+        return _shown(machine.root, path)
 
-    code = await settle(machine, await start(machine, command), command_line)
+    code = await settle(machine, await start(machine, command), show)
     if code is not None:
         raise ended(command, code, "what it prints is kept by the docker sandbox alone")
 
 
-def _command_line(root: int, pid: int) -> bytes:
+def _shown(root: int, path: str) -> bytes:
     try:
-        fd = open_strict(root, f"proc/{pid}/cmdline", os.O_RDONLY)
+        fd = open_strict(root, path.lstrip("/"), os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
-        return b""  # it ended, or the box has a kernel of its own
+        return b""  # it is not there, or the box has a kernel of its own
     with os.fdopen(fd, "rb") as file:
-        return file.read(_MAX_BYTES)
+        is_read = stat.S_ISREG(os.fstat(fd).st_mode)
+        return file.read(_MAX_BYTES) if is_read else b""

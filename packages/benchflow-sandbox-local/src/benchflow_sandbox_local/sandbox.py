@@ -144,14 +144,26 @@ class LocalSandbox:
             SandboxError: It cannot be started, or the image's ended at once.
         """
         if self._spec.entrypoint == "image":
-            config = self._config
-            if words := config.command(self._spec.container):
-                user, workdir = config.user or "root", config.workdir or "/"
-                command = self._command(words, user, workdir, None)
-                await entrypoint.start_image(self.machine, command)
+            await self.start_image_entrypoint()
         elif self._spec.entrypoint:
             command = self._command(self._spec.entrypoint, "root", "/", None)
             await entrypoint.start(self.machine, command)
+
+    async def start_image_entrypoint(self) -> bool:
+        """Start the image's own entrypoint; return when it has done its work and is healthy."""
+        config = self._config
+        user, workdir = config.user or "root", config.workdir or "/"
+        if words := config.command(self._spec.container):
+            command = self._command(words, user, workdir, None)
+            await entrypoint.start_image(self.machine, command)
+        if config.health is not None:
+            await config.health.wait(partial(self._checked, user, workdir))
+        return bool(words)
+
+    async def _checked(
+        self, user: str, workdir: str, test: Sequence[str], timeout: float
+    ) -> ExecResult:
+        return await self.exec(test, user=user, cwd=workdir, timeout=timeout)
 
     async def exec(
         self,

@@ -18,6 +18,7 @@ def verifier(step: HarborStep) -> TaskVerifier:
     return TaskVerifier(
         protocol="harbor",
         isolation="twin" if own is None else "hermetic",
+        may_grade_in_place=own is None,
         timeout_sec=plan.timeout_sec,
         **variables(plan.env),
         network=network,

@@ -37,4 +37,5 @@ def _grading_sec(config: TaskConfig) -> float:
     image = verifier.environment.image_timeout_sec if verifier.environment else None
     collected = sum(command.timeout_sec for command in verifier.collect)
     # Tests that come to no verdict are run once more, in an untouched sandbox.
-    return 2 * verifier.timeout_sec + collected + (image or 0) + _AROUND_GRADING_SEC
+    runs = 3 if verifier.may_grade_in_place else 2
+    return runs * verifier.timeout_sec + collected + (image or 0) + _AROUND_GRADING_SEC

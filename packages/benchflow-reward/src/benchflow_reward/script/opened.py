@@ -88,8 +88,7 @@ class _Judge:
     def take(self, file: OpenedFile) -> Grade | None:
         """Return how the load of a file is graded; `None` for one that nothing is wrong with."""
         path, rules = PurePosixPath(file.path), self.expected.rules
-        is_code = file.executed or _CODE.search(path.name) is not None
-        if not is_code:
+        if not is_code(file):
             return None
         if file.path.startswith(f"{TESTS}/"):
             self.reading.add(file.process)
@@ -223,6 +222,11 @@ def opened_findings(
         command = " ".join(process.command)[:200]
         found[file.path] = OpenedFinding(file.path, known[file.path], grade, command, process.pid)
     return list(found.values())
+
+
+def is_code(file: OpenedFile) -> bool:
+    """Whether a file that was opened is a program or a part of one."""
+    return file.executed or _CODE.search(PurePosixPath(file.path).name) is not None
 
 
 def _is_metadata(path: PurePosixPath) -> bool:

@@ -16,12 +16,13 @@ from .integrity import beside_the_agent, integrity_report, steering, told_by_hos
 from .kept import keep_from
 
 
-async def grade_shared(live: LiveNode) -> VerifyResult:
+async def grade_shared(live: LiveNode, hooks: dict[str, Any] | None = None) -> VerifyResult:
     """Add the tests to the agent's box, run them there and read the reward.
 
     Whatever the agent left (files, programs on its PATH, start-up files, daemons)
     is still there while the tests run, and while the reward is read. Only the
     task's `[verifier] env` is set. The exit code of test.sh is recorded only.
+    With `hooks`, collect hooks were run and artifacts were kept before.
 
     `meta["integrity"]` says what it changed before the tests came, as in a twin, and is never
     `clean`: nobody sees what its processes do beside the tests.
@@ -29,9 +30,10 @@ async def grade_shared(live: LiveNode) -> VerifyResult:
     grading_environment(live.task, "shared")
     with tempfile.TemporaryDirectory(prefix="bf-grading-") as name:
         scratch = Path(name)
-        meta = await run_collect_hooks(live)
-        await keep_from(live, scratch / "artifacts")
-        meta["integrity"] = await _integrity(live)
+        if hooks is None:
+            hooks = await run_collect_hooks(live)
+            await keep_from(live, scratch / "artifacts")
+        meta = {**hooks, "integrity": await _integrity(live)}
         await live.ready_for_tests()
         bench = bench_of(live.sandbox, live, "shared")
         with checked_host(live.sandbox):
@@ -45,7 +47,7 @@ async def _integrity(live: LiveNode) -> dict[str, Any]:
 
     After the tests of an earlier step nobody knows whose a change is.
     """
-    if any(verdict.grading == "shared" for verdict in _earlier(live)):
+    if was_shared(live):
         return beside_the_agent(None)
     box, verifier = live.sandbox, live.task.config.verifier
     changes = await told_by_host(box)
@@ -54,6 +56,11 @@ async def _integrity(live: LiveNode) -> dict[str, Any]:
     rules = await steering(box, live.task.parts.tests, verifier, changes)
     user = verifier.user or box.spec.user
     return beside_the_agent(await integrity_report(box, changes, rules, user=user))
+
+
+def was_shared(live: LiveNode) -> bool:
+    """Whether tests of an earlier step ran in the agent's box."""
+    return any(verdict.grading == "shared" for verdict in _earlier(live))
 
 
 def _earlier(live: LiveNode) -> list[VerifyResult]:

@@ -4,6 +4,7 @@ import asyncio
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from benchflow_contracts import (
 
 from benchflow_reward.live_node import LiveNode
 
+from .again import Brought, bring_again, missing
 from .at_once import both
 from .grading import bench_of, verdict
 from .grading_box import furnish, grading_box, has_services, stand_in_box
@@ -25,12 +27,27 @@ from .grading_spec import grading_spec
 from .hooks import run_collect_hooks
 from .integrity import inside_report, integrity_report, steering, text_of, told_by_host
 from .kept import keep_from
+from .live_state import LiveState, live_state
 from .opened import Expected
 from .steering import Steering
 from .watching import watching
 
 
-async def grade_twin(live: LiveNode) -> VerifyResult:
+@dataclass(slots=True)
+class TwinRun:
+    """A grading in a twin, and what the twin may lack."""
+
+    state: LiveState
+    """What ran in the agent's box."""
+    keep: bool = False
+    """Whether the agent's box stands still meanwhile, and is there afterwards."""
+    missing: list[str] = field(default_factory=list[str])
+    """Why the tests may need the agent's own box."""
+    hooks: dict[str, Any] = field(default_factory=dict[str, Any])
+    """How the collect hooks ended."""
+
+
+async def grade_twin(live: LiveNode, run: TwinRun | None = None) -> VerifyResult:
     """Seal the final state, end the agent's box, grade in a box made of the seal.
 
     No process of the agent's box runs there, services included; `/tests` and
@@ -40,25 +57,59 @@ async def grade_twin(live: LiveNode) -> VerifyResult:
     test.sh is recorded only. Services beside the box run on, with all that they hold, as tests
     mean to ask them: the copy takes its place among them, and it stands still meanwhile.
     Nothing is ended when the rollout goes on in the agent's box.
+
+    In Harbor's protocol the image's entrypoint is started again in the twin where something runs
+    in the agent's box, and the names of hosts are those of the agent's box.
     """
     spec = grading_spec(live, "twin")
+    if run is None:
+        run = TwinRun(await state_for_twin(live))
     with tempfile.TemporaryDirectory(prefix="bf-grading-") as name:
         scratch = Path(name)
-        hooks = await run_collect_hooks(live)
+        run.hooks = await run_collect_hooks(live)
         await keep_from(live, scratch / "artifacts")
-        async with _sealed(live) as (image, changes), AsyncExitStack() as stack:
+        async with AsyncExitStack() as stack:
+            if run.keep:
+                await stack.enter_async_context(live.sandbox.freeze())
+            image, changes = await stack.enter_async_context(_sealed(live))
             copying = stand_in_box if has_services(live.sandbox) else grading_box
             making = stack.enter_async_context(copying(live, spec, image))
             # The tests are put in when both are done: nothing of the agent runs then.
-            box, _ = await both(making, _end(live))
-            report, rules = await _integrity(live, spec, box, changes)
-            bench = bench_of(box, live, "twin")
-            await bench.place_tests(scratch)
-            async with watching(box, changes) as watch:
-                run = await bench.run(scratch)
-            tests = await asyncio.to_thread(text_of, live.task.parts.tests)
-            integrity = await asyncio.to_thread(watch.added_to, report, Expected(tests, rules))
-        return await verdict(bench, run, live.log_dir, {**hooks, "integrity": integrity})
+            box, _ = await both(making, _end(live, keep=run.keep))
+            return await _grade(live, run, box, (spec, changes, scratch))
+
+
+async def state_for_twin(live: LiveNode) -> LiveState:
+    """Return what a twin would lack; nothing in our own protocol, where no twin has it."""
+    if live.task.config.verifier.protocol == "benchflow":
+        return LiveState()
+    return await live_state(live.sandbox)
+
+
+async def _grade(
+    live: LiveNode,
+    run: TwinRun,
+    box: Sandbox,
+    given: tuple[SandboxSpec, FileChanges | None, Path],
+) -> VerifyResult:
+    spec, changes, scratch = given
+    brought = Brought()
+    if changes is not None:
+        await _forget_bytecode(box, changes)
+    if live.task.config.verifier.protocol == "harbor":
+        brought = await bring_again(live, box, run.state, changes)
+    run.missing = missing(run.state, brought.notes)
+    report, rules = await _integrity(live, spec, box, changes)
+    bench = bench_of(box, live, "twin")
+    await bench.place_tests(scratch)
+    async with watching(box, changes) as watch:
+        done = await bench.run(scratch)
+    tests = await asyncio.to_thread(text_of, live.task.parts.tests)
+    integrity = await asyncio.to_thread(watch.added_to, report, Expected(tests, rules))
+    meta = {**run.hooks, "integrity": brought.added_to(integrity)}
+    if brought.notes or run.missing:
+        meta["live"] = [*brought.notes, *run.state.reasons]
+    return await verdict(bench, done, live.log_dir, meta)
 
 
 async def _integrity(
@@ -68,7 +119,6 @@ async def _integrity(
     rules = await steering(box, live.task.parts.tests, verifier, changes)
     user = verifier.user or box.spec.user
     if changes is not None:
-        await _forget_bytecode(box, changes)
         return await integrity_report(box, changes, rules, user=user), rules
     async with grading_box(live, spec) as pristine:
         await furnish(pristine, live, "twin")
@@ -100,7 +150,7 @@ async def _sealed(live: LiveNode) -> AsyncGenerator[tuple[SandboxImage, FileChan
         await live.provider.discard(image)
 
 
-async def _end(live: LiveNode) -> None:
+async def _end(live: LiveNode, *, keep: bool) -> None:
     # One whose services go on stands still beside them, and ends with them.
-    if not live.goes_on and not has_services(live.sandbox):
+    if not keep and not live.goes_on and not has_services(live.sandbox):
         await live.sandbox.teardown()

@@ -1,9 +1,12 @@
 """ScriptVerifier: the task's `tests/test.sh` decides."""
 
+from collections.abc import Awaitable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from benchflow_contracts import (
+    Grading,
     RewardError,
     RolloutNode,
     SandboxError,
@@ -13,9 +16,10 @@ from benchflow_contracts import (
     host_is_short,
 )
 
-from benchflow_reward.live_node import live_node
+from benchflow_reward.live_node import LiveNode, live_node
 
 from .hermetic import grade_hermetic
+from .in_place import grade_where_needed
 from .shared import grade_shared
 from .twin import grade_twin
 from .untouched import settle
@@ -32,7 +36,8 @@ class ScriptVerifier:
     """
 
     isolation: Literal["hermetic", "twin", "shared"] | None = None
-    """Overrides the task's `[verifier] isolation`."""
+    """Overrides the task's `[verifier] isolation`, and whether a twin may be followed by a
+    grading in place."""
     name: str = "reward"
 
     async def score(self, node: RolloutNode) -> VerifyResult:
@@ -46,12 +51,20 @@ class ScriptVerifier:
                 or left no valid reward, or the grading box failed. No reward then.
         """
         live = live_node(node, self.name)
-        mode = self.isolation or live.task.config.verifier.isolation
-        try:
-            return await _MODES[mode](live)
-        except (SandboxError, SnapshotError, RewardError) as error:
-            return await settle(live, mode, error)
-        except (OSError, MemoryError, RuntimeError) as error:
-            if not host_is_short(error):
-                raise
-            return await settle(live, mode, host_error(f"grade {live.task.id!r}", error))
+        verifier = live.task.config.verifier
+        settled = partial(_settled, live)
+        if self.isolation is None and verifier.isolation == "twin" and verifier.may_grade_in_place:
+            return await grade_where_needed(live, settled)
+        mode = self.isolation or verifier.isolation
+        return await settled(mode, _MODES[mode](live))
+
+
+async def _settled(live: LiveNode, mode: Grading, grading: Awaitable[VerifyResult]) -> VerifyResult:
+    try:
+        return await grading
+    except (SandboxError, SnapshotError, RewardError) as error:
+        return await settle(live, mode, error)
+    except (OSError, MemoryError, RuntimeError) as error:
+        if not host_is_short(error):
+            raise
+        return await settle(live, mode, host_error(f"grade {live.task.id!r}", error))

@@ -5,7 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchflow_contracts.errors import TaskError
 from benchflow_sandbox_core.image_config import ImageConfig
+from benchflow_sandbox_core.image_health import ImageHealth
 from benchflow_sandbox_core.recipe.dockerfile import Instruction
 from benchflow_sandbox_core.recipe.scope import Scope
 
@@ -26,6 +28,7 @@ class Stage:
     user: str
     workdir: str
     entrypoint: tuple[str, ...]
+    health: ImageHealth | None = None
 
     @classmethod
     def on(cls, source: RootSource, before: Scope) -> "Stage":
@@ -39,6 +42,7 @@ class Stage:
             user=config.user,
             workdir=config.workdir,
             entrypoint=config.entrypoint,
+            health=config.health,
         )
 
     @classmethod
@@ -56,13 +60,19 @@ class Stage:
             self.user,
             self.workdir,
             self.entrypoint,
+            self.health,
         )
 
     @property
     def config(self) -> ImageConfig:
         """What an image of it says."""
         return ImageConfig(
-            self.scope.env, self.user, self.workdir, self.entrypoint, self.scope.shell
+            self.scope.env,
+            self.user,
+            self.workdir,
+            self.entrypoint,
+            self.scope.shell,
+            self.health,
         )
 
     def source(self, path: Path) -> RootSource:
@@ -88,8 +98,16 @@ def _entrypoint(stage: Stage, one: Instruction, _where: str) -> None:
     stage.entrypoint = (*stage.scope.shell, one.text) if one.array is None else one.array
 
 
+def _health(stage: Stage, one: Instruction, where: str) -> None:
+    try:
+        stage.health = ImageHealth.instruction(one.flags, one.text)
+    except ValueError as error:
+        raise TaskError(str(error), where=where) from error
+
+
 _SETTERS: dict[str, Callable[[Stage, Instruction, str], None]] = {
     "USER": _user,
     "ENTRYPOINT": _entrypoint,
+    "HEALTHCHECK": _health,
 }
-"""CMD, LABEL, EXPOSE, VOLUME, HEALTHCHECK and the like mean nothing to a sandbox."""
+"""CMD, LABEL, EXPOSE, VOLUME and the like mean nothing to a sandbox."""

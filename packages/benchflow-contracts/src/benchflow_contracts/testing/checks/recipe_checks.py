@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, UsageError
 from benchflow_contracts.image import ImageRecipe
-from benchflow_contracts.sandbox import Sandbox, SandboxSpec
+from benchflow_contracts.sandbox import Sandbox, SandboxSpec, SupportsEntrypoint
 from benchflow_contracts.testing.check import CheckSkippedError, expect_equal, expect_error, promise
 from benchflow_contracts.testing.sandbox_subject import (
     SandboxCheck,
@@ -24,7 +24,8 @@ RUN cat /proc/sys/kernel/random/uuid > id && chmod 755 entry && chmod 777 .
 USER {_USER}
 ENTRYPOINT ["{_HOME}/entry"]
 """
-_ENTRY = '#!/bin/sh\necho "$GREETING $(id -u) $(pwd) $*" > said.new\nmv said.new said\nexec "$@"\n'
+_WORK = 'echo "$GREETING $(id -u) $(pwd) $*" > said.new\nmv said.new said\nexec "$@"\n'
+_ENTRY = f"#!/bin/sh\n{_WORK}"
 _OWN = {"image": None, "user": "", "workdir": ""}
 
 
@@ -137,6 +138,40 @@ async def an_entrypoint_of_the_image_that_fails_is_an_error(subject: SandboxSubj
     await _starts_nothing(subject, spec, "an entrypoint that ends")
 
 
+@promise(lacks_builds)
+async def a_slow_entrypoint_has_done_its_work_when_the_sandbox_is_there(
+    subject: SandboxSubject,
+) -> None:
+    """A script that runs its arguments in the end has come to that."""
+    context = _context(subject, greeting="", entry=f"#!/bin/sh\nsleep 1\n{_WORK}")
+    async with subject.box(spec=_spec(subject, context, entrypoint="image")) as box:
+        await subject.output(box, "cat said")
+
+
+@promise(lacks_builds)
+async def the_images_healthcheck_succeeds_before_the_sandbox_is_there(
+    subject: SandboxSubject,
+) -> None:
+    """Of an image whose entrypoint runs; what the entrypoint started may take its time."""
+    entry = '#!/bin/sh\n(sleep 1; touch ready) &\nexec "$@"\n'
+    context = _context(subject, greeting="", entry=entry)
+    with (context / "Dockerfile").open("a", encoding="utf-8") as dockerfile:
+        dockerfile.write(f"HEALTHCHECK --interval=100ms --retries=600 CMD test -e {_HOME}/ready\n")
+    async with subject.box(spec=_spec(subject, context, entrypoint="image")) as box:
+        await subject.output(box, "test -e ready")
+
+
+@promise(lacks_builds)
+async def the_images_entrypoint_may_be_started_later(subject: SandboxSubject) -> None:
+    """Where the sandbox can do so: the entrypoint has done its work on return."""
+    context = _context(subject, greeting="")
+    async with subject.box(spec=_spec(subject, context)) as box:
+        if not isinstance(box, SupportsEntrypoint):
+            raise CheckSkippedError("not claimed: the entrypoint starts with the sandbox alone")
+        expect_equal(await box.start_image_entrypoint(), True, "whether there is an entrypoint")
+        await subject.output(box, "cat said")
+
+
 @promise(_has_builds)
 async def a_recipe_is_refused_where_nothing_builds(subject: SandboxSubject) -> None:
     """It raises SandboxUnsupportedError; no other image stands in for it."""
@@ -170,5 +205,8 @@ RECIPE_CHECKS: tuple[SandboxCheck, ...] = (
     what_is_made_of_a_snapshot_runs_the_images_entrypoint,
     the_images_entrypoint_runs_only_when_asked_for,
     an_entrypoint_of_the_image_that_fails_is_an_error,
+    a_slow_entrypoint_has_done_its_work_when_the_sandbox_is_there,
+    the_images_healthcheck_succeeds_before_the_sandbox_is_there,
+    the_images_entrypoint_may_be_started_later,
     a_recipe_is_refused_where_nothing_builds,
 )

@@ -1,0 +1,109 @@
+"""Bringing into a twin what the files of the agent's box do not hold."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchflow_contracts import (
+    FileChanges,
+    RewardError,
+    Sandbox,
+    SandboxError,
+    SupportsEntrypoint,
+    blame,
+)
+
+from benchflow_reward.live_node import LiveNode
+
+from .integrity import by_path
+from .live_state import NAMES, LiveState, live_state, other_names
+from .opened import is_code
+from .watching import watching
+
+_WRITE = 'cat > "$1"'
+
+
+@dataclass(slots=True)
+class Brought:
+    """What was brought into a twin, or could not be."""
+
+    findings: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    notes: list[str] = field(default_factory=list[str])
+    """For the verdict's `meta`."""
+
+    def added_to(self, report: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the integrity report with what is `suspicious` here."""
+        known = {each["path"] for each in report["findings"]}
+        new = [each for each in self.findings if each["path"] not in known]
+        if not new:
+            return dict(report)
+        grade = "suspicious" if report["grade"] == "clean" else report["grade"]
+        found = [*report["findings"], *new]
+        return {**report, "grade": grade, "findings": found, "count": report["count"] + len(new)}
+
+
+async def bring_again(
+    live: LiveNode, box: Sandbox, state: LiveState, changes: FileChanges | None
+) -> Brought:
+    """Start the image's entrypoint again where the agent's box needs it; copy the names.
+
+    The entrypoint is started only when something runs in the agent's box, or the names are not
+    those of a new box: what it wrote into files is in the twin already.
+
+    Raises:
+        SandboxError: The twin failed, or the host.
+    """
+    brought, spec = Brought(), live.sandbox.spec
+    same = (spec.network == "public") == (box.spec.network == "public")
+    names = other_names(state, await live_state(box), same_network=same)
+    if spec.entrypoint == "image" and (state.is_lost_in_a_copy or names):
+        await _start_again(box, changes, brought)
+        # Where a copy of the files has the names, the entrypoint may have added its own twice.
+        if names:
+            names = other_names(state, await live_state(box), same_network=same)
+    for path, text in names.items():
+        cmd = ["/bin/sh", "-c", _WRITE, "sh", path]
+        done = await box.exec(cmd, user="root", cwd="/", timeout=60, stdin=text.encode())
+        if not done.ok:
+            raise RewardError(f"{path} cannot be written in a twin: {done.stderr[-300:]}")
+    known = {} if changes is None else by_path(changes)
+    for path in sorted({*names, *(known.keys() & set(NAMES[:2]))}):
+        brought.findings.append(_finding(path, known.get(path, "changed")))
+    return brought
+
+
+async def _start_again(box: Sandbox, changes: FileChanges | None, brought: Brought) -> None:
+    """Start the entrypoint, and note which of the agent's files it runs."""
+    if not isinstance(box, SupportsEntrypoint):
+        brought.notes.append("this sandbox cannot start the entrypoint again")
+        return
+    async with watching(box, changes) as watch:
+        try:
+            was_started = await box.start_image_entrypoint()
+        except SandboxError as error:
+            if error.retryable or blame(error, inside="agent").by == "host":
+                raise
+            brought.notes.append(f"the entrypoint cannot be started again: {error}"[:300])
+        else:
+            if not was_started:
+                return
+            brought.notes.append("the entrypoint was started again")
+    if watch.observed is None:
+        brought.findings.append(_finding("the entrypoint", "changed", note=watch.why_not))
+        return
+    for each in watch.observed.opened:
+        if each.path in watch.known and is_code(each):
+            process = watch.observed.processes[each.process]
+            command = " ".join(process.command)[:200]
+            brought.findings.append(
+                _finding(each.path, watch.known[each.path], process=command, pid=process.pid)
+            )
+
+
+def _finding(path: str, change: str, **more: object) -> dict[str, Any]:
+    return {"path": path, "change": change, "grade": "suspicious", **more}
+
+
+def missing(state: LiveState, notes: Sequence[str]) -> list[str]:
+    """Return why a twin may lack what the tests need."""
+    return [*state.reasons, *(note for note in notes if "cannot" in note)]

@@ -1,0 +1,113 @@
+"""A twin, and the agent's own box where the twin cannot tell."""
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from benchflow_contracts import (
+    Grading,
+    NetworkMode,
+    RewardFormatError,
+    SandboxSpec,
+    TaskVerifier,
+    VerifierTimeoutError,
+    VerifyResult,
+)
+
+from benchflow_reward.live_node import LiveNode
+
+from .grading_box import has_services
+from .live_state import live_state
+from .shared import grade_shared, was_shared
+from .twin import TwinRun, grade_twin
+
+_FULL = 1.0
+_ORDER: tuple[NetworkMode, ...] = ("none", "model-only", "allowlist", "public")
+
+Settled = Callable[[Grading, Awaitable[VerifyResult]], Awaitable[VerifyResult]]
+"""Turns errors of a grading into a verdict, or raises what they mean."""
+
+
+async def grade_where_needed(live: LiveNode, settled: Settled) -> VerifyResult:
+    """Grade in a twin; grade in the agent's own box when only that can tell.
+
+    Harbor's tests run beside all that the agent and the image's entrypoint left. So a task may
+    want a server that runs, which no copy of files holds. Where something runs, or is in memory,
+    and the twin does not give the full reward, the tests run once more in the agent's box: that
+    verdict holds, as in Harbor. It is never `clean`, and `meta["in_place"]` says why it was made.
+
+    The services beside a box would be asked twice, and tests of an earlier step in the box are
+    the agent's changes in a twin: then the tests run in the agent's box alone.
+    """
+    state = await live_state(live.sandbox)
+    if was_shared(live):
+        return await _in_place(live, settled, ["an earlier step was graded in place"])
+    if not state.is_lost_in_a_copy:
+        run = TwinRun(state)
+        return await settled("twin", grade_twin(live, run))
+    if not _may_reach(live.sandbox.spec, live.task.config.verifier):
+        verdict = await settled("twin", grade_twin(live, TwinRun(state)))
+        why = "the tests may reach more than the agent, so nothing of the agent runs beside them"
+        return verdict.model_copy(update={"meta": {**verdict.meta, "not_in_place": why}})
+    if has_services(live.sandbox):
+        return await _in_place(live, settled, state.reasons)
+    run = TwinRun(state, keep=True)
+    try:
+        verdict = await _of_twin(live, run, settled)
+    except (RewardFormatError, VerifierTimeoutError) as error:
+        return await _in_place(live, settled, run.missing, run, type(error).__name__)
+    if verdict.reward == _FULL:
+        return verdict
+    return await _in_place(live, settled, run.missing, run, verdict.reward)
+
+
+async def _of_twin(live: LiveNode, run: TwinRun, settled: Settled) -> VerifyResult:
+    """Grade in a twin; tests that come to no verdict there are no reason to look further."""
+    no_verdict = list[RewardFormatError | VerifierTimeoutError]()
+
+    async def grade() -> VerifyResult:
+        try:
+            return await grade_twin(live, run)
+        except (RewardFormatError, VerifierTimeoutError) as error:
+            no_verdict.append(error)
+            return VerifyResult.unscored(str(error))
+
+    verdict = await settled("twin", grade())
+    if no_verdict:
+        raise no_verdict[0]
+    return verdict
+
+
+async def _in_place(
+    live: LiveNode,
+    settled: Settled,
+    why: list[str],
+    twin: TwinRun | None = None,
+    said: float | str | None = None,
+) -> VerifyResult:
+    meta: dict[str, Any] = {"why": why}
+    if twin is not None:
+        meta["twin"] = said
+        await asyncio.to_thread(_set_aside, live.log_dir)
+    verdict = await settled("shared", grade_shared(live, None if twin is None else twin.hooks))
+    return verdict.model_copy(update={"meta": {**verdict.meta, "in_place": meta}})
+
+
+def _set_aside(log_dir: Path | None) -> None:
+    """Move what the tests left in the twin to `twin/`, beside what they leave in place."""
+    if log_dir is None or not log_dir.is_dir():
+        return
+    aside = log_dir.with_name(f"{log_dir.name}-twin")
+    shutil.rmtree(aside, ignore_errors=True)
+    log_dir.rename(aside)
+    log_dir.mkdir()
+    aside.rename(log_dir / "twin")
+
+
+def _may_reach(spec: SandboxSpec, verifier: TaskVerifier) -> bool:
+    """Whether the tests reach in the agent's box at least what the task lets them reach."""
+    if verifier.network == spec.network == "allowlist":
+        return set(verifier.allowed_hosts) <= set(spec.allowed_hosts)
+    return _ORDER.index(verifier.network) <= _ORDER.index(spec.network)

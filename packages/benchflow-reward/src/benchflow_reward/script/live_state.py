@@ -1,0 +1,112 @@
+"""What of a sandbox is not in its files, so that no copy of the files has it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from benchflow_contracts import ExecResult, Sandbox, SandboxError, SandboxLimitError
+
+NAMES = ("/etc/hosts", "/etc/resolv.conf", "/etc/hostname")
+"""An engine mounts these into each container, so that no image of one holds them."""
+
+_MOST = 200
+_SEPARATOR, _EACH = "\x1e", "\x1d"
+_LOOK = rf"""for f in {" ".join(NAMES)}; do printf '\036%s\n' "$f"; head -c 65536 "$f"; done
+printf '\036memory\n'
+while read -r _ place kind _; do
+  case $kind:$place in
+    tmpfs:/dev | tmpfs:/proc* | tmpfs:/sys* | tmpfs:/.bf*) ;;
+    tmpfs:*) [ -z "$(ls -A "$place")" ] || echo "$place" ;;
+  esac
+done < /proc/mounts
+printf '\036processes\n'
+left={_MOST}
+for p in /proc/[0-9]*; do
+  [ "$p" != /proc/1 ] && [ "$p" != "/proc/$$" ] && read -r stat < "$p/stat" || continue
+  case $stat in *') Z '* | *') X '*) continue ;; esac
+  printf '\035'; cat "$p/cmdline"
+  left=$((left - 1)); [ "$left" != 0 ] || break
+done
+printf '\036'
+"""
+_IDLE = frozenset({"sleep infinity", "sh -c sleep infinity", "/bin/sh -c sleep infinity"})
+_SHOWN_PROCESSES, _SHOWN = 5, 100
+
+
+@dataclass(frozen=True, slots=True)
+class LiveState:
+    """One look into a sandbox."""
+
+    processes: tuple[str, ...] = ()
+    """The command lines of what runs, but for what only idles."""
+    memory: tuple[str, ...] = ()
+    """Where a file system in memory holds something."""
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What the files of `NAMES` say."""
+    unknown: str = ""
+    """Why nothing is known."""
+
+    @property
+    def is_lost_in_a_copy(self) -> bool:
+        """Whether a copy of the files lacks something."""
+        return bool(self.processes or self.memory or self.unknown)
+
+    @property
+    def reasons(self) -> list[str]:
+        """What a copy of the files lacks, for a person to read."""
+        found = [f"it runs: {line[:_SHOWN]}" for line in self.processes[:_SHOWN_PROCESSES]]
+        if len(self.processes) > _SHOWN_PROCESSES:
+            found.append(f"{len(self.processes) - _SHOWN_PROCESSES} more processes run")
+        found += [f"there are files in memory: {place}" for place in self.memory]
+        return found + ([self.unknown] if self.unknown else [])
+
+
+async def live_state(box: Sandbox) -> LiveState:
+    """Look at what runs and what is in memory. Commands of the sandbox itself tell it.
+
+    An agent can hide something there, and so only loses what it hides.
+    """
+    try:
+        done = await box.exec(["/bin/sh", "-c", _LOOK], user="root", cwd="/", timeout=60)
+    except SandboxLimitError as error:
+        return LiveState(unknown=f"what runs is not known: {error}"[:300])
+    except SandboxError as error:
+        if error.retryable or error.caused_by not in {"inside", "unknown"}:
+            raise
+        return LiveState(unknown=f"what runs is not known: {error}"[:300])
+    return _read(done)
+
+
+def _read(done: ExecResult) -> LiveState:
+    parts = done.stdout.split(_SEPARATOR)
+    if len(parts) != len(NAMES) + 4:
+        return LiveState(unknown=f"what runs is not known: exit code {done.exit_code}")
+    told = dict(part.partition("\n")[::2] for part in parts[1:-1])
+    lines = [each.replace("\0", " ").strip() for each in told["processes"].split(_EACH)[1:]]
+    return LiveState(
+        processes=tuple(sorted(line for line in lines if line not in _IDLE)),
+        memory=tuple(told["memory"].splitlines()),
+        names={path: told[path] for path in NAMES},
+    )
+
+
+def other_names(live: LiveState, copy: LiveState, *, same_network: bool) -> dict[str, str]:
+    """Return what files of `NAMES` must say in a copy that it says elsewhere.
+
+    A copy keeps its own address. Name servers are those of its network, which may be another.
+    """
+    own = copy.names.get("/etc/hostname", "").strip()
+    found = {}
+    for path, text in live.names.items():
+        if path == "/etc/resolv.conf" and not same_network:
+            continue
+        there, mine = _split(text, own), _split(copy.names.get(path, ""), own)
+        if path in copy.names and there[0] != mine[0]:
+            found[path] = "".join(f"{line}\n" for line in (*there[0], *mine[1]))
+    return found
+
+
+def _split(text: str, host: str) -> tuple[list[str], list[str]]:
+    """Return the lines of a file, and apart from them those with the address of the host."""
+    lines = text.splitlines()
+    mine = [each for each in lines if host in each.split()[1:] and not each.startswith("127.")]
+    return [each for each in lines if each not in mine], mine

@@ -1,0 +1,143 @@
+"""The HEALTHCHECK of an image, which says when its entrypoint is ready."""
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self, cast
+
+from benchflow_contracts.errors import SandboxError, SandboxTimeoutError
+from benchflow_contracts.sandbox import ExecResult
+
+_NANO = 1_000_000_000
+_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|h|m|s)")
+_LOOK_SEC = 0.5
+"""Seconds between two tries; an image that says less is tried as often as it says."""
+_SHOWN = 400
+
+Run = Callable[[Sequence[str], float], Awaitable[ExecResult]]
+"""Runs a command inside within so many seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageHealth:
+    """When the engine calls a container of the image healthy. Times are in seconds."""
+
+    test: tuple[str, ...]
+    """An argument vector."""
+    interval: float = 30.0
+    timeout: float = 30.0
+    start_period: float = 0.0
+    retries: int = 3
+
+    @classmethod
+    def of(cls, found: object) -> Self | None:
+        """Read `Healthcheck` of an image's `config`; `None` where nothing is checked.
+
+        Source: the Docker image specification 1.2, `Healthcheck`.
+        """
+        if not isinstance(found, Mapping):
+            return None
+        given = cast("Mapping[str, Any]", found)
+        words = cast("list[object]", given.get("Test") or [])
+        kind, *test = map(str, words) if words else ("NONE",)
+        if kind not in {"CMD", "CMD-SHELL"} or not test:
+            return None
+
+        def seconds(key: str, default: float) -> float:
+            value = given.get(key)
+            return value / _NANO if isinstance(value, int) and value > 0 else default
+
+        retries = given.get("Retries")
+        return cls(
+            test=("/bin/sh", "-c", test[0]) if kind == "CMD-SHELL" else tuple(test),
+            interval=seconds("Interval", 30.0),
+            timeout=seconds("Timeout", 30.0),
+            start_period=seconds("StartPeriod", 0.0),
+            retries=retries if isinstance(retries, int) and retries > 0 else 3,
+        )
+
+    @classmethod
+    def instruction(cls, flags: Sequence[tuple[str, str]], text: str) -> Self | None:
+        """Read a HEALTHCHECK of a Dockerfile; `None` for `NONE`.
+
+        Raises:
+            ValueError: A flag or the form of the command is not known.
+        """
+        kind, _, command = text.strip().partition(" ")
+        if kind.upper() == "NONE":
+            return None
+        if kind.upper() != "CMD" or not command.strip():
+            raise ValueError(f"HEALTHCHECK {text!r} is neither CMD nor NONE")
+        names = {"interval": "Interval", "timeout": "Timeout", "start-period": "StartPeriod"}
+        found: dict[str, object] = {"Test": _test(command.strip())}
+        for name, value in flags:
+            if name in names:
+                found[names[name]] = int(_duration(value) * _NANO)
+            elif name == "retries":
+                found["Retries"] = int(value)
+            elif name != "start-interval":
+                raise ValueError(f"HEALTHCHECK has no flag --{name}")
+        return cls.of(found)
+
+    def encode(self) -> dict[str, Any]:
+        """Return what `of` reads."""
+        return {
+            "Test": ["CMD", *self.test],
+            "Interval": int(self.interval * _NANO),
+            "Timeout": int(self.timeout * _NANO),
+            "StartPeriod": int(self.start_period * _NANO),
+            "Retries": self.retries,
+        }
+
+    async def wait(self, run: Run) -> None:
+        """Try the test until it succeeds, for as long as the engine would call it `starting`.
+
+        It is tried more often than the image says: only the time decides, not the number of tries.
+
+        Raises:
+            SandboxError: It never succeeded, with the last of what it printed.
+        """
+        clock = asyncio.get_running_loop().time
+        given_up = clock() + self.start_period + self.retries * self.interval + self.timeout
+        while True:
+            said = await self._failure(run)
+            if said is None:
+                return
+            if clock() > given_up:
+                test = " ".join(self.test)[:200]
+                raise SandboxError(
+                    f"the image's HEALTHCHECK {test!r} never succeeded: {said}",
+                    hint="run its command in the box, after the entrypoint",
+                    caused_by="inside",
+                )
+            await asyncio.sleep(min(self.interval, _LOOK_SEC))
+
+    async def _failure(self, run: Run) -> str | None:
+        try:
+            result = await run(self.test, self.timeout)
+        except SandboxTimeoutError:
+            return f"no answer within {self.timeout:g} s"
+        if result.ok:
+            return None
+        said = (result.stderr or result.stdout).strip()[-_SHOWN:]
+        return f"exit code {result.exit_code}: {said}"
+
+
+def _test(command: str) -> list[str]:
+    try:
+        words: object = json.loads(command)
+    except ValueError:
+        return ["CMD-SHELL", command]
+    if isinstance(words, list):
+        return ["CMD", *map(str, cast("list[object]", words))]
+    return ["CMD-SHELL", command]
+
+
+def _duration(text: str) -> float:
+    parts = _PART.findall(text)
+    if not parts or "".join(f"{number}{unit}" for number, unit in parts) != text:
+        raise ValueError(f"{text!r} is not a duration such as 1m30s")
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)
