@@ -108,7 +108,7 @@ static void obey(char letter, const char *where, int fd)
                kernel(SYS_dup3, fd, next_kept++, 0, 0, 0, 0));
         break;
     case 'c': /* this file says who made the sockets */
-        demand(take_owners(fd));
+        demand("cannot take the owners of sockets: errno ", take_owners(fd));
         break;
     case 'o': /* these are the options */
         demand("cannot take the options: errno ", kernel(SYS_dup3, fd, ORDERS, 0, 0, 0, 0));

@@ -7,7 +7,7 @@ their text. A kind that is not listed may be a loss.
 
 import re
 
-from .engine import LOG
+from .reasons import LOG
 
 _MOST = 1 << 20
 _WARNING = re.compile(rb"Warn\s+\([^)]*\): (.*)")
