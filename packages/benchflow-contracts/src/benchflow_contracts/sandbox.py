@@ -208,7 +208,8 @@ class Sandbox(Protocol):
         """Take hold of a spawned process that a live image carried in, once.
 
         Its pipes are this sandbox's own. Output that nobody had read when the image was
-        taken comes first.
+        taken comes first. A process that had ended by then is not carried,
+        unless another process inside still has its pipes.
 
         Raises:
             SandboxUnsupportedError: This provider has no live snapshots.
