@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, cast
 
 from benchflow_contracts.cause import host_error
 from benchflow_contracts.errors import (
@@ -137,7 +138,7 @@ class Commits:
     async def _ask_engine(self, container: str) -> _Counted:
         """Let the engine count, where it counts holes, too."""
         told = await self._engine.sized(container)
-        driver = str((told.get("GraphDriver") or {}).get("Name"))
+        driver = str(cast("dict[str, Any]", told.get("GraphDriver") or {}).get("Name"))
         place = _disk_at(str((await self._engine.do("info"))["DockerRootDir"]))
         if driver not in _COUNTS_HOLES or place is None:
             raise SandboxUnsupportedError(
