@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -327,6 +328,7 @@ def test_a_kept_fork_of_a_container_is_gone_on_from_by_another_runner(
     assert engine.holds() == before
 
 
+STEPS = Path(__file__).parents[2] / "benchmarks/steps/sorted-words"
 SPARSE = (
     "#!/bin/sh\ntruncate -s 200G /workspace/big\necho 'hello, world' > /workspace/greeting.txt\n"
 )
@@ -351,5 +353,14 @@ def test_an_agent_whose_sparse_file_fits_on_no_disk_has_0_and_nobody_else_notice
         [path] = (tmp_path / "jobs/job").glob("sparse*/result.json")
         cause = json.loads(path.read_text())["cause"]
         assert (cause["by"], "/workspace/big" in cause["what"]) == ("agent", True)
+        # The same in a checkpoint before the second step, when the first has its reward.
+        shutil.copytree(STEPS, tmp_path / "stepped")
+        first = tmp_path / "stepped/steps/sort/solution/solve.sh"
+        first.write_text(first.read_text() + "truncate -s 200G /workspace/big\n")
+        fork = ("--branch", "group", "--branch-at", "1", "--branch-n", "2")
+        said(runner_of(engine)("run", "stepped", "--agent", "oracle", *fork, *DOCKER))
+        [path] = tmp_path.glob("jobs/sorted-words*/result.json")
+        result = json.loads(path.read_text())
+        assert (result["reward"], result["cause"]["by"]) == (0, "agent")
         assert engine.holds() == before
         assert engine.used_mb - used < 30

@@ -342,6 +342,10 @@ def test_a_rootless_engine_that_holds_nothing_still_says_so_and_compares_nothing
             await box.snapshot()
             with pytest.raises(SandboxUnsupportedError, match="the engine is rootless"):
                 await box.mark()
+            # Nobody but the engine can read the files: it counts them, and holes, too.
+            assert (await box.exec("truncate -s 100G big")).ok
+            with pytest.raises(SandboxLimitError, match="102400 MB"):
+                await box.snapshot()
             assert (await box.exec("echo goes on")).ok
 
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/sock")

@@ -279,6 +279,8 @@ class Sandbox(Protocol):
             SandboxUnsupportedError: The level is not in `capabilities()`.
             SnapshotError: It failed; nothing is left behind. `retryable` when a process
                 had not read its input yet, or was busy with what cannot be carried.
+            SandboxLimitError: What was written inside is more than a snapshot may hold.
+            HostError: The host has no room for it.
         """
         ...
 

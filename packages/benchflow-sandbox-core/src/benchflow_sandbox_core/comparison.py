@@ -66,10 +66,12 @@ class Comparison:
     """The extended attribute that marks an opaque directory."""
     hidden: frozenset[str] = frozenset()
     """What at the top is never seen, as something is mounted over it."""
+    _known: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
+    """Digests of files with several names."""
 
     def prints(self) -> dict[str, str]:
         """Return a print of each path that is not as in the base; empty for a removed one."""
-        return {path: _print(node, path) for path, node, _, same in self._seen() if not same}
+        return {path: self._print(node, path) for path, node, _, same in self._seen() if not same}
 
     def since(self, mark: Mapping[str, str]) -> FileChanges:
         """Return what changed since the prints of `mark` were taken."""
@@ -78,7 +80,7 @@ class Comparison:
         for path, node, in_base, as_in_base in self._seen():
             before, same = left.pop(path, None), as_in_base
             if before is not None:
-                same = _print(node, path) == before
+                same = self._print(node, path) == before
             if not same:
                 was = in_base if before is None else bool(before)
                 told[_change(was=was, is_there=node.info is not None)].append(path)
@@ -134,7 +136,7 @@ class Comparison:
         for name, child in node.below.items():
             found, here = self._find(bases, name), f"{path}/{name}"
             try:
-                yield here, child, found.info is not None, _same(child, here, found, name)
+                yield here, child, found.info is not None, self._same(child, here, found, name)
                 shown = [] if child.hides else found.directories
                 yield from self._against(child, here, shown)
             finally:
@@ -159,6 +161,38 @@ class Comparison:
                 break
         return found
 
+    def _same(self, node: _Node, path: str, found: _Found, name: str) -> bool:
+        ours, theirs = node.info, found.info
+        if ours is None:
+            return theirs is None
+        if theirs is None or node.hides or _shape(ours) != _shape(theirs):
+            return False
+        if stat.S_ISLNK(ours.st_mode):
+            return node.target == os.readlink(name, dir_fd=found.parent)
+        if not stat.S_ISREG(ours.st_mode):
+            return ours.st_rdev == theirs.st_rdev
+        if ours.st_size != theirs.st_size:
+            return False
+        return self._digest(theirs, name, found.parent) == self._digest(ours, path[1:], node.layer)
+
+    def _print(self, node: _Node, path: str) -> str:
+        info, what = node.info, ""
+        if info is None:
+            return ""
+        if stat.S_ISLNK(info.st_mode):
+            what = node.target
+        elif stat.S_ISREG(info.st_mode):
+            what = self._digest(info, path[1:], node.layer)
+        return f"{info.st_mode:o} {info.st_uid} {info.st_gid} {info.st_rdev} {node.hides} {what}"
+
+    def _digest(self, info: os.stat_result, name: str, directory: int) -> str:
+        if info.st_nlink == 1:
+            return _digest(name, directory)
+        key = (info.st_dev, info.st_ino)
+        if key not in self._known:
+            self._known[key] = _digest(name, directory)
+        return self._known[key]
+
 
 def _change(*, was: bool, is_there: bool) -> str:
     if not was:
@@ -166,34 +200,8 @@ def _change(*, was: bool, is_there: bool) -> str:
     return "changed" if is_there else "removed"
 
 
-def _same(node: _Node, path: str, found: _Found, name: str) -> bool:
-    ours, theirs = node.info, found.info
-    if ours is None:
-        return theirs is None
-    if theirs is None or node.hides or _shape(ours) != _shape(theirs):
-        return False
-    if stat.S_ISLNK(ours.st_mode):
-        return node.target == os.readlink(name, dir_fd=found.parent)
-    if not stat.S_ISREG(ours.st_mode):
-        return ours.st_rdev == theirs.st_rdev
-    if ours.st_size != theirs.st_size:
-        return False
-    return _digest(name, found.parent) == _digest(path[1:], node.layer)
-
-
 def _shape(info: os.stat_result) -> tuple[int, int, int]:
     return info.st_mode, info.st_uid, info.st_gid
-
-
-def _print(node: _Node, path: str) -> str:
-    info, what = node.info, ""
-    if info is None:
-        return ""
-    if stat.S_ISLNK(info.st_mode):
-        what = node.target
-    elif stat.S_ISREG(info.st_mode):
-        what = _digest(path[1:], node.layer)
-    return f"{info.st_mode:o} {info.st_uid} {info.st_gid} {info.st_rdev} {node.hides} {what}"
 
 
 def _digest(name: str, directory: int) -> str:

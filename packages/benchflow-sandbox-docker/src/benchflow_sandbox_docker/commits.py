@@ -1,10 +1,12 @@
 """Admit commits by what they will write, and end those that are late."""
 
 import os
+import re
 from collections.abc import AsyncGenerator
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, cast
 
 from benchflow_contracts.cause import host_error
 from benchflow_contracts.errors import (
@@ -27,6 +29,8 @@ _RESERVE = 1 << 30
 _FILES_A_SECOND = 500
 _COUNTS_HOLES = frozenset({"overlay2", "fuse-overlayfs", "vfs", "btrfs"})
 """Storage drivers of an engine that counts the sizes of files, and not their blocks."""
+_LAYER = re.compile(r"/overlay2/[^/]+/diff$|/snapshots/[0-9]+/fs$")
+"""Where engines keep what a container writes. Nothing else is ever emptied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +41,24 @@ class Admitted:
     container: str
     seconds: int
     """The time that the engine has for it."""
-    upper: int | None
+    layer: int | None
     """The directory that it copies, where this process can open that."""
 
     async def end(self) -> None:
         """Remove what a late commit reads, and the container.
 
         Whoever called for a commit may hang up, and the container may be removed: the engine
-        reads on while there are files.
+        reads on while there are files. A program that runs cannot be emptied before its end.
         """
-        if self.upper is not None:
-            with suppress(OSError):
-                await run(partial(empty, self.upper))
+        await self._empty()
         with suppress(SandboxError):
             await self.engine.remove(self.container)
+        await self._empty()
+
+    async def _empty(self) -> None:
+        if self.layer is not None:
+            with suppress(OSError):
+                await run(partial(empty, self.layer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +68,8 @@ class _Counted:
     found: Footprint
     place: os.statvfs_result
     """The engine's disk."""
-    upper: int | None = None
+    layer: int | None = None
+    """The directory that it wrote to, if it is surely the engine's."""
     packed: bool = False
     """Whether the engine also keeps a packed copy, in which holes take nothing."""
 
@@ -101,7 +110,7 @@ class Commits:
             )
             self._promised += written
             try:
-                yield Admitted(self._engine, container, seconds, counted.upper)
+                yield Admitted(self._engine, container, seconds, counted.layer)
             finally:
                 self._promised -= written
 
@@ -120,15 +129,16 @@ class Commits:
             found.count(upper)
             return found
 
+        layer = upper if _LAYER.search(overlay.upper) else None
         try:
-            return _Counted(await run(count), os.fstatvfs(upper), upper, overlay.packed)
+            return _Counted(await run(count), os.fstatvfs(upper), layer, overlay.packed)
         except (OSError, MemoryError) as error:
             raise host_error("count the files of a container", error) from error
 
     async def _ask_engine(self, container: str) -> _Counted:
         """Let the engine count, where it counts holes, too."""
         told = await self._engine.sized(container)
-        driver = str((told.get("GraphDriver") or {}).get("Name"))
+        driver = str(cast("dict[str, Any]", told.get("GraphDriver") or {}).get("Name"))
         place = _disk_at(str((await self._engine.do("info"))["DockerRootDir"]))
         if driver not in _COUNTS_HOLES or place is None:
             raise SandboxUnsupportedError(

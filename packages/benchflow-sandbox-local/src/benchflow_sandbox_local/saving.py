@@ -1,6 +1,7 @@
 """Snapshots that outlive their provider: written to a directory, and taken in again."""
 
 import asyncio
+import errno
 import secrets
 import shutil
 from collections.abc import Awaitable, Callable
@@ -54,7 +55,11 @@ class Saver:
             await asyncio.to_thread(write, made / NAME, told.model_dump_json(indent=1))
             made.rename(to)
         except (OSError, LauncherError) as error:
-            raise SnapshotError(f"cannot save {sealed.image.ref!r}: {error}") from error
+            # No file of the host may be as large as one in memory that is a hole.
+            failed = SnapshotError(f"cannot save {sealed.image.ref!r}: {error}")
+            if error.errno == errno.EFBIG:
+                failed.caused_by = "inside"
+            raise failed from error
         finally:
             await asyncio.to_thread(shutil.rmtree, made, ignore_errors=True)
 

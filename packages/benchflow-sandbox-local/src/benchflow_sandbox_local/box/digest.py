@@ -23,7 +23,7 @@ def tree_digest(path: str, parent: str) -> str:
     digest = hashlib.sha256(parent.encode())
     root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        _walk(root, "", digest)
+        _walk(root, "", digest, {})
     finally:
         os.close(root)
     return f"sha256:{digest.hexdigest()}"
@@ -63,16 +63,20 @@ def image_digest(path: str, files: str) -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
-def _walk(directory: int, prefix: str, digest: _Digest) -> None:
+def _walk(directory: int, prefix: str, digest: _Digest, known: dict[int, list[str]]) -> None:
+    """Add what is below a directory; `known` has what is in files with several names."""
     for name in sorted(os.listdir(directory)):
         info = os.stat(name, dir_fd=directory, follow_symlinks=False)
         record = [f"{prefix}{name}", str(info.st_mode), str(info.st_uid), str(info.st_gid)]
-        record += _content(directory, name, info)
+        content = known.get(info.st_ino) or _content(directory, name, info)
+        if info.st_nlink > 1 and stat.S_ISREG(info.st_mode):
+            known[info.st_ino] = content
+        record += content
         _add(digest, record)
         if stat.S_ISDIR(info.st_mode):
             below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
             try:
-                _walk(below, f"{prefix}{name}/", digest)
+                _walk(below, f"{prefix}{name}/", digest, known)
             finally:
                 os.close(below)
 

@@ -11,7 +11,7 @@ from . import pins
 MAX_DEPTH = 200
 _PRIVATE = {"origin", "impure", "nlink", "upper", "uuid"}
 _CHUNK = 1 << 20
-_SMALL = 1 << 16
+_SMALL, _PAGE = 1 << 16, 4096
 
 
 def keep_attribute(name: str) -> bool:
@@ -115,7 +115,8 @@ class LayerCopy:
 
     def _leaf(self, src: int, dst: int, name: str, info: os.stat_result) -> None:
         if stat.S_ISREG(info.st_mode):
-            self.bytes += _copy_data(src, dst, name, info)
+            # Memory and disks are given out in pages.
+            self.bytes += -(-_copy_data(src, dst, name, info) // _PAGE) * _PAGE
         elif stat.S_ISLNK(info.st_mode):
             os.symlink(os.readlink(name, dir_fd=src), name, dir_fd=dst)
         else:
