@@ -7,7 +7,6 @@ must leave that as it was.
 """
 
 import ctypes
-import errno
 import os
 import select
 import stat
@@ -44,6 +43,11 @@ class Holder:
     def close(self) -> None:
         """Let go of it."""
         os.close(self._pidfd)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it holds nothing any more."""
+        return bool(events(self._pidfd, select.POLLIN))
 
     @cached_property
     def inner(self) -> int:
@@ -139,8 +143,8 @@ def files_of(holder: Holder, *, regular: bool = False) -> list[OpenFile]:
     """Return the regular files that a process has open, or what else; nothing of an ended one."""
     try:
         return list(holder.open_files(regular=regular))
-    except OSError as error:
-        if error.errno in {errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM}:
+    except OSError:
+        if holder.has_ended:
             return []
         raise
 

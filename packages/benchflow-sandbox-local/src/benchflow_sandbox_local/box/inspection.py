@@ -11,8 +11,8 @@ from .owners import Owners
 from .queues import queues
 from .unix_table import unix_sockets
 
-_MOST = 16
-"""Findings that are reported: one is enough for a refusal."""
+_MOST = 4
+"""Findings that are reported: one is enough for a refusal, and each may name a long path."""
 
 
 def inspect(request: dict[str, Any], reply: socket.socket) -> None:
@@ -30,7 +30,8 @@ def inspect(request: dict[str, Any], reply: socket.socket) -> None:
             walk.findings += sockets.orphans(init)
         walk.findings += queues(init, held)
         assigned, refused = walk.owners.assigned()
-        findings = [*walk.findings, *refused]
+    # What stays is told first: to wait for the rest would be in vain.
+    findings = sorted([*walk.findings, *refused], key=lambda finding: finding.drains)
     told = [[finding.what, finding.drains, finding.hint] for finding in findings[:_MOST]]
     makers = [[pid, owner.uid, owner.gid, *owner.groups] for pid, owner in assigned.items()]
     wire.send(reply, {"ok": True, "findings": told, "makers": makers})
