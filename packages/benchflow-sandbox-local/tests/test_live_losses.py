@@ -18,6 +18,7 @@ DRAINS = {
     "corked": r"a datagram that is half written \(UDP_CORK\)",
     "named_datagram": r"an unread datagram, .*'/tmp/reader'",
     "passed_user": r"unread data that names its sender",
+    "sent_file": r"open files on their way .*: an unnamed unix socket",
     "inotify": r"inotify events that were not read, of process 'python3'",
     "directory": r"listing of the directory '/tmp/many'",
     "timer": r"how often a timer \(timerfd\) has expired",

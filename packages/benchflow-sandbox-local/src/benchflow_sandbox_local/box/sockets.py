@@ -31,6 +31,9 @@ def look_at(file: OpenFile, sock: socket.socket) -> Finding | None:
     found = events(sock.fileno(), POLLIN | POLLPRI | POLLRDHUP)
     look = _LOOKS.get(sock.family, _other)
     reason = _common(found) or look(sock, bool(found & POLLIN and not found & POLLRDHUP))
+    if reason is None and found & POLLIN and file.facts().get("scm_fds", "0") != "0":
+        # Nobody holds them, so what they have unread is not looked at.
+        reason = "open files on their way to another process (SCM_RIGHTS)", True, _READ
     if reason is None:
         return None
     what, drains, hint = reason
