@@ -75,6 +75,14 @@ def passed_user():
     return ends
 
 
+def sent_file():
+    ends = socket.socketpair()
+    (sent,) = udp()
+    socket.send_fds(ends[0], [b"x"], [sent.fileno()])
+    sent.close()
+    return ends
+
+
 def inotify():
     os.makedirs("/tmp/watched", exist_ok=True)
     watch = called(libc.inotify_init1(os.O_NONBLOCK))

@@ -18,6 +18,7 @@ DRAINS = {
     "corked": r"a datagram that is half written \(UDP_CORK\)",
     "named_datagram": r"an unread datagram, .*'/tmp/reader'",
     "passed_user": r"unread data that names its sender",
+    "sent_file": r"open files on their way .*: an unnamed unix socket",
     "inotify": r"inotify events that were not read, of process 'python3'",
     "directory": r"listing of the directory '/tmp/many'",
     "timer": r"how often a timer \(timerfd\) has expired",
@@ -143,13 +144,20 @@ def test_what_a_child_would_lack_is_refused_and_the_box_continues(with_provider)
         assert refusals[word].hint != SnapshotError.default_hint
 
 
-def test_a_snapshot_waits_until_the_box_has_read_what_would_be_lost(with_provider):
+@pytest.mark.parametrize("reads", [False, True], ids=["alone", "beside-a-read"])
+def test_a_snapshot_waits_until_the_box_has_read_what_would_be_lost(with_provider, reads):
+    count = 0
+
+    async def during():
+        nonlocal count
+        count += 1
+
     async def check(provider):
         sandbox = await provider.create(SandboxSpec())
         process = await sandbox.spawn(["python3", "-I", "-c", READER])
         assert await ask(process, "") == "ready"
         async with asyncio.TaskGroup() as group:
-            snapshot = group.create_task(sandbox.snapshot("live"))
+            snapshot = group.create_task(sandbox.snapshot("live", during=during if reads else None))
             await asyncio.sleep(0)
             go = Path(f"/proc/{sandbox.machine.pid}/root/tmp/go")
             go.touch()  # noqa: ASYNC240 - nothing can be run inside meanwhile
@@ -158,6 +166,7 @@ def test_a_snapshot_waits_until_the_box_has_read_what_would_be_lost(with_provide
         assert await ask(process, "x") == "carried"
 
     with_provider(check)
+    assert count == reads  # once, of the instant that was captured
 
 
 @pytest.mark.parametrize("command", ["true", "seq 1 600 | xargs touch"], ids=["kept", "back"])

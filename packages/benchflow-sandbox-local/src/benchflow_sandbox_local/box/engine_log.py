@@ -40,7 +40,6 @@ HARMLESS: dict[str, str] = {
     "Stale ": "it is learned again",
     "Can't load ": "it is learned again",
     "Can't keep kdat cache": "it is learned again",
-    "Can't link ": "it is learned again",
     # Of the processes.
     "prctl PR_SET_THP_DISABLE sets MADV_NOHUGEPAGE": "speed alone",
     "Disabling transparent huge pages": "speed alone",

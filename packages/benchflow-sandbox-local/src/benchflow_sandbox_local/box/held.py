@@ -7,7 +7,6 @@ must leave that as it was.
 """
 
 import ctypes
-import errno
 import os
 import select
 import stat
@@ -45,6 +44,11 @@ class Holder:
         """Let go of it."""
         os.close(self._pidfd)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it holds nothing any more."""
+        return bool(events(self._pidfd, select.POLLIN))
+
     @cached_property
     def inner(self) -> int:
         """Its number in the box."""
@@ -64,13 +68,14 @@ class Holder:
         with open(f"/proc/{self.pid}/comm", encoding="utf-8", errors="replace") as file:
             return f"process {file.read().strip()!r} ({self.inner})"
 
-    def open_files(self) -> Iterator["OpenFile"]:
-        """Yield what it has open."""
-        for name in os.listdir(f"/proc/{self.pid}/fd"):
-            path = f"/proc/{self.pid}/fd/{name}"
-            info = os.stat(path)
-            number = (info.st_dev, info.st_ino)
-            yield OpenFile(self, int(name), info.st_mode, number, info.st_rdev)
+    def open_files(self, *, regular: bool) -> Iterator["OpenFile"]:
+        """Yield the regular files that it has open, or what else it has."""
+        path = f"/proc/{self.pid}/fd"
+        for name in os.listdir(path):
+            info = os.stat(f"{path}/{name}")
+            if stat.S_ISREG(info.st_mode) == regular:
+                number = (info.st_dev, info.st_ino)
+                yield OpenFile(self, int(name), info.st_mode, number, info.st_rdev)
 
     def take(self, descriptor: int) -> int:
         """Return a descriptor of the same open file."""
@@ -134,12 +139,12 @@ def holders(pids: list[int]) -> Generator[list[Holder]]:
             holder.close()
 
 
-def files_of(holder: Holder) -> list[OpenFile]:
-    """Return what a process has open; nothing of one that has ended."""
+def files_of(holder: Holder, *, regular: bool = False) -> list[OpenFile]:
+    """Return the regular files that a process has open, or what else; nothing of an ended one."""
     try:
-        return list(holder.open_files())
-    except OSError as error:
-        if error.errno in {errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM}:
+        return list(holder.open_files(regular=regular))
+    except OSError:
+        if holder.has_ended:
             return []
         raise
 

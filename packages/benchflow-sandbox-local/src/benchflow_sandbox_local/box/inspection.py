@@ -2,16 +2,17 @@
 
 import socket
 import stat
+from dataclasses import dataclass, field
 from typing import Any
 
 from . import open_files, sockets, wire
-from .held import Finding, files_of, holders
+from .held import Finding, OpenFile, files_of, holders
 from .owners import Owners
 from .queues import queues
 from .unix_table import unix_sockets
 
-_MOST = 16
-"""Findings that are reported: one is enough for a refusal."""
+_MOST = 4
+"""Findings that are reported: one is enough for a refusal, and each may name a long path."""
 
 
 def inspect(request: dict[str, Any], reply: socket.socket) -> None:
@@ -21,26 +22,50 @@ def inspect(request: dict[str, Any], reply: socket.socket) -> None:
     """
     init = request["pid"]
     with holders(request["pids"]) as held:
-        table = unix_sockets(init)
-        found = [file for holder in held for file in files_of(holder)]
-        owners = Owners(table)
-        findings: list[Finding] = []
-        seen: set[tuple[int, int]] = set()
-        for file in found:
-            if stat.S_ISSOCK(file.mode):
-                owners.add(file)
-                if file.number in seen:
-                    continue
-                seen.add(file.number)
-                finding = sockets.look_at(file)
-            else:
-                finding = open_files.look_at(file)
-            if finding is not None:
-                findings.append(finding)
-        findings += sockets.orphans(init)
-        findings += queues(init, found)
-        assigned, refused = owners.assigned()
-        findings += refused
+        walk = _Walk(Owners(unix_sockets(init)))
+        for holder in held:
+            for file in files_of(holder):
+                walk.look_at(file)
+        if walk.reads_late:
+            walk.findings += sockets.orphans(init)
+        walk.findings += queues(init, held)
+        assigned, refused = walk.owners.assigned()
+    # What stays is told first: to wait for the rest would be in vain.
+    findings = sorted([*walk.findings, *refused], key=lambda finding: finding.drains)
     told = [[finding.what, finding.drains, finding.hint] for finding in findings[:_MOST]]
     makers = [[pid, owner.uid, owner.gid, *owner.groups] for pid, owner in assigned.items()]
     wire.send(reply, {"ok": True, "findings": told, "makers": makers})
+
+
+@dataclass(slots=True)
+class _Walk:
+    owners: Owners
+    findings: list[Finding] = field(default_factory=list[Finding])
+    reads_late: bool = False
+    """Whether a TCP connection has unread data."""
+    _seen: set[tuple[int, ...]] = field(default_factory=set[tuple[int, ...]])
+
+    def look_at(self, file: OpenFile) -> None:
+        if stat.S_ISSOCK(file.mode):
+            finding = self._socket(file)
+        elif stat.S_ISFIFO(file.mode) and self._has_seen(*file.number, file.descriptor):
+            return  # a pipe that was inherited
+        else:
+            finding = open_files.look_at(file)
+        if finding is not None:
+            self.findings.append(finding)
+
+    def _has_seen(self, *key: int) -> bool:
+        size = len(self._seen)
+        self._seen.add(key)
+        return len(self._seen) == size
+
+    def _socket(self, file: OpenFile) -> Finding | None:
+        if self._has_seen(*file.number):
+            self.owners.add_holder(file)
+            return None
+        with socket.socket(fileno=file.holder.take(file.descriptor)) as sock:
+            if sock.family == socket.AF_UNIX:
+                self.owners.add(file, sock)
+            self.reads_late = self.reads_late or sockets.is_read_late(sock)
+            return sockets.look_at(file, sock)

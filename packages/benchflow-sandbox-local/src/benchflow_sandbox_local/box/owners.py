@@ -42,6 +42,10 @@ class Owner:
 _ROOT = Owner(0, 0, ())
 
 
+def _key(entry: UnixSocket) -> tuple[int, ...]:
+    return tuple(sorted({entry.inode, entry.peer} - {0}))
+
+
 @dataclass(slots=True)
 class _Made:
     """What the engine makes in one call: a pair, one of its ends, or a listening socket."""
@@ -74,22 +78,27 @@ class Owners:
     table: dict[int, UnixSocket]
     _made: dict[tuple[int, ...], _Made] = field(default_factory=dict[tuple[int, ...], _Made])
 
-    def add(self, file: OpenFile) -> None:
-        """Note one socket that a process holds."""
+    def add(self, file: OpenFile, sock: socket.socket) -> None:
+        """Note a socket, which a process holds."""
         if (entry := self.table.get(file.number[1])) is None:
             return
-        with file.taken() as fd, socket.socket(fileno=socket.dup(fd)) as sock:
-            pid, owner = _owner(sock)
+        pid, owner = _owner(sock)
         if owner is None:
             return
-        key = tuple(sorted({entry.inode, entry.peer} - {0}))
-        made = self._made.setdefault(key, _Made())
+        made = self._made.setdefault(_key(entry), _Made())
         made.owners.add(owner)
         made.ends.add(entry.inode)
         made.pids.add(pid)
-        made.holders.setdefault(file.holder.inner, file)
+        self.add_holder(file)
         peer = self.table.get(entry.peer)
         made.name = made.name or entry.name or ("" if peer is None else peer.name)
+
+    def add_holder(self, file: OpenFile) -> None:
+        """Note that a process holds a socket that is known."""
+        entry = self.table.get(file.number[1])
+        made = None if entry is None else self._made.get(_key(entry))
+        if made is not None:
+            made.holders.setdefault(file.holder.inner, file)
 
     def assigned(self) -> tuple[dict[int, Owner], list[Finding]]:
         """Return as whom each process makes its sockets, and what cannot be carried so."""

@@ -7,7 +7,7 @@ import ctypes
 import os
 from collections.abc import Iterable
 
-from .held import Finding, OpenFile
+from .held import Finding, Holder, files_of
 from .syscalls import CLONE_NEWIPC, setns
 
 _SYS_FSOPEN, _SYS_FSCONFIG, _SYS_FSMOUNT = 430, 431, 432
@@ -17,7 +17,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
 
-def queues(pid: int, files: Iterable[OpenFile]) -> Iterable[Finding]:
+def queues(pid: int, holders: Iterable[Holder]) -> Iterable[Finding]:
     """Yield the message queues of the box of `pid`. This process stays in its namespace."""
     own = os.open(f"/proc/{pid}/ns/ipc", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -31,6 +31,7 @@ def queues(pid: int, files: Iterable[OpenFile]) -> Iterable[Finding]:
     try:
         if not (names := os.listdir(directory)):
             return
+        files = (file for holder in holders for file in files_of(holder, regular=True))
         held = {file.number: str(file.holder) for file in files}
         for name in sorted(names):
             info = os.stat(name, dir_fd=directory, follow_symlinks=False)

@@ -2,7 +2,7 @@
 
 from benchflow_contracts.errors import SnapshotError
 
-from benchflow_sandbox_local.launcher import Launcher
+from benchflow_sandbox_local.launcher import Launcher, LauncherError
 
 Makers = list[list[int]]
 """Processes of the box, and the user, group and further groups whose unix sockets they made."""
@@ -20,11 +20,14 @@ async def inspect(launcher: Launcher, init: int, pids: list[int]) -> Makers:
 
     Raises:
         LossError: They hold what the engine does not carry.
+        SnapshotError: They could not be looked through.
     """
-    answer = await launcher.ask("inspect", pid=init, pids=pids)
+    try:
+        answer = await launcher.ask("inspect", pid=init, pids=pids)
+    except LauncherError as error:
+        raise SnapshotError(f"the box cannot be looked through: {error}") from error
     findings: list[tuple[str, bool, str]] = answer.message["findings"]
-    # What stays is told first: to wait for the rest would be in vain.
-    for what, drains, hint in sorted(findings, key=lambda finding: finding[1]):
+    for what, drains, hint in findings:
         raise LossError(f"a live fork would lose {what}", hint=hint, retryable=drains)
     makers: Makers = answer.message["makers"]
     return makers

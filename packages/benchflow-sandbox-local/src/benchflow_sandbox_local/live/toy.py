@@ -122,9 +122,15 @@ class Process:
         self._child = subprocess.Popen(command, stdin=far.fileno(), stdout=far.fileno())
         far.close()
         self._near, self._path = near, path
+        self._makers = self._maker()
+
+    def _maker(self) -> bytes:
+        """Return the user and the group who made the socket pair, as the kernel tells them."""
+        return self._near.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[4:]
 
     def check(self) -> None:
         """Let the child try the lock that is held here."""
+        expect(self._maker(), self._makers, "who made a unix socket")
         self._near.sendall(f"{self._path}\n".encode())
         expect(self._near.recv(100).strip(), b"refused", "a lock on a file")
         expect(self._child.poll(), None, "the status of a child process")
