@@ -160,6 +160,8 @@ class _Canonical:
             return item
         named: Document = {}
         for key, value in cast("Document", item).items():
+            if key in self.shape.parts and not value:
+                continue  # a message that says nothing may have no content, or an empty one
             if key in self.shape.ids and isinstance(value, str):
                 named[key] = self.names.setdefault(value, f"id:{len(self.names)}")
             elif key in self.shape.parts and isinstance(value, list):
