@@ -10,7 +10,7 @@ from typing import TypeVar, cast
 from benchflow_contracts import UsageError
 from pydantic import ValidationError
 
-from .declaration import AgentDecl, Proof, ProvenFidelity
+from .declaration import AgentDecl, Failure, Proof, ProvenFidelity
 from .probe_report import ProbeReport
 
 _P = TypeVar("_P", bound=Proof)
@@ -64,8 +64,8 @@ def write_proven(path: Path, report: ProbeReport) -> None:
     decl = read_declaration(path)
     if (decl.id, decl.version) != (report.agent, report.version):
         raise UsageError(f"it does not describe {report.agent!r} {report.version}", where=str(path))
-    proven = {**_kept(decl.proven, report), **report.proven()}
-    unproven = {**_kept(decl.unproven, report), **report.unproven()}
+    proven: dict[ProvenFidelity, Proof] = {**_kept(decl.proven, report), **report.proven()}
+    unproven: dict[ProvenFidelity, Failure] = {**_kept(decl.unproven, report), **report.unproven()}
     rest = _PROVEN.sub("", path.read_text().rstrip("\n") + "\n").rstrip("\n")
     text = f"{rest}\n{_written('proven', proven)}{_written('unproven', unproven)}"
     written = parse_declaration(text.encode(), where=str(path))

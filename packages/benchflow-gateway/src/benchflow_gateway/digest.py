@@ -110,10 +110,13 @@ def request_digest(api: str, body: Mapping[str, Any]) -> str:
 
 def asks_for_tools(response: Mapping[str, Any]) -> bool:
     """Whether a recorded answer, of any wire, calls a tool, so that the agent has to go on."""
-    message = as_document(next(iter(documents(response.get("choices"))), {}).get("message"))
+    nothing: Document = {}
+    choice = next(iter(documents(response.get("choices"))), nothing)
+    message = as_document(choice.get("message"))
     said = [*documents(response.get("output")), *documents(response.get("content"))]
     kinds = (text_of(item.get("type")) for item in said)
-    content = as_document(next(iter(documents(response.get("candidates"))), {}).get("content"))
+    candidate = next(iter(documents(response.get("candidates"))), nothing)
+    content = as_document(candidate.get("content"))
     return (
         bool(message.get("tool_calls"))
         or any("functionCall" in part for part in documents(content.get("parts")))
@@ -160,7 +163,7 @@ class _Canonical:
             return item
         named: Document = {}
         for key, value in cast("Document", item).items():
-            if key in self.shape.parts and not value:
+            if key in self.shape.parts and _says_nothing(value):
                 continue  # a message that says nothing may have no content, or an empty one
             if key in self.shape.ids and isinstance(value, str):
                 named[key] = self.names.setdefault(value, f"id:{len(self.names)}")
@@ -181,6 +184,10 @@ class _Canonical:
         if isinstance(value, dict):
             return {key: self._opened(held) for key, held in cast("Document", value).items()}
         return value
+
+
+def _says_nothing(content: object) -> bool:
+    return content in (None, "", [])
 
 
 def _is_the_models(turn: object) -> bool:

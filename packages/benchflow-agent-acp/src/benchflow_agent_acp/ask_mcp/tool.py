@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from benchflow_contracts import AgentError, McpServer, Process, Role, Sandbox, SandboxError
 
-from .inside.meeting import TOKEN, decoded
+from .inside.meeting import SOCKET, decoded
 
 if TYPE_CHECKING:
     from benchflow_agent_acp.declaration import AgentDecl
@@ -49,7 +49,7 @@ class AskTool:
             await self._sandbox.upload(program, TARGET)
         try:
             broker = await self._sandbox.spawn(
-                ["sh", "-c", _SPAWN, TARGET], env={TOKEN: self._token}
+                ["sh", "-c", _SPAWN, TARGET], env={SOCKET: self._token}
             )
         except SandboxError as error:
             raise AgentError(f"the ask tool did not start: {error}") from error
@@ -64,7 +64,7 @@ class AskTool:
         # By its path: an agent may have a Python of its own in front of PATH. The token is not
         # in the arguments: an agent may tell its model of them, and then no two runs are alike.
         args = ("-I", TARGET, "server", self._name)
-        env = {TOKEN: self._token}
+        env = {SOCKET: self._token}
         server = McpServer(name=SERVER_NAME, command=python, args=args, env=env)
         return self._role.model_copy(update={"mcp_servers": (*self._role.mcp_servers, server)})
 

@@ -1,7 +1,7 @@
 """Gemini requests, read."""
 
 import json
-from typing import cast
+from typing import Literal, cast
 
 from benchflow_gateway.documents import Document, as_document, documents, items_of, text_of
 
@@ -70,6 +70,7 @@ class _Contents:
 
     def read(self, content: Document) -> None:
         """Read what one side said; results of functions are the user's."""
+        role: Literal["user", "assistant"]
         role = "assistant" if content.get("role") == "model" else "user"
         parts = [made for part in documents(content.get("parts")) for made in self._part(part)]
         if parts:
@@ -148,9 +149,9 @@ def _plain(key: str, value: object) -> object:
         return value.lower()
     if isinstance(value, dict):
         return _plain_schema(cast("Document", value))
-    if isinstance(value, list) and key != "enum":
-        return [_plain("", item) for item in items_of(cast("object", value))]
-    return value
+    if key == "enum":
+        return value
+    return [_plain("", item) for item in items_of(value)] or value
 
 
 def _read_choice(config: Document, tools: tuple[Tool, ...]) -> Choice | Tool | None:

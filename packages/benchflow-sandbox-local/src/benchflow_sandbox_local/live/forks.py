@@ -62,11 +62,14 @@ class Forks:
         held = self._freezer.held
         async with self._idle(0 if held else _SETTLE_SECONDS):
             pass
+        began = time.monotonic()
         async with self._keeper.forking(self._sandbox) as dump, AsyncExitStack() as still:
+            engine = time.monotonic() - began
             await still.enter_async_context(self._freezer.hold())
             since = time.monotonic()
             await during()
-            return await self._whole(self._take_idle(dump, still, since, held=held))
+            image = await self._whole(self._take_idle(dump, still, since, held=held))
+        return image.model_copy(update={"took_sec": {"engine": engine, **image.took_sec}})
 
     async def _take_idle(
         self, dump: Dump, still: AsyncExitStack, since: float, *, held: bool
@@ -77,8 +80,10 @@ class Forks:
             forked = await self._keeper.fork(self._sandbox, dump, held=held)
             dumped = time.monotonic()
             await still.aclose()
-            took = {"frozen": time.monotonic() - since, "dump": dumped - began}
+            ended = time.monotonic()
         image = await self._keeper.publish(forked)
+        took = {"frozen": ended - since, "dump": dumped - began}
+        took["digest"] = time.monotonic() - ended
         return image.model_copy(update={"took_sec": took})
 
     async def _take(self) -> SandboxImage:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 Json = dict[str, Any]
 
-TOKEN = "BENCHFLOW_ASK_TOKEN"
+SOCKET = "BENCHFLOW_ASK_SOCKET"
 """The variable that tells both of their socket."""
 
 LINE_BYTES = 4096
@@ -17,7 +17,7 @@ LINE_BYTES = 4096
 
 def address() -> bytes:
     """Return the socket's address: abstract, so no file of the box is in the way."""
-    return b"\0benchflow-ask-" + os.environ[TOKEN].encode()
+    return b"\0benchflow-ask-" + os.environ[SOCKET].encode()
 
 
 def encoded(body: Json) -> bytes | None:
