@@ -190,7 +190,8 @@ def test_the_server_bears_with_any_client(tmp_path):
         b"\xff\xfe",
     ]
     done = subprocess.run(
-        [sys.executable, "-I", str(INSIDE), "server", "nobody-listens", "ask_user"],
+        [sys.executable, "-I", str(INSIDE), "server", "ask_user"],
+        env={"BENCHFLOW_ASK_SOCKET": "nobody-listens"},
         input=b"\n".join(lines) + b"\n",
         capture_output=True,
         timeout=60,

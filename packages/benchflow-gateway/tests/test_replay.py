@@ -119,6 +119,28 @@ def test_work_comes_in_order_and_what_is_beside_it_at_any_time() -> None:
     assert [taken(toolless, text) for text in "abc"] == [1, 2, None]
 
 
+def test_a_request_without_tools_beside_work_with_tools_may_be_new() -> None:
+    tape = Tape([call(1, "one")])
+    # A resumed agent asks whether its model is there.
+    assert tape.take("openai-chat", ask("openai-chat", text="hi", tools=[])) is None
+    assert not tape.finished
+    with pytest.raises(DivergedError):
+        taken(tape, "hi")
+    assert taken(tape, "one") == 1
+
+
+def test_a_message_that_says_nothing_is_the_same_with_and_without_content() -> None:
+    function = {"id": "c", "type": "function", "function": {"name": "sh", "arguments": "{}"}}
+    message = {"role": "assistant", "tool_calls": [function]}
+    asked = {"model": "m", "messages": [{"role": "user", "content": "go"}, message]}
+    digest = request_digest("openai-chat", asked)
+    for empty in ("", None, []):
+        said = {**asked, "messages": [asked["messages"][0], {**message, "content": empty}]}
+        assert request_digest("openai-chat", said) == digest
+    said = {**asked, "messages": [asked["messages"][0], {**message, "content": "x"}]}
+    assert request_digest("openai-chat", said) != digest
+
+
 def test_calls_that_were_never_answered_are_not_played() -> None:
     failed = call(1, "one", response=None, status=0, error="the agent went away")
     refused = call(2, "one", response={"error": {}}, status=503, error="503: busy")

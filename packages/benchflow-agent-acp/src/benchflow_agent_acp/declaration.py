@@ -185,17 +185,25 @@ class ProbeSection(Section):
 
 
 class Proof(Section):
-    """What one run of `bench agent probe` has shown."""
+    """What one command has shown."""
 
     version: Text
     """Of the agent."""
     date: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+    command: Text = "bench agent probe"
 
 
-ProvenFidelity = Literal["state", "live", "live-ask", "replay-ask"]
+class Failure(Proof):
+    """What one command has not shown."""
+
+    reason: Text
+
+
+ProvenFidelity = Literal["state", "live", "live-ask", "replay-ask", "replay"]
 """`state`: new processes go on from copied session files. `live`: copies of the process
 go on at a turn boundary. `live-ask`: they do while it waits for an answer, each with an
-answer of its own. `replay-ask`: the prompt that led to a question leads there again."""
+answer of its own. `replay-ask`: the prompt that led to a question leads there again.
+`replay`: from the recorded model calls the agent takes the same steps again."""
 
 
 class AgentDecl(Section):
@@ -225,7 +233,9 @@ class AgentDecl(Section):
     client: ClientSection = ClientSection()
     probe: ProbeSection = ProbeSection()
     proven: Mapping[ProvenFidelity, Proof] = {}
-    """Written by `bench agent probe AGENT --write`, and by nobody else."""
+    """Written by what ran the commands, such as `bench agent probe AGENT --write`."""
+    unproven: Mapping[ProvenFidelity, Failure] = {}
+    """Written likewise: what was tried and failed."""
 
     def asks(self, role: Role) -> bool:
         """Whether the agent itself puts questions to the user of this role."""

@@ -1,21 +1,24 @@
 """Reading a declaration: caps first, then TOML, then the strict model."""
 
+import json
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 from benchflow_contracts import UsageError
 from pydantic import ValidationError
 
-from .declaration import AgentDecl
+from .declaration import AgentDecl, Failure, Proof, ProvenFidelity
 from .probe_report import ProbeReport
 
+_P = TypeVar("_P", bound=Proof)
 _MAX_BYTES = 64 * 1024
 _MAX_DOTS = 64
 _MAX_NESTING = 16
-_PROVEN = re.compile(r"^\[proven[.\]][^\n]*\n(?:(?!\[)[^\n]*\n)*", re.MULTILINE)
-_TABLES = "write it as tables: [proven.state], version, date"
+_PROVEN = re.compile(r"^\[(?:un)?proven[.\]][^\n]*\n(?:(?!\[)[^\n]*\n)*", re.MULTILINE)
+_TABLES = "write it as tables: [proven.state], version, date, command"
 _HINT = "see the shipped declarations of benchflow-agent-acp for the format"
 
 
@@ -50,10 +53,10 @@ def parse_declaration(data: bytes, *, where: str) -> AgentDecl:
 
 
 def write_proven(path: Path, report: ProbeReport) -> None:
-    """Put the outcome of a probe into the `[proven]` tables of a declaration file.
+    """Put outcomes into the `[proven]` and `[unproven]` tables of a declaration file.
 
-    What was tried and failed is taken out; what could not be tried stays. Nothing else
-    in the file changes, and the file is replaced in one piece.
+    What was tried is in one of them, as it came out; what could not be tried stays. Nothing
+    else in the file changes, and the file is replaced in one piece.
 
     Raises:
         UsageError: It is not the declaration that was probed, or cannot be written.
@@ -61,15 +64,12 @@ def write_proven(path: Path, report: ProbeReport) -> None:
     decl = read_declaration(path)
     if (decl.id, decl.version) != (report.agent, report.version):
         raise UsageError(f"it does not describe {report.agent!r} {report.version}", where=str(path))
-    kept = {key: proof for key, proof in decl.proven.items() if key not in report.results}
-    proven = {**kept, **report.proven()}
+    proven: dict[ProvenFidelity, Proof] = {**_kept(decl.proven, report), **report.proven()}
+    unproven: dict[ProvenFidelity, Failure] = {**_kept(decl.unproven, report), **report.unproven()}
     rest = _PROVEN.sub("", path.read_text().rstrip("\n") + "\n").rstrip("\n")
-    tables = "".join(
-        f'\n[proven.{key}]\nversion = "{proof.version}"\ndate = "{proof.date}"\n'
-        for key, proof in sorted(proven.items())
-    )
-    text = f"{rest}\n{tables}"
-    if parse_declaration(text.encode(), where=str(path)).proven != proven:
+    text = f"{rest}\n{_written('proven', proven)}{_written('unproven', unproven)}"
+    written = parse_declaration(text.encode(), where=str(path))
+    if (written.proven, written.unproven) != (proven, unproven):
         raise UsageError("its `[proven]` cannot be rewritten", where=str(path), hint=_TABLES)
     scratch = path.with_name(f".{path.name}.new")
     try:
@@ -77,6 +77,19 @@ def write_proven(path: Path, report: ProbeReport) -> None:
         scratch.replace(path)
     except OSError as error:
         raise UsageError(f"cannot write the declaration: {error}", where=str(path)) from error
+
+
+def _kept(proofs: Mapping[ProvenFidelity, _P], report: ProbeReport) -> dict[ProvenFidelity, _P]:
+    return {key: proof for key, proof in proofs.items() if key not in report.results}
+
+
+def _written(table: str, proofs: Mapping[ProvenFidelity, Proof]) -> str:
+    return "".join(
+        f"\n[{table}.{key}]\n"
+        # A basic string of TOML is written as one of JSON is.
+        + "".join(f"{name} = {json.dumps(value)}\n" for name, value in proof.model_dump().items())
+        for key, proof in sorted(proofs.items())
+    )
 
 
 def _check_shape(data: bytes, where: str) -> None:

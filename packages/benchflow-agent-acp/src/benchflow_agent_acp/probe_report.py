@@ -5,8 +5,9 @@ from typing import get_args
 
 from pydantic import BaseModel, ConfigDict
 
-from .declaration import Proof, ProvenFidelity
+from .declaration import Failure, Proof, ProvenFidelity
 
+_FIDELITIES: tuple[ProvenFidelity, ...] = get_args(ProvenFidelity)
 FACTS = ("start", "write", "load_after_kill", "ask", *get_args(ProvenFidelity))
 
 
@@ -25,6 +26,8 @@ class ProbeReport(BaseModel):
     results: Mapping[str, str]
     """By fact: `start`, `write`, `load_after_kill`, `ask`, and the fidelities of a fork."""
     timings_sec: Mapping[str, float]
+    commands: Mapping[str, str] = {}
+    """What has shown a fact, where it was not `bench agent probe`."""
 
     @property
     def ok(self) -> bool:
@@ -33,6 +36,28 @@ class ProbeReport(BaseModel):
 
     def proven(self) -> Mapping[ProvenFidelity, Proof]:
         """Return what `[proven]` may say from now on."""
-        proof = Proof(version=self.version, date=self.date)
-        fidelities: tuple[ProvenFidelity, ...] = get_args(ProvenFidelity)
-        return {each: proof for each in fidelities if self.results.get(each) == "ok"}
+        return {
+            each: Proof(version=self.version, date=self.date, command=self._command(each))
+            for each in _FIDELITIES
+            if self.results.get(each) == "ok"
+        }
+
+    def unproven(self) -> Mapping[ProvenFidelity, Failure]:
+        """Return what `[unproven]` must say from now on."""
+        return {
+            each: Failure(
+                version=self.version,
+                date=self.date,
+                command=self._command(each),
+                reason=_line(self.results[each]),
+            )
+            for each in _FIDELITIES
+            if self.results.get(each, "ok") != "ok"
+        }
+
+    def _command(self, fidelity: ProvenFidelity) -> str:
+        return self.commands.get(fidelity, f"bench agent probe {self.agent}")
+
+
+def _line(reason: str) -> str:
+    return " ".join(reason.split())[:500] or "no reason was given"

@@ -164,6 +164,8 @@ class _Canonical:
             return item
         named: Document = {}
         for key, value in cast("Document", item).items():
+            if key in self.shape.parts and _says_nothing(value):
+                continue  # a message that says nothing may have no content, or an empty one
             if key in self.shape.ids and isinstance(value, str):
                 named[key] = self.names.setdefault(value, f"id:{len(self.names)}")
             elif key in self.shape.parts and isinstance(value, list):
@@ -183,6 +185,10 @@ class _Canonical:
         if isinstance(value, dict):
             return {key: self._opened(held) for key, held in cast("Document", value).items()}
         return value
+
+
+def _says_nothing(content: object) -> bool:
+    return content in (None, "", [])
 
 
 def _is_the_models(turn: object) -> bool:

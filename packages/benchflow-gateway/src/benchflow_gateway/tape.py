@@ -19,8 +19,10 @@ class Tape:
     none. After an answer that calls no tool the turn may be over, and some agents ask on beside
     it: which of those calls come, and when, is chance. Those that are no work, such as a title,
     may come at any time before the last of the others; one that does not come holds nothing
-    up. Calls that were never answered are left out: an agent that tried again gets the answer
-    at its first try.
+    up, and a request of that kind that is not in the record goes to the upstream: a resumed
+    agent asks whether its model is there. What such an answer changes of the work is in the
+    work's own requests. Calls that were never answered are left out: an agent that tried again
+    gets the answer at its first try.
     """
 
     def __init__(self, calls: Sequence[ModelCall]) -> None:
@@ -50,7 +52,7 @@ class Tape:
         self._aux.clear()
 
     def take(self, api: ModelApi, request: Mapping[str, Any]) -> ModelCall | None:
-        """Return the recorded call that answers `request`, `None` when the tape is over.
+        """Return the recorded call that answers `request`, `None` when the upstream has to.
 
         Raises:
             DivergedError: There is a record left, and it is not of this request.
@@ -67,6 +69,8 @@ class Tape:
             for at, call in enumerate(others):
                 if self._digest(call) == wanted:
                     return others.pop(at)
+        if self._tools and not request.get("tools"):
+            return None
         raise DivergedError(f"not the request of {first.id!r}")
 
     def _taken(self, at: int) -> ModelCall:

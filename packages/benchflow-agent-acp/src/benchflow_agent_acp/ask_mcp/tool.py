@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from benchflow_contracts import AgentError, McpServer, Process, Role, Sandbox, SandboxError
 
-from .inside.meeting import decoded
+from .inside.meeting import SOCKET, decoded
 
 if TYPE_CHECKING:
     from benchflow_agent_acp.declaration import AgentDecl
@@ -20,7 +20,7 @@ ASK_MCP_SWITCH = "BENCHFLOW_ASK_MCP"
 SERVER_NAME = "benchflow"
 TARGET = "/opt/benchflow/benchflow_ask"
 _READY_SEC = 60.0
-_SPAWN = 'exec python3 -I "$0" broker "$1" 2>/dev/null'
+_SPAWN = 'exec python3 -I "$0" broker 2>/dev/null'
 
 
 def wants_tool(decl: AgentDecl, role: Role) -> bool:
@@ -48,7 +48,9 @@ class AskTool:
         with as_file(files("benchflow_agent_acp").joinpath("ask_mcp/inside")) as program:
             await self._sandbox.upload(program, TARGET)
         try:
-            broker = await self._sandbox.spawn(["sh", "-c", _SPAWN, TARGET, self._token])
+            broker = await self._sandbox.spawn(
+                ["sh", "-c", _SPAWN, TARGET], env={SOCKET: self._token}
+            )
         except SandboxError as error:
             raise AgentError(f"the ask tool did not start: {error}") from error
         try:
@@ -59,9 +61,11 @@ class AskTool:
         return broker, self._with_server(python)
 
     def _with_server(self, python: str) -> Role:
-        # By its path: an agent may have a Python of its own in front of PATH.
-        args = ("-I", TARGET, "server", self._token, self._name)
-        server = McpServer(name=SERVER_NAME, command=python, args=args)
+        # By its path: an agent may have a Python of its own in front of PATH. The token is not
+        # in the arguments: an agent may tell its model of them, and then no two runs are alike.
+        args = ("-I", TARGET, "server", self._name)
+        env = {SOCKET: self._token}
+        server = McpServer(name=SERVER_NAME, command=python, args=args, env=env)
         return self._role.model_copy(update={"mcp_servers": (*self._role.mcp_servers, server)})
 
 

@@ -80,10 +80,13 @@ class Forks:
         held = self._freezer.held
         async with self._idle(0 if held else SETTLE_SECONDS):
             pass
+        began = time.monotonic()
         async with self._keeper.forking(self._sandbox) as dump, AsyncExitStack() as still:
+            engine = time.monotonic() - began
             instant = await self._stand_still(still, held=held)
             await during()
-            return await self._whole(self._take_idle(dump, still, instant, held=held))
+            image = await self._whole(self._take_idle(dump, still, instant, held=held))
+        return image.model_copy(update={"took_sec": {"engine": engine, **image.took_sec}})
 
     async def _take_idle(
         self, dump: Dump, still: AsyncExitStack, instant: _Instant, *, held: bool
@@ -94,8 +97,10 @@ class Forks:
             forked = await self._keeper.fork(self._sandbox, dump, instant.makers, held=held)
             dumped = time.monotonic()
             await still.aclose()
-            took = {"frozen": time.monotonic() - instant.since, "dump": dumped - began}
+            ended = time.monotonic()
         image = await self._keeper.publish(forked)
+        took = {"frozen": ended - instant.since, "dump": dumped - began}
+        took["digest"] = time.monotonic() - ended
         return image.model_copy(update={"took_sec": took})
 
     async def _take(self) -> SandboxImage:

@@ -1,4 +1,4 @@
-"""`python3 -I <this directory> broker TOKEN`, or `server TOKEN TOOL`."""
+"""`python3 -I <this directory> broker`, or `server TOOL`; both read the variable SOCKET."""
 
 import sys
 from importlib import import_module

@@ -15,9 +15,9 @@ _CLIENTS = 64
 class Broker:
     """One connection is one question. Everything is bounded; a bad line ends its own."""
 
-    def __init__(self, token: str) -> None:
+    def __init__(self) -> None:
         self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(address(token))
+        self._listener.bind(address())
         self._listener.listen(_CLIENTS)
         self._clients: dict[int, tuple[int, socket.socket]] = {}
         self._asked: dict[int, socket.socket] = {}
@@ -100,6 +100,6 @@ class Broker:
         return True
 
 
-def main(token: str) -> NoReturn:
+def main() -> NoReturn:
     """Serve on the standard streams."""
-    Broker(token).serve()
+    Broker().serve()

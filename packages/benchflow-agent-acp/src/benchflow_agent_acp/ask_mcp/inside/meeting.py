@@ -1,19 +1,23 @@
 """Where the two parts meet, and how a line between them looks."""
 
 import json
+import os
 import socket
 import struct
 from typing import Any, cast
 
 Json = dict[str, Any]
 
+SOCKET = "BENCHFLOW_ASK_SOCKET"
+"""The variable that tells both of their socket."""
+
 LINE_BYTES = 4096
 """At most; a pipe takes a line of this size in one piece, so a fork cuts none in two."""
 
 
-def address(token: str) -> bytes:
+def address() -> bytes:
     """Return the socket's address: abstract, so no file of the box is in the way."""
-    return b"\0benchflow-ask-" + token.encode()
+    return b"\0benchflow-ask-" + os.environ[SOCKET].encode()
 
 
 def encoded(body: Json) -> bytes | None:

@@ -54,9 +54,9 @@ class Call:
 class Server:
     """Serves one client. Questions may wait side by side."""
 
-    def __init__(self, token: str, tool: str) -> None:
+    def __init__(self, tool: str) -> None:
         self._tool = tool
-        self._address = address(token)
+        self._address = address()
         self._calls: dict[int, Call] = {}
         self._buffer = b""
 
@@ -168,6 +168,6 @@ def _said(result: Json) -> str:
     return f"The user answered: {words}"
 
 
-def main(token: str, tool: str) -> NoReturn:
+def main(tool: str) -> NoReturn:
     """Serve the tool, by this name, on the standard streams."""
-    Server(token, tool).serve()
+    Server(tool).serve()
