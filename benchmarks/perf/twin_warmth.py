@@ -1,92 +1,117 @@
-"""How soon a program starts in a twin, against the agent's own box: a test with a short window.
+"""How soon a program starts in a twin, against the agent's own box, for tests with a short window.
 
-The task's test starts a Python program, interrupts it after half a second, and wants what it
-printed. Its solution has run that program before. Each sample is a rollout of its own, by the
-oracle, of Harbor's protocol: the time from the start of the program to its first line, which is
-9,000 ms where there was none. `passed` is how many of the runs passed.
+The tests start a Python program that the agent has run before, in Harbor's protocol. A sample is
+the time to its first line; `in_window` counts those within half a second. By turns: in the agent's
+box (`shared`), in a twin, and in a twin whose bytecode is only removed, not made anew (`cold`).
 
     export BENCHFLOW_DOCKER_IMAGE=$(.ci/docker)
 """
 
 import argparse
-import json
+import asyncio
 import os
-import subprocess
-import sys
 import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
+from typing import Literal
+from unittest.mock import patch
 
+from benchflow_contracts import (
+    ComparedSandbox,
+    NodeState,
+    RolloutNode,
+    SandboxProvider,
+    SandboxSpec,
+    Task,
+    TaskConfig,
+)
+from benchflow_reward import ScriptVerifier
+from benchflow_reward.script import bytecode
+from benchflow_sandbox_docker import DockerProvider
+from benchflow_sandbox_local import LocalProvider
 from report import emit
 
-IMAGE = os.environ["BENCHFLOW_DOCKER_IMAGE"]
-PROGRAM = """import asyncio, http.client, json, sys, time, unittest
+Mode = Literal["shared", "twin", "cold"]
+
+WINDOW_SEC = 0.5
+SPEC = SandboxSpec(user="root", workdir="/srv")
+PROGRAM = """import asyncio, http.client, json, time, unittest
 print(time.time(), flush=True)
-async def work():
-    try:
-        await asyncio.sleep(60)
-    finally:
-        print("cleaned", flush=True)
-asyncio.run(work())
 """
 TEST = """#!/bin/sh
 began=$(date +%s.%N)
-timeout -s INT 0.5 python3 /srv/program.py > /tmp/printed 2> /tmp/errors
-first=$(head -n 1 /tmp/printed)
-grep -qx cleaned /tmp/printed && passed=1 || passed=0
-python3 - "$began" "${first:-0}" "$passed" > /logs/verifier/reward.json << 'END'
-import json, sys
-began, first, passed = map(float, sys.argv[1:])
-print(json.dumps({"reward": passed, "seconds": first - began if first else 9.0}))
-END
+first=$(python3 /srv/program.py)
+python3 -c "print($first - $began)" > /logs/verifier/reward.txt
 """
-SOLVE = """#!/bin/sh
-mkdir -p /srv
-cat > /srv/program.py << 'END'
-{program}END
-timeout -s INT 3 python3 /srv/program.py
-true
-"""
-FILES = {
-    "task.toml": "",
-    "instruction.md": "Write /srv/program.py.\n",
-    "environment/Dockerfile": f"FROM {IMAGE}\n",
-    "solution/solve.sh": SOLVE.format(program=PROGRAM),
-    "tests/test.sh": TEST,
-}
 
 
-def samples(home: Path, sandbox: str, isolation: str, runs: int) -> list[dict[str, float]]:
-    """Return what the tests wrote in each of `runs` rollouts."""
-    task = home / "window"
-    for name, text in FILES.items():
-        (task / name).parent.mkdir(parents=True, exist_ok=True)
-        (task / name).write_text(text)
-    name = f"{sandbox}-{isolation}"
-    bench = str(Path(sys.executable).with_name("bench"))
-    command = [bench, "eval", "create", "--tasks-dir", str(task), "--agent", "oracle"]
-    command += ["--sandbox", sandbox, "--isolation", isolation, "--repeats", str(runs)]
-    command += ["--concurrency", "1", "--jobs-dir", str(home), "--job-name", name, "--quiet"]
-    command += ["--offline"] if sandbox == "local" else []
-    subprocess.run(command, check=False, capture_output=True)
-    found = [json.loads(path.read_text()) for path in home.glob(f"{name}/*/verifier/reward.json")]
-    if len(found) != runs:
-        sys.exit(f"{name}: {len(found)} of {runs} rollouts came to a verdict")
-    return found
+@asynccontextmanager
+async def sandboxes(kind: str, image: str, store: Path) -> AsyncGenerator[SandboxProvider]:
+    """Make a provider of a kind, whose sandboxes are made of the image."""
+    provider: DockerProvider | LocalProvider = (
+        DockerProvider(image=image, store=store) if kind == "docker" else LocalProvider(store=store)
+    )
+    try:
+        yield provider
+    finally:
+        await provider.aclose()
+
+
+async def first_line(provider: SandboxProvider, task: Task, spec: SandboxSpec, mode: Mode) -> float:
+    """Return the seconds from the start of the program to its first line."""
+    box = await provider.create(spec)
+    if isinstance(box, ComparedSandbox):
+        await box.mark()
+    await box.exec(["sh", "-c", "cat > program.py"], stdin=PROGRAM.encode())
+    done = await box.exec("python3 program.py")
+    assert done.ok, done
+    node = RolloutNode(id="leaf")
+    node.state = NodeState(task=task, provider=provider, sandbox=box, grading_spec=spec)
+    result = await ScriptVerifier(isolation="shared" if mode == "shared" else "twin").score(node)
+    await box.teardown()
+    assert result.reward is not None, result
+    return result.reward
+
+
+def without_compiling() -> AbstractContextManager[object]:
+    """Have no interpreter that compiles."""
+    return patch.object(bytecode, "_PLACES", ())
+
+
+def write_task(path: Path) -> Task:
+    """Return the task."""
+    (path / "tests").mkdir(parents=True)
+    (path / "tests/test.sh").write_text(TEST)
+    config = TaskConfig.model_validate({"name": "window", "verifier": {"protocol": "harbor"}})
+    return Task(id="window", path=path, instruction="", config=config, digest="")
+
+
+async def measured(kind: str, image: str, runs: int) -> None:
+    """Print one line per mode."""
+    with tempfile.TemporaryDirectory() as directory:
+        task = write_task(Path(directory, "task"))
+        spec = SPEC if kind == "docker" else SPEC.model_copy(update={"image": image})
+        found: dict[Mode, list[float]] = {"shared": [], "twin": [], "cold": []}
+        async with sandboxes(kind, image, Path(directory, "store")) as provider:
+            for _ in range(runs):
+                for mode, samples in found.items():
+                    with without_compiling() if mode == "cold" else nullcontext():
+                        samples.append(await first_line(provider, task, spec, mode))
+    for mode, samples in found.items():
+        in_window = sum(each <= WINDOW_SEC for each in samples)
+        milliseconds = [each * 1000 for each in samples]
+        emit(f"first_line_{kind}_{mode}", milliseconds, in_window=in_window)
 
 
 def main() -> None:
-    """Run the task in both designs, on the sandboxes that are named."""
+    """Measure each sandbox that is named."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sandboxes", nargs="*", default=["docker", "local"])
     parser.add_argument("--runs", type=int, default=20)
     chosen = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        for sandbox in chosen.sandboxes:
-            for isolation in ("shared", "twin"):
-                found = samples(Path(directory), sandbox, isolation, chosen.runs)
-                passed = sum(each["reward"] for each in found)
-                times = [each["seconds"] * 1000 for each in found]
-                emit(f"first_output/{sandbox}/{isolation}", times, passed=int(passed))
+    for kind in chosen.sandboxes:
+        asyncio.run(measured(kind, os.environ["BENCHFLOW_DOCKER_IMAGE"], chosen.runs))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,28 @@ TASKS = sorted({path.parent.name for path in CLAWS.glob("tasks/*/task.toml")})
 ALONE = '[environment]\nnetwork_mode = "no-network"\n'
 WRITES = "#!/bin/sh\necho {} > /app/answer\n"
 CHECKS = '#!/bin/sh\nV=/logs/verifier\nok() { test "$(cat /app/answer)" = 42; }\n'
+SERVE = "cd /app && python3 -m http.server 8000 > /dev/null 2>&1 &\n"
+ASKS = """python3 - << END
+import time, urllib.error, urllib.request
+for attempt in range(50):
+    try:
+        found = urllib.request.urlopen("http://127.0.0.1:8000/answer").read()
+    except urllib.error.HTTPError:
+        found = b""
+    except OSError:
+        time.sleep(0.1)
+        continue
+    open("$V/reward.txt", "w").write("1" if found == b"42\\n" else "0")
+    break
+END
+"""
 HARBOR = {
+    "entrypoint-serves": {
+        "docker": f"RUN printf '#!/bin/sh\\n{SERVE.strip()}\\nexec \"$@\"\\n' > /e; chmod 755 /e\n"
+        'ENTRYPOINT ["/e"]\n',
+        "test": ASKS,
+    },
+    "solution-serves": {"solve": WRITES + SERVE, "test": "[ -e answer ] || exit 1\n" + ASKS},
     "one-number": {"test": "ok && echo 1 > $V/reward.txt || echo 0 > $V/reward.txt\nexit 7\n"},
     "several-keys": {
         "test": 'echo "{\\"a\\": 0.5, \\"b\\": $(ok && echo 1 || echo 0)}" > $V/reward.json\n'
@@ -121,7 +142,7 @@ def _harbor(root: Path, image: str, name: str, answer: str) -> Path:
         "instruction.md": "Write 42.\n",
         "environment/Dockerfile": f"FROM {image}\nWORKDIR /app\n{told.get('docker', '')}",
         "tests/test.sh": CHECKS + told["test"],
-        "solution/solve.sh": WRITES.format(answer),
+        "solution/solve.sh": told.get("solve", WRITES).format(answer),
     }
     task = root / f"{name}-{answer}"
     for path, text in files.items():
@@ -130,6 +151,7 @@ def _harbor(root: Path, image: str, name: str, answer: str) -> Path:
     return task
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", HARBOR)
 def test_a_harbor_task_has_one_outcome_on_both(
     image: str, place: Path, tmp_path: Path, name: str

@@ -6,6 +6,9 @@ from dataclasses import replace
 import pytest
 from benchflow_contracts import (
     ExecResult,
+    ObservedFiles,
+    ObservedProcess,
+    OpenedFile,
     RewardFileNotFoundError,
     VerifyResult,
 )
@@ -27,7 +30,7 @@ def ok(stdout="", exit_code=0):
 def look(*processes, memory="", hosts="127.0.0.1 localhost\n"):
     names = {**dict.fromkeys(NAMES, ""), "/etc/hosts": hosts, "/etc/hostname": "sandbox\n"}
     files = "".join(f"\x1e{path}\n{text}" for path, text in names.items())
-    lines = "".join(f"\x1d{each}" for each in (*IDLE, *processes))
+    lines = "".join(f"\x1d{n}\n{each}" for n, each in enumerate((*IDLE, *processes), 7))
     return ok(f"{files}\x1ememory\n{memory}\x1eprocesses\n{lines}\x1e")
 
 
@@ -126,6 +129,18 @@ def test_after_a_step_that_was_graded_in_place_the_next_one_is_too(score):
     earlier = {"reward": VerifyResult(reward=1, grading="shared")}
     verdict, ran = score("1", "1", look(), earlier=earlier)
     assert (verdict.grading, verdict.integrity, ran) == ("shared", "suspicious", ["place"])
+
+
+@pytest.mark.parametrize(("parent", "grade"), [(0, "tampered"), (None, "suspicious")])
+def test_a_process_of_the_agents_that_opens_the_graders_files_tampers(
+    score, provider, parent, grade
+):
+    server = ObservedProcess(pid=9, parent=None, command=("python3", "server.py"))
+    reader = ObservedProcess(pid=50, parent=parent, command=("cat", "/tests/test.sh"))
+    opened = [OpenedFile("/tests/test.sh", 1), OpenedFile("/srv/page", 0)]
+    provider.observed = ObservedFiles([server, reader], opened)
+    verdict, _ = score("0", "1", RUNS)
+    assert (verdict.reward, verdict.integrity) == (1, grade)
 
 
 HOSTS = "127.0.0.1 localhost\n{}\tsandbox\n"

@@ -75,6 +75,14 @@ ROOTS = ("/srv/kit/entry", "sh", "-c", "sleep infinity")
         ("what_is_made_of_a_snapshot_runs_the_images_entrypoint", forgets_children),
         ("the_images_entrypoint_runs_only_when_asked_for", always(entrypoint="image")),
         ("an_entrypoint_of_the_image_that_fails_is_an_error", always(entrypoint=None)),
+        (
+            "a_slow_entrypoint_has_done_its_work_when_the_sandbox_is_there",
+            always(entrypoint=ROOTS),
+        ),
+        (
+            "the_images_healthcheck_succeeds_before_the_sandbox_is_there",
+            always(entrypoint=ROOTS),
+        ),
         ("an_allowed_host_is_reached_and_no_other", always(allowed_hosts=("127.0.0.0/8",))),
         ("an_allowed_host_is_reached_and_no_other", always(allowed_hosts=())),
         ("loopback_works_in_every_network", always(env={"NO_PROXY": "", "no_proxy": ""})),

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from .building.recipes import Recipes
 
 
+_BUILD = "--force-build builds the Dockerfile of a Harbor task that has one"
+
+
 class _AbsentError(SandboxError):
     """An image is not here, and does not come."""
 
@@ -61,7 +64,7 @@ class Sources:
             why = "the default of this provider" if default else "named by the task or the run"
             raise SandboxError(
                 f"there is no image {name!r}, {why}: {error}",
-                hint=error.hint,
+                hint=error.hint if default else f"{error.hint}; {_BUILD}",
                 retryable=error.retryable,
             ) from error
 

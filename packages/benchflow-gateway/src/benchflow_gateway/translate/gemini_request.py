@@ -1,7 +1,7 @@
 """Gemini requests, read."""
 
 import json
-from typing import Literal, cast
+from typing import cast
 
 from benchflow_gateway.documents import Document, as_document, documents, items_of, text_of
 

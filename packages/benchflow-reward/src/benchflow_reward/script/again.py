@@ -92,7 +92,8 @@ async def _start_again(box: Sandbox, changes: FileChanges | None, brought: Broug
         brought.findings.append(_finding("the entrypoint", "changed", note=watch.why_not))
         return
     for each in watch.observed.opened:
-        if each.path in watch.known and is_code(each):
+        # Bytecode was made anew from the sources, which the report is about.
+        if each.path in watch.known and is_code(each) and "/__pycache__/" not in each.path:
             process = watch.observed.processes[each.process]
             command = " ".join(process.command)[:200]
             brought.findings.append(

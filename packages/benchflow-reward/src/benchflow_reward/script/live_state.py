@@ -23,7 +23,7 @@ left={_MOST}
 for p in /proc/[0-9]*; do
   [ "$p" != /proc/1 ] && [ "$p" != "/proc/$$" ] && read -r stat < "$p/stat" || continue
   case $stat in *') Z '* | *') X '*) continue ;; esac
-  printf '\035'; cat "$p/cmdline"
+  printf '\035%s\n' "${{p#/proc/}}"; cat "$p/cmdline"
   left=$((left - 1)); [ "$left" != 0 ] || break
 done
 printf '\036'
@@ -38,6 +38,8 @@ class LiveState:
 
     processes: tuple[str, ...] = ()
     """The command lines of what runs, but for what only idles."""
+    pids: tuple[int, ...] = ()
+    """Their numbers inside."""
     memory: tuple[str, ...] = ()
     """Where a file system in memory holds something."""
     names: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -81,9 +83,12 @@ def _read(done: ExecResult) -> LiveState:
     if len(parts) != len(NAMES) + 4:
         return LiveState(unknown=f"what runs is not known: exit code {done.exit_code}")
     told = dict(part.partition("\n")[::2] for part in parts[1:-1])
-    lines = [each.replace("\0", " ").strip() for each in told["processes"].split(_EACH)[1:]]
+    runs = [each.partition("\n") for each in told["processes"].split(_EACH)[1:]]
+    lines = [(int(pid), line.replace("\0", " ").strip()) for pid, _, line in runs]
+    busy = [(line, pid) for pid, line in lines if line not in _IDLE]
     return LiveState(
-        processes=tuple(sorted(line for line in lines if line not in _IDLE)),
+        processes=tuple(line for line, _ in sorted(busy)),
+        pids=tuple(pid for _, pid in sorted(busy)),
         memory=tuple(told["memory"].splitlines()),
         names={path: told[path] for path in NAMES},
     )

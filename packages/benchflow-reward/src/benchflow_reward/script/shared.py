@@ -13,6 +13,7 @@ from .grading_box import checked_host
 from .grading_spec import grading_environment
 from .hooks import run_collect_hooks
 from .integrity import beside_the_agent, integrity_report, steering, told_by_host
+from .intruders import intruders, with_intruders
 from .kept import keep_from
 
 
@@ -25,7 +26,8 @@ async def grade_shared(live: LiveNode, hooks: dict[str, Any] | None = None) -> V
     With `hooks`, collect hooks were run and artifacts were kept before.
 
     `meta["integrity"]` says what it changed before the tests came, as in a twin, and is never
-    `clean`: nobody sees what its processes do beside the tests.
+    `clean`: nobody sees all that its processes do beside the tests. One of them that opens a file
+    of the grader's makes the verdict `tampered`, where the sandbox can observe that.
     """
     grading_environment(live.task, "shared")
     with tempfile.TemporaryDirectory(prefix="bf-grading-") as name:
@@ -33,12 +35,14 @@ async def grade_shared(live: LiveNode, hooks: dict[str, Any] | None = None) -> V
         if hooks is None:
             hooks = await run_collect_hooks(live)
             await keep_from(live, scratch / "artifacts")
-        meta = {**hooks, "integrity": await _integrity(live)}
+        report = await _integrity(live)
         await live.ready_for_tests()
         bench = bench_of(live.sandbox, live, "shared")
-        with checked_host(live.sandbox):
-            await bench.place_tests(scratch)
-            run = await bench.run(scratch)
+        async with intruders(live.sandbox) as found:
+            with checked_host(live.sandbox):
+                await bench.place_tests(scratch)
+                run = await bench.run(scratch)
+        meta = {**hooks, "integrity": with_intruders(report, found)}
         return await verdict(bench, run, live.log_dir, meta)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from benchflow_contracts import (
     FileChanges,
-    RewardError,
     Sandbox,
     SandboxImage,
     SandboxSpec,
@@ -21,6 +20,7 @@ from benchflow_reward.live_node import LiveNode
 
 from .again import Brought, bring_again, missing
 from .at_once import both
+from .bytecode import renew_bytecode
 from .grading import bench_of, verdict
 from .grading_box import furnish, grading_box, has_services, stand_in_box
 from .grading_spec import grading_spec
@@ -95,7 +95,7 @@ async def _grade(
     spec, changes, scratch = given
     brought = Brought()
     if changes is not None:
-        await _forget_bytecode(box, changes)
+        await renew_bytecode(box, changes)
     if live.task.config.verifier.protocol == "harbor":
         brought = await bring_again(live, box, run.state, changes)
     run.missing = missing(run.state, brought.notes)
@@ -123,20 +123,6 @@ async def _integrity(
     async with grading_box(live, spec) as pristine:
         await furnish(pristine, live, "twin")
         return await inside_report(box, pristine, rules, user=user), rules
-
-
-async def _forget_bytecode(box: Sandbox, changes: FileChanges) -> None:
-    """Have modules read from their sources, which the report is about."""
-    paths = [*changes.added, *changes.changed]
-    cached = [path for path in paths if path.endswith(".pyc") and "/__pycache__/" in path]
-    if cached:
-        names = "".join(f"{path}\0" for path in cached).encode()
-        cmd = ["xargs", "-0", "rm", "-f", "--"]
-        done = await box.exec(cmd, user="root", cwd="/", timeout=60, stdin=names)
-        if not done.ok:
-            raise RewardError(
-                f"bytecode cannot be removed from a twin: {done.stderr[-300:]}", caused_by="inside"
-            )
 
 
 @asynccontextmanager
