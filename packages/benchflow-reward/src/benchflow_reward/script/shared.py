@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchflow_contracts import VerifyResult
+from benchflow_contracts import VerifierTimeoutError, VerifyResult
 
 from benchflow_reward.live_node import LiveNode
 
@@ -14,6 +14,7 @@ from .grading_spec import grading_environment
 from .hooks import run_collect_hooks
 from .integrity import beside_the_agent, integrity_report, steering, told_by_host
 from .kept import keep_from
+from .stalled import stalled
 
 
 async def grade_shared(live: LiveNode) -> VerifyResult:
@@ -34,9 +35,12 @@ async def grade_shared(live: LiveNode) -> VerifyResult:
         meta["integrity"] = await _integrity(live)
         await live.ready_for_tests()
         bench = bench_of(live.sandbox, live, "shared")
-        with checked_host(live.sandbox):
-            await bench.place_tests(scratch)
-            run = await bench.run(scratch)
+        try:
+            with checked_host(live.sandbox):
+                await bench.place_tests(scratch)
+                run = await bench.run(scratch)
+        except VerifierTimeoutError as error:
+            raise stalled(error, await told_by_host(live.sandbox)) from error
         return await verdict(bench, run, live.log_dir, meta)
 
 

@@ -26,6 +26,7 @@ from .hooks import run_collect_hooks
 from .integrity import inside_report, integrity_report, steering, text_of, told_by_host
 from .kept import keep_from
 from .opened import Expected
+from .stalled import unless_stalled
 from .steering import Steering
 from .watching import watching
 
@@ -47,6 +48,7 @@ async def grade_twin(live: LiveNode) -> VerifyResult:
         hooks = await run_collect_hooks(live)
         await keep_from(live, scratch / "artifacts")
         async with _sealed(live) as (image, changes), AsyncExitStack() as stack:
+            stack.enter_context(unless_stalled(changes))
             copying = stand_in_box if has_services(live.sandbox) else grading_box
             making = stack.enter_async_context(copying(live, spec, image))
             # The tests are put in when both are done: nothing of the agent runs then.
