@@ -12,6 +12,9 @@ class FileChanges(FileDiff):
 
     links: Mapping[str, str] = {}
     """Of those that are there: where the symbolic ones lead."""
+    endless: tuple[str, ...] = ()
+    """Of those that are there: what a reader may never reach the end of. Named pipes, and files
+    whose size is far over what a disk of a sandbox holds."""
 
 
 @runtime_checkable

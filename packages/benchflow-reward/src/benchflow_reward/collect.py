@@ -10,6 +10,7 @@ from benchflow_contracts import (
     RewardError,
     Sandbox,
     SandboxError,
+    SandboxTimeoutError,
     ServicedSandbox,
     TransferError,
     blame,
@@ -19,6 +20,8 @@ MAX_BYTES = 256 * 1024 * 1024
 
 Outcome = Literal["copied", "absent", "refused"]
 
+_LOOK_SEC = 60
+"""Much more than a busy host takes: a sandbox that needs longer does not answer."""
 _EXISTS = '[ -e "$1" ] || [ -L "$1" ]'
 
 
@@ -102,9 +105,14 @@ async def collect_beside(sandbox: Sandbox, artifact: Artifact, local: Path) -> C
 async def _exists(sandbox: Sandbox, path: str) -> bool:
     # Only after a failed download, and only to tell "not there" from "not fit":
     # a box that lies here gains nothing, and a dead one answers nothing.
-    probe = await sandbox.exec(
-        ["/bin/sh", "-c", _EXISTS, "sh", path], user="root", cwd="/", timeout=10
-    )
+    try:
+        probe = await sandbox.exec(
+            ["/bin/sh", "-c", _EXISTS, "sh", path], user="root", cwd="/", timeout=_LOOK_SEC
+        )
+    except SandboxTimeoutError as error:
+        raise RewardError(
+            f"cannot tell whether {path!r} exists: {error}", caused_by="inside"
+        ) from error
     if probe.exit_code not in (0, 1):
         raise RewardError(
             f"cannot tell whether {path!r} exists: exit code {probe.exit_code}", caused_by="inside"

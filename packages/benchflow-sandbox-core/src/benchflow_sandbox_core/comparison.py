@@ -14,6 +14,7 @@ from .content import content_digest
 
 MAX_DEPTH = 200
 
+_ENDLESS = 16 << 30
 _OWN = ".bf"
 """At the top: ours, and in no snapshot."""
 
@@ -76,7 +77,7 @@ class Comparison:
     def since(self, mark: Mapping[str, str]) -> FileChanges:
         """Return what changed since the prints of `mark` were taken."""
         told: dict[str, list[str]] = {"added": [], "removed": [], "changed": []}
-        left, links = dict(mark), dict[str, str]()
+        left, links, endless = dict(mark), dict[str, str](), list[str]()
         for path, node, in_base, as_in_base in self._seen():
             before, same = left.pop(path, None), as_in_base
             if before is not None:
@@ -86,10 +87,12 @@ class Comparison:
                 told[_change(was=was, is_there=node.info is not None)].append(path)
                 if node.info is not None and stat.S_ISLNK(node.info.st_mode):
                     links[as_text(path)] = as_text(node.target)
+                if node.info is not None and _is_endless(node.info):
+                    endless.append(as_text(path))
         # Nothing of them is there any more, and nothing of the base below them.
         told["removed"] += [path for path, before in left.items() if before]
         shown = {kind: tuple(sorted(map(as_text, paths))) for kind, paths in told.items()}
-        return FileChanges(**shown, links=links)
+        return FileChanges(**shown, links=links, endless=tuple(sorted(endless)))
 
     def _seen(self) -> Iterator[_Seen]:
         """Yield each path that the upper directories have, parents first."""
@@ -192,6 +195,10 @@ class Comparison:
         if key not in self._known:
             self._known[key] = _digest(name, directory)
         return self._known[key]
+
+
+def _is_endless(info: os.stat_result) -> bool:
+    return stat.S_ISFIFO(info.st_mode) or info.st_size > _ENDLESS
 
 
 def _change(*, was: bool, is_there: bool) -> str:

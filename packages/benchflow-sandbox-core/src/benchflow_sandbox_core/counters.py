@@ -9,6 +9,9 @@ from typing import Literal
 
 from benchflow_contracts.errors import HostError, SandboxLimitError
 
+_STEP = 8 << 20
+"""More bytes than the kernel asks for at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class GroupCounters:
@@ -35,9 +38,15 @@ class GroupCounters:
 
     def _memory_was_full(self) -> bool:
         # A group above that is full kills in this one, and counts the shortage at itself.
-        unified = _count(self.memory, "memory.events", "oom")
-        failed = (_number(self.memory, f"memory.{kind}failcnt") for kind in ("", "memsw."))
-        return bool(unified or any(failed))
+        if _count(self.memory, "memory.events", "oom"):
+            return True
+        return any(self._peaked(f"memory.{kind}") for kind in ("", "memsw."))
+
+    def _peaked(self, kind: str) -> bool:
+        limit = _number(self.memory, f"{kind}limit_in_bytes")
+        peak = _number(self.memory, f"{kind}max_usage_in_bytes")
+        # What did not fit is not in the peak.
+        return limit is not None and peak is not None and peak + _STEP >= limit
 
     def _pids_were_full(self) -> bool:
         limit = _number(self.pids, "pids.max")

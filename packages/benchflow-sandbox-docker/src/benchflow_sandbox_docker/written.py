@@ -171,6 +171,7 @@ def _both(own: FileChanges, beside: FileChanges) -> FileChanges:
         changed=(*own.changed, *beside.changed),
         removed=(*own.removed, *beside.removed),
         links={**own.links, **beside.links},
+        endless=(*own.endless, *beside.endless),
     )
 
 

@@ -9,7 +9,7 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-from benchflow_contracts import Artifact, FileChanges, PinnedSandbox, Sandbox, VerifyResult
+from benchflow_contracts import Artifact, Cause, FileChanges, PinnedSandbox, Sandbox, VerifyResult
 from benchflow_contracts.service import MAIN
 
 from benchflow_reward.collect import Collected
@@ -25,6 +25,7 @@ from .hooks import run_collect_hooks
 from .integrity import integrity_report, steering, told_by_host
 from .kept import take_artifacts
 from .placing import place_artifacts
+from .untouched import SHOWN
 
 
 async def grade_hermetic(live: LiveNode) -> VerifyResult:
@@ -136,8 +137,10 @@ def _failed_submission(
 ) -> VerifyResult:
     low, _ = live.task.config.verifier.reward_range
     reasons = {item.path: item.reason for item in refused}
+    why = "; ".join(f"artifact {path!r} is refused: {reason}" for path, reason in reasons.items())
     return VerifyResult(
         reward=low,
+        cause=Cause(by="agent", what=why[:SHOWN]),
         items={"artifacts_refused": float(len(refused))},
         grading="hermetic",
         meta={**meta, "refused": reasons},

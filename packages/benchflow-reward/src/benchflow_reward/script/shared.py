@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchflow_contracts import VerifyResult
+from benchflow_contracts import VerifierTimeoutError, VerifyResult
 
 from benchflow_reward.live_node import LiveNode
 
@@ -15,6 +15,7 @@ from .hooks import run_collect_hooks
 from .integrity import beside_the_agent, integrity_report, steering, told_by_host
 from .intruders import intruders, with_intruders
 from .kept import keep_from
+from .stalled import stalled
 
 
 async def grade_shared(live: LiveNode, hooks: dict[str, Any] | None = None) -> VerifyResult:
@@ -39,9 +40,12 @@ async def grade_shared(live: LiveNode, hooks: dict[str, Any] | None = None) -> V
         await live.ready_for_tests()
         bench = bench_of(live.sandbox, live, "shared")
         async with intruders(live.sandbox) as found:
-            with checked_host(live.sandbox):
-                await bench.place_tests(scratch)
-                run = await bench.run(scratch)
+            try:
+                with checked_host(live.sandbox):
+                    await bench.place_tests(scratch)
+                    run = await bench.run(scratch)
+            except VerifierTimeoutError as error:
+                raise stalled(error, await told_by_host(live.sandbox)) from error
         meta = {**hooks, "integrity": with_intruders(report, found)}
         return await verdict(bench, run, live.log_dir, meta)
 

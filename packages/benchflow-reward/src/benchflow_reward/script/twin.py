@@ -29,6 +29,7 @@ from .integrity import inside_report, integrity_report, steering, text_of, told_
 from .kept import keep_from
 from .live_state import LiveState, live_state
 from .opened import Expected
+from .stalled import unless_stalled
 from .steering import Steering
 from .watching import watching
 
@@ -72,6 +73,7 @@ async def grade_twin(live: LiveNode, run: TwinRun | None = None) -> VerifyResult
             if run.keep:
                 await stack.enter_async_context(live.sandbox.freeze())
             image, changes = await stack.enter_async_context(_sealed(live))
+            stack.enter_context(unless_stalled(changes))
             copying = stand_in_box if has_services(live.sandbox) else grading_box
             making = stack.enter_async_context(copying(live, spec, image))
             # The tests are put in when both are done: nothing of the agent runs then.

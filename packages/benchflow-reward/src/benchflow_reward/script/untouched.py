@@ -21,7 +21,8 @@ from .grading import bench_of
 from .grading_box import furnish, grading_box
 from .grading_spec import grading_spec
 
-_SHOWN = 500
+SHOWN = 500
+"""Characters of a cause."""
 
 
 async def settle(live: LiveNode, mode: Grading, error: BenchFlowError) -> VerifyResult:
@@ -44,7 +45,7 @@ async def settle(live: LiveNode, mode: Grading, error: BenchFlowError) -> Verify
     return VerifyResult(
         reward=low,
         grading=mode,
-        cause=Cause(by="agent", what=cause.what[:_SHOWN]),
+        cause=Cause(by="agent", what=cause.what[:SHOWN]),
         meta={"failure": type(error).__name__},
     )
 
@@ -71,7 +72,7 @@ async def _hold_against_untouched(live: LiveNode, mode: Grading, failed: RewardE
         by = blame(error, inside="task").by
         failed.caused_by = by if by in {"task", "host"} else "unknown"
         failed.retryable = failed.retryable or by == "host"
-        same = f"without the agent the tests end with: {str(error)[:_SHOWN]}"
+        same = f"without the agent the tests end with: {str(error)[:SHOWN]}"
         failed.hint = f"{failed.hint}; {same}" if failed.hint else same
 
 

@@ -62,7 +62,10 @@ def show(
             console.print(f"  [dim]     took  {fmt.took(node.took_sec)}[/dim]")
     for name, digest in tree.images.items():
         note(f"{visible(name)} ran on {visible(digest)}")
-    note(f"reward {fmt.reward(end.reward)}  leaf {end.id} of {len(tree.leaves)}")
+    note(f"{tree.status}, reward {fmt.reward(end.reward)}  leaf {end.id} of {len(tree.leaves)}")
+    verdict = end.results.get("reward")
+    if verdict is not None and verdict.cause is not None:
+        note(f"no verdict of the tests: {verdict.cause}")
     errors = [tree.error, *(node.error for node in end.path)]
     for error in dict.fromkeys(error for error in errors if error is not None):
         note(f"{error.boundary}: {error.message}" + (f"\nhint: {error.hint}" if error.hint else ""))

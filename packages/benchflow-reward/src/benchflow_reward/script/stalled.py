@@ -1,0 +1,44 @@
+"""Tests that ran out of time at what the agent left for them to read."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from benchflow_contracts import (
+    FileChanges,
+    RewardError,
+    SandboxTimeoutError,
+    VerifierTimeoutError,
+)
+
+_DEVICES = ("/dev/", "/proc/")
+
+
+def stalled(
+    error: VerifierTimeoutError | SandboxTimeoutError, changes: FileChanges | None
+) -> RewardError | SandboxTimeoutError:
+    """Return why tests, or a command of ours before them, did not end.
+
+    A busy host is as good a reason as any, so the agent is named only when it left something
+    that a reader may never reach the end of: a pipe, a device, a file without end.
+    """
+    found = None if changes is None else _endless(changes)
+    if found is None:
+        return error
+    return VerifierTimeoutError(
+        f"{error}; the agent left {found!r}, which a reader may wait for without end",
+        caused_by="inside",
+    )
+
+
+@contextmanager
+def unless_stalled(changes: FileChanges | None) -> Generator[None]:
+    """Name the agent when the block runs out of time at what the agent left; see `stalled`."""
+    try:
+        yield
+    except (VerifierTimeoutError, SandboxTimeoutError) as error:
+        raise stalled(error, changes) from error
+
+
+def _endless(changes: FileChanges) -> str | None:
+    leads = (path for path, target in changes.links.items() if target.startswith(_DEVICES))
+    return next(iter((*changes.endless, *leads)), None)

@@ -1,0 +1,226 @@
+"""A host that lacks something gives only rewards of 1 and typed errors, and the job is resumed.
+
+The agent is the oracle: each solution is right, so any other reward than 1 is a lie.
+"""
+
+import json
+import subprocess
+from collections.abc import Generator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import benchflow_contracts
+import pytest
+from benchflow_contracts import BenchFlowError
+from faulted_host import BENCH, Ended, FaultedHost, LimitedGroup, Place, fill
+from own_engine import OwnEngine
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+STORE = Path("/var/lib/benchflow")
+REFUSED = (0, 1, 4)
+"""Exit codes of a job: all scored, something without a score, and nothing could be started."""
+DAY = 86_400
+
+_CLOCK = """
+import os, time
+_ahead = int(os.environ.get("CLOCK_AHEAD", "0"))
+_time, _time_ns = time.time, time.time_ns
+time.time = lambda: _time() + _ahead
+time.time_ns = lambda: _time_ns() + _ahead * 10**9
+"""
+
+
+@pytest.fixture
+def host() -> Generator[FaultedHost]:
+    with closing(FaultedHost()) as made:
+        subprocess.run([BENCH, "tasks", "init", "task"], cwd=made.home, check=True)
+        yield made
+
+
+def create(host: FaultedHost, sandbox: str, n: int, cwd: Path | None = None) -> Any:
+    words = ["--tasks-dir", host.home / "task", "--agent", "oracle", "--sandbox", sandbox]
+    words += ["--jobs-dir", host.home / "jobs", "--job-name", "job", "--repeats", n]
+    at_once = n if n > 12 else 2
+    words += ["--concurrency", at_once, "--retries", 0]
+    return host.start("eval", "create", *words, cwd=cwd)
+
+
+def check_under_fault(host: FaultedHost, ended: Ended, n: int, *, spared: bool = False) -> None:
+    """Expect that the fault struck something, and that nothing was told but the truth."""
+    assert "Traceback" not in ended.output, ended.output
+    assert ended.code in REFUSED, ended.output
+    scored = [one for one in host.records() if one["reward"] is not None]
+    assert {one["reward"] for one in scored} <= {1.0}, host.records()
+    for record in host.records():
+        if record["reward"] is None:
+            check_error(record)
+    assert spared or ended.code, "the fault changed nothing"
+    assert ended.code != 4 or "hint:" in ended.output
+    assert ended.code or len(scored) == n
+
+
+def check_error(record: dict[str, Any]) -> None:
+    error = record["error"]
+    assert record["status"] in {"failed", "ungraded"}
+    assert (error["caused_by"], record["cause"]["by"]) == ("host", "host"), record
+    assert error["boundary"] != "internal"
+    assert issubclass(getattr(benchflow_contracts, error["type"]), BenchFlowError)
+    assert error["hint"]
+    assert error["retryable"] or error["type"] == "StoreError"
+
+
+def check_resumed(host: FaultedHost, sandbox: str, n: int) -> None:
+    ended = host.end(create(host, sandbox, n))
+    assert ended.code == 0, ended.output
+    summary = json.loads((host.seen(host.home / "jobs") / "job/summary.json").read_bytes())
+    assert (summary["scored"], summary["mean_reward"]) == (n, 1.0)
+
+
+def run_with(
+    host: FaultedHost, place: Place, sandbox: str, n: int, *, early: bool, spared: bool = False
+) -> None:
+    place.prepare()
+    cwd = place.path if early and place.how != "gone" else None
+    if early:
+        place.take()
+    runner = create(host, sandbox, n, cwd)
+    if not early:
+        host.strike(runner, place.take)
+    check_under_fault(host, host.end(runner), n, spared=spared)
+    place.give_back()
+    check_resumed(host, sandbox, n)
+
+
+LOCAL = [
+    *(("tmp", how) for how in ("full", "inodes", "read-only", "gone")),
+    *(("jobs", how) for how in ("full", "inodes", "read-only", "gone")),
+    *(("store", how) for how in ("full", "inodes", "read-only")),
+]
+
+
+@pytest.mark.parametrize(("name", "how"), LOCAL)
+def test_a_directory_that_is_taken_away_in_the_middle_costs_no_truth(
+    host: FaultedHost, name: str, how: str
+) -> None:
+    # A local download makes the directories above it anew.
+    spared = (name, how) == ("tmp", "gone")
+    run_with(host, place_of(host, name, how), "local", 6, early=False, spared=spared)
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [("tmp", "full"), ("jobs", "full"), ("jobs", "inodes")]
+    + [("store", how) for how in ("full", "inodes", "read-only")],
+)
+def test_a_directory_that_is_missing_from_the_start_costs_no_truth(
+    host: FaultedHost, name: str, how: str
+) -> None:
+    run_with(host, place_of(host, name, how), "local", 4, early=True)
+
+
+@pytest.mark.parametrize(("name", "how"), [("tmp", "full"), ("tmp", "gone"), ("jobs", "full")])
+def test_a_directory_that_is_taken_away_beside_docker_costs_no_truth(
+    host: FaultedHost, name: str, how: str
+) -> None:
+    run_with(host, place_of(host, name, how), "docker", 4, early=False)
+
+
+def place_of(host: FaultedHost, name: str, how: str) -> Place:
+    place = Place(host, STORE if name == "store" else host.home / name, how)
+    if name == "tmp" and how != "gone":
+        # Python tries these, too, and the working directory.
+        place.prepare()
+        for usual in ("/tmp", "/var/tmp"):
+            host.inside("mount", "--bind", place.path, usual)
+        return Covered(host, place.path, how)
+    return place
+
+
+class Covered(Place):
+    """A place that is mounted already."""
+
+    def prepare(self) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize(("sandbox", "n"), [("local", 64), ("docker", 16)])
+def test_descriptors_that_run_out_cost_no_truth(host: FaultedHost, sandbox: str, n: int) -> None:
+    limit = 256 if sandbox == "local" else 64
+    host.prefix = ["prlimit", f"--nofile={limit}:{limit}"]
+    check_under_fault(host, host.end(create(host, sandbox, n)), n)
+    host.prefix = ()
+    check_resumed(host, sandbox, n)
+
+
+@pytest.mark.parametrize("limit", [8, 24])
+def test_processes_that_run_out_above_the_sandboxes_cost_no_truth(
+    host: FaultedHost, limit: int
+) -> None:
+    n = 16
+    with closing(LimitedGroup("pids", str(limit))) as group:
+        host.prefix = group.prefix
+        check_under_fault(host, host.end(create(host, "local", n)), n)
+    host.prefix = ()
+    check_resumed(host, "local", n)
+
+
+def test_threads_that_cannot_be_made_for_want_of_memory_cost_no_truth(host: FaultedHost) -> None:
+    host.prefix = ["prlimit", f"--as={200 << 20}"]
+    check_under_fault(host, host.end(create(host, "docker", 4)), 4)
+    host.prefix = ()
+    check_resumed(host, "docker", 4)
+
+
+def test_a_runner_that_is_killed_for_want_of_memory_is_resumed(host: FaultedHost) -> None:
+    with closing(LimitedGroup("memory", str(45 << 20))) as group:
+        host.prefix = group.prefix
+        ended = host.end(create(host, "local", 6))
+    assert ended.code == -9, ended.output
+    assert {record["reward"] for record in host.records()} <= {1.0}
+    host.prefix = ()
+    check_resumed(host, "local", 6)
+
+
+@pytest.mark.parametrize("ahead", [-DAY, DAY])
+def test_a_clock_that_is_set_hides_no_graded_rollout(host: FaultedHost, ahead: int) -> None:
+    (host.home / "sitecustomize.py").write_text(_CLOCK)
+    with closing(LimitedGroup("pids", "8")) as group:
+        host.prefix = group.prefix
+        check_under_fault(host, host.end(create(host, "local", 4)), 4)
+    host.prefix = ()
+    host.variables = {"PYTHONPATH": str(host.home), "CLOCK_AHEAD": str(ahead)}
+    check_resumed(host, "local", 4)
+    before = len(host.records())
+    host.variables = {}
+    check_resumed(host, "local", 4)
+    assert len(host.records()) == before, "a graded rollout was run again"
+
+
+@pytest.fixture(scope="module")
+def small_engine(image: str) -> Generator[OwnEngine]:
+    """An engine whose disk is a small file system of its own."""
+    with closing(OwnEngine()) as engine:
+        data = engine.home / "data"
+        data.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400m", "tmpfs", str(data)], check=True)
+        engine.start()
+        engine.take(image)
+        yield engine
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["before", "in-the-middle"])
+def test_a_full_disk_of_the_engine_costs_no_truth(
+    host: FaultedHost, small_engine: OwnEngine, *, early: bool
+) -> None:
+    host.variables = {"DOCKER_HOST": small_engine.host}
+    filler = small_engine.home / "data/filler"
+    if early:
+        fill(filler)
+    runner = create(host, "docker", 4)
+    if not early:
+        host.strike(runner, lambda: fill(filler))
+    check_under_fault(host, host.end(runner), 4)
+    filler.unlink()
+    check_resumed(host, "docker", 4)
