@@ -12,7 +12,8 @@ import re
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from benchflow_sandbox_local import LocalProvider
@@ -118,10 +119,15 @@ def groups_of(names: Sequence[str], known: Mapping[str, str]) -> list[list[str]]
     return grouped + [[name] for name in names if name not in steady]
 
 
-async def try_objects(engine: str, names: Sequence[str], known: Mapping[str, str]) -> Cells:
+async def try_objects(
+    engine: str,
+    names: Sequence[str],
+    known: Mapping[str, str],
+    on_cells: Callable[[Cells], None] = lambda _: None,
+) -> Cells:
     """Fork objects on one engine, some groups at a time; return what the page says of each.
 
-    What is `known` of them says which to fork alone.
+    What is `known` of them says which to fork alone. `on_cells` gets those of each group.
     """
     cells: Cells = {}
     room = asyncio.Semaphore(AT_ONCE)
@@ -129,7 +135,9 @@ async def try_objects(engine: str, names: Sequence[str], known: Mapping[str, str
     async def one(provider: LocalProvider, group: list[str]) -> None:
         async with room:
             found = await fork_objects(provider, group)
-        cells.update({name: cell_of(engine, name, found[name]) for name in group})
+        new = {name: cell_of(engine, name, found[name]) for name in group}
+        cells.update(new)
+        on_cells(new)
 
     with tempfile.TemporaryDirectory(prefix="hazards-") as store:
         async with (
@@ -141,23 +149,31 @@ async def try_objects(engine: str, names: Sequence[str], known: Mapping[str, str
     return cells
 
 
+def _is_asked(name: str, found: Mapping[str, Cells], parts: Sequence[str]) -> bool:
+    cells = " ".join(cells.get(name, "") for cells in found.values())
+    text = f"{name} {OBJECTS[name].section} {cells}".lower()
+    return any(part.lower() in text for part in parts)
+
+
 def main() -> None:
     """Write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--engine", choices=ENGINES, action="append")
-    parser.add_argument("--only", default="", help="a part of the object's or the section's name")
+    parser.add_argument(
+        "--only", action="append", help="a part of the object's, the section's or the cells' text"
+    )
     asked = parser.parse_args()
-    names = [
-        name
-        for name, each in OBJECTS.items()
-        if asked.only.lower() in f"{name} {each.section}".lower()
-    ]
     page = PAGE.read_text() if PAGE.exists() else ""
     found = read_page(page)
-    for engine in asked.engine or ENGINES:
-        found[engine] |= asyncio.run(try_objects(engine, names, found[engine]))
+    names = [name for name in OBJECTS if _is_asked(name, found, asked.only or [""])]
     kernel = Path("/proc/sys/kernel/osrelease").read_text().partition("-")[0].strip()
-    PAGE.write_text(write_page(found, kernel))
+
+    def write(engine: str, cells: Cells) -> None:
+        found[engine] |= cells
+        PAGE.write_text(write_page(found, kernel))
+
+    for engine in asked.engine or ENGINES:
+        asyncio.run(try_objects(engine, names, dict(found[engine]), partial(write, engine)))
     wrong = [
         f"{engine}: {name}: {cell}"
         for engine in ENGINES

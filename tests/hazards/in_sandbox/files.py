@@ -205,6 +205,21 @@ def half_read_directory(room: Path) -> Iterator[None]:
     yield from half_read(room / "many")
 
 
+@a("directory of the image that has new files and was read half-way")
+def half_read_merged(room: Path) -> Iterator[None]:
+    place = Path("/etc")
+    for number in range(MANY):
+        (place / f"hazard-{number * 7919 % MANY:x}").touch()
+    entries = os.scandir(place)
+    names = [next(entries).name for _ in range(MANY // 2)]
+    yield
+    names += [entry.name for entry in entries]
+    missing = set(os.listdir(place)) - set(names)
+    expect(
+        (len(missing), len(names) - len(set(names))), (0, 0), "names that are missing, and twice"
+    )
+
+
 @a("working directory, deleted")
 def deleted_cwd(room: Path) -> Iterator[None]:
     (room / "inner").mkdir()

@@ -71,6 +71,16 @@ def timerfd_unread(room: Path) -> Iterator[None]:
     expect(struct.unpack("Q", os.read(fd, 8))[0], 1, "its count")
 
 
+@a("timerfd that fires again and again and has fired, unread")
+def timerfd_periodic_unread(room: Path) -> Iterator[None]:
+    fd = timerfd(time.CLOCK_MONOTONIC, first=0.001, interval=1)
+    readable(fd, "a timer")
+    yield
+    expect(struct.unpack("Q", os.read(fd, 8))[0] >= 1, True, "its count")
+    readable(fd, "a timer, the second time")
+    expect(struct.unpack("Q", os.read(fd, 8))[0], 1, "its count, the second time")
+
+
 @a("setitimer: real, virtual and profiling")
 def itimers(room: Path) -> Iterator[None]:
     kinds = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
