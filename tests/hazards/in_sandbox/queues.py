@@ -4,7 +4,8 @@ import ctypes
 import os
 import signal
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from .kernel_object import HELD, Helper, Section, call, expect, libc, readable
@@ -91,14 +92,21 @@ def sysv_queue(room: Path) -> Iterator[None]:
     expect((received(queue, 2), received(queue, 1)), (b"second", b"first"), "messages")
 
 
+def unless_stopped(function: Callable[[], int], what: str) -> int:
+    """Call a function again, as often as a stop of the process ends the call."""
+    while True:
+        with suppress(InterruptedError):
+            return call(function(), what)
+
+
 @a("System V queue, process that waits")
 def sysv_queue_waits(room: Path) -> Iterator[None]:
     queue = message_queue(7002)
 
     def wait() -> bytes:
         data = ctypes.create_string_buffer(108)
-        size = libc.msgrcv(queue, data, ctypes.c_size_t(100), ctypes.c_long(0), 0)
-        return data.raw[8 : 8 + call(size, "msgrcv")]
+        arguments = queue, data, ctypes.c_size_t(100), ctypes.c_long(0), 0
+        return data.raw[8 : 8 + unless_stopped(lambda: libc.msgrcv(*arguments), "msgrcv")]
 
     helper = Helper(wait, blocks=True)
     yield
@@ -137,19 +145,12 @@ def sysv_undo(room: Path) -> Iterator[None]:
 def sysv_semaphore_waits(room: Path) -> Iterator[None]:
     found = call(libc.semget(7005, 1, IPC_CREAT | 0o600), "semget")
     take, give = struct.pack("Hhh", 0, -1, 0), struct.pack("Hhh", 0, 1, 0)
-    helper = Helper(lambda: take_one(found, take), blocks=True)
+    helper = Helper(
+        lambda: unless_stopped(lambda: libc.semop(found, take, 1), "semop"), blocks=True
+    )
     yield
     call(libc.semop(found, give, 1), "semop")
     expect(helper.result(), "0", "what the process got")
-
-
-def take_one(found: int, take: bytes) -> int:
-    """Take a semaphore, as often as a stop of the process ends the call."""
-    while True:
-        try:
-            return call(libc.semop(found, take, 1), "semop")
-        except InterruptedError:
-            continue
 
 
 @a("POSIX semaphore with a name")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import attributes, numbers, pins, wire
+from . import attributes, hard_links, numbers, pins, wire
 from .engine import Dump, Engine, EngineError
 from .refusals import refuse_uncarried
 from .workspace import Workspace
@@ -38,6 +38,7 @@ class Checkpoint:
                 wire.send(reply, {"ok": True})
                 _await_word(reply)
                 # What a box can make fail comes while its processes still live.
+                hard_links.complete(self._merged, self._overlay_work)
                 keep = pins.pin(self._upper, self._merged).small
                 copied = self._write(dump, keep=keep)
             if keep and copied is None:
@@ -91,6 +92,10 @@ class Checkpoint:
     @property
     def _upper(self) -> str:
         return f"{self.space.root}/{self.request['family']}/u-{self.request['box']}"
+
+    @property
+    def _overlay_work(self) -> str:
+        return f"{self.space.root}/{self.request['family']}/w-{self.request['box']}"
 
     @property
     def _merged(self) -> str:
