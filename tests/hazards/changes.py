@@ -4,6 +4,7 @@ _EVERYWHERE = frozenset(
     {
         "CPU time that a process has used",
         "CPU time that children have used",
+        "epoll: an edge that was reported is not reported again",
         "inode numbers in a listing of a directory",
         "start time of a process",
     }
@@ -16,7 +17,6 @@ CHANGES: dict[str, frozenset[str]] = {
         "System V semaphore that is undone when its process ends",
         "TCP_WINDOW_CLAMP",
         "TCP, reset by the peer",
-        "epoll: an edge that was reported is not reported again",
         "identity of a deleted file that is open",
         "inotify: watch of a deleted file that is open",
         "identity of a directory",

@@ -80,12 +80,13 @@ def verdict_of(cell: str) -> str:
 
 def read_page(text: str) -> dict[str, Cells]:
     """Return what a page says, by engine."""
-    rows = re.findall(r"^\| (.*?) \| (.*) \| (.*) \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| (.+?) \| (.*?) \| (.*?) \|$", text, re.MULTILINE)
     found: dict[str, Cells] = {engine: {} for engine in ENGINES}
     for name, *cells in rows:
         if name in OBJECTS:
             for engine, cell in zip(ENGINES, cells, strict=True):
-                found[engine][name] = cell
+                if cell:
+                    found[engine][name] = cell
     return found
 
 

@@ -25,7 +25,7 @@ def complete(merged: str, work: str) -> None:
     files. `work` is the work directory of its overlay.
     """
     if wanted := set(_incomplete(f"{work}/index")):
-        for path, info in _linked(merged):
+        for path, info in _files(merged):
             if _key(info) in wanted:
                 # A change of attributes copies a file up; this one changes nothing.
                 os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns), follow_symlinks=False)
@@ -44,13 +44,13 @@ def _key(info: os.stat_result) -> _Key:
     return info.st_size, info.st_mtime_ns, info.st_mode, info.st_uid, info.st_gid
 
 
-def _linked(root: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Return all files with several names below `root`."""
+def _files(root: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Return all files below `root`: one whose other names were removed counts one name only."""
     pending = [root]
     while pending:
         with os.scandir(pending.pop()) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(entry.path)
-                elif (info := entry.stat(follow_symlinks=False)).st_nlink > 1:
-                    yield entry.path, info
+                else:
+                    yield entry.path, entry.stat(follow_symlinks=False)
