@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("criu")]
 
 # One process has them, its thread has an affinity of its own, and a second process has defaults.
 HOLDER = """
-import ctypes, json, os, platform, socket, sys, threading
+import ctypes, json, os, platform, select, socket, struct, sys, threading
 libc = ctypes.CDLL(None, use_errno=True)
 intel = platform.machine() == "x86_64"
 threading.Thread(target=threading.Event().wait, daemon=True).start()
@@ -19,6 +19,8 @@ thread = max(map(int, os.listdir("/proc/self/task")))
 server = socket.create_server(("127.0.0.1", 0))
 near = socket.create_connection(server.getsockname())
 far, _ = server.accept()
+timer = libc.timerfd_create(1, 0)
+assert libc.timerfd_settime(timer, 0, struct.pack("4q", 0, 10**8, 0, 1), None) == 0
 datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 OPTIONS = [
     (near, socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 7777),
@@ -34,6 +36,9 @@ if sys.argv[1] == "changed":
     for sock, level, name, value in OPTIONS:
         sock.setsockopt(level, name, value)
 for line in sys.stdin:
+    os.read(timer, 8)
+    os.read(timer, 8)
+    select.select([timer], [], [])  # it has fired and is not read at the fork
     print(json.dumps([
         sorted(os.sched_getaffinity(0)),
         sorted(os.sched_getaffinity(thread)),
@@ -84,6 +89,14 @@ REFUSED = {
         "import socket; held = socket.socket(socket.AF_INET, socket.SOCK_DGRAM);"
         "near = socket.inet_aton('239.1.2.3') + socket.inet_aton('127.0.0.1');"
         "held.setsockopt(0, socket.IP_ADD_MEMBERSHIP, near)"
+    ),
+    "EFD_SEMAPHORE": "import os; held = os.eventfd(1, os.EFD_SEMAPHORE)",
+    "IN_ONESHOT": (
+        "import ctypes; libc = ctypes.CDLL(None); held = libc.inotify_init();"
+        "assert libc.inotify_add_watch(held, b'/tmp', 0x80000100) == 1"
+    ),
+    "to be told of readers": (
+        "import fcntl; held = open('leased', 'w'); fcntl.fcntl(held, 1024, fcntl.F_WRLCK)"
     ),
     "SIGEV_THREAD_ID": (
         "import ctypes, os, struct; made = ctypes.c_void_p();"

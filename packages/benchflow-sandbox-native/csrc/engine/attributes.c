@@ -1,5 +1,5 @@
 /*
- * Sets again what CRIU does not carry of a thread and of a socket: see attributes.h. A file
+ * Sets again what CRIU does not carry of threads, sockets and timers: see attributes.h. A file
  * `attributes` in CRIU's working directory says what; there is none for most boxes. When all is
  * set, the file is removed.
  */
@@ -10,8 +10,10 @@
 #include "proc.h"
 
 #include <fcntl.h>
+#include <time.h>
 
-enum { WHO_PROCESS = 1 };
+/* SET_TICKS is TFD_IOC_SET_TICKS of a timerfd. */
+enum { WHO_PROCESS = 1, SET_TICKS = 0x40085400 };
 
 static const char ATTRIBUTES[] = "attributes";
 
@@ -37,17 +39,45 @@ static int set_file(long pid, const struct attribute *wanted)
     return answer == size ? 0 : -1;
 }
 
-static int set_option(long pid, const struct attribute *wanted)
+/* Return a descriptor of ours for what a process has open, or a negative number. */
+static long taken(long pid, uint32_t descriptor)
 {
     long process = kernel(SYS_pidfd_open, pid, 0, 0, 0, 0, 0);
     if (process < 0)
-        return -1;
-    long fd = kernel(SYS_pidfd_getfd, process, wanted->descriptor, 0, 0, 0, 0);
+        return process;
+    long fd = kernel(SYS_pidfd_getfd, process, descriptor, 0, 0, 0, 0);
     kernel(SYS_close, process, 0, 0, 0, 0, 0);
+    return fd;
+}
+
+/* The kernel starts a timer that has fired again when that is read. CRIU takes one that nobody has
+ * read for one that has stopped. */
+static int start_again(long fd, const struct period *period)
+{
+    struct itimerspec now;
+    if (kernel(SYS_timerfd_gettime, fd, (long)&now, 0, 0, 0, 0) < 0)
+        return -1;
+    if (now.it_value.tv_sec != 0 || now.it_value.tv_nsec != 0)
+        return 0;
+    now.it_interval.tv_sec = now.it_value.tv_sec = period->seconds;
+    now.it_interval.tv_nsec = now.it_value.tv_nsec = period->nanoseconds;
+    if (kernel(SYS_timerfd_settime, fd, 0, (long)&now, 0, 0, 0) < 0)
+        return -1;
+    uint64_t ticks = period->ticks > 0 ? period->ticks : 1;
+    return kernel(SYS_ioctl, fd, SET_TICKS, (long)&ticks, 0, 0, 0) < 0 ? -1 : 0;
+}
+
+static int set_open(long pid, const struct attribute *wanted)
+{
+    const void *value = wanted->value;
+    long answer, fd = taken(pid, wanted->descriptor);
     if (fd < 0)
         return -1;
-    long answer = kernel(SYS_setsockopt, fd, wanted->level, wanted->name, (long)wanted->value,
-                         wanted->size, 0);
+    if (wanted->kind == TIMER)
+        answer = start_again(fd, value);
+    else
+        answer = kernel(SYS_setsockopt, fd, wanted->level, wanted->name, (long)value, wanted->size,
+                        0);
     kernel(SYS_close, fd, 0, 0, 0, 0, 0);
     return answer < 0 ? -1 : 0;
 }
@@ -65,7 +95,8 @@ static int set(long pid, const struct attribute *wanted)
     case PROC_FILE:
         return set_file(pid, wanted);
     case SOCKET_OPTION:
-        return set_option(pid, wanted);
+    case TIMER:
+        return set_open(pid, wanted);
     default:
         return -1;
     }

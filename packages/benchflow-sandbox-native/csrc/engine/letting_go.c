@@ -44,8 +44,8 @@ static void let_go(long pid)
 {
     static const char numbers[] = "Error (bf-engine): the numbers of files cannot be exchanged\n";
     static const char attributes[] =
-        "Error (bf-engine): a CPU affinity, an I/O priority, a timer slack or an option of a socket"
-        " cannot be set again\n";
+        "Error (bf-engine): a CPU affinity, an I/O priority, a timer or an option of a socket cannot"
+        " be set again\n";
     first = first == 0 ? pid : first;
     if (renumber(pid) < 0)
         give_up(pid, numbers, sizeof numbers - 1);

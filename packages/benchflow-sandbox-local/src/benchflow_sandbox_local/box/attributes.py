@@ -1,6 +1,6 @@
 # Paths of ours and of /proc, while a box stands still.
-# ruff: noqa: PTH110, PTH116, PTH123, PTH208
-"""Attributes of threads and sockets that the engine of live snapshots does not carry.
+# ruff: noqa: PTH110, PTH115, PTH123, PTH208
+"""Attributes of threads, sockets and timers that the engine of live snapshots does not carry.
 
 They are noted while a box is frozen, and the engine's library sets them again in each child before
 a process of the child runs. Only what differs from the default is noted, so that most images have
@@ -9,9 +9,9 @@ no such file.
 
 import errno
 import os
+import re
 import shutil
 import socket
-import stat
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,21 +22,32 @@ from .socket_options import differing
 _NOTED, _GIVEN = "attributes.img", "attributes"
 _RECORD = struct.Struct("<IIIIII128s")
 """`struct attribute` of the library."""
-_AFFINITY, _IO_PRIORITY, _PROC_FILE, _SOCKET_OPTION = 1, 2, 3, 4
+_PERIOD = struct.Struct("<qqQ")
+_AFFINITY, _IO_PRIORITY, _PROC_FILE, _SOCKET_OPTION, _TIMER = 1, 2, 3, 4, 5
+_TIMER_FILE, _SOCKET_FILE = "anon_inode:[timerfd]", "socket:["
+_UNLIKE = {
+    "anon_inode:[eventfd]": (rb"eventfd-semaphore:\s*1", "a semaphore (EFD_SEMAPHORE)"),
+    "anon_inode:inotify": (rb"\bmask:[89a-f][0-9a-f]{7}\b", "a watch for one event (IN_ONESHOT)"),
+}
+"""What the engine would make a plain one of, by the kind of file: how that shows, and its name."""
 _CLASS_SHIFT = 13
 _MOST_CPUS = 1024
 
 
 def note(group: str, image: str) -> None:
-    """Note the attributes of the frozen processes of `group` in `image`."""
+    """Note the attributes of the frozen processes of `group` in `image`.
+
+    Raises:
+        OSError: A process has something that the engine would restore as another thing.
+    """
     records = bytearray()
-    seen: set[int] = set()
+    seen: set[str] = set()
     own = _Own()
     for pid in map(int, _read(f"{group}/cgroup.procs").split()):
         for name in os.listdir(f"/proc/{pid}/task"):
             thread = f"/proc/{pid}/task/{name}"
             records += _packed(thread, list(own.differing(pid, int(name))))
-        records += _packed(f"/proc/{pid}", list(_options(pid, seen)))
+        records += _packed(f"/proc/{pid}", list(_of_open_files(pid, seen)))
     if records:
         with open(f"{image}/{_NOTED}", "wb") as file:
             file.write(records)
@@ -56,7 +67,7 @@ def require_set(work: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Attribute:
-    """One attribute; of a socket with its descriptor, level and option."""
+    """One attribute; of an open file with its descriptor, of a socket with level and option."""
 
     kind: int
     value: bytes
@@ -102,22 +113,46 @@ def _mask(cpus: set[int]) -> bytes:
     return sum(1 << cpu for cpu in cpus).to_bytes(_MOST_CPUS // 8, "little")
 
 
-def _options(pid: int, seen: set[int]) -> Iterator[_Attribute]:
-    """Return the options of the sockets of a process that no other process has shown."""
+def _of_open_files(pid: int, seen: set[str]) -> Iterator[_Attribute]:
+    """Return those of the sockets and timers that no process before has had open."""
     pidfd = -1
     try:
         for name in os.listdir(f"/proc/{pid}/fd"):
-            info = os.stat(f"/proc/{pid}/fd/{name}")
-            if not stat.S_ISSOCK(info.st_mode) or info.st_ino in seen:
-                continue
-            seen.add(info.st_ino)
-            pidfd = os.pidfd_open(pid) if pidfd < 0 else pidfd
-            with socket.socket(fileno=syscalls.pidfd_getfd(pidfd, int(name))) as held:
-                for level, option, value in differing(held):
-                    yield _Attribute(_SOCKET_OPTION, value, int(name), level, option)
+            target = os.readlink(f"/proc/{pid}/fd/{name}")
+            if target == _TIMER_FILE:
+                yield from _period(pid, int(name))
+            elif target in _UNLIKE:
+                _refuse_unlike(pid, name, target)
+            elif target.startswith(_SOCKET_FILE) and target not in seen:
+                seen.add(target)
+                pidfd = os.pidfd_open(pid) if pidfd < 0 else pidfd
+                yield from _options(pidfd, int(name))
     finally:
         if pidfd >= 0:
             os.close(pidfd)
+
+
+def _options(pidfd: int, descriptor: int) -> Iterator[_Attribute]:
+    with socket.socket(fileno=syscalls.pidfd_getfd(pidfd, descriptor)) as held:
+        for level, option, value in differing(held):
+            yield _Attribute(_SOCKET_OPTION, value, descriptor, level, option)
+
+
+def _period(pid: int, descriptor: int) -> Iterator[_Attribute]:
+    """Return how a timer fires again, if it does: the engine stops one that has fired unread."""
+    told = _read(f"/proc/{pid}/fdinfo/{descriptor}").decode()
+    facts = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
+    ticks, *rest = (re.findall(r"\d+", facts[key]) for key in ("ticks", "it_value", "it_interval"))
+    left, interval = (tuple(map(int, each)) for each in rest)
+    if any(interval) and (any(left) or ticks != ["0"]):
+        yield _Attribute(_TIMER, _PERIOD.pack(*interval, int(ticks[0])), descriptor)
+
+
+def _refuse_unlike(pid: int, name: str, target: str) -> None:
+    pattern, what = _UNLIKE[target]
+    if re.search(pattern, _read(f"/proc/{pid}/fdinfo/{name}")):
+        comm = _text(f"/proc/{pid}/comm").decode("utf-8", "replace")
+        raise OSError(errno.ENOTSUP, f"a process {comm!r} has {what}, which cannot be captured")
 
 
 def _packed(place: str, found: "list[_Attribute]") -> bytes:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import attributes, engine_log, numbers, owners, pins, wire
+from . import attributes, engine_log, hard_links, numbers, owners, pins, wire
 from .engine import Dump, Engine, EngineError
 from .refusals import refuse_uncarried
 from .workspace import Workspace
@@ -38,6 +38,7 @@ class Checkpoint:
                 wire.send(reply, {"ok": True})
                 makers: list[list[int]] = _await_word(reply)["makers"]
                 # What a box can make fail comes while its processes still live.
+                hard_links.complete(self._merged, self._overlay_work)
                 keep = pins.pin(self._upper, self._merged).small
                 copied = self._write(dump, makers, keep=keep)
             if keep and copied is None:
@@ -95,6 +96,10 @@ class Checkpoint:
     @property
     def _upper(self) -> str:
         return f"{self.space.root}/{self.request['family']}/u-{self.request['box']}"
+
+    @property
+    def _overlay_work(self) -> str:
+        return f"{self.space.root}/{self.request['family']}/w-{self.request['box']}"
 
     @property
     def _merged(self) -> str:

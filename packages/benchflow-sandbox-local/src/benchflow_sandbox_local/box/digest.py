@@ -10,7 +10,7 @@ from threading import Thread
 from typing import Protocol
 
 from .pins import ATTRIBUTE
-from .tree import keep_attribute
+from .tree import keep_attribute, open_unread
 
 _CHUNK, _PAGE, _PART = 1 << 18, 4096, 1 << 24
 
@@ -145,7 +145,7 @@ def _content(directory: int, name: str, info: os.stat_result) -> list[str]:
 
 def _file(directory: int, name: str, size: int) -> list[str]:
     digest = hashlib.sha256()
-    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    fd = open_unread(name, directory)
     try:
         for offset, page in _pages(fd, size):
             digest.update(offset.to_bytes(8, "big") + page)

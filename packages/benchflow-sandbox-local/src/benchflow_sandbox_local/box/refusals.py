@@ -15,7 +15,8 @@ _ALL_HOSTS = {"010000E0", "ff020000000000000000000000000001", "ff010000000000000
 def refuse_uncarried(group: str) -> None:
     """Raise `OSError` when a process of the frozen `group` has something that no child would have.
 
-    That is a personality, a timer that signals one thread, and a member of a multicast group.
+    That is a personality, a timer that signals one thread, a lease that a reader ends, and a member
+    of a multicast group.
     """
     pids = Path(f"{group}/cgroup.procs").read_text(encoding="ascii").split()
     for pid in pids:
@@ -24,6 +25,11 @@ def refuse_uncarried(group: str) -> None:
             raise _refusal(place, f"has a personality ({number:#x})")
         if _THREAD_TIMER in _text(place / "timers"):
             raise _refusal(place, "has a POSIX timer for one thread (SIGEV_THREAD_ID)")
+    for line in _text(Path("/proc/locks")).splitlines():
+        fields = line.split()
+        # The host reads the files of the box, and would wait for the end of such a lease.
+        if fields[1] == "LEASE" and fields[3] == "WRITE" and fields[4] in pids:
+            raise _refusal(Path("/proc", fields[4]), "has a lease of a file, to be told of readers")
     if pids and (joined := _groups(Path("/proc", pids[0], "net"))):
         raise OSError(
             errno.ENOTSUP, f"a socket is a member of multicast group {joined[0]}: not captured"

@@ -128,6 +128,15 @@ def _open_dir(path: str, parent: int | None = None) -> int:
     return os.open(path, flags, dir_fd=parent)
 
 
+def open_unread(name: str, parent: int) -> int:
+    """Open a file to read it; its owner's process does not see that, where we may hide it."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(name, flags | os.O_NOATIME, dir_fd=parent)
+    except PermissionError:  # of an owner whom a user namespace does not have
+        return os.open(name, flags, dir_fd=parent)
+
+
 def _is_dir(parent: int, name: str) -> bool:
     try:
         return stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
@@ -137,7 +146,7 @@ def _is_dir(parent: int, name: str) -> bool:
 
 def _copy_data(src: int, dst: int, name: str, info: os.stat_result) -> int:
     """Copy the data and keep the holes; return the bytes that were copied."""
-    reader = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=src)
+    reader = open_unread(name, src)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     writer = os.open(name, flags, 0o600, dir_fd=dst)
     size = info.st_size

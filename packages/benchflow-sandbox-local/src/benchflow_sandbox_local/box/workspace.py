@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import images, pins, syscalls, tree
+from . import hard_links, images, pins, syscalls, tree
 from .claim import claim
 from .digest import tree_digest, tree_traits
 from .tree import LayerCopy
@@ -195,6 +195,7 @@ class Workspace:
         """
         base = f"{self.root}/{request['family']}"
         target = f"{base}/{request['layer']}"
+        hard_links.complete(f"{base}/m-{request['box']}", f"{base}/w-{request['box']}")
         os.mkdir(target, 0o755)
         copy = LayerCopy(target, self.opaque, f"{base}/trash", frozenset({".bf"}))
         try:

@@ -1,0 +1,56 @@
+# Raw names below roots that are not ours: pathlib would add nothing here.
+# ruff: noqa: PTH208
+"""Names of one file in several layers.
+
+A file of a lower layer can have several names. When a box changes it by one name, overlay keeps the
+others together with it by an index in its work directory, which no layer carries. A child would
+find the old bytes by the other names. So the upper directory gets all names before it is a layer.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+
+_COUNT = "trusted.overlay.nlink"
+_COMPLETE = b"U-1"
+"""What overlay notes of a file that has all of its names, and the index, in the upper directory."""
+
+_Key = tuple[int, int, int, int, int]
+
+
+def complete(merged: str, work: str) -> None:
+    """Copy up the other names of each file that a box has changed by one of its names.
+
+    The root `merged` is searched for them; that takes seconds, and only happens when there are such
+    files. `work` is the work directory of its overlay.
+    """
+    if wanted := set(_incomplete(f"{work}/index")):
+        for path, info in _files(merged):
+            if _key(info) in wanted:
+                # A change of attributes copies a file up; this one changes nothing.
+                os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns), follow_symlinks=False)
+
+
+def _incomplete(index: str) -> Iterator[_Key]:
+    """Return what the changed files look like that have other names below."""
+    with suppress(FileNotFoundError):
+        for name in os.listdir(index):
+            with suppress(OSError):  # most have no such note
+                if os.getxattr(f"{index}/{name}", _COUNT, follow_symlinks=False) != _COMPLETE:
+                    yield _key(os.lstat(f"{index}/{name}"))
+
+
+def _key(info: os.stat_result) -> _Key:
+    return info.st_size, info.st_mtime_ns, info.st_mode, info.st_uid, info.st_gid
+
+
+def _files(root: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Return all files below `root`: one whose other names were removed counts one name only."""
+    pending = [root]
+    while pending:
+        with os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+                else:
+                    yield entry.path, entry.stat(follow_symlinks=False)

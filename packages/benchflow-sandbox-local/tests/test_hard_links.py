@@ -1,0 +1,28 @@
+"""A file with several names stays one file in children, whichever name it is changed by."""
+
+import pytest
+from benchflow_contracts.sandbox import SandboxSpec
+
+CHANGE = "echo $0 >> one && cat two && stat -c %h:%i one two"
+
+
+@pytest.mark.parametrize("level", ["filesystem", pytest.param("live", marks=pytest.mark.slow)])
+def test_all_names_of_a_file_have_what_was_written_by_one_of_them(with_provider, level, request):
+    if level == "live":
+        request.getfixturevalue("criu")
+
+    async def check(provider):
+        sandbox = await provider.create(SandboxSpec())
+        assert (await sandbox.exec("mkdir a && echo base > one && ln one two && ln one a/x")).ok
+        written = "base\n"
+        for depth in ("first", "second", "third"):
+            image = await sandbox.snapshot(level)
+            sandbox = await provider.create(SandboxSpec(), image=image)
+            assert (await sandbox.exec("cat one two a/x")).stdout == written * 3
+            told = (await sandbox.exec(["sh", "-c", CHANGE, depth])).stdout
+            written += f"{depth}\n"
+            text, one, two = told.rsplit("\n", 3)[:3]
+            assert (f"{text}\n", one) == (written, two)
+            assert one.startswith("3:")
+
+    with_provider(check)
