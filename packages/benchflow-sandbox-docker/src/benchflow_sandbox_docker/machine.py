@@ -79,7 +79,8 @@ class DockerMachine:
         # From now on the end of the pipes is the death of the container.
         self._calls.met()
         self.meter = counters_of(state["Pid"])
-        data = (told.get("GraphDriver") or {}).get("Data") or {}
+        driver: Mapping[str, Any] = told.get("GraphDriver") or {}
+        data: Mapping[str, str] = driver.get("Data") or {}
         self.upper = Path(data["UpperDir"]) if "UpperDir" in data else None
 
     async def _answers(self) -> bool:

@@ -138,7 +138,7 @@ async def _score(reward: Reward, node: RolloutNode, deadline: float) -> VerifyRe
         if scope.expired():
             return _unscored(f"reward {reward.name!r} ran over the verify deadline")
         if isinstance(error, ExceptionGroup):
-            error = classify(error, "reward")
+            error = classify(cast("Exception", error), "reward")
         kind = type(error).__name__
         cause = blame(error, inside="unknown")
         passes = isinstance(error, BenchFlowError) and error.retryable
