@@ -18,6 +18,7 @@ from benchflow_reward.live_node import LiveNode
 from .integrity import by_path
 from .live_state import NAMES, LiveState, live_state, other_names
 from .opened import is_code
+from .steering import Change
 from .watching import watching
 
 _WRITE = 'cat > "$1"'
@@ -66,7 +67,7 @@ async def bring_again(
         done = await box.exec(cmd, user="root", cwd="/", timeout=60, stdin=text.encode())
         if not done.ok:
             raise RewardError(f"{path} cannot be written in a twin: {done.stderr[-300:]}")
-    known = {} if changes is None else by_path(changes)
+    known = dict[str, Change]() if changes is None else by_path(changes)
     for path in sorted({*names, *(known.keys() & set(NAMES[:2]))}):
         brought.findings.append(_finding(path, known.get(path, "changed")))
     return brought

@@ -82,7 +82,10 @@ def _read(done: ExecResult) -> LiveState:
     parts = done.stdout.split(_SEPARATOR)
     if len(parts) != len(NAMES) + 4:
         return LiveState(unknown=f"what runs is not known: exit code {done.exit_code}")
-    told = dict(part.partition("\n")[::2] for part in parts[1:-1])
+    told = dict[str, str]()
+    for part in parts[1:-1]:
+        name, _, text = part.partition("\n")
+        told[name] = text
     runs = [each.partition("\n") for each in told["processes"].split(_EACH)[1:]]
     lines = [(int(pid), line.replace("\0", " ").strip()) for pid, _, line in runs]
     busy = [(line, pid) for pid, line in lines if line not in _IDLE]
@@ -100,7 +103,7 @@ def other_names(live: LiveState, copy: LiveState, *, same_network: bool) -> dict
     A copy keeps its own address. Name servers are those of its network, which may be another.
     """
     own = copy.names.get("/etc/hostname", "").strip()
-    found = {}
+    found = dict[str, str]()
     for path, text in live.names.items():
         if path == "/etc/resolv.conf" and not same_network:
             continue
