@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Literal
@@ -54,10 +54,13 @@ class Program:
         return found
 
 
-async def fork_objects(provider: LocalProvider, names: Sequence[str]) -> dict[str, Outcome]:
+async def fork_objects(
+    provider: LocalProvider, names: Sequence[str], changing: Container[str] = ()
+) -> dict[str, Outcome]:
     """Return what became of each object.
 
-    All are forked together; when that fails, or loses something, each half is forked alone.
+    All are forked together; when that fails, or loses something that is not `changing`, each half
+    is forked alone.
     """
     try:
         found = await _fork(provider, names)
@@ -65,13 +68,14 @@ async def fork_objects(provider: LocalProvider, names: Sequence[str]) -> dict[st
         if len(names) == 1:
             return {names[0]: Outcome(verdict="refused", reason=str(refusal))}
     else:
-        if all(each.verdict != "lost" for each in found.values()):
+        lost = [name for name in names if found[name].verdict == "lost"]
+        if all(name in changing for name in lost):
             return found
         if len(names) == 1:
             return await _unless_without_fork(provider, names[0], found)
     half = len(names) // 2
-    first = await fork_objects(provider, names[:half])
-    return first | await fork_objects(provider, names[half:])
+    first = await fork_objects(provider, names[:half], changing)
+    return first | await fork_objects(provider, names[half:], changing)
 
 
 async def _unless_without_fork(

@@ -8,8 +8,10 @@ no such file.
 """
 
 import errno
+import fcntl
 import os
 import re
+import select
 import shutil
 import socket
 import struct
@@ -32,6 +34,7 @@ _UNLIKE = {
 """What the engine would make a plain one of, by the kind of file: how that shows, and its name."""
 _CLASS_SHIFT = 13
 _MOST_CPUS = 1024
+_SIOCINQ = 0x541B
 
 
 def note(group: str, image: str) -> None:
@@ -134,8 +137,19 @@ def _of_open_files(pid: int, seen: set[str]) -> Iterator[_Attribute]:
 
 def _options(pidfd: int, descriptor: int) -> Iterator[_Attribute]:
     with socket.socket(fileno=syscalls.pidfd_getfd(pidfd, descriptor)) as held:
+        if held.family == socket.AF_UNIX and held.type == socket.SOCK_DGRAM:
+            _refuse_empty_datagram(held)
         for level, option, value in differing(held):
             yield _Attribute(_SOCKET_OPTION, value, descriptor, level, option)
+
+
+def _refuse_empty_datagram(held: socket.socket) -> None:
+    """Raise `OSError` when the first unread datagram is empty: the engine leaves it out."""
+    poller, size = select.poll(), bytearray(4)
+    poller.register(held, select.POLLIN)
+    fcntl.ioctl(held, _SIOCINQ, size)
+    if not any(size) and poller.poll(0):
+        raise OSError(errno.ENOTSUP, "a unix socket has an unread empty datagram: not captured")
 
 
 def _period(pid: int, descriptor: int) -> Iterator[_Attribute]:

@@ -10,6 +10,8 @@ from pathlib import Path
 _THREAD_TIMER = "notify: signal/tid."
 _ALL_HOSTS = {"010000E0", "ff020000000000000000000000000001", "ff010000000000000000000000000001"}
 """The multicast groups of every network: 224.0.0.1, ff02::1 and ff01::1."""
+_OF_ADDRESSES = "ff0200000000000000000001ff"
+"""How the groups begin that the kernel joins for each IPv6 address of an interface."""
 
 
 def refuse_uncarried(group: str) -> None:
@@ -45,6 +47,7 @@ def _groups(net: Path) -> list[str]:
     """Return the multicast groups that somebody has joined in a network namespace."""
     joined = [line.split()[0] for line in _text(net / "igmp").splitlines() if line[:1] == "\t"]
     joined += [line.split()[2] for line in _text(net / "igmp6").splitlines()]
+    joined = [group for group in joined if not group.startswith(_OF_ADDRESSES)]
     return [group for group in joined if group not in _ALL_HOSTS]
 
 
