@@ -19,10 +19,10 @@ class Tape:
     none. After an answer that calls no tool the turn may be over, and some agents ask on beside
     it: which of those calls come, and when, is chance. A record may begin with such calls.
     Those that are no work, such as a title, may come at any time before the last of the
-    others; one that does not come holds nothing up, and a request of that kind that is not in the record goes to the upstream: a resumed
-    agent asks whether its model is there. What such an answer changes of the work is in the
-    work's own requests. Calls that were never answered are left out: an agent that tried again
-    gets the answer at its first try.
+    others; one that does not come holds nothing up, and a request of that kind that is not in
+    the record goes to the upstream: a resumed agent asks whether its model is there. What such
+    an answer changes of the work is in the work's own requests. Calls that were never answered
+    are left out: an agent that tried again gets the answer at its first try.
     """
 
     def __init__(self, calls: Sequence[ModelCall]) -> None:
