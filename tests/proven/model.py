@@ -21,6 +21,8 @@ def remember_and_ask(request: ModelRequest) -> ModelReply:
     """
     if not request.tools:
         return ModelReply(text="A title")
+    if "SUGGESTION MODE" in request.user_text:
+        return ModelReply(text="Go on.")  # claude and qwen ask what their user may type next
     seen = request.tool_results
     if "second code word" not in request.user_text:
         if seen:

@@ -70,8 +70,22 @@ def test_a_file_that_says_it_otherwise_is_left_alone(own):
 
 def test_the_page_has_a_row_for_each_agent_with_the_days(own):
     write_proven(own, REPORT)
-    row = proven_page([read_declaration(own)]).splitlines()[-1]
-    assert row.startswith("| `scripted` | 1.0.0 | files | question | 2026-11-22 | - |")
+    page = proven_page([read_declaration(own)])
+    assert "| `scripted` | 1.0.0 | files | question | 2026-11-22 | - |" in page
+    assert "- `scripted`, `live`, on 2026-11-22: a leak: the first live child knows" in page
+    assert "### `scripted`, `state`" in page
+
+
+def test_the_command_of_a_cell_is_kept_and_shown(own):
+    command = 'bench run "$TASK" --agent scripted'
+    seen = {"results": {"live": "ok", "replay": "no: 'x'\nand more"}}
+    write_proven(own, REPORT.model_copy(update={**seen, "commands": {"live": command}}))
+    decl = read_declaration(own)
+    assert decl.proven["live"].command == command
+    assert decl.unproven["replay"].reason == "no: 'x' and more"
+    assert f"```bash\n{command}\n```" in proven_page([decl])
+    write_proven(own, REPORT.model_copy(update={"results": {"replay": "ok"}}))
+    assert "replay" not in read_declaration(own).unproven
 
 
 def test_an_unknown_fidelity_is_no_declaration(own):

@@ -129,6 +129,19 @@ def test_a_request_without_tools_beside_work_with_tools_may_be_new() -> None:
     assert taken(tape, "one") == 1
 
 
+def test_a_record_may_begin_with_what_an_agent_asks_beside_its_next_turn() -> None:
+    function = {"id": "c", "function": {"name": "sh", "arguments": "{}"}}
+    acts = {"choices": [{"message": {"tool_calls": [function]}}], "n": 2}
+    tape = Tape([call(1, "suggest"), call(2, "work", response=acts), call(3, "more")])
+    assert tape.unplayed == 3
+    # The suggestion did not come this time; it may come late, and the work stays in order.
+    assert taken(tape, "work") == 2
+    assert tape.unplayed == 1
+    assert taken(tape, "suggest") == 1
+    assert taken(tape, "more") == 3
+    assert tape.finished
+
+
 def test_a_message_that_says_nothing_is_the_same_with_and_without_content() -> None:
     function = {"id": "c", "type": "function", "function": {"name": "sh", "arguments": "{}"}}
     message = {"role": "assistant", "tool_calls": [function]}

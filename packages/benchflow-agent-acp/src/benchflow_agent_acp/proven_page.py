@@ -11,35 +11,71 @@ from typing import get_args
 from .builtin import shipped_declaration
 from .declaration import AgentDecl, ProvenFidelity
 
+_FIDELITIES: tuple[ProvenFidelity, ...] = get_args(ProvenFidelity)
 _HEAD = """\
 # What each agent is proven to carry
 
-Generated from the `[proven]` tables of the shipped declarations. Each entry is one run of
-`bench agent probe AGENT --write`, with the agent's version and the day: the agent ran in boxes
-without a network, against a scripted model server.
+Generated from the `[proven]` and `[unproven]` tables of the shipped declarations. Each date is
+the day of one run of the command that is named below for that cell, with that version of the
+agent: a real run of `bench` against a scripted model server, in boxes without a network.
 
 | column | what was seen |
 |---|---|
-| `state` | new processes, in boxes with the same files, go on from a saved session |
-| `live` | copies of the process go on at a turn boundary |
-| `live-ask` | copies of the process that waits for an answer each get one of their own |
+| `state` | new processes, in boxes with the same files, continue from a saved session |
+| `live` | copies of the process continue at a turn boundary |
+| `live-ask` | copies of the process that waits for an answer each get their own answer |
 | `replay-ask` | the prompt that led to a question leads there again, for another answer |
+| `replay` | from its recorded model calls, the agent takes the same steps again |
 
-In the first three every branch was told a code word of its own: it knew what was said before the
-fork, and nothing that its siblings or its parent heard later. `paths` says whether copies of the
-session's files work anywhere (`files`, which `state` then includes) or at the same path only, and
-`asks` what the agent asks its user: a question, or only whether it may act. A dash means that it
-is not proven, or cannot be.
+Every branch makes up a code word of its own: its reward is 0 unless it knows the words from before
+the fork and its own, and no other. `paths` says whether copies of the session's files work
+anywhere (`files`) or at the same path only. `asks` says what the agent asks its user by itself: a
+question, or only whether it may act. Agents that ask no question by themselves get the portable
+question tool in the columns that end in `-ask`. A dash means that the run failed; the reason is
+below. `scripted` has no model, so that there are no calls to replay.
 
+"""
+_COMMANDS = """
+## The commands
+
+From a checkout, with the model server of these runs in another terminal:
+
+<!-- not run: it serves until it is stopped -->
+```bash
+PYTHONPATH=tests ./run python -m proven.model
+```
+
+Where a command begins with `BENCHFLOW_CRIU=/nonexistent`, live forks are switched off for it.
+`PYTHONPATH=tests ./run python -m proven` runs all of them, and `--write` makes this page.
+"""
+_COMMAND = """
+### `{agent}`, `{fidelity}`
+
+<!-- not run: it needs the agent's package and that model server -->
+```bash
+{command}
+```
 """
 
 
 def proven_page(decls: Iterable[AgentDecl]) -> str:
     """Return the page as Markdown, with one row for each agent."""
-    fidelities: tuple[ProvenFidelity, ...] = get_args(ProvenFidelity)
-    head = ("agent", "version", "paths", "asks", *fidelities)
-    rows = [head, tuple("---" for _ in head), *(_row(decl) for decl in decls)]
-    return _HEAD + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    shown = list(decls)
+    head = ("agent", "version", "paths", "asks", *_FIDELITIES)
+    rows = [head, tuple("---" for _ in head), *(_row(decl) for decl in shown)]
+    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    failed = "".join(
+        f"- `{decl.id}`, `{each}`, on {failure.date}: {failure.reason}\n"
+        for decl in shown
+        for each, failure in sorted(decl.unproven.items())
+    )
+    reasons = f"\n## What failed\n\n{failed}" if failed else ""
+    commands = "".join(
+        _COMMAND.format(agent=decl.id, fidelity=each, command=proof.command)
+        for decl in shown
+        for each, proof in sorted({**decl.proven, **decl.unproven}.items())
+    )
+    return f"{_HEAD}{table}{reasons}{_COMMANDS}{commands}"
 
 
 def shipped() -> list[AgentDecl]:
@@ -56,7 +92,7 @@ def _row(decl: AgentDecl) -> tuple[str, ...]:
     can = decl.capabilities()
     asks = {"none": "-", "permission": "permission"}.get(decl.ask.channel, "question")
     snapshot = {"none": "-", "same_path_files": "the same path"}.get(decl.session.snapshot, "files")
-    proofs = (can.proven.get(each, "- -").split()[-1] for each in get_args(ProvenFidelity))
+    proofs = (can.proven.get(each, "- -").split()[-1] for each in _FIDELITIES)
     return (f"`{decl.id}`", decl.version, snapshot, asks, *proofs)
 
 

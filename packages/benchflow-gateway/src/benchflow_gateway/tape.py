@@ -17,12 +17,12 @@ class Tape:
 
     Calls of the agent's work come in their recorded order; those that ran at the same time have
     none. After an answer that calls no tool the turn may be over, and some agents ask on beside
-    it: which of those calls come, and when, is chance. Those that are no work, such as a title,
-    may come at any time before the last of the others; one that does not come holds nothing
-    up, and a request of that kind that is not in the record goes to the upstream: a resumed
-    agent asks whether its model is there. What such an answer changes of the work is in the
-    work's own requests. Calls that were never answered are left out: an agent that tried again
-    gets the answer at its first try.
+    it: which of those calls come, and when, is chance. A record may begin with such calls.
+    Those that are no work, such as a title, may come at any time before the last of the
+    others; one that does not come holds nothing up, and a request of that kind that is not in
+    the record goes to the upstream: a resumed agent asks whether its model is there. What such
+    an answer changes of the work is in the work's own requests. Calls that were never answered
+    are left out: an agent that tried again gets the answer at its first try.
     """
 
     def __init__(self, calls: Sequence[ModelCall]) -> None:
@@ -33,6 +33,7 @@ class Tape:
         self._aux = [call for call in answered if call.purpose == "aux"] if main else []
         self._tools = self._ahead[0].request.get("tools") if self._ahead else None
         self._goes_on = True
+        self._begun = False
         self._digests: dict[str, str] = {}
 
     @property
@@ -62,8 +63,8 @@ class Tape:
         wanted = request_digest(api, request)
         first = self._ahead[0]
         for at, call in enumerate(self._ahead):
-            may_come = call is first or not self._goes_on or _beside(call, first)
-            if may_come and self._digest(call) == wanted:
+            if (self._may_skip(at) or _beside(call, first)) and self._digest(call) == wanted:
+                self._begun = True
                 return self._taken(at)
         for others in (self._passed, self._aux):
             for at, call in enumerate(others):
@@ -72,6 +73,15 @@ class Tape:
         if self._tools and not request.get("tools"):
             return None
         raise DivergedError(f"not the request of {first.id!r}")
+
+    def _may_skip(self, at: int) -> bool:
+        """Whether the calls ahead of that one may not come, or come later."""
+        if not self._goes_on:
+            return True
+        ahead = self._ahead[:at]
+        if self._begun:
+            return not ahead
+        return not any(asks_for_tools(call.response or {}) for call in ahead)
 
     def _taken(self, at: int) -> ModelCall:
         call = self._ahead.pop(at)
