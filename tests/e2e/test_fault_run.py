@@ -39,10 +39,11 @@ def host() -> Generator[FaultedHost]:
         yield made
 
 
-def create(host: FaultedHost, sandbox: str, n: int, cwd: Path | None = None) -> Any:
+def create(
+    host: FaultedHost, sandbox: str, n: int, cwd: Path | None = None, at_once: int = 2
+) -> Any:
     words = ["--tasks-dir", host.home / "task", "--agent", "oracle", "--sandbox", sandbox]
     words += ["--jobs-dir", host.home / "jobs", "--job-name", "job", "--repeats", n]
-    at_once = n if n > 12 else 2
     words += ["--concurrency", at_once, "--retries", 0]
     return host.start("eval", "create", *words, cwd=cwd)
 
@@ -72,7 +73,7 @@ def check_error(record: dict[str, Any]) -> None:
 
 
 def check_resumed(host: FaultedHost, sandbox: str, n: int) -> None:
-    ended = host.end(create(host, sandbox, n))
+    ended = host.end(create(host, sandbox, n, at_once=4))
     assert ended.code == 0, ended.output
     summary = json.loads((host.seen(host.home / "jobs") / "job/summary.json").read_bytes())
     assert (summary["scored"], summary["mean_reward"]) == (n, 1.0)
@@ -145,11 +146,11 @@ class Covered(Place):
         """Do nothing."""
 
 
-@pytest.mark.parametrize(("sandbox", "n"), [("local", 64), ("docker", 16)])
+@pytest.mark.parametrize(("sandbox", "n"), [("local", 64), ("docker", 12)])
 def test_descriptors_that_run_out_cost_no_truth(host: FaultedHost, sandbox: str, n: int) -> None:
     limit = 256 if sandbox == "local" else 64
     host.prefix = ["prlimit", f"--nofile={limit}:{limit}"]
-    check_under_fault(host, host.end(create(host, sandbox, n)), n)
+    check_under_fault(host, host.end(create(host, sandbox, n, at_once=n)), n)
     host.prefix = ()
     check_resumed(host, sandbox, n)
 
@@ -161,14 +162,15 @@ def test_processes_that_run_out_above_the_sandboxes_cost_no_truth(
     n = 16
     with closing(LimitedGroup("pids", str(limit))) as group:
         host.prefix = group.prefix
-        check_under_fault(host, host.end(create(host, "local", n)), n)
+        check_under_fault(host, host.end(create(host, "local", n, at_once=n)), n)
     host.prefix = ()
     check_resumed(host, "local", n)
 
 
-def test_threads_that_cannot_be_made_for_want_of_memory_cost_no_truth(host: FaultedHost) -> None:
-    host.prefix = ["prlimit", f"--as={200 << 20}"]
-    check_under_fault(host, host.end(create(host, "docker", 4)), 4)
+def test_threads_that_the_runner_cannot_make_cost_no_truth(host: FaultedHost) -> None:
+    with closing(LimitedGroup("pids", "3")) as group:
+        host.prefix = group.prefix
+        check_under_fault(host, host.end(create(host, "docker", 4, at_once=4)), 4)
     host.prefix = ()
     check_resumed(host, "docker", 4)
 
