@@ -15,7 +15,8 @@ def test_the_parts_of_a_fork_are_in_the_timing_and_in_the_tree(
     children = [node for node in nodes.values() if node["parent"] == forked["id"]]
     if forked["branch"]["fidelity"] == "live":
         took = forked["took_sec"]
-        assert took.keys() == {"quiesce", "checkpoint", "frozen", "dump"}
+        parts = {"quiesce", "checkpoint", "engine", "frozen", "dump", "digest"}
+        assert took.keys() == parts
         assert 0 < took["dump"] <= took["frozen"] < took["checkpoint"]
     for child in children:
         took = child["took_sec"]

@@ -8,6 +8,7 @@ from benchflow_contracts import (
     Cause,
     EnvironmentError_,
     HostError,
+    RewardError,
     SandboxError,
     SandboxLimitError,
     TaskError,
@@ -62,3 +63,9 @@ def test_a_host_error_may_pass_and_says_what_could_not_be_done():
 
 def test_a_cause_reads_as_one_line():
     assert str(Cause(by="agent", what="out of memory")) == "agent: out of memory"
+
+
+def test_an_error_that_was_raised_from_itself_has_a_cause() -> None:
+    error = RewardError("the tests hung")
+    error.__cause__ = error
+    assert blame(error, inside="agent").by == "unknown"

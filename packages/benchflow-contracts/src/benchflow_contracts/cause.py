@@ -26,7 +26,9 @@ def blame(error: BaseException, *, inside: Culprit) -> Cause:
     happens in the sandbox that failed: the agent in its own one, the task before the agent ran.
     """
     each: BaseException | None = error
-    while each is not None:
+    passed: set[int] = set()  # an error that was raised from itself would never end
+    while each is not None and id(each) not in passed:
+        passed.add(id(each))
         if isinstance(each, BenchFlowError) and each.caused_by != "unknown":
             by = inside if each.caused_by == "inside" else each.caused_by
             return Cause(by=by, what=str(each))

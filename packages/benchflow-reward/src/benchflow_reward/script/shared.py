@@ -45,7 +45,10 @@ async def grade_shared(live: LiveNode, hooks: dict[str, Any] | None = None) -> V
                     await bench.place_tests(scratch)
                     run = await bench.run(scratch)
             except VerifierTimeoutError as error:
-                raise stalled(error, await told_by_host(live.sandbox)) from error
+                named = stalled(error, await told_by_host(live.sandbox))
+                if named is None:
+                    raise
+                raise named from error
         meta = {**hooks, "integrity": with_intruders(report, found)}
         return await verdict(bench, run, live.log_dir, meta)
 

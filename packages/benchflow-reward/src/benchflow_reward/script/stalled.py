@@ -5,7 +5,6 @@ from contextlib import contextmanager
 
 from benchflow_contracts import (
     FileChanges,
-    RewardError,
     SandboxTimeoutError,
     VerifierTimeoutError,
 )
@@ -15,15 +14,16 @@ _DEVICES = ("/dev/", "/proc/")
 
 def stalled(
     error: VerifierTimeoutError | SandboxTimeoutError, changes: FileChanges | None
-) -> RewardError | SandboxTimeoutError:
-    """Return why tests, or a command of ours before them, did not end.
+) -> VerifierTimeoutError | None:
+    """Return the error that names the agent for tests, or for a command before them, out of time.
 
     A busy host is as good a reason as any, so the agent is named only when it left something
-    that a reader may never reach the end of: a pipe, a device, a file without end.
+    that a reader may never reach the end of: a pipe, a device, a file without end. `None`
+    otherwise.
     """
     found = None if changes is None else _endless(changes)
     if found is None:
-        return error
+        return None
     return VerifierTimeoutError(
         f"{error}; the agent left {found!r}, which a reader may wait for without end",
         caused_by="inside",
@@ -36,7 +36,9 @@ def unless_stalled(changes: FileChanges | None) -> Generator[None]:
     try:
         yield
     except (VerifierTimeoutError, SandboxTimeoutError) as error:
-        raise stalled(error, changes) from error
+        if (found := stalled(error, changes)) is None:
+            raise
+        raise found from error
 
 
 def _endless(changes: FileChanges) -> str | None:

@@ -53,10 +53,10 @@ def show(
         return
     console = stdout()
     for node in end.path:
-        if node.step is None:
+        if node.step is None and not node.took_sec:
             continue
         console.print(f"[cyan]{visible(node.id)}[/cyan]")
-        for marker, text in step_lines(node.step, full=True):
+        for marker, text in () if node.step is None else step_lines(node.step, full=True):
             console.print(f"  [dim]{marker:>9}[/dim]  {visible(text.strip())}")
         if node.took_sec:
             console.print(f"  [dim]     took  {fmt.took(node.took_sec)}[/dim]")
