@@ -57,8 +57,8 @@ reward-held-open reward-json-planted reward-linked reward-locked reward-planted 
 value-forged equal-to-all exit-at-import missing-here modules-shadowed users-renamed
 verifier-killed verifier-traced"""
 _AT_PROJECTS = """runner-plugins runner-needs-patched conftest pytest-patched asserts-patched
-missing-in-packages missing-at-home missing-here modules-shadowed packages-shadowed pth
-sitecustomize usercustomize stdlib-patched answers-linked exit-at-import"""
+missing-in-packages missing-at-home missing-here modules-linked modules-shadowed packages-shadowed
+pth sitecustomize usercustomize stdlib-patched answers-linked exit-at-import"""
 AIMED = {"code": frozenset(_AT_CODE.split()), "project": frozenset(_AT_PROJECTS.split())}
 """The cheats that aim at what a task does; all of them are tried with `sum`."""
 

@@ -41,6 +41,14 @@ WINS = {
     "/workspace/org/__init__.py": f"mkdir org; {EXIT} > org/__init__.py",
     "/tmp/org/__init__.py": f"mkdir /tmp/org; {EXIT} > /tmp/org/__init__.py; "
     f"ln -s /tmp/org {SITE}/org",
+    # Links: what they lead to has a name that is not one of code, or that the command has.
+    f"{SITE}/org.py": f"{EXIT} > /tmp/notes; ln -s /tmp/notes {SITE}/org.py",
+    f"{USER_SITE}/org.py": f"mkdir -p {USER_SITE}; {EXIT} > /tmp/discover.py; "
+    f"ln -s /tmp/discover.py {USER_SITE}/org.py",
+    f"{SITE}/x.egg-info/__init__.py": f"mkdir {SITE}/x.egg-info; "
+    f"{EXIT} > {SITE}/x.egg-info/__init__.py; ln -s x.egg-info {SITE}/msvcrt",
+    f"{USER_SITE}/msvcrt.py": f"mkdir -p {USER_SITE}; {EXIT} > '/tmp/x.py (deleted)'; "
+    f"ln -s '/tmp/x.py (deleted)' {USER_SITE}/msvcrt.py",
     # It hides its name from who looks later.
     f"{SITE}/attr/__init__.py": "echo 'import os; os.rename(__file__, \"/tmp/x\"); os._exit(0)' "
     f"> {SITE}/attr/__init__.py",

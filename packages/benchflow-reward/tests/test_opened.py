@@ -1,7 +1,10 @@
 import asyncio
+import subprocess
+from functools import partial
 
 import pytest
-from benchflow_contracts import FileChanges, ObservedFiles, ObservedProcess, OpenedFile
+from benchflow_contracts import ExecResult, FileChanges, ObservedFiles, ObservedProcess, OpenedFile
+from benchflow_reward.script.aliases import Aliases, aliases
 from benchflow_reward.script.opened import Expected, opened_findings
 from benchflow_reward.script.steering import Steering
 from benchflow_reward.script.surroundings import Surroundings
@@ -26,7 +29,7 @@ def expected(tests=TESTS, dirs=("/app", "/root", "/home"), allowed=()):
     return Expected(tests, rules)
 
 
-def graded(opened, known, processes=((RUNNER, None),), **told):
+def graded(opened, known, processes=((RUNNER, None),), leads=None, **told):
     """Return the grades of files that processes, each a command and its parent, open in turn.
 
     What is opened is a path, opened by the first process, or a path and a process.
@@ -37,7 +40,7 @@ def graded(opened, known, processes=((RUNNER, None),), **told):
         told_of, [OpenedFile(p.lstrip("!"), n, executed=p.startswith("!")) for p, n in files]
     )
     changes = known if isinstance(known, dict) else dict.fromkeys(known, "added")
-    found = opened_findings(observed, changes, expected(**told))
+    found = opened_findings(observed, changes, expected(**told), Aliases(leads or {}))
     return {each.path: each.grade for each in found}
 
 
@@ -135,7 +138,6 @@ def test_a_program_of_the_images_that_was_replaced_is_tampering_when_it_runs():
 def test_notes_on_packages_caches_and_the_loaders_cache_are_read_by_everybody():
     known = [
         f"{SITE}/tabulate-1.dist-info/entry_points.txt",
-        f"{SITE}/tabulate-1.dist-info/x.py",
         f"{SITE}/__pycache__/tabulate.pyc",
         "/etc/ld.so.cache",
     ]
@@ -170,6 +172,62 @@ def test_a_finding_names_the_process_that_loaded_the_file():
     observed = ObservedFiles([ObservedProcess(7, None, RUNNER)], [OpenedFile("/opt/x.py", 0)])
     [found] = opened_findings(observed, {"/opt/x.py": "added"}, expected())
     assert (found.process, found.pid) == ("python3 -m pytest /tests/test_it.py", 7)
+
+
+@pytest.mark.parametrize(
+    ("link", "leads_to", "opened"),
+    [
+        (f"{SITE}/msvcrt.py", "/tmp/notes", "/tmp/notes"),
+        (f"{SITE}/msvcrt.py", "/tmp/pytest.py", "/tmp/pytest.py"),
+        (f"{SITE}/msvcrt.py", "/app/main.py", "/app/main.py"),
+        (f"{SITE}/msvcrt", f"{SITE}/x.egg-info", f"{SITE}/x.egg-info/__init__.py"),
+        (f"{SITE}/msvcrt", "/tmp/__pycache__/x", "/tmp/__pycache__/x/__init__.py"),
+    ],
+)
+def test_a_module_is_graded_by_the_name_of_the_link_that_it_is_found_by(link, leads_to, opened):
+    found = graded([opened, CHECK], [link, opened], leads={link: leads_to})
+    assert list(found.values()) == ["tampered"]
+
+
+def test_a_link_to_a_file_of_the_image_is_graded_as_well():
+    link = f"{SITE}/org.py"
+    real = "/usr/share/doc/setup.py"
+    assert graded([real, CHECK], [link], leads={link: real}) == {link: "tampered"}
+
+
+def test_a_link_to_the_work_that_the_tests_run_is_no_finding():
+    link = "/app/current"
+    opened = [CHECK, ("!/usr/bin/python3", 1), ("/app/v2/main.py", 1)]
+    processes = [(RUNNER, None), (("python3", "/app/main.py"), 0)]
+    known = [link, "/app/v2/main.py", "/app/main.py"]
+    assert graded(opened, known, processes, leads={"/app/main.py": "/app/v2/main.py"}) == {}
+
+
+def test_where_links_lead_is_what_a_shell_finds(tmp_path):
+    real, package = tmp_path / "real file", tmp_path / "package"
+    real.touch()
+    package.mkdir()
+    links = {"one": "real file", "two": str(tmp_path / "one"), "three": "./package/"}
+    links |= {"four": "three/../real file", "none": "/nonexistent/x"}
+    for name, target in links.items():
+        (tmp_path / name).symlink_to(target)
+
+    class Here:
+        async def exec(self, cmd, **_):
+            run = partial(subprocess.run, cmd, capture_output=True, text=True, check=False)
+            done = await asyncio.to_thread(run)
+            return ExecResult(
+                exit_code=done.returncode, stdout=done.stdout, stderr=done.stderr, duration_sec=0
+            )
+
+    told = {f"{tmp_path}/{name}": target for name, target in links.items()}
+    found = asyncio.run(aliases(Here(), FileChanges(links=told)))
+    names = {link.removeprefix(f"{tmp_path}/"): leads for link, leads in found.leads.items()}
+    assert names == {
+        **dict.fromkeys(["one", "two", "four"], str(real)),
+        "three": str(package),
+    }
+    assert found.names(f"{package}/x.py") == [f"{package}/x.py", f"{tmp_path}/three/x.py"]
 
 
 CLEAN = {"grade": "clean", "findings": [], "count": 0, "by": "host"}

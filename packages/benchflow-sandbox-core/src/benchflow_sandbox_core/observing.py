@@ -67,8 +67,10 @@ class _Reader:
             return
         if event.pid == 0 or self._processes.full:
             self._lost = "a process is not shown to this host, or there were too many"
-        text = as_text(path)
-        if not self._wanted(text):
+        # The kernel adds the mark to the name of a removed file; a name may also end so.
+        names = (as_text(path), as_text(path.removesuffix(_DELETED)))
+        text = next((name for name in names if self._wanted(name)), None)
+        if text is None:
             if self._ignored < _MAX_IGNORED:
                 self._group.ignore(event)
                 self._ignored += 1
@@ -106,8 +108,8 @@ class _Reader:
 
 
 def _path_of(fd: int) -> str:
-    """Return the path of an open file in the mounts of its process."""
-    return str(Path(f"/proc/self/fd/{fd}").readlink()).removesuffix(_DELETED)
+    """Return the path of an open file in the mounts of its process, as the kernel shows it."""
+    return str(Path(f"/proc/self/fd/{fd}").readlink())
 
 
 @asynccontextmanager

@@ -13,6 +13,7 @@ from benchflow_contracts import (
     SupportsFileObservation,
 )
 
+from .aliases import Aliases, aliases
 from .integrity import MAX_FINDINGS, by_path
 from .layout import TESTS
 from .opened import Expected, OpenedFinding, opened_findings
@@ -25,6 +26,7 @@ class Watch:
 
     known: Mapping[str, Change] = field(default_factory=dict[str, Change])
     observed: ObservedFiles | None = None
+    aliases: Aliases = field(default_factory=Aliases)
     why_not: str = ""
     """Why nothing was observed."""
 
@@ -36,12 +38,15 @@ class Watch:
         """
         if self.observed is None:
             return {**report, "observed": {"state": "unsupported", "why": self.why_not}}
-        found = opened_findings(self.observed, self.known, expected)
+        found = opened_findings(self.observed, self.known, expected, self.aliases)
         seen = {each.path for each in self.observed.opened} & self.known.keys()
         told: dict[str, Any] = {"state": "complete", "opened": len(seen)}
         grades = {report["grade"], *(each.grade for each in found)}
-        if self.observed.lost is not None:
-            told |= {"state": "incomplete", "why": self.observed.lost}
+        lost = self.observed.lost
+        if not self.aliases.is_whole:
+            lost = "the agent left too many links to follow"
+        if lost is not None:
+            told |= {"state": "incomplete", "why": lost}
             grades.add("suspicious")
         grade = next(each for each in ("tampered", "suspicious", "clean") if each in grades)
         return {**_merged(report, found), "grade": grade, "observed": told}
@@ -53,6 +58,7 @@ async def watching(box: Sandbox, changes: FileChanges | None) -> AsyncGenerator[
 
     Raises:
         SandboxError: The observation failed, so that the verifier may have been disturbed.
+        RewardError: The sandbox does not say where the agent's links lead.
     """
     if changes is None:
         yield Watch(why_not="this sandbox's host cannot tell what the agent changed")
@@ -63,14 +69,19 @@ async def watching(box: Sandbox, changes: FileChanges | None) -> AsyncGenerator[
     known: dict[str, Change] = {
         path: change for path, change in by_path(changes).items() if change != "removed"
     }
+    also = await aliases(box, changes)
+
+    def wanted(path: str) -> bool:
+        return path in known or path.startswith(f"{TESTS}/") or also.is_reached(path)
+
     async with AsyncExitStack() as stack:
         try:
-            observing = box.observe_files(lambda p: p in known or p.startswith(f"{TESTS}/"))
+            observing = box.observe_files(wanted)
             observed = await stack.enter_async_context(observing)
         except SandboxUnsupportedError as error:
             watch = Watch(why_not=str(error))
         else:
-            watch = Watch(known, observed)
+            watch = Watch(known, observed, also)
         yield watch
 
 

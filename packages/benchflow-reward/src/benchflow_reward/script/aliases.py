@@ -1,0 +1,99 @@
+"""The other names that links of the agent's give to files: a loader goes by those."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from posixpath import basename, dirname
+
+from benchflow_contracts import FileChanges, RewardError, Sandbox
+
+_AT_ONCE = 500
+_MAX_LINKS = 20_000
+_MAX_NAMES = 64
+"""Of one file."""
+_TIMEOUT_SEC = 60
+
+_REAL = r"""while [ $# -gt 1 ]; do
+  p=
+  if cd / && cd -P -- "$1" 2>/dev/null; then
+    p=${PWD%/}/$2
+    [ ! -L "$p" ] || p=$(readlink -f -- "$p") || p=
+  fi
+  printf '%s\0' "$p"
+  shift 2
+done
+printf 'end\0'"""
+"""Of what a shell has in itself, but for links to links; a replaced readlink is tampering."""
+
+
+@dataclass(frozen=True)
+class Aliases:
+    """Where links of the agent's lead, without further links on the way."""
+
+    leads: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The real path of what each link leads to, by the link's own path."""
+    is_whole: bool = True
+    """Whether all links are known."""
+
+    @cached_property
+    def _links(self) -> Mapping[str, Sequence[str]]:
+        found: dict[str, list[str]] = {}
+        for link, real in self.leads.items():
+            found.setdefault(real, []).append(link)
+        return found
+
+    def is_reached(self, path: str) -> bool:
+        """Whether a link leads to `path`, or to a directory that it is in."""
+        return any(place in self._links for place in _places(path))
+
+    def names(self, path: str) -> list[str]:
+        """Return `path` and its other names."""
+        names = {path: None}
+        todo = [path]
+        while todo and self._links:
+            name = todo.pop()
+            for place in _places(name):
+                for link in self._links.get(place, ()):
+                    other = link + name[len(place) :]
+                    if other not in names and len(names) < _MAX_NAMES:
+                        names[other] = None
+                        todo.append(other)
+        return list(names)
+
+
+def _places(path: str) -> Iterator[str]:
+    while len(path) > 1:
+        yield path
+        path = dirname(path)
+
+
+async def aliases(box: Sandbox, changes: FileChanges) -> Aliases:
+    """Ask `box` where the links among `changes` lead. A shell answers.
+
+    Raises:
+        RewardError: The answer is not whole.
+    """
+    links = sorted(changes.links.items())
+    leads: dict[str, str] = {}
+    for start in range(0, min(len(links), _MAX_LINKS), _AT_ONCE):
+        asked = links[start : min(start + _AT_ONCE, _MAX_LINKS)]
+        words = [word for link, target in asked for word in _split(link, target)]
+        cmd = ["/bin/sh", "-c", _REAL, "sh", *words]
+        done = await box.exec(cmd, user="root", cwd="/", timeout=_TIMEOUT_SEC)
+        told = done.stdout.split("\0")
+        if done.stdout_dropped or told[-2:] != ["end", ""] or len(told) != len(asked) + 2:
+            raise RewardError(
+                f"where links lead in a twin cannot be told: {done.stderr[-300:]}",
+                caused_by="inside",
+            )
+        leads |= {link: real for (link, _), real in zip(asked, told, strict=False) if real}
+    return Aliases(leads, is_whole=len(links) <= _MAX_LINKS)
+
+
+def _split(link: str, target: str) -> tuple[str, str]:
+    """Return the directory and the name that a link leads to."""
+    path = target if target.startswith("/") else f"{dirname(link)}/{target}"
+    path = path.rstrip("/") or "/"
+    if basename(path) in {"", ".", ".."}:
+        return path, ""
+    return dirname(path), basename(path)
