@@ -38,6 +38,12 @@ with open("/home/first", "wb") as file:
 for n in range(100):
     os.link("/home/first", f"/home/other{n}")
 """
+PIPE_BELOW_A_LINK = """
+import os
+os.remove("/etc/group")
+os.mkfifo("/home/pipe")
+os.symlink("/home/pipe", "/etc/group")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -202,5 +208,37 @@ def test_a_saved_snapshot_that_the_disk_has_no_room_for_is_not_begun(with_small,
             await provider.save(image, tiny / "saved")
         assert blame(caught.value, inside="agent").by == "host"
         assert list(tiny.iterdir()) == []
+
+    with_small(check)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os; os.remove('/etc/passwd'); os.mkfifo('/etc/passwd')",
+        PIPE_BELOW_A_LINK,
+        "import os; os.truncate('/etc/passwd', 90 << 20)",
+    ],
+    ids=["a pipe", "a link to a pipe", "a huge file"],
+)
+def test_accounts_that_would_stop_the_engine_are_in_no_snapshot(with_small, code):
+    async def check(provider):
+        box = await provider.create(SandboxSpec())
+        await python(box, code)
+        with pytest.raises(SandboxLimitError, match="/etc/") as caught:
+            await box.snapshot()
+        assert blame(caught.value, inside="agent").by == "agent"
+        # An engine that waits at the pipe would remove no image of others.
+        other = await provider.create(SandboxSpec())
+        await provider.discard(await other.snapshot())
+
+    with_small(check)
+
+
+def test_an_image_without_accounts_has_snapshots(with_small):
+    async def check(provider):
+        box = await provider.create(SandboxSpec())
+        await python(box, "import os; os.remove('/etc/passwd'); os.remove('/etc/group')")
+        assert (await box.snapshot()).bytes > 0
 
     with_small(check)

@@ -20,6 +20,7 @@ from benchflow_sandbox_core.thread import Stop, run
 from .engine import BYTES_A_SECOND, Engine
 from .footprint import Footprint, empty
 from .overlay import overlay_of
+from .transfer.archive import Archive
 
 _MB = 1 << 20
 _UNLIMITED = 10 << 30
@@ -95,13 +96,16 @@ class Commits:
         is counted before, and held against the sandbox's disk limit and the engine's free disk.
 
         Raises:
-            SandboxLimitError: The container wrote more than its sandbox may.
+            SandboxLimitError: The container wrote more than its sandbox may, or accounts that
+                would stop the engine.
             HostError: The engine has no room for it.
             SandboxUnsupportedError: What it wrote cannot be counted from here.
         """
         with ExitStack() as stack:
             counted = await self._count(container, stack)
             self._refuse(counted, disk_mb)
+            archive = Archive(self._engine, container)
+            await self._engine.run(lambda _: archive.require_accounts(), "archive")
             found, written = counted.found, counted.written
             seconds = (
                 self._engine.api.timeout

@@ -4,8 +4,9 @@ import base64
 import json
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from typing import Any, cast
 
-from benchflow_contracts.errors import TransferError
+from benchflow_contracts.errors import SandboxLimitError, TransferError
 from requests import Response
 
 from benchflow_sandbox_docker.engine import Engine
@@ -13,6 +14,10 @@ from benchflow_sandbox_docker.engine import Engine
 _PIECE = 1 << 18
 _GO_LINK = 1 << 27
 """The bit by which the engine, which is written in Go, marks a link."""
+_GO_KINDS = _GO_LINK | 1 << 31 | 1 << 26 | 1 << 25 | 1 << 24 | 1 << 21 | 1 << 19
+"""The bits of all that is not a regular file: a directory, a device, a pipe, a socket."""
+_ACCOUNTS = ("/etc/passwd", "/etc/group")
+_MAX_ACCOUNTS = 16 << 20
 
 
 class Archive:
@@ -28,11 +33,36 @@ class Archive:
 
     def is_link(self, path: str) -> bool:
         """Whether a link lies at `path`; raise `TransferError` when nothing does."""
-        with self._engine.typed("archive"):
-            answer = self._api.head(self._url, params={"path": path}, timeout=self._api.timeout)
+        answer = self._ask(path)
         _expect(answer, path)
-        seen = json.loads(base64.b64decode(answer.headers["X-Docker-Container-Path-Stat"]))
-        return bool(seen["mode"] & _GO_LINK)
+        return bool(_told(answer)["mode"] & _GO_LINK)
+
+    def require_accounts(self) -> None:
+        """Require that the engine can read the accounts of a copy.
+
+        The engine opens them for each container that it starts, and waits at a pipe without end:
+        it then answers nobody about that container, and removes no image any more.
+
+        Raises:
+            SandboxLimitError: One is not a regular file, or it is too large.
+        """
+        for path in _ACCOUNTS:
+            answer = self._ask(path)
+            if answer.status_code == 200 and _told(answer)["mode"] & _GO_LINK:
+                answer = self._ask(_told(answer)["linkTarget"])
+            if answer.status_code == 404:
+                continue
+            _expect(answer, path)
+            told = _told(answer)
+            if told["mode"] & _GO_KINDS or told["size"] > _MAX_ACCOUNTS:
+                raise SandboxLimitError(
+                    f"no snapshot can be started: {path!r} is not a regular file of at most "
+                    f"{_MAX_ACCOUNTS >> 20} MB"
+                )
+
+    def _ask(self, path: str) -> Response:
+        with self._engine.typed("archive"):
+            return self._api.head(self._url, params={"path": path}, timeout=self._api.timeout)
 
     @contextmanager
     def tar(self, path: str) -> Generator[Iterator[bytes]]:
@@ -44,6 +74,11 @@ class Archive:
         ):
             _expect(answer, path)
             yield answer.iter_content(_PIECE)
+
+
+def _told(answer: Response) -> dict[str, Any]:
+    header = base64.b64decode(answer.headers["X-Docker-Container-Path-Stat"])
+    return cast("dict[str, Any]", json.loads(header))
 
 
 def _expect(answer: Response, path: str) -> None:
