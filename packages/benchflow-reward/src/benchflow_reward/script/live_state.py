@@ -78,9 +78,10 @@ async def live_state(box: Sandbox) -> LiveState:
 
 def _read(done: ExecResult) -> LiveState:
     parts = done.stdout.split(_SEPARATOR)
-    if len(parts) != len(NAMES) + 4:
+    told = {name: text for name, _, text in (part.partition("\n") for part in parts[1:-1])}
+    # A box of the agent's may say anything.
+    if len(parts) != len(NAMES) + 4 or told.keys() != {*NAMES, "memory", "processes"}:
         return LiveState(unknown=f"what runs is not known: exit code {done.exit_code}")
-    told = dict(part.partition("\n")[::2] for part in parts[1:-1])
     lines = [each.replace("\0", " ").strip() for each in told["processes"].split(_EACH)[1:]]
     return LiveState(
         processes=tuple(sorted(line for line in lines if line not in _IDLE)),
