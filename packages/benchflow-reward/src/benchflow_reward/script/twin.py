@@ -106,6 +106,7 @@ async def _grade(
         done = await bench.run(scratch)
     tests = await asyncio.to_thread(text_of, live.task.parts.tests)
     integrity = await asyncio.to_thread(watch.added_to, report, Expected(tests, rules))
+    brought.add_beside(watch)
     meta = {**run.hooks, "integrity": brought.added_to(integrity)}
     if brought.notes or run.missing:
         meta["live"] = [*brought.notes, *run.state.reasons]
