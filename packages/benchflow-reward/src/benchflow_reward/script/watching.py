@@ -1,6 +1,6 @@
 """Observing the verifier while it runs, and adding to the report what was seen."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -53,8 +53,12 @@ class Watch:
 
 
 @asynccontextmanager
-async def watching(box: Sandbox, changes: FileChanges | None) -> AsyncGenerator[Watch]:
+async def watching(
+    box: Sandbox, changes: FileChanges | None, mounts: Collection[str] = ()
+) -> AsyncGenerator[Watch]:
     """Observe which of the changed files are opened in `box` while the block runs.
+
+    Those in `mounts`, the agent's volumes, cannot be observed: code there makes it incomplete.
 
     Raises:
         SandboxError: The observation failed, so that the verifier may have been disturbed.
@@ -81,16 +85,14 @@ async def watching(box: Sandbox, changes: FileChanges | None) -> AsyncGenerator[
         except SandboxUnsupportedError as error:
             watch = Watch(why_not=str(error))
         else:
-            watch = Watch(known, observed, also, _unseen(box, known, also))
+            watch = Watch(known, observed, also, _unseen(mounts, known, also))
         yield watch
 
 
-def _unseen(box: Sandbox, known: Mapping[str, Change], links: Aliases) -> str:
+def _unseen(mounts: Collection[str], known: Mapping[str, Change], links: Aliases) -> str:
     """Say why code of the agent's may be loaded unobserved; nothing if all of it is observed."""
     if not links.is_whole:
         return "the agent left too many links to follow"
-    container = box.spec.container
-    mounts = (*container.volumes, *container.host_mounts)
     places = tuple(f"{place.rstrip('/')}/" for place in mounts)
     if not places:
         return ""
