@@ -95,7 +95,13 @@ def test_the_tests_run_in_place_where_a_twin_gives_anything_else(score, twin, sa
 
 
 @pytest.mark.parametrize(
-    "state", [look(memory="/dev/shm\n"), ok("no shell", exit_code=127), look(SERVER, SERVER)]
+    "state",
+    [
+        look(memory="/dev/shm\n"),
+        ok("no shell", exit_code=127),
+        ok("\x1ea\x1eb\x1ec\x1ed\x1ee\x1e"),
+        look(SERVER, SERVER),
+    ],
 )
 def test_memory_and_what_cannot_be_known_are_reasons_too(score, state):
     verdict, ran = score("0", "1", state)

@@ -239,6 +239,11 @@ def test_a_run_that_was_not_observed_in_full_is_not_clean():
     assert report["observed"] == {"state": "incomplete", "opened": 0, "why": "too many"}
 
 
+def test_a_run_that_may_load_code_unseen_is_not_clean():
+    report = Watch({}, ObservedFiles(), unseen="volumes").added_to(CLEAN, expected())
+    assert (report["grade"], report["observed"]["why"]) == ("suspicious", "volumes")
+
+
 def test_findings_of_both_kinds_are_one_report():
     listed = {"path": "/opt/x.py", "change": "added", "grade": "suspicious"}
     other = {"path": "/etc/x", "change": "added", "grade": "tampered"}

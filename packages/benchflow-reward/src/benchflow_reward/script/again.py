@@ -1,11 +1,14 @@
 """Bringing into a twin what the files of the agent's box do not hold."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from benchflow_contracts import (
     FileChanges,
+    ObservedFiles,
+    ObservedProcess,
+    OpenedFile,
     RewardError,
     Sandbox,
     SandboxError,
@@ -16,12 +19,17 @@ from benchflow_contracts import (
 from benchflow_reward.live_node import LiveNode
 
 from .integrity import by_path
+from .layout import TESTS
 from .live_state import NAMES, LiveState, live_state, other_names
 from .opened import is_code
 from .steering import Change
-from .watching import watching
+from .watching import Watch, watching
 
 _WRITE = 'cat > "$1"'
+_SHELLS = frozenset({"ash", "bash", "busybox", "dash", "ksh", "sh", "zsh"})
+_CONFIGURATION = ("/etc/", "/usr/", "/opt/", "/var/spool/")
+_READ_BY_ALL = frozenset({*NAMES, "/etc/group", "/etc/ld.so.cache", "/etc/passwd", "/etc/shadow"})
+"""Rules of their own grade these."""
 
 
 @dataclass(slots=True)
@@ -31,6 +39,13 @@ class Brought:
     findings: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     notes: list[str] = field(default_factory=list[str])
     """For the verdict's `meta`."""
+    was_started: bool = False
+    """Whether the entrypoint runs in the twin again, beside the tests."""
+
+    def add_beside(self, watch: Watch) -> None:
+        """Note what the entrypoint ran of the agent's while the tests ran."""
+        if self.was_started and watch.observed is not None:
+            self.findings += _run_by(watch, watch.observed, beside_tests(watch.observed))
 
     def added_to(self, report: Mapping[str, Any]) -> dict[str, Any]:
         """Return the integrity report with what is `suspicious` here."""
@@ -66,7 +81,9 @@ async def bring_again(
         cmd = ["/bin/sh", "-c", _WRITE, "sh", path]
         done = await box.exec(cmd, user="root", cwd="/", timeout=60, stdin=text.encode())
         if not done.ok:
-            raise RewardError(f"{path} cannot be written in a twin: {done.stderr[-300:]}")
+            raise RewardError(
+                f"{path} cannot be written in a twin: {done.stderr[-300:]}", caused_by="inside"
+            )
     known = dict[str, Change]() if changes is None else by_path(changes)
     for path in sorted({*names, *(known.keys() & set(NAMES[:2]))}):
         brought.findings.append(_finding(path, known.get(path, "changed")))
@@ -88,18 +105,61 @@ async def _start_again(box: Sandbox, changes: FileChanges | None, brought: Broug
         else:
             if not was_started:
                 return
+            brought.was_started = True
             brought.notes.append("the entrypoint was started again")
     if watch.observed is None:
         brought.findings.append(_finding("the entrypoint", "changed", note=watch.why_not))
         return
-    for each in watch.observed.opened:
-        # Bytecode was made anew from the sources, which the report is about.
-        if each.path in watch.known and is_code(each) and "/__pycache__/" not in each.path:
-            process = watch.observed.processes[each.process]
+    everything = range(len(watch.observed.processes))
+    brought.findings += _run_by(watch, watch.observed, everything)
+
+
+def beside_tests(observed: ObservedFiles) -> frozenset[int]:
+    """Return the processes that the tests did not start."""
+    lines = [_line(observed.processes, index) for index in range(len(observed.processes))]
+    tests = {
+        root for each in observed.opened if _is_test(each) for root in lines[each.process][-2:]
+    }
+    tests -= {root for root in tests if observed.processes[root].pid == 1}
+    return frozenset(index for index, line in enumerate(lines) if tests.isdisjoint(line))
+
+
+def _line(processes: Sequence[ObservedProcess], index: int) -> list[int]:
+    """Return a process and those above it, the sandbox's first one last."""
+    line: list[int] = []
+    above: int | None = index
+    while above is not None:
+        line.append(above)
+        above = processes[above].parent
+    return line
+
+
+def _is_test(file: OpenedFile) -> bool:
+    return file.executed and file.path.startswith(f"{TESTS}/")
+
+
+def _run_by(
+    watch: Watch, observed: ObservedFiles, processes: Collection[int]
+) -> list[dict[str, Any]]:
+    """Return findings on the agent's files that some processes run or are configured by."""
+    found: dict[str, dict[str, Any]] = {}
+    for each in observed.opened:
+        process = observed.processes[each.process]
+        if each.process in processes and each.path in watch.known and _steers(each, process):
             command = " ".join(process.command)[:200]
-            brought.findings.append(
-                _finding(each.path, watch.known[each.path], process=command, pid=process.pid)
-            )
+            change = watch.known[each.path]
+            found[each.path] = _finding(each.path, change, process=command, pid=process.pid)
+    return list(found.values())
+
+
+def _steers(file: OpenedFile, process: ObservedProcess) -> bool:
+    """Whether a file is code, a shell reads it, or it is where a system has its configuration."""
+    program = process.command[0].rpartition("/")[2] if process.command else ""
+    # Bytecode was made anew from the sources, which the report is about.
+    is_bytecode = "/__pycache__/" in file.path and file.path.endswith(".pyc")
+    if is_bytecode or file.path in _READ_BY_ALL:
+        return False
+    return is_code(file) or program in _SHELLS or file.path.startswith(_CONFIGURATION)
 
 
 def _finding(path: str, change: str, **more: object) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from benchflow_contracts import (
     Sandbox,
     SandboxImage,
     SandboxSpec,
+    SandboxTimeoutError,
     ServicedSandbox,
     expect_host,
 )
@@ -19,6 +20,9 @@ from benchflow_contracts import (
 from benchflow_reward.live_node import LiveNode
 
 from .grading_spec import grading_environment, grading_spec
+
+_OURS_SEC = 60
+"""For a command that takes a moment."""
 
 
 @asynccontextmanager
@@ -115,7 +119,14 @@ async def furnish(box: Sandbox, live: LiveNode, grading: Grading) -> None:
 
 async def run_checked(box: Sandbox, cmd: Sequence[str]) -> ExecResult:
     """Run a command of ours as root. Raises `RewardError` when it fails."""
-    result = await box.exec(cmd, user="root", cwd="/", timeout=120)
+    try:
+        result = await box.exec(cmd, user="root", cwd="/", timeout=_OURS_SEC)
+    except SandboxTimeoutError as error:
+        # Such as a pipe where the command reads the users.
+        by = "inside" if error.caused_by == "unknown" else error.caused_by
+        raise RewardError(
+            f"the grading box could not be prepared in {_OURS_SEC} s", caused_by=by
+        ) from error
     if not result.ok:
         raise RewardError(
             f"the grading box could not be prepared: exit code {result.exit_code}: "

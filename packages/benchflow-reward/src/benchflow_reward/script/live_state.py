@@ -80,13 +80,13 @@ async def live_state(box: Sandbox) -> LiveState:
 
 def _read(done: ExecResult) -> LiveState:
     parts = done.stdout.split(_SEPARATOR)
-    if len(parts) != len(NAMES) + 4:
+    told = {name: text for name, _, text in (part.partition("\n") for part in parts[1:-1])}
+    # A box of the agent's may say anything.
+    if len(parts) != len(NAMES) + 4 or told.keys() != {*NAMES, "memory", "processes"}:
         return LiveState(unknown=f"what runs is not known: exit code {done.exit_code}")
-    told = dict[str, str]()
-    for part in parts[1:-1]:
-        name, _, text = part.partition("\n")
-        told[name] = text
     runs = [each.partition("\n") for each in told["processes"].split(_EACH)[1:]]
+    if not all(pid.isascii() and pid.isdecimal() for pid, _, _ in runs):
+        return LiveState(unknown="what runs is not known: a process has no number")
     lines = [(int(pid), line.replace("\0", " ").strip()) for pid, _, line in runs]
     busy = [(line, pid) for pid, line in lines if line not in _IDLE]
     return LiveState(

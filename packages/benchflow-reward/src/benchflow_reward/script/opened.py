@@ -99,7 +99,7 @@ class _Judge:
             path, change = PurePosixPath(name), self.known.get(name)
             if name != file.path:
                 change = "added"
-            if change is None or not (file.executed or _is_code(path)) or _is_cache(path):
+            if change is None or not (file.executed or has_code_name(name)) or _is_cache(path):
                 continue
             grade = self._unless_works(file, path, change)
             runs = runs or (grade is None and self._runs(file, path))
@@ -247,11 +247,12 @@ def opened_findings(
 
 def is_code(file: OpenedFile) -> bool:
     """Whether a file that was opened is a program or a part of one."""
-    return file.executed or _is_code(PurePosixPath(file.path))
+    return file.executed or has_code_name(file.path)
 
 
-def _is_code(path: PurePosixPath) -> bool:
-    return _CODE.search(path.name) is not None
+def has_code_name(path: str) -> bool:
+    """Whether a file has a name that programs load code by."""
+    return _CODE.search(path.rpartition("/")[2]) is not None
 
 
 def _is_cache(path: PurePosixPath) -> bool:

@@ -104,10 +104,13 @@ async def _grade(
     report, rules = await _integrity(live, spec, box, changes)
     bench = bench_of(box, live, "twin")
     await bench.place_tests(scratch)
-    async with watching(box, changes) as watch:
+    container = live.sandbox.spec.container
+    mounts = (*container.volumes, *container.host_mounts)
+    async with watching(box, changes, mounts) as watch:
         done = await bench.run(scratch)
     tests = await asyncio.to_thread(text_of, live.task.parts.tests)
     integrity = await asyncio.to_thread(watch.added_to, report, Expected(tests, rules))
+    brought.add_beside(watch)
     meta = {**run.hooks, "integrity": brought.added_to(integrity)}
     if brought.notes or run.missing:
         meta["live"] = [*brought.notes, *run.state.reasons]

@@ -1,6 +1,6 @@
 """Observing the verifier while it runs, and adding to the report what was seen."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -16,7 +16,7 @@ from benchflow_contracts import (
 from .aliases import Aliases, aliases
 from .integrity import MAX_FINDINGS, by_path
 from .layout import TESTS
-from .opened import Expected, OpenedFinding, opened_findings
+from .opened import Expected, OpenedFinding, has_code_name, opened_findings
 from .steering import Change
 
 
@@ -27,6 +27,8 @@ class Watch:
     known: Mapping[str, Change] = field(default_factory=dict[str, Change])
     observed: ObservedFiles | None = None
     aliases: Aliases = field(default_factory=Aliases)
+    unseen: str = ""
+    """Why some of the agent's code may be loaded unobserved."""
     why_not: str = ""
     """Why nothing was observed."""
 
@@ -42,10 +44,8 @@ class Watch:
         seen = {each.path for each in self.observed.opened} & self.known.keys()
         told: dict[str, Any] = {"state": "complete", "opened": len(seen)}
         grades = {report["grade"], *(each.grade for each in found)}
-        lost = self.observed.lost
-        if not self.aliases.is_whole:
-            lost = "the agent left too many links to follow"
-        if lost is not None:
+        lost = self.observed.lost or self.unseen
+        if lost:
             told |= {"state": "incomplete", "why": lost}
             grades.add("suspicious")
         grade = next(each for each in ("tampered", "suspicious", "clean") if each in grades)
@@ -53,8 +53,12 @@ class Watch:
 
 
 @asynccontextmanager
-async def watching(box: Sandbox, changes: FileChanges | None) -> AsyncGenerator[Watch]:
+async def watching(
+    box: Sandbox, changes: FileChanges | None, mounts: Collection[str] = ()
+) -> AsyncGenerator[Watch]:
     """Observe which of the changed files are opened in `box` while the block runs.
+
+    Those in `mounts`, the agent's volumes, cannot be observed: code there makes it incomplete.
 
     Raises:
         SandboxError: The observation failed, so that the verifier may have been disturbed.
@@ -81,8 +85,20 @@ async def watching(box: Sandbox, changes: FileChanges | None) -> AsyncGenerator[
         except SandboxUnsupportedError as error:
             watch = Watch(why_not=str(error))
         else:
-            watch = Watch(known, observed, also)
+            watch = Watch(known, observed, also, _unseen(mounts, known, also))
         yield watch
+
+
+def _unseen(mounts: Collection[str], known: Mapping[str, Change], links: Aliases) -> str:
+    """Say why code of the agent's may be loaded unobserved; nothing if all of it is observed."""
+    if not links.is_whole:
+        return "the agent left too many links to follow"
+    places = tuple(f"{place.rstrip('/')}/" for place in mounts)
+    if not places:
+        return ""
+    code = [path for path in known if path.startswith(places) and has_code_name(path)]
+    code += [link for link, real in links.leads.items() if f"{real}/".startswith(places)]
+    return f"volumes are not observed, and {min(code)!r} is in one" if code else ""
 
 
 def _merged(report: Mapping[str, Any], found: Sequence[OpenedFinding]) -> dict[str, Any]:

@@ -63,7 +63,10 @@ async def _open(twin: Sandbox, paths: Sequence[str]) -> set[str]:
     done = await twin.exec(cmd, user="root", cwd="/", timeout=_TIMEOUT_SEC)
     # What a host makes for each box, such as /etc/hostname, may be missing here.
     if done.stdout_dropped or done.exit_code not in (0, 1, 2):
-        raise RewardError(f"who may write to files of a twin is not known: {done.stderr[-300:]}")
+        raise RewardError(
+            f"who may write to files of a twin is not known: {done.stderr[-300:]}",
+            caused_by="inside",
+        )
     return set(_writable(done.stdout.splitlines(), paths))
 
 
