@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -168,8 +169,28 @@ def lint(session: nox.Session) -> None:
         "uv", "export", *LOCK_ARGS, external=True, silent=True, stderr=None
     )
     if exported != (ROOT / "requirements.lock").read_text():
-        session.error("requirements.lock is stale: run `nox -s lock`")
+        _check_pins(session, str(exported))
 
+
+def _check_pins(session: nox.Session, resolved: str) -> None:
+    """Require that the lock has every package, and that its versions are still a solution.
+
+    An index shows further old versions at times, so that a fresh resolution differs.
+    """
+    pins = [_PIN.findall(text) for text in (resolved, (ROOT / "requirements.lock").read_text())]
+    if sorted(name for name, _ in pins[0]) != sorted(name for name, _ in pins[1]):
+        session.error("requirements.lock is stale: run `nox -s lock`")
+    constraints = Path(session.create_tmp(), "pins.txt")
+    constraints.write_text("".join(f"{name}=={version}\n" for name, version in set(pins[1])))
+    projects = (f"packages/{package}/pyproject.toml" for package in PACKAGES)
+    compiled = ("pip", "compile", "--quiet", "--universal", "--python-version", OLDEST)
+    groups = ("--group", "pyproject.toml:dev", "--output-file", os.devnull)
+    session.run_install(
+        "uv", *compiled, *groups, "--constraints", str(constraints), *projects, external=True
+    )
+
+
+_PIN = re.compile(r"^([A-Za-z0-9_.-]+)==([^ ;]+)", re.MULTILINE)
 
 LOCK_ARGS = (
     "--quiet",

@@ -45,7 +45,7 @@ def engine(path, answer, told=None):
             else:
                 answer(self)
 
-        do_POST = do_DELETE = do_GET  # noqa: N815
+        do_HEAD = do_POST = do_DELETE = do_GET  # noqa: N815
 
         def address_string(self):
             return "engine"
@@ -68,8 +68,11 @@ def reply(handler, status, content):
     handler.send_response(status)
     handler.send_header("Content-Type", "application/json")
     handler.send_header("Content-Length", str(len(body)))
+    for name, value in getattr(handler, "passed_on", {}).items():
+        handler.send_header(name, value)
     handler.end_headers()
-    handler.wfile.write(body)
+    if handler.command != "HEAD":
+        handler.wfile.write(body)
 
 
 def failing(message):
@@ -315,6 +318,7 @@ def forward(api, handler, body):
     answer = api.request(
         handler.command, api.base_url + handler.path, data=body, headers=headers, timeout=60
     )
+    handler.passed_on = {k: v for k, v in answer.headers.items() if k.startswith("X-Docker")}
     return answer.status_code, answer.json() if answer.content else {}
 
 
