@@ -1,6 +1,8 @@
 """Who caused a failure."""
 
 import errno
+import tempfile
+from pathlib import Path
 
 import pytest
 from benchflow_contracts import (
@@ -15,6 +17,7 @@ from benchflow_contracts import (
     TransferError,
     blame,
     host_error,
+    host_is_short,
 )
 
 
@@ -69,3 +72,11 @@ def test_an_error_that_was_raised_from_itself_has_a_cause() -> None:
     error = RewardError("the tests hung")
     error.__cause__ = error
     assert blame(error, inside="agent").by == "unknown"
+
+
+def test_a_file_that_is_missing_in_a_directory_of_ours_is_no_loss_of_the_host() -> None:
+    with tempfile.TemporaryDirectory(prefix="bf-") as scratch:
+        with pytest.raises(FileNotFoundError) as missing:
+            Path(scratch, "absent").read_bytes()
+        assert not host_is_short(missing.value)
+    assert host_is_short(missing.value)

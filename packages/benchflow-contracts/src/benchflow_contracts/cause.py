@@ -81,7 +81,10 @@ def _lost_temporary(error: FileNotFoundError) -> bool:
     if not below.is_relative_to(tempfile.tempdir):
         return False
     first = below.relative_to(tempfile.tempdir).parts[:1]
-    return bool(first) and first[0].startswith(_OUR_SCRATCH)
+    if not first or not first[0].startswith(_OUR_SCRATCH):
+        return False
+    # A file may be missing below a directory that is there.
+    return not Path(tempfile.tempdir, first[0]).exists()
 
 
 def host_error(doing: str, error: BaseException) -> HostError:
