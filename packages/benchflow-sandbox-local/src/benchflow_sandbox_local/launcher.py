@@ -43,7 +43,8 @@ class LauncherError(SandboxError):
         full = errno in {ENOSPC, EDQUOT}
         short = errno is not None and not full and host_is_short(OSError(errno, message))
         host = short or ended
-        super().__init__(message, retryable=host, caused_by="host" if host else None)
+        # By name: after it in the order of `LauncherShortError` comes `HostError`, with other ones.
+        SandboxError.__init__(self, message, retryable=host, caused_by="host" if host else None)
         self.errno = errno
 
 
