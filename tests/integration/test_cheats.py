@@ -97,8 +97,8 @@ def test_a_cheat_that_gets_the_reward_of_several_steps_has_tampered_with_it(prov
 def test_tests_of_steps_that_wait_for_a_pipe_of_the_agents_are_ended(provider, harbors):
     chosen = [cheat for cheat in cheats() if cheat.name == "answers-piped"]
     [one] = tried(provider, harbors(IMPATIENT), "twin", chosen).values()
-    assert (one.verdict, one.reward) == ("stopped", None)
-    assert one.error is not None and "ran longer than 2 s" in one.error
+    # The agent left the pipe, and without it the tests end: it earns nothing by that.
+    assert (one.verdict, one.reward) == ("stopped", 0)
 
 
 @pytest.mark.slow
@@ -112,12 +112,11 @@ def test_beside_services_a_twin_sees_the_same(tmp_path, image, harbors):
 
 
 def hold_to_shared(found):
-    assert {"tests-read", "answers-piped"} <= {
-        n for n, one in found.items() if one.verdict == "won"
-    }
-    assert {"stdlib-patched", "answers-linked"} <= {
-        name for name, one in found.items() if one.verdict == "flagged"
-    }
+    earned = {name for name, one in found.items() if one.verdict in {"won", "flagged"}}
+    assert {"tests-read", "answers-piped", "stdlib-patched", "answers-linked"} <= earned
+    # A process of the agent's that opens the tests is seen.
+    named = {"tests-read", "stdlib-patched", "answers-linked"}
+    assert named <= {name for name, one in found.items() if one.verdict == "flagged"}
     assert {one.integrity for one in found.values() if one.reward} == {"suspicious", "tampered"}
     assert "clean" not in {one.integrity for one in found.values()}
 
