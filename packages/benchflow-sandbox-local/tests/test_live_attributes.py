@@ -11,16 +11,21 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("criu")]
 
 # One process has them, its thread has an affinity of its own, and a second process has defaults.
 HOLDER = """
-import ctypes, json, os, platform, select, socket, struct, sys, threading
+import ctypes, json, os, platform, socket, struct, sys, threading
 libc = ctypes.CDLL(None, use_errno=True)
 intel = platform.machine() == "x86_64"
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 thread = max(map(int, os.listdir("/proc/self/task")))
+ticked = threading.Event()
+def tick():
+    while os.read(timer, 8):
+        ticked.set()
 server = socket.create_server(("127.0.0.1", 0))
 near = socket.create_connection(server.getsockname())
 far, _ = server.accept()
 timer = libc.timerfd_create(1, 0)
 assert libc.timerfd_settime(timer, 0, struct.pack("4q", 0, 10**8, 0, 1), None) == 0
+threading.Thread(target=tick, daemon=True).start()
 datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 OPTIONS = [
     (near, socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 7777),
@@ -36,9 +41,8 @@ if sys.argv[1] == "changed":
     for sock, level, name, value in OPTIONS:
         sock.setsockopt(level, name, value)
 for line in sys.stdin:
-    os.read(timer, 8)
-    os.read(timer, 8)
-    select.select([timer], [], [])  # it has fired and is not read at the fork
+    ticked.clear()
+    ticked.wait()  # the periodic timer fires in each child
     print(json.dumps([
         sorted(os.sched_getaffinity(0)),
         sorted(os.sched_getaffinity(thread)),
