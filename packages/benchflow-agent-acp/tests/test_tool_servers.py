@@ -1,4 +1,4 @@
-"""How an agent is told of the tool servers of its role."""
+"""The way an agent receives the tool servers of its role."""
 
 import json
 

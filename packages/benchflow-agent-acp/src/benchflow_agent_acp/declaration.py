@@ -134,7 +134,7 @@ class AskSection(Section):
 
 
 class McpSection(Section):
-    """How an agent is told of tool servers, so that their tools reach its model."""
+    """The way an agent receives tool servers, so that their tools reach its model."""
 
     transport: Literal["acp", "env", "none"] = "none"
     """`acp`: in `session/new`. `env`: in a variable, as a JSON list; only servers on stdio."""

@@ -32,7 +32,7 @@ the fork and its own, and no other. `paths` says whether copies of the session's
 anywhere (`files`) or at the same path only. `asks` says what the agent asks its user by itself: a
 question, or only whether it may act. Agents that ask no question by themselves get the portable
 question tool in the columns that end in `-ask`. A dash means that the run failed; the reason is
-below. `scripted` has no model, so that there are no calls to replay.
+below. `scripted` calls no model, so nothing can be replayed.
 
 """
 _COMMANDS = """

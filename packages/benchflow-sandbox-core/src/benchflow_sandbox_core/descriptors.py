@@ -1,4 +1,4 @@
-"""How many files this process may have open, and what it is when there are no more."""
+"""The number of files that this process may open, and the error when it is reached."""
 
 import errno
 import resource

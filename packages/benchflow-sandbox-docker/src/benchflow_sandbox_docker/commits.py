@@ -48,7 +48,7 @@ class Admitted:
     async def end(self) -> None:
         """Remove what a late commit reads, and the container.
 
-        Whoever called for a commit may hang up, and the container may be removed: the engine
+        The caller of a commit may hang up, and the container may be removed: the engine
         reads on while there are files. A program that runs cannot be emptied before its end.
         """
         await self._empty()

@@ -64,7 +64,7 @@ async def grade_where_needed(live: LiveNode, settled: Settled) -> VerifyResult:
 
 
 async def _of_twin(live: LiveNode, run: TwinRun, settled: Settled) -> VerifyResult:
-    """Grade in a twin; tests that come to no verdict there are no reason to look further."""
+    """Grade in a twin. Without a verdict there, raise: nothing further is tried."""
     no_verdict = list[RewardFormatError | VerifierTimeoutError]()
 
     async def grade() -> VerifyResult:
