@@ -44,14 +44,12 @@ def parts_of(events: list[dict[str, Any]]) -> dict[str, float]:
     """Return the milliseconds of each part, and of the `whole`."""
     at = next(i for i, event in enumerate(events) if _asks(event))
     asked, later = events[at]["ts"], events[at:]
-    root = events[0]["root"]
     taken = next(event for event in later if event["kind"] == "checkpointed")
-    gone = next(e["ts"] for e in later if e["kind"] == "world_closed" and e["node"] == root)
     child = [event for event in later if event["kind"] == "phase_entered"]
     first = next(event for event in child if event["phase"] == "execute")
     phases = {e["phase"]: e["ts"] for e in child if e["node"] == first["node"]}
     parts = {name: taken["took_sec"].get(name, 0.0) for name in FORK}
-    parts["teardown"] = gone - taken["ts"]
+    parts["slot"] = phases["setup"] - taken["ts"]
     parts["restore"] = phases["provision"] - phases["start"]
     parts["ready"] = phases["connect"] - phases["provision"]
     parts["connect"] = phases["execute"] - phases["connect"]

@@ -19,6 +19,7 @@ from benchflow_contracts.testing.fakes import (
     Act,
     Crash,
     FakeAgent,
+    FakeEnvironment,
     FakeReward,
     FakeSandboxProvider,
     Hang,
@@ -88,6 +89,31 @@ def test_the_parents_world_is_gone_before_a_child_starts_and_the_budget_holds(fo
         open_now += 1 if operation == "create" else -1
         assert open_now <= 1
     assert [operation for operation, _ in worlds].count("create") == 4
+
+
+def test_a_child_with_a_free_slot_does_not_wait_for_the_teardown_of_its_parent(forked):
+    started = asyncio.Event()
+
+    class Slow(FakeEnvironment):
+        async def provision(self, ctx):
+            if self is not forked.environments[0]:
+                started.set()
+            return await super().provision(ctx)
+
+        async def teardown(self):
+            await started.wait()  # would last until the deadline if no child started
+            await super().teardown()
+
+    def make():
+        forked.environments.append(Slow(**forked.environment_options))
+        return forked.environments[-1]
+
+    forked._environment = make
+    forked.deadlines(teardown=20)
+    tree = forked.run()
+    assert tree.status == "completed"
+    assert tree.error is None
+    assert started.is_set()
 
 
 def test_the_checkpoint_is_taken_inside_one_freeze_before_the_prompt(forked):

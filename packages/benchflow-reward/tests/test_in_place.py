@@ -9,6 +9,7 @@ from benchflow_contracts import (
     ObservedFiles,
     ObservedProcess,
     OpenedFile,
+    RewardError,
     RewardFileNotFoundError,
     VerifyResult,
 )
@@ -38,10 +39,11 @@ def look(*processes, memory="", hosts="127.0.0.1 localhost\n"):
 def score(provider, make_task, make_node):
     """Grade by Harbor's protocol. `twin` and `place` are what the tests write in each box."""
 
-    def run(twin, place, state, isolation=None, earlier=(), **verifier):
+    def run(twin, place, state, isolation=None, earlier=(), solution=False, **verifier):
         config = {"protocol": "harbor", "isolation": "twin", "may_grade_in_place": True}
         node = make_node(task=make_task(verifier={**config, **verifier}))
         node.results.update(earlier)
+        node.state = replace(node.state, plays_solution=solution)
         agents, ran = node.state.sandbox, []
 
         def test(call):
@@ -129,6 +131,16 @@ def test_nothing_of_the_agents_runs_beside_tests_that_reach_more(score):
     verdict, ran = score("0", "1", RUNS, network="public")
     assert (verdict.reward, ran) == (0, ["twin"])
     assert "reach more" in verdict.meta["not_in_place"]
+
+
+def test_a_solution_that_only_a_grading_in_place_could_judge_has_no_score(score):
+    with pytest.raises(RewardError, match=r"got 0\.0 in a twin.*python3 server\.py"):
+        score("0", "1", RUNS, network="public", solution=True)
+
+
+def test_a_solution_that_its_twin_gives_the_full_reward_keeps_that(score):
+    verdict, _ = score("1", "1", RUNS, network="public", solution=True)
+    assert verdict.reward == 1
 
 
 def test_after_a_step_that_was_graded_in_place_the_next_one_is_too(score):

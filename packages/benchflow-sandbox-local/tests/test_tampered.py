@@ -7,7 +7,7 @@ import pytest
 from benchflow_contracts.errors import SnapshotError
 from benchflow_contracts.sandbox import Mount, SandboxSpec
 from benchflow_sandbox_local import LocalProvider
-from benchflow_sandbox_local.box.digest import image_digest, tree_digest
+from benchflow_sandbox_local.box.digest import image_digest, memory_digest, tree_digest
 from benchflow_sandbox_local.box.images import take_in
 
 SNAPSHOT = "snapshot.json"
@@ -37,6 +37,7 @@ def with_right_digests(saved):
             parent = layer["digest"] = tree_digest(str(saved / str(place)), parent)
         if told["live"] is not None:
             parent = image_digest(str(saved / "processes"), parent)
+            told["live"]["memory"] = memory_digest(str(saved / "processes"))
         told["image"]["digest"] = parent
 
     change(saved, edit)

@@ -37,6 +37,8 @@ class NodeState:
     that is more than before, everything that ran inside is ended first."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     """What a sandbox that is made for grading carries."""
+    plays_solution: bool = False
+    """Whether the agent ran the task's own solution, which every task must give a 1."""
     log_dir: Path | None = None
     """A host directory for the verifier's output and reward files; made by who writes it."""
 

@@ -31,6 +31,7 @@ class LiveNode:
     """Of a sandbox that is made for grading."""
     artifacts_dir: Path | None
     goes_on: bool
+    plays_solution: bool
     before_tests: Callable[[], Awaitable[None]] | None
 
     async def ready_for_tests(self) -> None:
@@ -80,5 +81,6 @@ def live_node(node: RolloutNode, reward: str) -> LiveNode:
         labels=state.labels,
         artifacts_dir=state.artifacts_dir,
         goes_on=state.goes_on,
+        plays_solution=state.plays_solution,
         before_tests=state.before_tests,
     )

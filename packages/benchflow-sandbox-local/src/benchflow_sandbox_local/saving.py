@@ -44,13 +44,13 @@ class Saver:
         made = await asyncio.to_thread(half, to)
         live = sealed.live
         try:
-            await self._launcher.ask(
+            answer = await self._launcher.ask(
                 "save",
                 layers=[layer.path(self._root) for layer in sealed.layers],
                 image=None if live is None else live.name,
                 to=str(made),
             )
-            told = self._told(sealed)
+            told = self._told(sealed, answer.message["memory"])
             told = told.model_copy(update={"seal": self._seal.of(told.sealed_text)})
             await asyncio.to_thread(write, made / NAME, told.model_dump_json(indent=1))
             made.rename(to)
@@ -63,7 +63,7 @@ class Saver:
         finally:
             await asyncio.to_thread(shutil.rmtree, made, ignore_errors=True)
 
-    def _told(self, sealed: Sealed) -> SavedSnapshot:
+    def _told(self, sealed: Sealed, memory: str) -> SavedSnapshot:
         base = sealed.base
         return SavedSnapshot(
             image=sealed.image,
@@ -74,7 +74,7 @@ class Saver:
             layers=tuple(
                 SavedLayer(bytes=layer.allowance, digest=layer.digest) for layer in sealed.layers
             ),
-            live=None if sealed.live is None else SavedLive.of(sealed.live),
+            live=None if sealed.live is None else SavedLive.of(sealed.live, memory),
             mark=to_save(sealed.mark),
         )
 
@@ -149,9 +149,10 @@ class Saver:
             source=str(await asyncio.to_thread(saved.absolute)),
         )
         found = answer.message
-        if (found["digests"], found["digest"]) != (
+        if (found["digests"], found["digest"], found["memory"]) != (
             [layer.digest for layer in told.layers],
             told.image.digest,
+            "" if told.live is None else told.live.memory,
         ):
             raise SnapshotError(f"{str(saved)!r} is not what was saved: its digest differs")
         return int(found["bytes"])

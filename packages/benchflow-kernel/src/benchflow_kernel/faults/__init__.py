@@ -3,6 +3,6 @@
 from .boundary import boundary, classify, node_error
 from .deadline import within
 from .proven import proven
-from .shield import shielded
+from .shield import shielded, shielded_beside
 
-__all__ = ["boundary", "classify", "node_error", "proven", "shielded", "within"]
+__all__ = ["boundary", "classify", "node_error", "proven", "shielded", "shielded_beside", "within"]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -15,7 +16,15 @@ async def shielded(work: Coroutine[Any, Any, T]) -> T:
     """
     # A TaskGroup would pass the cancellation on; this task's owner is this frame,
     # which does not return before it.
-    task = asyncio.get_running_loop().create_task(work)
+    return await _finished(asyncio.get_running_loop().create_task(work))
+
+
+def shielded_beside(work: Coroutine[Any, Any, None], owner: AsyncExitStack) -> None:
+    """Start `work` beside the caller; `owner` is not closed before it has ended, as `shielded`."""
+    owner.push_async_callback(_finished, asyncio.get_running_loop().create_task(work))
+
+
+async def _finished(task: asyncio.Task[T]) -> T:
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:

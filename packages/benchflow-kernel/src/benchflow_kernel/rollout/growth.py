@@ -1,8 +1,8 @@
 """Growth: every world of a rollout, its line, its verdict and its forks."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from benchflow_contracts import (
 )
 
 from benchflow_kernel.branch import Ladder, MachineSlots, Purse, Shelf, check_child, seed_of
-from benchflow_kernel.faults import boundary, proven, shielded
+from benchflow_kernel.faults import boundary, proven, shielded, shielded_beside
 from benchflow_kernel.tree import value_of
 from benchflow_kernel.world import Plan, World
 
@@ -108,22 +108,26 @@ class Growth:
             StoreError: The record cannot be written; everything is torn down.
         """
         probed: list[Fork] = []
-        async with asyncio.TaskGroup() as probes, self._slot(start):
-            ending = await self._inhabit(start, partial(self._probe, probes, probed))
-        if probed:
-            self._value(probed[-1].node)
-        if ending.error is not None and start.main:
-            raise ending.error
-        if ending.fork is not None:
-            await self._branch(ending.fork)
+        async with AsyncExitStack() as last:
+            async with asyncio.TaskGroup() as probes:
+                slot = await last.enter_async_context(await self._slot(start))
+                probe = partial(self._probe, probes, probed)
+                ending = await self._inhabit(start, probe, slot, last)
+            if probed:
+                self._value(probed[-1].node)
+            if ending.error is not None and start.main:
+                raise ending.error
+            if ending.fork is not None:
+                await self._branch(ending.fork)
         return ending
 
-    @asynccontextmanager
-    async def _slot(self, start: Start) -> AsyncGenerator[None]:
-        async with self._slots, AsyncExitStack() as stack:
+    async def _slot(self, start: Start) -> AsyncExitStack:
+        """Wait until one more world may run. Closing the result frees its place."""
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._slots)
             if not start.main:
                 await stack.enter_async_context(self._machine.one())
-            yield
+            return stack.pop_all()
 
     def adopt(self, position: Position) -> None:
         """Take over the checkpoint that the rollout begins with."""
@@ -185,8 +189,18 @@ class Growth:
         ]
         return max(scored, key=lambda one: one[:2])[2] if scored else None
 
-    async def _inhabit(self, start: Start, probe: Callable[[Fork], None]) -> Ending:
-        """Give `start` a world, run its line there, and tear the world down."""
+    async def _inhabit(
+        self,
+        start: Start,
+        probe: Callable[[Fork], None],
+        slot: AsyncExitStack,
+        last: AsyncExitStack,
+    ) -> Ending:
+        """Give `start` a world, run its line there, and tear the world down.
+
+        The world holds its slot until then. A forked world is torn down beside those of its
+        children that have a slot already; `last` waits for that.
+        """
         checkpoint = start.checkpoint
         world = World(
             self._plan,
@@ -205,7 +219,11 @@ class Growth:
             cause = _cause_of(error, world, line)
             await self._record_loss(start, line, error, cause, ending)
         finally:
-            await shielded(self._leave(start, world, line))
+            leave = self._leave(start, world, line, slot)
+            if ending.fork is None:
+                await shielded(leave)
+            else:
+                shielded_beside(leave, last)
         return ending
 
     async def _run(self, start: Start, world: World, line: Line, ending: Ending) -> None:
@@ -268,13 +286,14 @@ class Growth:
         if not start.main:
             self._tally.losses.append(error)
 
-    async def _leave(self, start: Start, world: World, line: Line) -> None:
-        try:
-            self._journal.phase(start.id, "teardown")
-        finally:
-            self._tally.leaks.extend(await world.aclose())
-            await line.aclose()
-        self._journal.append(WorldClosed, node=start.id)
+    async def _leave(self, start: Start, world: World, line: Line, slot: AsyncExitStack) -> None:
+        async with slot:
+            try:
+                self._journal.phase(start.id, "teardown")
+            finally:
+                self._tally.leaks.extend(await world.aclose())
+                await line.aclose()
+            self._journal.append(WorldClosed, node=start.id)
 
     def _value(self, node_id: str) -> None:
         """Tell V(s) of the node and of every fork above, the root included."""

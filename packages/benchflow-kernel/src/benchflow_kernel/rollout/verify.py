@@ -125,6 +125,7 @@ def _node_state(plan: Plan, world: World, node: RolloutNode, matter: _Matter) ->
         goes_on=matter.goes_on,
         before_tests=partial(world.phases.tests, matter.index),
         labels=labels_of(plan, node.id),
+        plays_solution=plan.solution,
         log_dir=matter.log_dir,
     )
 

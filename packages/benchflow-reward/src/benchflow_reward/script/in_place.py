@@ -9,6 +9,7 @@ from typing import Any
 from benchflow_contracts import (
     Grading,
     NetworkMode,
+    RewardError,
     RewardFormatError,
     SandboxSpec,
     TaskVerifier,
@@ -19,7 +20,7 @@ from benchflow_contracts import (
 from benchflow_reward.live_node import LiveNode
 
 from .grading_box import has_services
-from .live_state import live_state
+from .live_state import LiveState, live_state
 from .shared import grade_shared, was_shared
 from .twin import TwinRun, grade_twin
 
@@ -40,6 +41,10 @@ async def grade_where_needed(live: LiveNode, settled: Settled) -> VerifyResult:
 
     The services beside a box would be asked twice, and tests of an earlier step in the box are
     the agent's changes in a twin: then the tests run in the agent's box alone.
+
+    Raises:
+        RewardError: The task's own solution needs a grading in place, and the tests may reach
+            more than the agent.
     """
     state = await live_state(live.sandbox)
     if was_shared(live):
@@ -48,9 +53,7 @@ async def grade_where_needed(live: LiveNode, settled: Settled) -> VerifyResult:
         run = TwinRun(state)
         return await settled("twin", grade_twin(live, run))
     if not _may_reach(live.sandbox.spec, live.task.config.verifier):
-        verdict = await settled("twin", grade_twin(live, TwinRun(state)))
-        why = "the tests may reach more than the agent, so nothing of the agent runs beside them"
-        return verdict.model_copy(update={"meta": {**verdict.meta, "not_in_place": why}})
+        return await _never_in_place(live, settled, state)
     if has_services(live.sandbox):
         return await _in_place(live, settled, state.reasons)
     run = TwinRun(state, keep=True)
@@ -61,6 +64,19 @@ async def grade_where_needed(live: LiveNode, settled: Settled) -> VerifyResult:
     if verdict.reward == _FULL:
         return verdict
     return await _in_place(live, settled, run.missing, run, verdict.reward)
+
+
+async def _never_in_place(live: LiveNode, settled: Settled, state: LiveState) -> VerifyResult:
+    """Grade in a twin. An agent must not win by a lost process; a solution must not fail by it."""
+    verdict = await settled("twin", grade_twin(live, TwinRun(state)))
+    why = "the tests may reach more than the agent, so nothing of the agent runs beside them"
+    if live.plays_solution and verdict.reward != _FULL:
+        raise RewardError(
+            f"the task's own solution got {verdict.reward} in a twin, which lacks what it left"
+            f" ({'; '.join(state.reasons)}), and cannot be graded in place: {why}",
+            hint="give the agent the network of the tests, or let the tests start what they need",
+        )
+    return verdict.model_copy(update={"meta": {**verdict.meta, "not_in_place": why}})
 
 
 async def _of_twin(live: LiveNode, run: TwinRun, settled: Settled) -> VerifyResult:

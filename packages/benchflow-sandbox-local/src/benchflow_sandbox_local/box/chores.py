@@ -6,7 +6,7 @@ from typing import Any
 
 from . import numbers, skeleton, wire
 from .checkpoint import Checkpoint
-from .digest import image_digest
+from .digest import image_digest, memory_digest
 from .inspection import inspect
 from .workspace import Workspace
 
@@ -71,8 +71,10 @@ class Chores:
         wire.send(reply, {"ok": True})
 
     def _save(self, request: dict[str, Any], reply: socket.socket) -> None:
-        self._space.copy_out(request["layers"], request["image"], request["to"])
-        wire.send(reply, {"ok": True})
+        image = request["image"]
+        self._space.copy_out(request["layers"], image, request["to"])
+        memory = "" if image is None else memory_digest(self._space.image(image))
+        wire.send(reply, {"ok": True, "memory": memory})
 
     def _keep(self, request: dict[str, Any], reply: socket.socket) -> None:
         self._space.copy_upper_out(request["family"], request["box"], request["to"])
@@ -87,11 +89,12 @@ class Chores:
             parent = digests[-1] if digests else request["parent"]
             digests.append(self._space.digest(family, name, parent))
         digests.reverse()
-        whole = digests[0]
+        whole, memory, size = digests[0], "", 0
         if image is not None:
-            whole = image_digest(self._space.image(image), whole)
-        size = 0 if image is None else self._space.image_bytes(image)
-        wire.send(reply, {"ok": True, "digests": digests, "digest": whole, "bytes": size})
+            place, size = self._space.image(image), self._space.image_bytes(image)
+            whole, memory = image_digest(place, whole), memory_digest(place)
+        found = {"digests": digests, "digest": whole, "memory": memory, "bytes": size}
+        wire.send(reply, {"ok": True, **found})
 
     def _remove(self, request: dict[str, Any], reply: socket.socket) -> None:
         self._space.remove_box(request["family"], request["box"])

@@ -55,13 +55,31 @@ def _traits(directory: int, prefix: str, digest: _Digest, first: dict[int, str])
 
 
 def image_digest(path: str, files: str) -> str:
-    """Return the SHA-256 over what the engine wrote, chained to the digest of the files.
+    """Return the SHA-256 over a live image, chained to the digest of the files.
 
-    Children wait for it, and most of it is the memory of one process: so large files are read
-    in parts, as many at once as the machine has CPUs.
+    Of the files that hold memory, only the name and the size are part of it: children wait for
+    this digest. `memory_digest` is of their content.
     """
     digest = hashlib.sha256(files.encode())
-    images = sorted(Path(path).glob("*.img"))
+    memory = set(_memory(path))
+    for image in sorted(Path(path).glob("*.img")):
+        if image in memory:
+            content = str(image.stat().st_size)
+        else:
+            with image.open("rb") as file:
+                content = hashlib.file_digest(file, "sha256").hexdigest()
+        _add(digest, [image.name, content])
+    return f"sha256:{digest.hexdigest()}"
+
+
+def memory_digest(path: str) -> str:
+    """Return the SHA-256 over the memory in a live image.
+
+    Most of it is the memory of one process: so it is read in parts, as many at once as the
+    machine has CPUs.
+    """
+    digest = hashlib.sha256()
+    images = _memory(path)
     parts = [
         (number, offset)
         for number, image in enumerate(images)
@@ -71,6 +89,12 @@ def image_digest(path: str, files: str) -> str:
     for number, image in enumerate(images):
         _add(digest, [image.name, *(read[part] for part in parts if part[0] == number)])
     return f"sha256:{digest.hexdigest()}"
+
+
+def _memory(path: str) -> list[Path]:
+    """Return the files with the pages of processes, as CRIU and gVisor name them."""
+    place = Path(path)
+    return sorted([*place.glob("pages-*.img"), *place.glob("pages.img")])
 
 
 def _read_parts(images: list[str], parts: list[tuple[int, int]]) -> dict[tuple[int, int], str]:

@@ -45,15 +45,22 @@ class SavedLive(Model):
     """What a live image has besides its files; see `LiveState`."""
 
     bytes: int = Field(ge=0)
+    memory: str
+    """The digest of the pages of all processes."""
     processes: tuple[SavedProcess, ...]
     mounts: tuple[tuple[str, str], ...]
     port: int | None
 
     @classmethod
-    def of(cls, state: LiveState) -> Self:
-        """Write down a state."""
-        processes = tuple(SavedProcess.of(one) for one in state.processes)
-        return cls(bytes=state.bytes, processes=processes, mounts=state.mounts, port=state.port)
+    def of(cls, state: LiveState, memory: str) -> Self:
+        """Write down a state whose pages have the digest `memory`."""
+        return cls(
+            bytes=state.bytes,
+            memory=memory,
+            processes=tuple(SavedProcess.of(process) for process in state.processes),
+            mounts=state.mounts,
+            port=state.port,
+        )
 
     def state(self, name: str, size: int) -> LiveState:
         """Return the state, with its processes in `size` bytes of the directory `name`."""
