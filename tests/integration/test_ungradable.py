@@ -122,6 +122,19 @@ def test_a_failed_grading_has_one_status_everywhere(tmp_path: Path, root: None) 
     assert exported["exception_info"]["exception_type"] == "RewardError"
 
 
+@pytest.mark.timeout(120)
+def test_a_solution_is_ungraded_where_its_server_may_not_run_beside_the_tests(
+    tmp_path: Path, root: None
+) -> None:
+    make(tmp_path / "tasks/task", "task", "sleep 4321 &", "twin", "harbor")
+    task = tmp_path / "tasks/task/task.toml"
+    wider = 'may_grade_in_place = true\nnetwork = "allowlist"\nallowed_hosts = ["example.test"]\n'
+    task.write_text(f'{task.read_text()}{wider}[agent]\nnetwork = "none"\n')
+    record = job(tmp_path, "local")[0]["task"]
+    assert (record["status"], record["reward"]) == ("ungraded", None)
+    assert "it runs: sleep 4321" in record["error"]["message"]
+
+
 def bench(cwd: Path, *words: object) -> str:
     command = [str(BENCH), *map(str, words)]
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=True)
