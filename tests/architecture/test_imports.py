@@ -38,6 +38,7 @@ ALLOWED = {
     "benchflow_agent_acp": {"pydantic", "benchflow_contracts", "acp"},
     "benchflow_env_manifest": {"pydantic", "benchflow_contracts"},
     "benchflow_gateway": {"pydantic", "pydantic_core", "benchflow_contracts", "aiohttp", "yarl"},
+    "benchflow_testing": {"pydantic", "benchflow_contracts"},
     "benchflow_reward": {"pydantic", "benchflow_contracts", "httpx"},
 }
 

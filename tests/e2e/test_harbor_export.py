@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from benchflow.exports import write_export
 from benchflow.records.model_calls import read_model_calls
-from benchflow_contracts.testing.fakes import fake_finished_rollout, fake_hostile_rollout
+from benchflow_testing.fakes import fake_finished_rollout, fake_hostile_rollout
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -17,10 +17,10 @@ from benchflow_contracts import (
     ServiceHealth,
     ServiceSpec,
 )
-from benchflow_contracts.testing import CheckResult, check_sandbox
 from benchflow_sandbox_docker import DockerProvider
 from benchflow_sandbox_docker.commits import Commits
 from benchflow_sandbox_docker.engine import Engine
+from benchflow_testing import CheckResult, check_sandbox
 from own_engine import OwnEngine
 from watching import until
 

@@ -25,12 +25,13 @@ def test_the_example_installs_from_a_wheel_and_passes_the_conformance_kit(tmp_pa
     shutil.copytree(EXAMPLE, package, ignore=shutil.ignore_patterns("__pycache__", ".*"))
     wheels = tmp_path / "wheels"
     uv("build", "--wheel", "-o", wheels, cwd=package)
-    uv("build", "--wheel", "-o", wheels, ROOT / "packages" / "benchflow-contracts", cwd=tmp_path)
+    for ours in ("benchflow-contracts", "benchflow-testing"):
+        uv("build", "--wheel", "-o", wheels, ROOT / "packages" / ours, cwd=tmp_path)
     venv = tmp_path / "venv"
     uv("venv", "--python", sys.executable, venv, cwd=tmp_path)
     uv(
         *("pip", "install", "--refresh", "--find-links", wheels, "--python", venv),
-        *("benchflow-sandbox-subprocess", "pytest", "pytest-timeout"),
+        *("benchflow-sandbox-subprocess", "benchflow-testing", "pytest", "pytest-timeout"),
         cwd=tmp_path,
     )
     done = subprocess.run(

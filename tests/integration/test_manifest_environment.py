@@ -12,9 +12,9 @@ from benchflow_contracts import (
     SandboxUnsupportedError,
     SnapshotError,
 )
-from benchflow_contracts.testing import EnvironmentCheck, check_environment, environment_checks
 from benchflow_env_manifest import manifest_environment
 from benchflow_sandbox_local import LocalProvider, LocalSandbox
+from benchflow_testing import EnvironmentCheck, check_environment, environment_checks
 
 
 def test_a_wal_service_is_really_rolled_back_as_its_own_api_shows(tmp_path: Path):

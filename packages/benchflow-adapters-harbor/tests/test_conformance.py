@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 from benchflow_adapters_harbor import HarborAdapter
-from benchflow_contracts.testing import AdapterCheck, AdapterSubject, adapter_checks, run_check
+from benchflow_testing import AdapterCheck, AdapterSubject, adapter_checks, run_check
 from harbor_corpus import BAD, GOOD, TERMINAL_BENCH, write
 
 

@@ -5,7 +5,7 @@ import shutil
 
 from benchflow_agent_acp.builtin import nop, oracle, scripted
 from benchflow_contracts import Role, SandboxCapabilities
-from benchflow_contracts.testing import AgentSubject, check_agent
+from benchflow_testing import AgentSubject, check_agent
 
 TALK = """
 [[turn]]

@@ -11,7 +11,7 @@ import pytest
 from benchflow_agent_acp import AcpAgent
 from benchflow_agent_acp.builtin import policy
 from benchflow_contracts import AgentError, Answer, McpServer, ModelEndpoint, Role
-from benchflow_contracts.testing import AgentSubject, check_agent
+from benchflow_testing import AgentSubject, check_agent
 from scripted_llm import ModelReply, ScriptedLlm, ToolUse, WriteOneFile
 
 DONE = ModelReply(text="Done.")

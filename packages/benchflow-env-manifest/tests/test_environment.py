@@ -15,13 +15,13 @@ from benchflow_contracts import (
     SandboxSpec,
     SnapshotError,
 )
-from benchflow_contracts.testing.fakes import (
+from benchflow_env_manifest import ManifestEnvironment, manifest_environment
+from benchflow_testing.fakes import (
     FakeCall,
     FakeSandbox,
     FakeSandboxProvider,
     FakeStreams,
 )
-from benchflow_env_manifest import ManifestEnvironment, manifest_environment
 
 STATELESS = """
 [environment]

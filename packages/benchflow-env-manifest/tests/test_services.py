@@ -5,14 +5,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from benchflow_contracts import SandboxError, SandboxSpec
-from benchflow_contracts.testing.fakes import (
+from benchflow_env_manifest.manifest import Service
+from benchflow_env_manifest.services import Services
+from benchflow_testing.fakes import (
     FakeCall,
     FakeSandbox,
     FakeSandboxProvider,
     FakeStreams,
 )
-from benchflow_env_manifest.manifest import Service
-from benchflow_env_manifest.services import Services
 
 MAIL = Service(name="mail", command="mail-service", port=1)
 CHAT = Service(name="chat", command="chat-service", port=2)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from benchflow_contracts import ModelLine
-from benchflow_contracts.testing import GatewaySubject, check_gateway
+from benchflow_testing import GatewaySubject, check_gateway
 from gateway_peers import Behave, Taken, agent_of, hand_written, whole
 
 

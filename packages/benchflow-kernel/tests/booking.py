@@ -3,7 +3,7 @@
 from benchflow_contracts import (
     Answer,
 )
-from benchflow_contracts.testing.fakes import (
+from benchflow_testing.fakes import (
     Act,
     FakeAgent,
     FakeWorld,

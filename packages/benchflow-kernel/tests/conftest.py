@@ -18,7 +18,8 @@ from benchflow_contracts import (
     TaskConfig,
     TaskStep,
 )
-from benchflow_contracts.testing.fakes import (
+from benchflow_kernel import Planes, fold, read_events, run_rollout, tree_to_bytes
+from benchflow_testing.fakes import (
     FAKE_WITHOUT_LIVE,
     FakeAgent,
     FakeEnvironment,
@@ -28,7 +29,6 @@ from benchflow_contracts.testing.fakes import (
     FakeUserModel,
     Say,
 )
-from benchflow_kernel import Planes, fold, read_events, run_rollout, tree_to_bytes
 
 sys.path.insert(0, str(Path(__file__).parent))
 from booking import booked, booking_agent

@@ -14,7 +14,8 @@ from benchflow_contracts import (
     Scene,
     Value,
 )
-from benchflow_contracts.testing.fakes import (
+from benchflow_kernel import fold, trajectories
+from benchflow_testing.fakes import (
     FAKE_CAPABILITIES,
     Act,
     Crash,
@@ -28,7 +29,6 @@ from benchflow_contracts.testing.fakes import (
     Stop,
     ask_with_options,
 )
-from benchflow_kernel import fold, trajectories
 from booking import REWARDS, WHICH, book, booked, chosen, fork_of
 
 

@@ -7,7 +7,7 @@ from benchflow_contracts import (
     AskUserBranch,
     BranchBudget,
 )
-from benchflow_contracts.testing.fakes import (
+from benchflow_testing.fakes import (
     FakeAgent,
 )
 from booking import fork_of

@@ -8,14 +8,14 @@ from benchflow_contracts import (
     SnapshotError,
     Turn,
 )
-from benchflow_contracts.testing.fakes import (
+from benchflow_kernel import trajectories
+from benchflow_testing.fakes import (
     FakeAgent,
     FakeReward,
     Pose,
     Say,
     ask_with_options,
 )
-from benchflow_kernel import trajectories
 from booking import WHICH, book, chosen
 
 

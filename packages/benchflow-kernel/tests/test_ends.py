@@ -11,7 +11,7 @@ from benchflow_contracts import (
     Scene,
     VerifyResult,
 )
-from benchflow_contracts.testing.fakes import (
+from benchflow_testing.fakes import (
     Act,
     Crash,
     FakeAgent,

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 from benchflow_contracts import Healthcheck, ReadinessError, SandboxError, SandboxSpec
-from benchflow_contracts.testing.fakes import FakeSandboxProvider
 from benchflow_kernel.world import wait_healthy
+from benchflow_testing.fakes import FakeSandboxProvider
 
 SOON = {"interval_sec": 0.001, "start_interval_sec": 0.001}
 TRY = "echo try >> /tmp/tries; "

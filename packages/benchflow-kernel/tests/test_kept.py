@@ -16,7 +16,8 @@ from benchflow_contracts import (
     StoreError,
     Turn,
 )
-from benchflow_contracts.testing.fakes import (
+from benchflow_kernel import continue_from, kept_checkpoints, read_kept
+from benchflow_testing.fakes import (
     Act,
     FakeAgent,
     FakeModelGateway,
@@ -26,7 +27,6 @@ from benchflow_contracts.testing.fakes import (
     Say,
     ask_with_options,
 )
-from benchflow_kernel import continue_from, kept_checkpoints, read_kept
 
 DAY = ask_with_options("which day?", "monday", "friday")
 

@@ -2,7 +2,7 @@
 
 import pytest
 from benchflow_contracts import SetupCommand, TaskParts, TaskStep
-from benchflow_contracts.testing.fakes import Act, FakeAgent, FakeReward
+from benchflow_testing.fakes import Act, FakeAgent, FakeReward
 
 
 class Changes(FakeReward):

@@ -14,7 +14,7 @@ from benchflow_contracts import (
     StoreError,
     Turn,
 )
-from benchflow_contracts.testing.fakes import (
+from benchflow_testing.fakes import (
     Act,
     FakeAgent,
     FakeModelGateway,

@@ -8,7 +8,7 @@ from benchflow_contracts import (
     TaskStep,
     VerifyResult,
 )
-from benchflow_contracts.testing.fakes import (
+from benchflow_testing.fakes import (
     FAKE_WITHOUT_LIVE,
     Act,
     FakeAgent,

@@ -16,7 +16,8 @@ from benchflow_contracts import (
     Turn,
     ValueBranch,
 )
-from benchflow_contracts.testing.fakes import (
+from benchflow_kernel import trajectories
+from benchflow_testing.fakes import (
     Act,
     Crash,
     FakeAgent,
@@ -26,7 +27,6 @@ from benchflow_contracts.testing.fakes import (
     Say,
     ask_with_options,
 )
-from benchflow_kernel import trajectories
 
 DAY = ask_with_options("which day?", "monday", "friday")
 

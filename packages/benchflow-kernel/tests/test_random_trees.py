@@ -16,7 +16,7 @@ from benchflow_contracts import (
     Turn,
     ValueBranch,
 )
-from benchflow_contracts.testing.fakes import (
+from benchflow_testing.fakes import (
     FAKE_CAPABILITIES,
     FAKE_WITHOUT_LIVE,
     Act,

@@ -15,7 +15,8 @@ from benchflow_contracts import (
     TaskStep,
     Turn,
 )
-from benchflow_contracts.testing.fakes import (
+from benchflow_kernel import EventLog, fold, read_events
+from benchflow_testing.fakes import (
     FAKE_WITHOUT_LIVE,
     Act,
     FakeAgent,
@@ -26,7 +27,6 @@ from benchflow_contracts.testing.fakes import (
     Say,
     ask_with_options,
 )
-from benchflow_kernel import EventLog, fold, read_events
 
 ALL_PHASES = [
     "setup",

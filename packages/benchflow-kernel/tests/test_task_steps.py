@@ -15,8 +15,8 @@ from benchflow_contracts import (
     TaskVerifier,
     VerifyResult,
 )
-from benchflow_contracts.testing.fakes import Act, Crash, FakeAgent, FakeReward, Hang, Say, Stop
 from benchflow_kernel import step_verdicts
+from benchflow_testing.fakes import Act, Crash, FakeAgent, FakeReward, Hang, Say, Stop
 
 
 def step(name: str, **fields) -> TaskStep:

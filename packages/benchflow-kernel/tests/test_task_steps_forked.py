@@ -19,7 +19,8 @@ from benchflow_contracts import (
     Turn,
     ValueBranch,
 )
-from benchflow_contracts.testing.fakes import (
+from benchflow_kernel import continue_from, kept_checkpoints, step_verdicts
+from benchflow_testing.fakes import (
     FAKE_WITHOUT_LIVE,
     Act,
     FakeAgent,
@@ -29,7 +30,6 @@ from benchflow_contracts.testing.fakes import (
     Say,
     ask_with_options,
 )
-from benchflow_kernel import continue_from, kept_checkpoints, step_verdicts
 
 READY = SetupCommand(command="echo ready >> /workspace/log", user="")
 DAY = ask_with_options("which day?", "monday", "friday")

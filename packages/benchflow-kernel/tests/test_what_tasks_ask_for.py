@@ -14,8 +14,8 @@ from benchflow_contracts import (
     TaskParts,
     TaskStep,
 )
-from benchflow_contracts.testing.fakes import FakeAgent, FakeReward, Say
 from benchflow_kernel.world import Plan, make_plan
+from benchflow_testing.fakes import FakeAgent, FakeReward, Say
 
 SECRET = "the-operators-own-key"
 ASKS = {"host_env": {"KEY": "${LOWERED_KEY}", "REGION": "${LOWERED_REGION:-here}"}}

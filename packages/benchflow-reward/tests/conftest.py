@@ -19,7 +19,7 @@ from benchflow_contracts import (
     Task,
     TaskConfig,
 )
-from benchflow_contracts.testing.fakes import FakeSandbox, FakeSandboxProvider
+from benchflow_testing.fakes import FakeSandbox, FakeSandboxProvider
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from benchflow_contracts import (
     TwoRewardFilesError,
     VerifierTimeoutError,
 )
-from benchflow_contracts.testing.fakes import FakeSandbox
 from benchflow_reward import ScriptVerifier
+from benchflow_testing.fakes import FakeSandbox
 
 PREPARE = "/bin/sh -c set -eu\numask"
 RUN = "/bin/sh -c for b in"

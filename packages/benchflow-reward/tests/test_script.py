@@ -11,9 +11,9 @@ from benchflow_contracts import (
     RolloutNode,
     SandboxError,
 )
-from benchflow_contracts.testing.fakes import FakeCall
 from benchflow_reward import ScriptVerifier
 from benchflow_reward.script.layout import PINNED_PATH
+from benchflow_testing.fakes import FakeCall
 
 PREPARE = "/bin/sh -c set -eu\numask"
 CLEAR = "/bin/sh -c set -eu; for p"

@@ -2,10 +2,10 @@ import asyncio
 
 import pytest
 from benchflow_contracts import ExecResult, RewardError, SandboxSpec
-from benchflow_contracts.testing.fakes import FakeSandboxProvider
 from benchflow_reward.script.steering import Steering
 from benchflow_reward.script.surroundings import Surroundings
 from benchflow_reward.script.writable import opened_paths
+from benchflow_testing.fakes import FakeSandboxProvider
 
 PACKAGES = "/usr/lib/python3/dist-packages"
 

@@ -1,7 +1,7 @@
 from functools import partial
 
 import pytest
-from benchflow_contracts.testing import check_sandbox
+from benchflow_testing import check_sandbox
 
 
 @pytest.mark.slow

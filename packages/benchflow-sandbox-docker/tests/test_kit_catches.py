@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
-from benchflow_contracts.testing import check_sandbox
-from benchflow_contracts.testing import sandbox_subject as subject_module
 from benchflow_sandbox_docker import DockerProvider
+from benchflow_testing import check_sandbox
+from benchflow_testing import sandbox_subject as subject_module
 
 
 class Careless(DockerProvider):

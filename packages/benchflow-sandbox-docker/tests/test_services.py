@@ -402,7 +402,7 @@ def test_services_that_make_no_sense_together_are_refused(with_provider, web, sp
 
 
 def test_another_provider_refuses_services(web):
-    from benchflow_contracts.testing.fakes import FakeSandboxProvider  # noqa: PLC0415
+    from benchflow_testing.fakes import FakeSandboxProvider  # noqa: PLC0415
 
     async def test():
         with pytest.raises(SandboxUnsupportedError, match="services"):

@@ -2,7 +2,7 @@ from functools import partial
 
 import pytest
 from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_contracts.testing import check_sandbox
+from benchflow_testing import check_sandbox
 
 
 @pytest.mark.timeout(300)

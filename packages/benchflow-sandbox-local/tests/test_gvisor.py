@@ -11,8 +11,8 @@ import pytest
 from benchflow_contracts.errors import HostError, SandboxError, SnapshotError
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_contracts.sandbox_record import ReapPolicy
-from benchflow_contracts.testing import check_sandbox
 from benchflow_sandbox_local.launcher import Launcher, LauncherShortError
+from benchflow_testing import check_sandbox
 from live_traces import echo
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("runsc")]

@@ -5,9 +5,9 @@ from uuid import uuid4
 
 import pytest
 from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_contracts.testing import check_sandbox
-from benchflow_contracts.testing import sandbox_subject as subject_module
 from benchflow_sandbox_local import LocalProvider
+from benchflow_testing import check_sandbox
+from benchflow_testing import sandbox_subject as subject_module
 
 BASE = "host-programs"
 

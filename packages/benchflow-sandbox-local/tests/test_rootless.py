@@ -14,7 +14,7 @@ SCRIPT = """
 import asyncio, json, os, sys
 from pathlib import Path
 from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_contracts.testing import check_sandbox
+from benchflow_testing import check_sandbox
 from benchflow_sandbox_local import LocalProvider
 
 async def main():

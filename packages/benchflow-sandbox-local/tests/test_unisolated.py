@@ -14,7 +14,7 @@ import asyncio, json, os, subprocess, sys
 from pathlib import Path
 from benchflow_contracts.errors import SandboxUnsupportedError
 from benchflow_contracts.sandbox import ReapPolicy, SandboxSpec
-from benchflow_contracts.testing import check_sandbox
+from benchflow_testing import check_sandbox
 from benchflow_sandbox_local import LocalProvider
 
 async def sleeping():

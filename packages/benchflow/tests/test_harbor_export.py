@@ -24,8 +24,8 @@ from benchflow_contracts import (
     Usage,
     VerifyResult,
 )
-from benchflow_contracts.testing import check_exporter
-from benchflow_contracts.testing.fakes import fake_finished_rollout, fake_hostile_rollout
+from benchflow_testing import check_exporter
+from benchflow_testing.fakes import fake_finished_rollout, fake_hostile_rollout
 
 
 def written(path: Path) -> Any:

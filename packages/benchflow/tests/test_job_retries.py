@@ -30,8 +30,8 @@ from benchflow_contracts import (
     UsageError,
     VerifyResult,
 )
-from benchflow_contracts.testing.fakes import FakeCall, FakeSandboxProvider
 from benchflow_kernel import fold, load_task
+from benchflow_testing.fakes import FakeCall, FakeSandboxProvider
 
 
 class Restarting(FakeSandboxProvider):

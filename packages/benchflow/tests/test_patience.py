@@ -10,7 +10,7 @@ from benchflow.patience import with_patience
 from benchflow.rollout import run_in
 from benchflow_adapters_harbor import HarborAdapter
 from benchflow_contracts import Task
-from benchflow_contracts.testing.fakes import FakeSandboxProvider
+from benchflow_testing.fakes import FakeSandboxProvider
 
 TOML = """
 [agent]

@@ -3,14 +3,14 @@
 import asyncio
 
 import pytest
-from benchflow_contracts.testing import (
+from benchflow_sandbox_subprocess import SubprocessProvider
+from benchflow_testing import (
     CheckResult,
     SandboxCheck,
     open_sandbox_subject,
     run_check,
     sandbox_checks,
 )
-from benchflow_sandbox_subprocess import SubprocessProvider
 
 
 async def outcome(check: SandboxCheck) -> CheckResult:

@@ -1,6 +1,6 @@
 """The contracts of BenchFlow: Protocols, data models and errors.
 
-A provider needs this package alone; `benchflow_contracts.testing` proves it.
+A provider needs this package alone; `benchflow_testing` checks it.
 """
 
 from ._model import Model

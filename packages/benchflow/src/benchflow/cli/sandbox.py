@@ -3,7 +3,7 @@
 import time
 
 from benchflow_contracts import ReapPolicy, SandboxRecord, UsageError
-from benchflow_contracts.testing import CheckResult, check_sandbox
+from benchflow_testing import CheckResult, check_sandbox
 
 from benchflow.options import RunOptions
 from benchflow.planes import open_provider

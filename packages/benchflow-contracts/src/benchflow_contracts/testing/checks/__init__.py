@@ -1,1 +1,0 @@
-"""The lists of checks, by what they test. Use them through `benchflow_contracts.testing`."""

@@ -1,0 +1,1 @@
+"""The lists of checks, by what they test. Use them through `benchflow_testing`."""

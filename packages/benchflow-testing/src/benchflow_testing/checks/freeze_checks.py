@@ -1,0 +1,141 @@
+"""Checks of `Sandbox.freeze`."""
+
+import contextlib
+
+from benchflow_contracts.errors import SandboxFrozenError
+
+from benchflow_testing.check import expect, expect_equal, expect_error, promise
+from benchflow_testing.sandbox_subject import (
+    TICKER,
+    SandboxCheck,
+    SandboxSubject,
+    lacks_freeze,
+    lacks_snapshots,
+)
+
+
+def _lacks_either(subject: SandboxSubject) -> str | None:
+    return lacks_freeze(subject) or lacks_snapshots(subject)
+
+
+@promise(lacks_freeze)
+async def freeze_holds_every_process_still(subject: SandboxSubject) -> None:
+    """No process runs while it is held, and all go on afterwards."""
+    async with subject.box() as box:
+        await box.spawn(f"({TICKER}) & {TICKER}")
+        await subject.moves_on(box)
+        async with box.freeze():
+            await subject.stands_still(box, "in a frozen sandbox")
+        await subject.moves_on(box)
+
+
+@promise(lacks_freeze)
+async def freeze_is_reentrant(subject: SandboxSubject) -> None:
+    """Only the outermost exit thaws; it can be frozen again later."""
+    async with subject.box() as box:
+        await box.spawn(TICKER)
+        await subject.moves_on(box)
+        for _ in range(2):
+            async with box.freeze():
+                async with box.freeze():
+                    await subject.stands_still(box, "in a sandbox that is frozen twice")
+                await subject.stands_still(box, "after the inner freeze ended")
+            await subject.moves_on(box)
+
+
+@promise(lacks_freeze)
+async def freeze_thaws_on_error(subject: SandboxSubject) -> None:
+    """An exception inside the block passes through, and the sandbox runs again."""
+    async with subject.box() as box:
+        await box.spawn(TICKER)
+        await subject.moves_on(box)
+        swallowed = False
+        with contextlib.suppress(KeyError):
+            async with box.freeze():
+                raise KeyError("of the check")
+            swallowed = True
+        expect(not swallowed, "the error did not pass through")
+        await subject.moves_on(box)
+
+
+@promise(lacks_freeze)
+async def download_works_in_a_frozen_sandbox(subject: SandboxSubject) -> None:
+    """Files can be copied out while nothing inside runs."""
+    async with subject.box() as box:
+        await subject.put(box, "file", b"content")
+        async with box.freeze():
+            expect_equal(await subject.get(box, "file"), b"content", "the file")
+
+
+@promise(lacks_freeze)
+async def exec_by_the_holder_of_a_freeze_is_refused(subject: SandboxSubject) -> None:
+    """It raises SandboxFrozenError at once, since it would wait for itself for ever."""
+    async with subject.box() as box:
+        async with box.freeze():
+            call = box.exec("echo never", timeout=2)
+            await expect_error(SandboxFrozenError, call, "exec under the own freeze")
+        expect_equal(await subject.output(box, "echo on"), "on\n", "the next command")
+
+
+@promise(_lacks_either)
+async def snapshot_works_in_a_frozen_sandbox(subject: SandboxSubject) -> None:
+    """A snapshot under a freeze holds that instant; the sandbox stays frozen."""
+    async with subject.box() as box:
+        await box.spawn(TICKER)
+        await subject.moves_on(box)
+        async with box.freeze():
+            held = await subject.ticks(box)
+            image = await box.snapshot("filesystem")
+            await subject.stands_still(box, "in a frozen sandbox after its snapshot")
+        async with subject.box(image=image) as child:
+            expect_equal(await subject.ticks(child), held, "the progress in the child")
+        await subject.provider.discard(image)
+        await subject.moves_on(box)
+
+
+@promise(_lacks_either)
+async def a_snapshot_is_of_the_instant_that_is_read(subject: SandboxSubject) -> None:
+    """Nothing runs while `during` reads, and a child has what it read."""
+    seen: list[int] = []
+
+    async def read() -> None:
+        await subject.stands_still(box, "while a snapshot is read")
+        seen.append(await subject.ticks(box))
+
+    async with subject.box() as box:
+        await box.spawn(TICKER)
+        await subject.moves_on(box)
+        image = await box.snapshot("filesystem", during=read)
+        await subject.moves_on(box)
+        async with subject.box(image=image) as child:
+            expect_equal([await subject.ticks(child)], seen, "the progress in the child")
+        await subject.provider.discard(image)
+
+
+@promise(_lacks_either)
+async def an_error_of_who_reads_a_snapshot_passes_through(subject: SandboxSubject) -> None:
+    """The error is the reader's own, and the sandbox runs and can be snapshot again."""
+
+    async def read() -> None:
+        raise KeyError("of the check")
+
+    async with subject.box() as box:
+        await box.spawn(TICKER)
+        await subject.moves_on(box)
+        for level in sorted(subject.capabilities.snapshot_levels):
+            await expect_error(KeyError, box.snapshot(level, during=read), f"a {level!r} one")
+            await subject.moves_on(box)
+            async with subject.sealed(box, level):
+                await subject.moves_on(box)
+
+
+FREEZE_CHECKS: tuple[SandboxCheck, ...] = (
+    freeze_holds_every_process_still,
+    freeze_is_reentrant,
+    freeze_thaws_on_error,
+    download_works_in_a_frozen_sandbox,
+    exec_by_the_holder_of_a_freeze_is_refused,
+    snapshot_works_in_a_frozen_sandbox,
+    a_snapshot_is_of_the_instant_that_is_read,
+    an_error_of_who_reads_a_snapshot_passes_through,
+)

@@ -1,0 +1,303 @@
+"""Checks of a sandbox's life: creation, records, network, limits, and its end."""
+
+import asyncio
+import time
+from contextlib import suppress
+from uuid import uuid4
+
+from benchflow_contracts.errors import SandboxError, SandboxLimitError, SandboxUnsupportedError
+from benchflow_contracts.limits import ResourceKind
+from benchflow_contracts.process import ByteReader
+from benchflow_contracts.sandbox import Endpoint, NetworkMode
+from benchflow_contracts.sandbox_record import DEADLINE, ReapPolicy, SandboxRecord
+
+from benchflow_testing.check import (
+    CheckSkippedError,
+    expect,
+    expect_equal,
+    expect_error,
+    promise,
+)
+from benchflow_testing.sandbox_subject import (
+    TICKER,
+    SandboxCheck,
+    SandboxSubject,
+    free_port,
+    lacks_network,
+    routes,
+    until,
+)
+
+_MODES: tuple[NetworkMode, ...] = ("none", "model-only", "allowlist", "public")
+_SERVER = """
+import socket, sys
+server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+print("ready", flush=True)
+while True:
+    client, _ = server.accept()
+    client.sendall(b"pong")
+    client.close()
+"""
+
+
+def _lacks_no_network(subject: SandboxSubject) -> str | None:
+    return lacks_network(subject, "none")
+
+
+def _has_all_modes(subject: SandboxSubject) -> str | None:
+    known = subject.capabilities.network_modes
+    return "every network mode is supported" if known.issuperset(_MODES) else None
+
+
+def _without(subject: SandboxSubject, kind: ResourceKind) -> str | None:
+    known = kind in subject.capabilities.resource_limits
+    return None if known else f"capabilities: no {kind} limit"
+
+
+def _lacks_pids_limit(subject: SandboxSubject) -> str | None:
+    return _without(subject, "pids")
+
+
+def _lacks_memory_limit(subject: SandboxSubject) -> str | None:
+    return _without(subject, "memory")
+
+
+def _lacks_disk_limit(subject: SandboxSubject) -> str | None:
+    return _without(subject, "disk")
+
+
+async def _records(subject: SandboxSubject, key: str) -> list[SandboxRecord]:
+    return [each async for each in subject.provider.sandboxes() if each.labels.get("kit") == key]
+
+
+@promise()
+async def who_makes_sandboxes_is_ready(subject: SandboxSubject) -> None:
+    """`ready()` finds nothing in the way where `create` works, and may be repeated."""
+    await _still_works(subject)
+    await subject.provider.ready()
+    await subject.provider.ready()
+    await _still_works(subject)
+
+
+@promise()
+async def sandboxes_have_ids_and_specs_of_their_own(subject: SandboxSubject) -> None:
+    """No two ids are equal, and `spec` is what was asked for."""
+    spec = subject.specified(env={"A": "1"})
+    async with subject.box(spec=spec) as first, subject.box() as second:
+        expect(first.id != second.id, "two sandboxes have one id")
+        expect_equal(first.spec, spec, "the spec")
+        await subject.put(first, "file", b"first")
+        found = await second.exec("test -e file")
+        expect(found.exit_code != 0, "one sandbox sees the other's file")
+
+
+@promise()
+async def labels_show_in_the_records(subject: SandboxSubject) -> None:
+    """`sandboxes()` lists a live sandbox with its labels, and drops it after teardown."""
+    key = uuid4().hex
+    async with subject.box(labels={"kit": key, "job": "j 1"}) as box:
+        found = await _records(subject, key)
+        expect_equal([record.id for record in found], [box.id], "the listed sandboxes")
+        record = found[0]
+        expect_equal(dict(record.labels), {"kit": key, "job": "j 1"}, "the labels")
+        expect_equal(record.provider, subject.provider.name, "the provider")
+        expect(record.owner_alive, "the owner of a live sandbox counts as dead")
+    expect_equal(await _records(subject, key), [], "the list after teardown")
+
+
+@promise()
+async def teardown_may_be_repeated(subject: SandboxSubject) -> None:
+    """A second teardown does nothing; every other call raises SandboxError."""
+    async with subject.box() as box:
+        await box.teardown()
+        await box.teardown()
+        await expect_error(SandboxError, box.exec("true"), "exec after teardown")
+        await expect_error(SandboxError, box.spawn("true"), "spawn after teardown")
+
+
+@promise()
+async def teardown_ends_what_is_running(subject: SandboxSubject) -> None:
+    """A process ends and an `exec` in flight returns or raises, instead of hanging."""
+
+    async def run() -> None:
+        try:
+            await box.exec(TICKER)
+        except SandboxError:
+            return
+
+    async with subject.box() as box:
+        process = await box.spawn(["cat"])
+        async with asyncio.TaskGroup() as group:
+            group.create_task(run())
+            await subject.moves_on(box)
+            await box.teardown()
+        expect(await process.wait() != 0, "the process ended well")
+        expect_equal(await process.stdout.read(), b"", "its stdout")
+        await process.aclose()
+
+
+@promise()
+async def reap_leaves_live_sandboxes_alone(subject: SandboxSubject) -> None:
+    """A sandbox whose owner lives is not reaped, whatever the labels, even past its deadline."""
+    key = uuid4().hex
+    async with subject.box(labels={"kit": key, DEADLINE: "1"}) as box:
+        for policy in (
+            ReapPolicy(labels={"kit": key}),
+            ReapPolicy(labels={"kit": key}, dry_run=True),
+            ReapPolicy(labels={"kit": uuid4().hex}),
+        ):
+            reaped = await subject.provider.reap(policy)
+            expect(box.id not in {record.id for record in reaped}, "a live one was reaped")
+        expect_equal(await subject.output(box, "echo on"), "on\n", "the next command")
+        expect_equal(len(await _records(subject, key)), 1, "the number of records")
+
+
+@promise()
+async def overdue_sandboxes_are_reaped_when_asked_for(subject: SandboxSubject) -> None:
+    """With `overdue` one that is past its deadline goes, and none that is not."""
+    key = uuid4().hex
+    policy = ReapPolicy(labels={"kit": key}, overdue=True)
+    async with (
+        subject.box(labels={"kit": key, DEADLINE: "1"}) as late,
+        subject.box(labels={"kit": key, DEADLINE: str(time.time() + 3600)}) as early,
+    ):
+        try:
+            reaped = await subject.provider.reap(policy)
+        except SandboxUnsupportedError as error:
+            expect_equal(len(await _records(subject, key)), 2, "the number of records")
+            raise CheckSkippedError("not claimed: one of a living owner is not reaped") from error
+        expect_equal([record.id for record in reaped], [late.id], "the reaped sandboxes")
+        await expect_error(SandboxError, late.exec("true"), "exec in a reaped one")
+        expect_equal(await subject.output(early, "echo on"), "on\n", "the next command")
+
+
+@promise(_has_all_modes)
+async def an_unsupported_network_is_refused(subject: SandboxSubject) -> None:
+    """A mode that `capabilities` does not list raises; nothing weaker is given."""
+    for mode in _MODES:
+        if mode not in subject.capabilities.network_modes:
+            call = subject.provider.create(subject.specified(network=mode))
+            await expect_error(SandboxUnsupportedError, call, f"network {mode!r}")
+
+
+@promise(_lacks_no_network)
+async def no_network_means_no_route(subject: SandboxSubject) -> None:
+    """With `network="none"` no route leads anywhere but to loopback."""
+    async with subject.box(spec=subject.specified(network="none")) as box:
+        table = await box.exec("cat /proc/net/route")
+        if not table.ok:
+            raise CheckSkippedError("inside the sandbox there is no /proc/net/route to look at")
+        expect_equal(routes(table.stdout) - {"lo"}, set[str](), "the devices with a route")
+
+
+@promise()
+async def an_exposed_port_reaches_the_server_inside(subject: SandboxSubject) -> None:
+    """The endpoint answers on the host's loopback for as long as the sandbox lives."""
+    port = free_port()
+    async with subject.box(spec=subject.specified(ports=(port,))) as box:
+        if not (await box.exec("command -v python3")).ok:
+            raise CheckSkippedError("inside the sandbox there is no python3 to serve with")
+        process = await box.spawn(["python3", "-I", "-c", _SERVER, str(port)])
+        expect_equal(await _line(process.stdout), b"ready\n", "the server's first line")
+        endpoint = await box.expose_port(port)
+        again = await box.expose_port(port)
+        for _ in range(2):
+            expect_equal(await _ask(endpoint), b"pong", "the answer")
+        expect_equal(await _ask(again), b"pong", "the answer at a second endpoint")
+        await process.aclose()
+
+
+async def _line(reader: ByteReader) -> bytes:
+    line = b""
+    while not line.endswith(b"\n") and (piece := await reader.read(1)):
+        line += piece
+    return line
+
+
+async def _ask(endpoint: Endpoint) -> bytes:
+    reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+    try:
+        return await reader.read()
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+@promise(_lacks_pids_limit)
+async def the_process_cap_holds(subject: SandboxSubject) -> None:
+    """More processes than `limits.pids` cannot be started; the sandbox lives on."""
+    spec = subject.specified(limits={"pids": 32})
+    text = (
+        "n=x; while [ $n != xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx ]; do sleep 60 & n=x$n; done"
+    )
+    async with subject.box(spec=spec) as box:
+        result = await box.exec(["sh", "-c", f"({text}) && echo all"])
+        expect("all" not in result.stdout, "40 processes started under a cap of 32")
+    await _still_works(subject)
+
+
+@promise(_lacks_memory_limit)
+async def the_memory_cap_holds(subject: SandboxSubject) -> None:
+    """A process that takes more than `limits.memory_mb` does not succeed.
+
+    It fails, is killed, or `exec` says by SandboxLimitError that the cap was hit.
+    """
+    spec = subject.specified(limits={"memory_mb": 64})
+    async with subject.box(spec=spec) as box:
+        command = ["dd", "if=/dev/zero", "of=/dev/null", "bs=268435456", "count=1"]
+        with suppress(SandboxLimitError):
+            taken = await box.exec(command)
+            expect(not taken.ok, "256 MB were taken under a cap of 64 MB")
+    await _still_works(subject)
+
+
+@promise(_lacks_disk_limit)
+async def the_disk_cap_holds(subject: SandboxSubject) -> None:
+    """Writing more than `limits.disk_mb` fails inside, and the sandbox lives on."""
+    spec = subject.specified(limits={"disk_mb": 32})
+    async with subject.box(spec=spec) as box:
+        written = await box.exec(["dd", "if=/dev/zero", "of=big", "bs=1048576", "count=96"])
+        expect(not written.ok, "96 MB were written under a cap of 32 MB")
+        expect_equal(await subject.output(box, "rm -f big; echo on"), "on\n", "the next command")
+
+
+async def _still_works(subject: SandboxSubject) -> None:
+    async with subject.box() as box:
+        expect_equal(await subject.output(box, "echo on"), "on\n", "another sandbox")
+
+
+@promise()
+async def closing_the_provider_leaves_no_sandbox(subject: SandboxSubject) -> None:
+    """`aclose` tears down what is left, and may be repeated. Runs last: it closes yours."""
+    key = uuid4().hex
+    boxes = [await subject.provider.create(subject.spec, labels={"kit": key}) for _ in range(2)]
+    process = await boxes[0].spawn(["cat"])
+    await subject.provider.aclose()
+    await subject.provider.aclose()
+
+    async def gone() -> bool:
+        return not await _records(subject, key)
+
+    await until(gone, "a sandbox outlives its provider")
+    expect(await process.wait() != 0, "a process outlives its provider")
+    for box in boxes:
+        await expect_error(SandboxError, box.exec("true"), "exec after the provider closed")
+        await box.teardown()
+
+
+LIFE_CHECKS: tuple[SandboxCheck, ...] = (
+    who_makes_sandboxes_is_ready,
+    sandboxes_have_ids_and_specs_of_their_own,
+    labels_show_in_the_records,
+    teardown_may_be_repeated,
+    teardown_ends_what_is_running,
+    reap_leaves_live_sandboxes_alone,
+    overdue_sandboxes_are_reaped_when_asked_for,
+    an_unsupported_network_is_refused,
+    no_network_means_no_route,
+    an_exposed_port_reaches_the_server_inside,
+    the_process_cap_holds,
+    the_memory_cap_holds,
+    the_disk_cap_holds,
+    closing_the_provider_leaves_no_sandbox,
+)

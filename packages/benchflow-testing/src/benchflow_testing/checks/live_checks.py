@@ -1,0 +1,327 @@
+"""Checks of live snapshots: what a child carries, and what goes on in the parent."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+from benchflow_contracts.errors import (
+    SandboxError,
+    SandboxUnsupportedError,
+    SnapshotError,
+    TransferError,
+)
+from benchflow_contracts.process import Process
+from benchflow_contracts.sandbox import Sandbox
+
+from benchflow_testing.check import expect, expect_equal, expect_error, promise
+from benchflow_testing.sandbox_subject import (
+    STILL_SEC,
+    TICKER,
+    SandboxCheck,
+    SandboxSubject,
+    lacks_live_snapshots,
+    until,
+)
+
+_MEMORY = "n=; while :; do n=x$n; echo $n >> memory; sleep 0.05 || sleep 1; done"
+"""Writes one more letter per line: how many is in the process's memory alone."""
+
+
+def _lacks_either(subject: SandboxSubject) -> str | None:
+    missing = None if subject.capabilities.freeze else "capabilities: no freeze"
+    return missing or lacks_live_snapshots(subject)
+
+
+def _has_live_snapshots(subject: SandboxSubject) -> str | None:
+    return None if lacks_live_snapshots(subject) else "capabilities: there are live snapshots"
+
+
+@promise()
+async def the_live_engine_is_named(subject: SandboxSubject) -> None:
+    """`live_engine` is set with the level `live` and only then."""
+    capabilities = subject.capabilities
+    live = "live" in capabilities.snapshot_levels
+    expect_equal(capabilities.live_engine is not None, live, "whether an engine is named")
+
+
+@promise(lacks_live_snapshots)
+async def a_live_snapshot_carries_the_processes(subject: SandboxSubject) -> None:
+    """The child's copy of a process goes on from where it was, the parent's too."""
+    async with subject.box() as box:
+        await box.exec(f"({TICKER}) </dev/null >/dev/null 2>&1 & echo started")
+        before = await subject.moves_on(box)
+        async with subject.sealed(box, "live") as image:
+            expect_equal(image.level, "live", "the level")
+            async with subject.box(image=image) as child:
+                expect(await subject.ticks(child) >= before, "the child began anew")
+                await subject.moves_on(child)
+                await subject.moves_on(box)
+
+
+@promise(lacks_live_snapshots)
+async def a_live_child_has_the_memory_of_its_parent(subject: SandboxSubject) -> None:
+    """What a process holds in memory alone is there in the child, not its start again."""
+    async with subject.box() as box:
+        await box.exec(f"({_MEMORY}) </dev/null >/dev/null 2>&1 & echo started")
+        await _grows(subject, box, 3)
+        async with subject.sealed(box, "live") as image, subject.box(image=image) as child:
+            seen = await _grows(subject, child, 3)
+            expect_equal(seen, [*range(1, len(seen) + 1)], "the counts in memory, one by one")
+
+
+@promise(_lacks_either)
+async def a_live_snapshot_holds_the_instant_of_the_freeze(subject: SandboxSubject) -> None:
+    """Taken under a freeze, its files and its memory are those of the freeze."""
+    async with subject.box() as box:
+        await box.exec(f"({_MEMORY}) </dev/null >/dev/null 2>&1 & echo started")
+        await _grows(subject, box, 3)
+        async with box.freeze():
+            held = await subject.get(box, "memory")
+            image = await box.snapshot("live")
+            await asyncio.sleep(STILL_SEC)
+            expect_equal(await subject.get(box, "memory"), held, "the frozen parent's file")
+        await subject.output(box, "rm memory")
+        async with subject.box(image=image) as child:
+            await _grows(subject, child, 3)
+            found = await subject.get(child, "memory")
+            expect(found.startswith(held), "the child's file is not what was frozen, gone on")
+            lines = found.splitlines()[:-1]
+            expect_equal([len(line) for line in lines], [*range(1, len(lines) + 1)], "the counts")
+        await subject.provider.discard(image)
+        await _grows(subject, box, 1)
+
+
+@promise(_lacks_either)
+async def a_live_snapshot_is_of_the_instant_that_is_read(subject: SandboxSubject) -> None:
+    """Nothing runs while `during` reads; files and memory go on from what it read."""
+    held: list[bytes] = []
+
+    async def read() -> None:
+        for _ in range(2):
+            held.append(await subject.get(box, "memory"))
+            await asyncio.sleep(STILL_SEC)
+
+    async with subject.box() as box:
+        await box.exec(f"({_MEMORY}) </dev/null >/dev/null 2>&1 & echo started")
+        await _grows(subject, box, 3)
+        image = await box.snapshot("live", during=read)
+        expect_equal(len(held), 2, "how often the reader read")
+        expect_equal(held[0], held[1], "the file while it was read")
+        await _grows(subject, box, 1)
+        async with subject.box(image=image) as child:
+            seen = await _grows(subject, child, 3)
+            expect_equal(seen, [*range(1, len(seen) + 1)], "the counts in memory, one by one")
+            found = await subject.get(child, "memory")
+            expect(found.startswith(held[0]), "the child's file is not what was read, gone on")
+        await subject.provider.discard(image)
+
+
+@promise(lacks_live_snapshots)
+async def the_parent_keeps_its_processes(subject: SandboxSubject) -> None:
+    """A Process that is held keeps its id and its pipes, and ends as it did before."""
+    async with subject.box() as box:
+        process = await box.spawn("cat; exit 3")
+        ident = process.id
+        await _echoes(process, b"before\n")
+        async with subject.sealed(box, "live") as image, subject.box(image=image):
+            expect_equal(process.id, ident, "the id")
+            await _echoes(process, b"after\n")
+        await process.stdin.aclose()
+        expect_equal(await process.wait(), 3, "the exit code")
+
+
+@promise(lacks_live_snapshots)
+async def attach_gives_a_process_of_the_childs_own(subject: SandboxSubject) -> None:
+    """It has the parent's id; its input, output and end are no other sandbox's."""
+    async with subject.box() as box, AsyncExitStack() as stack:
+        process = await box.spawn("cat; exit 4")
+        await _echoes(process, b"before\n")
+        image = await stack.enter_async_context(subject.sealed(box, "live"))
+        first = await stack.enter_async_context(subject.box(image=image))
+        second = await stack.enter_async_context(subject.box(image=image))
+        one, two = await first.attach(process.id), await second.attach(process.id)
+        expect_equal((one.id, two.id), (process.id, process.id), "the ids in the children")
+        await one.stdin.write(b"first\n")
+        await two.stdin.write(b"second\n")
+        await process.stdin.write(b"parent\n")
+        for held, wanted in ((two, b"second\n"), (process, b"parent\n"), (one, b"first\n")):
+            expect_equal(await _read(held, len(wanted)), wanted, "the output")
+        await one.stdin.aclose()
+        expect_equal(await one.wait(), 4, "the exit code in the first child")
+        await two.kill()
+        expect(await two.wait() != 4, "a killed process ended well")
+        await _echoes(process, b"still here\n")
+
+
+@promise(lacks_live_snapshots)
+async def unread_output_comes_first_in_every_child(subject: SandboxSubject) -> None:
+    """What nobody had read is counted by `waiting`, and is there for parent and child."""
+    async with subject.box() as box:
+        process = await box.spawn("echo unread; cat")
+        wanted = b"unread\n"
+        await _waits(process, len(wanted))
+        async with subject.sealed(box, "live") as image:
+            for _ in range(2):
+                async with subject.box(image=image) as child:
+                    held = await child.attach(process.id)
+                    await _waits(held, len(wanted))
+                    await held.stdin.write(b"new\n")
+                    expect_equal(await _read(held, 11), wanted + b"new\n", "the child's output")
+        expect_equal(await _read(process, len(wanted)), wanted, "the parent's output")
+        await process.aclose()
+
+
+@promise(lacks_live_snapshots)
+async def attach_refuses_what_was_not_carried_and_a_second_holder(
+    subject: SandboxSubject,
+) -> None:
+    """SandboxError for an unknown id, a process started later, and one that is held."""
+    async with subject.box() as box:
+        process = await box.spawn("cat")
+        await _echoes(process, b"before\n")
+        await expect_error(SandboxError, box.attach("nobody"), "attach in the parent")
+        async with subject.sealed(box, "live") as image, subject.box(image=image) as child:
+            later = await child.spawn("cat")
+            await expect_error(SandboxError, child.attach(later.id), "attach to a spawned one")
+            held = await child.attach(process.id)
+            await expect_error(SandboxError, child.attach(process.id), "a second attach")
+            await _echoes(held, b"on\n")
+
+
+@promise(_has_live_snapshots)
+async def attach_without_live_snapshots_is_refused(subject: SandboxSubject) -> None:
+    """SandboxUnsupportedError, whatever the id."""
+    async with subject.box() as box:
+        await expect_error(SandboxUnsupportedError, box.attach("nobody"), "attach")
+
+
+@promise(lacks_live_snapshots)
+async def live_children_are_isolated(subject: SandboxSubject) -> None:
+    """What one child writes, removes or ends reaches no other sandbox."""
+    async with subject.box() as box, AsyncExitStack() as stack:
+        await subject.output(box, "echo base > file; echo base > other")
+        await box.exec(f"({TICKER}) </dev/null >/dev/null 2>&1 & echo started")
+        await subject.moves_on(box)
+        image = await stack.enter_async_context(subject.sealed(box, "live"))
+        first = await stack.enter_async_context(subject.box(image=image))
+        second = await stack.enter_async_context(subject.box(image=image))
+        await subject.output(first, "echo 1 > file; rm other")
+        await first.teardown()
+        for one in (second, box):
+            expect_equal(await subject.output(one, "cat file other"), "base\nbase\n", "the files")
+            await subject.moves_on(one)
+        expect_equal(len({box.id, first.id, second.id}), 3, "the number of different ids")
+
+
+@promise(lacks_live_snapshots)
+async def many_live_children_start_at_once(subject: SandboxSubject) -> None:
+    """Four are made from one image together, and each goes on by itself."""
+
+    async def child(number: int) -> None:
+        async with subject.box(image=image) as one:
+            held = await one.attach(process.id)
+            await _echoes(held, f"{number}\n".encode())
+            found = await subject.output(one, f"cat file; echo {number} > file; cat file")
+            expect_equal(found, f"base{number}\n", f"the file of child {number}")
+
+    async with subject.box() as box:
+        await subject.put(box, "file", b"base")
+        process = await box.spawn("cat")
+        await _echoes(process, b"before\n")
+        async with subject.sealed(box, "live") as image, asyncio.TaskGroup() as group:
+            for number in range(4):
+                group.create_task(child(number))
+        await _echoes(process, b"after\n")
+
+
+@promise(lacks_live_snapshots)
+async def a_live_child_can_be_forked_in_turn(subject: SandboxSubject) -> None:
+    """Three generations carry the same process, each with what the one before it did."""
+    async with AsyncExitStack() as stack:
+        box = await stack.enter_async_context(subject.box())
+        held = await box.spawn(_MEMORY)
+        ident = held.id
+        for number in range(3):
+            await subject.output(box, f"echo {number} >> file")
+            image = await stack.enter_async_context(subject.sealed(box, "live"))
+            box = await stack.enter_async_context(subject.box(image=image))
+            held = await box.attach(ident)
+            await _lines(subject, box, "memory", 3 * number + 3)
+        expect_equal(await subject.output(box, "cat file"), "0\n1\n2\n", "the files")
+        found = (await subject.get(box, "memory")).splitlines()[:-1]
+        expect_equal([len(line) for line in found], [*range(1, len(found) + 1)], "the counts")
+        await held.kill()
+
+
+@promise(lacks_live_snapshots)
+async def a_discarded_live_snapshot_spares_its_children(subject: SandboxSubject) -> None:
+    """What was made from it goes on, and so does the parent; `discard` may be repeated."""
+    async with subject.box() as box:
+        await box.exec(f"({TICKER}) </dev/null >/dev/null 2>&1 & echo started")
+        await subject.moves_on(box)
+        image = await box.snapshot("live")
+        async with subject.box(image=image) as child:
+            await subject.provider.discard(image)
+            await subject.provider.discard(image)
+            await subject.moves_on(child)
+            await subject.moves_on(box)
+        again = subject.provider.create(box.spec, image=image)
+        await expect_error((SandboxError, SnapshotError), again, "create")
+
+
+async def _count(subject: SandboxSubject, box: Sandbox, name: str) -> int:
+    try:
+        return (await subject.get(box, name)).count(b"\n")
+    except TransferError:
+        return 0
+
+
+async def _lines(subject: SandboxSubject, box: Sandbox, name: str, least: int) -> list[int]:
+    async def there() -> bool:
+        return await _count(subject, box, name) >= least
+
+    await until(there, f"{name!r} does not grow to {least} lines")
+    return [len(line) for line in (await subject.get(box, name)).split(b"\n")[:-1]]
+
+
+async def _grows(subject: SandboxSubject, box: Sandbox, more: int) -> list[int]:
+    now = await _count(subject, box, "memory")
+    return await _lines(subject, box, "memory", now + more)
+
+
+async def _echoes(process: Process, data: bytes) -> None:
+    await process.stdin.write(data)
+    expect_equal(await _read(process, len(data)), data, "what `cat` echoes")
+
+
+async def _read(process: Process, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        more = await process.stdout.read(count - len(data))
+        expect(more, f"the output ended after {data!r}")
+        data += more
+    return data
+
+
+async def _waits(process: Process, count: int) -> None:
+    async def there() -> bool:
+        return process.stdout.waiting() == count
+
+    await until(there, f"`waiting` does not come to {count} bytes")
+
+
+LIVE_CHECKS: tuple[SandboxCheck, ...] = (
+    the_live_engine_is_named,
+    a_live_snapshot_carries_the_processes,
+    a_live_child_has_the_memory_of_its_parent,
+    a_live_snapshot_holds_the_instant_of_the_freeze,
+    a_live_snapshot_is_of_the_instant_that_is_read,
+    the_parent_keeps_its_processes,
+    attach_gives_a_process_of_the_childs_own,
+    unread_output_comes_first_in_every_child,
+    attach_refuses_what_was_not_carried_and_a_second_holder,
+    attach_without_live_snapshots_is_refused,
+    live_children_are_isolated,
+    many_live_children_start_at_once,
+    a_live_child_can_be_forked_in_turn,
+    a_discarded_live_snapshot_spares_its_children,
+)

@@ -1,0 +1,200 @@
+"""Checks of networks: what a sandbox reaches, and what it does not.
+
+The test serves on the host's loopback. A sandbox reaches that through its model endpoint, or
+through the proxy that its variables name.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchflow_contracts.errors import SandboxUnsupportedError, UsageError
+from benchflow_contracts.sandbox import ModelEndpoint, NetworkMode, Sandbox
+
+from benchflow_testing.check import (
+    CheckSkippedError,
+    expect,
+    expect_equal,
+    expect_error,
+    promise,
+)
+from benchflow_testing.sandbox_subject import (
+    SandboxCheck,
+    SandboxSubject,
+    free_port,
+    lacks_network,
+    routes,
+)
+
+_FETCH = """
+import sys, urllib.error, urllib.request
+try:
+    with urllib.request.urlopen(sys.argv[1], timeout=20) as answer:
+        print(answer.read().decode())
+except urllib.error.HTTPError as error:
+    print("refused with", error.code)
+except OSError as error:
+    print("no way:", error)
+"""
+_TO_ITSELF = """
+import http.server, threading, urllib.request
+server = http.server.HTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+threading.Thread(target=server.handle_request, daemon=True).start()
+url = f"http://127.0.0.1:{server.server_port}/"
+with urllib.request.urlopen(url, timeout=20) as answer:
+    print(answer.status)
+"""
+_Variables = Mapping[str, str] | None
+_UNPROXIED: Mapping[str, str] = dict.fromkeys(
+    ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY"), ""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """Answers `hello` to whatever is asked of it."""
+
+    host: str
+    port: int
+    heads: list[str] = field(default_factory=list[str])
+    """What it was asked."""
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+
+@asynccontextmanager
+async def _serving(host: str) -> AsyncGenerator[_Server]:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello")
+        await writer.drain()
+        writer.close()
+
+    heads = list[str]()
+    async with await asyncio.start_server(answer, host, 0) as server:
+        yield _Server(host, int(server.sockets[0].getsockname()[1]), heads)
+
+
+def _lacks_allowlist(subject: SandboxSubject) -> str | None:
+    return lacks_network(subject, "allowlist")
+
+
+def _lacks_public(subject: SandboxSubject) -> str | None:
+    return lacks_network(subject, "public")
+
+
+def _lacks_none(subject: SandboxSubject) -> str | None:
+    return lacks_network(subject, "none")
+
+
+def _lacks_networks(subject: SandboxSubject) -> str | None:
+    return None if _open_modes(subject) else "capabilities: no network but `none`"
+
+
+def _open_modes(subject: SandboxSubject) -> list[NetworkMode]:
+    return sorted(subject.capabilities.network_modes - {"none"})
+
+
+@promise(_lacks_allowlist)
+async def an_allowed_host_is_reached_and_no_other(subject: SandboxSubject) -> None:
+    """By the proxy that the variables name; nobody else hears of it, with them or without."""
+    async with _serving("127.0.0.2") as listed, _serving("127.0.0.3") as other:
+        spec = subject.specified(network="allowlist", allowed_hosts=(listed.host,))
+        async with subject.box(spec=spec) as box:
+            expect_equal(await _fetch(box, listed.url), "hello\n", "the answer of an allowed host")
+            for env in (None, _UNPROXIED):
+                found = await _fetch(box, other.url, env)
+                expect(found != "hello\n", "a host that is not allowed answers")
+            expect_equal(other.heads, list[str](), "what a host that is not allowed was asked")
+
+
+@promise()
+async def allowed_hosts_mean_nothing_elsewhere(subject: SandboxSubject) -> None:
+    """In another network than `allowlist` they are a UsageError."""
+    for mode in sorted(subject.capabilities.network_modes - {"allowlist"}):
+        spec = subject.specified(network=mode, allowed_hosts=("example.org",))
+        await expect_error(UsageError, subject.provider.create(spec), f"hosts in {mode!r}")
+
+
+@promise()
+async def loopback_works_in_every_network(subject: SandboxSubject) -> None:
+    """A server inside answers a client inside, whatever the proxy variables say."""
+    for mode in sorted(subject.capabilities.network_modes):
+        async with subject.box(spec=subject.specified(network=mode)) as box:
+            found = await _python(box, _TO_ITSELF)
+            expect_equal(found, "200\n", f"the answer of a server inside, in {mode!r}")
+
+
+@promise(_lacks_networks)
+async def the_model_answers_in_every_network_but_none(subject: SandboxSubject) -> None:
+    """On the inside's loopback, with its path kept and the headers that stay outside."""
+    for mode in _open_modes(subject):
+        try:
+            await _reaches_its_model(subject, mode)
+        except SandboxUnsupportedError as error:
+            expect(mode != "model-only", f"there is no model in network {mode!r}: {error}")
+            raise CheckSkippedError(f"not claimed: no model in network {mode!r}") from error
+
+
+async def _reaches_its_model(subject: SandboxSubject, mode: NetworkMode) -> None:
+    async with _serving("127.0.0.1") as server:
+        headers = {"x-kit": "kept outside"}
+        model = ModelEndpoint(upstream=f"{server.url}/base", port=free_port(), headers=headers)
+        async with subject.box(spec=subject.specified(network=mode, model=model)) as box:
+            found = await _fetch(box, f"http://127.0.0.1:{model.port}/models")
+            expect_equal(found, "hello\n", f"the model's answer in {mode!r}")
+            seen = await box.exec("env; cat /proc/*/environ 2>/dev/null")
+            expect("kept outside" not in seen.stdout, "a header of the model is inside")
+        head = server.heads[0].lower()
+        expect(head.startswith("get /base/models "), f"the model was asked {head!r}")
+        expect("x-kit: kept outside" in head, "the model was asked without its header")
+
+
+@promise(_lacks_none)
+async def a_model_needs_another_network_than_none(subject: SandboxSubject) -> None:
+    """It raises SandboxUnsupportedError; no network is opened for it."""
+    model = ModelEndpoint(upstream="http://127.0.0.1:9")
+    call = subject.provider.create(subject.specified(network="none", model=model))
+    await expect_error(SandboxUnsupportedError, call, "a model without a network")
+
+
+@promise(_lacks_public)
+async def a_public_network_leads_out(subject: SandboxSubject) -> None:
+    """There is a route beyond loopback, unless the host itself has none."""
+    async with subject.box(spec=subject.specified(network="public")) as box:
+        table = await box.exec("cat /proc/net/route")
+        if not table.ok:
+            raise CheckSkippedError("inside the sandbox there is no /proc/net/route to look at")
+        if routes(table.stdout) <= {"lo"}:
+            expect(_routes_of_host() <= {"lo"}, "no route leads out")
+            raise CheckSkippedError("the host has no route that leads out")
+
+
+def _routes_of_host() -> set[str]:
+    return routes(Path("/proc/net/route").read_text(encoding="ascii"))
+
+
+async def _fetch(box: Sandbox, url: str, env: _Variables = None) -> str:
+    return await _python(box, _FETCH, url, env=env)
+
+
+async def _python(box: Sandbox, program: str, *words: str, env: _Variables = None) -> str:
+    if not (await box.exec("command -v python3")).ok:
+        raise CheckSkippedError("inside the sandbox there is no python3 to connect with")
+    found = await box.exec(["python3", "-I", "-c", program, *words], env=env)
+    expect(found.ok, f"the program inside failed: {found.stderr}")
+    return found.stdout
+
+
+NETWORK_CHECKS: tuple[SandboxCheck, ...] = (
+    an_allowed_host_is_reached_and_no_other,
+    allowed_hosts_mean_nothing_elsewhere,
+    loopback_works_in_every_network,
+    the_model_answers_in_every_network_but_none,
+    a_model_needs_another_network_than_none,
+    a_public_network_leads_out,
+)

@@ -1,0 +1,213 @@
+"""Checks of images: those that are made from a recipe, and what they say of their processes."""
+
+from pathlib import Path
+from uuid import uuid4
+
+from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, UsageError
+from benchflow_contracts.image import ImageRecipe
+from benchflow_contracts.sandbox import Sandbox, SandboxSpec, SupportsEntrypoint
+
+from benchflow_testing.check import CheckSkippedError, expect_equal, expect_error, promise
+from benchflow_testing.sandbox_subject import (
+    SandboxCheck,
+    SandboxSubject,
+    lacks_builds,
+    lacks_snapshots,
+    until,
+)
+
+_USER, _HOME = "4321", "/srv/kit"
+_DOCKERFILE = f"""FROM {{base}}
+ENV GREETING=hello
+WORKDIR {_HOME}
+COPY greeting entry ./
+RUN cat /proc/sys/kernel/random/uuid > id && chmod 755 entry && chmod 777 .
+USER {_USER}
+ENTRYPOINT ["{_HOME}/entry"]
+"""
+_WORK = 'echo "$GREETING $(id -u) $(pwd) $*" > said.new\nmv said.new said\nexec "$@"\n'
+_ENTRY = f"#!/bin/sh\n{_WORK}"
+_OWN = {"image": None, "user": "", "workdir": ""}
+
+
+def _has_builds(subject: SandboxSubject) -> str | None:
+    return "capabilities: there are builds" if subject.capabilities.builds else None
+
+
+def _context(subject: SandboxSubject, *, greeting: str, entry: str = _ENTRY) -> Path:
+    context = subject.folder()
+    files = {"Dockerfile": _DOCKERFILE.format(base=subject.base), "entry": entry}
+    for name, text in {**files, "greeting": greeting}.items():
+        (context / name).write_text(text, encoding="utf-8")
+    return context
+
+
+def _spec(subject: SandboxSubject, context: Path, **more: object) -> SandboxSpec:
+    return subject.specified(**_OWN, **more, recipe=ImageRecipe(context=context))
+
+
+@promise(lacks_builds)
+async def a_recipe_makes_what_its_dockerfile_says(subject: SandboxSubject) -> None:
+    """Its files, variables, user and working directory are the sandbox's."""
+    async with subject.box(spec=_spec(subject, _context(subject, greeting="good day"))) as box:
+        found = (box.spec.user, box.spec.workdir)
+        expect_equal(found, (_USER, _HOME), "the image's user and workdir")
+        said = await subject.output(box, 'cat greeting; echo ", $GREETING"; pwd; id -u')
+        expect_equal(said, f"good day, hello\n{_HOME}\n{_USER}\n", "what the image gives")
+
+
+@promise(lacks_builds)
+async def the_same_bytes_are_built_once(subject: SandboxSubject) -> None:
+    """Another directory of the same files is the same image; one of others is not."""
+
+    async def identity(greeting: str) -> str:
+        async with subject.box(spec=_spec(subject, _context(subject, greeting=greeting))) as box:
+            return await subject.output(box, "cat id greeting")
+
+    own = uuid4().hex
+    first, again, other = [await identity(each) for each in (own, own, f"{own} ")]
+    expect_equal(again, first, "the image of the same bytes")
+    changed = (other.split()[0] == first.split()[0], other.endswith(f"{own} "))
+    expect_equal(changed, (False, True), "whether other bytes give the same image, or their own")
+
+
+@promise(lacks_builds)
+async def a_build_that_fails_is_an_error(subject: SandboxSubject) -> None:
+    """A step that ends with another code than 0 makes no image and leaves no sandbox."""
+    context = _context(subject, greeting="")
+    (context / "Dockerfile").write_text(f"FROM {subject.base}\nRUN exit 3\n", encoding="utf-8")
+    await _starts_nothing(subject, _spec(subject, context), "a failing build")
+
+
+@promise(lacks_builds)
+async def a_recipe_beside_an_image_is_refused(subject: SandboxSubject) -> None:
+    """Nobody guesses which of the two was meant."""
+    spec = _spec(subject, _context(subject, greeting=""))
+    both = spec.model_copy(update={"image": subject.base})
+    await expect_error(UsageError, subject.provider.create(both), "an image and a recipe")
+
+
+@promise(lacks_builds)
+async def an_image_that_is_nowhere_is_an_error(subject: SandboxSubject) -> None:
+    """Nothing stands in for it."""
+    search = (str(subject.folder()),)
+    spec = subject.specified(image=f"sha256:{uuid4().hex * 2}", image_search=search)
+    await _starts_nothing(subject, spec, "an image that is nowhere")
+
+
+@promise(lacks_builds)
+async def the_images_entrypoint_runs_as_the_image_says(subject: SandboxSubject) -> None:
+    """As its user, in its directory, with its variables and the arguments that do nothing."""
+    context = _context(subject, greeting="")
+    async with subject.box(spec=_spec(subject, context, entrypoint="image")) as box:
+        await _said(box)
+        found = await subject.output(box, "cat said")
+        wanted = f"hello {_USER} {_HOME} sh -c sleep infinity\n"
+        expect_equal(found, wanted, "what the entrypoint was given")
+
+
+@promise(lacks_builds)
+async def what_is_made_of_a_snapshot_runs_the_images_entrypoint(subject: SandboxSubject) -> None:
+    """A child, and the sandbox itself after a `restore`, as from the image."""
+    spec = _spec(subject, _context(subject, greeting=""), entrypoint="image")
+    if (lacking := lacks_snapshots(subject)) is not None:
+        raise CheckSkippedError(lacking)
+    async with subject.box(spec=spec) as box:
+        await _said(box)
+        await subject.output(box, "rm said")
+        async with subject.sealed(box) as image:
+            await box.restore(image)
+            await _said(box)
+            async with subject.box(spec=spec, image=image) as child:
+                await _said(child)
+
+
+@promise(lacks_builds)
+async def the_images_entrypoint_runs_only_when_asked_for(subject: SandboxSubject) -> None:
+    """Without `entrypoint="image"` one that would fail is none of the sandbox's."""
+    context = _context(subject, greeting="", entry="#!/bin/sh\ntouch said\nexit 3\n")
+    async with subject.box(spec=_spec(subject, context)) as box:
+        found = await box.exec("test -e said")
+        expect_equal(found.exit_code, 1, "whether the entrypoint ran")
+
+
+@promise(lacks_builds)
+async def an_entrypoint_of_the_image_that_fails_is_an_error(subject: SandboxSubject) -> None:
+    """One that ends at once leaves no sandbox."""
+    context = _context(subject, greeting="", entry="#!/bin/sh\nexit 3\n")
+    spec = _spec(subject, context, entrypoint="image")
+    await _starts_nothing(subject, spec, "an entrypoint that ends")
+
+
+@promise(lacks_builds)
+async def a_slow_entrypoint_has_done_its_work_when_the_sandbox_is_there(
+    subject: SandboxSubject,
+) -> None:
+    """A script that runs its arguments in the end has come to that."""
+    context = _context(subject, greeting="", entry=f"#!/bin/sh\nsleep 1\n{_WORK}")
+    async with subject.box(spec=_spec(subject, context, entrypoint="image")) as box:
+        await subject.output(box, "cat said")
+
+
+@promise(lacks_builds)
+async def the_images_healthcheck_succeeds_before_the_sandbox_is_there(
+    subject: SandboxSubject,
+) -> None:
+    """Of an image whose entrypoint runs; what the entrypoint started may take its time."""
+    entry = '#!/bin/sh\n(sleep 1; touch ready) &\nexec "$@"\n'
+    context = _context(subject, greeting="", entry=entry)
+    with (context / "Dockerfile").open("a", encoding="utf-8") as dockerfile:
+        dockerfile.write(f"HEALTHCHECK --interval=100ms --retries=600 CMD test -e {_HOME}/ready\n")
+    async with subject.box(spec=_spec(subject, context, entrypoint="image")) as box:
+        await subject.output(box, "test -e ready")
+
+
+@promise(lacks_builds)
+async def the_images_entrypoint_may_be_started_later(subject: SandboxSubject) -> None:
+    """Where the sandbox can do so: the entrypoint has done its work on return."""
+    context = _context(subject, greeting="")
+    async with subject.box(spec=_spec(subject, context)) as box:
+        if not isinstance(box, SupportsEntrypoint):
+            raise CheckSkippedError("not claimed: the entrypoint starts with the sandbox alone")
+        expect_equal(await box.start_image_entrypoint(), True, "whether there is an entrypoint")
+        await subject.output(box, "cat said")
+
+
+@promise(_has_builds)
+async def a_recipe_is_refused_where_nothing_builds(subject: SandboxSubject) -> None:
+    """It raises SandboxUnsupportedError; no other image stands in for it."""
+    context = subject.folder()
+    (context / "Dockerfile").write_text("FROM scratch\n", encoding="utf-8")
+    call = subject.provider.create(_spec(subject, context))
+    await expect_error(SandboxUnsupportedError, call, "a recipe")
+
+
+async def _said(box: Sandbox) -> None:
+    async def there() -> bool:
+        return (await box.exec("test -e said")).ok
+
+    await until(there, "the image's entrypoint did not run")
+
+
+async def _starts_nothing(subject: SandboxSubject, spec: SandboxSpec, what: str) -> None:
+    key = uuid4().hex
+    await expect_error(SandboxError, subject.provider.create(spec, labels={"kit": key}), what)
+    left = [each.id async for each in subject.provider.sandboxes() if key in each.labels.values()]
+    expect_equal(left, list[str](), f"what {what} left")
+
+
+RECIPE_CHECKS: tuple[SandboxCheck, ...] = (
+    a_recipe_makes_what_its_dockerfile_says,
+    the_same_bytes_are_built_once,
+    a_build_that_fails_is_an_error,
+    a_recipe_beside_an_image_is_refused,
+    an_image_that_is_nowhere_is_an_error,
+    the_images_entrypoint_runs_as_the_image_says,
+    what_is_made_of_a_snapshot_runs_the_images_entrypoint,
+    the_images_entrypoint_runs_only_when_asked_for,
+    an_entrypoint_of_the_image_that_fails_is_an_error,
+    a_slow_entrypoint_has_done_its_work_when_the_sandbox_is_there,
+    the_images_healthcheck_succeeds_before_the_sandbox_is_there,
+    the_images_entrypoint_may_be_started_later,
+    a_recipe_is_refused_where_nothing_builds,
+)

@@ -1,0 +1,188 @@
+"""Checks of snapshots: `Sandbox.snapshot`, `restore`, `create(image=…)`, `discard`."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+from benchflow_contracts.errors import SandboxUnsupportedError
+from benchflow_contracts.sandbox import SnapshotLevel
+
+from benchflow_testing.check import expect, expect_equal, expect_error, promise
+from benchflow_testing.sandbox_subject import (
+    TICKER,
+    SandboxCheck,
+    SandboxSubject,
+    lacks_snapshots,
+)
+
+_LEVELS: tuple[SnapshotLevel, ...] = ("filesystem", "live")
+
+
+def _has_all_levels(subject: SandboxSubject) -> str | None:
+    known = subject.capabilities.snapshot_levels
+    return "every level is supported" if known.issuperset(_LEVELS) else None
+
+
+@promise(lacks_snapshots)
+async def a_snapshot_carries_the_files(subject: SandboxSubject) -> None:
+    """A sandbox made from it has contents, modes and directories as they were."""
+    async with subject.box() as box:
+        await subject.put(box, "kept", b"kept")
+        await subject.output(box, "mkdir d; echo 1 > d/f; echo '#!/bin/sh' > run; chmod 755 run")
+        async with subject.sealed(box) as image:
+            expect_equal(image.level, "filesystem", "the level")
+            expect_equal(image.provider, subject.provider.name, "the provider")
+            async with subject.box(image=image) as child:
+                expect_equal(await subject.output(child, "cat kept d/f"), "kept1\n", "the files")
+                await subject.output(child, "./run; echo 2 > kept; echo 2 > d/g")
+
+
+@promise(lacks_snapshots)
+async def a_snapshot_leaves_the_sandbox_unharmed(subject: SandboxSubject) -> None:
+    """Its processes go on, it can be written to, and its id stays."""
+    async with subject.box() as box:
+        ident = box.id
+        await box.spawn(TICKER)
+        await subject.moves_on(box)
+        async with subject.sealed(box):
+            await subject.moves_on(box)
+            await subject.output(box, "echo 1 > after; cat after")
+        await subject.moves_on(box)
+        expect_equal(box.id, ident, "the id")
+
+
+@promise(lacks_snapshots)
+async def a_snapshot_is_sealed(subject: SandboxSubject) -> None:
+    """What its sandbox writes afterwards is in no child."""
+    async with subject.box() as box:
+        await subject.put(box, "file", b"then")
+        async with subject.sealed(box) as image:
+            await subject.output(box, "echo now > file; echo new > new")
+            async with subject.box(image=image) as child:
+                expect_equal(await subject.get(child, "file"), b"then", "the file in the child")
+                expect((await child.exec("test -e new")).exit_code != 0, "a later file is there")
+                expect_equal(await subject.get(box, "file"), b"now\n", "the parent's file")
+
+
+@promise(lacks_snapshots)
+async def siblings_and_parent_are_isolated(subject: SandboxSubject) -> None:
+    """A write, a change and a deletion in one child reach no other sandbox."""
+    async with subject.box() as box, AsyncExitStack() as stack:
+        await subject.output(box, "echo base > file; echo base > other; mkdir dir")
+        image = await stack.enter_async_context(subject.sealed(box))
+        first = await stack.enter_async_context(subject.box(image=image))
+        second = await stack.enter_async_context(subject.box(image=image))
+        await subject.output(first, "echo 1 > file; rm other; echo 1 > dir/one")
+        await subject.output(second, "echo 2 >> file")
+        expect_equal(await subject.get(first, "file"), b"1\n", "the first child's file")
+        expect_equal(await subject.get(second, "file"), b"base\n2\n", "the second child's file")
+        for one in (box, second):
+            found = await subject.output(one, "cat other; ls dir")
+            expect_equal(found, "base\n", "what a sibling removed and added")
+        expect_equal(await subject.get(box, "file"), b"base\n", "the parent's file")
+        third = await stack.enter_async_context(subject.box(image=image))
+        expect_equal(await subject.output(third, "cat file other"), "base\nbase\n", "the image")
+
+
+@promise(lacks_snapshots)
+async def many_children_start_at_once(subject: SandboxSubject) -> None:
+    """Six sandboxes are made from one image together, and each is its own."""
+    async with subject.box() as box:
+        await subject.put(box, "file", b"base")
+
+        async def child(number: int) -> None:
+            async with subject.box(image=image) as one:
+                found = await subject.output(one, f"cat file; echo {number} > file; cat file")
+                expect_equal(found, f"base{number}\n", f"the file of child {number}")
+                idents.add(one.id)
+
+        idents = {box.id}
+        async with subject.sealed(box) as image, asyncio.TaskGroup() as group:
+            for number in range(6):
+                group.create_task(child(number))
+        expect_equal(len(idents), 7, "the number of different ids")
+
+
+@promise(lacks_snapshots)
+async def a_child_can_be_snapshotted_in_turn(subject: SandboxSubject) -> None:
+    """A chain of snapshots carries each generation's changes and deletions."""
+    async with AsyncExitStack() as stack:
+        box = await stack.enter_async_context(subject.box())
+        await subject.output(box, "echo 0 > f0; echo 0 > all")
+        for number in range(1, 4):
+            image = await stack.enter_async_context(subject.sealed(box))
+            box = await stack.enter_async_context(subject.box(image=image))
+            text = f"rm f{number - 1}; echo {number} > f{number}; echo {number} >> all"
+            await subject.output(box, text)
+        image = await stack.enter_async_context(subject.sealed(box))
+        last = await stack.enter_async_context(subject.box(image=image))
+        expect_equal(
+            await subject.output(last, "cat all; ls"), "0\n1\n2\n3\nall\nf3\n", "the files"
+        )
+
+
+@promise(lacks_snapshots)
+async def restore_rolls_the_files_back(subject: SandboxSubject) -> None:
+    """Changed, added and removed files are as they were; id and spec stay."""
+    async with subject.box() as box:
+        ident, spec = box.id, box.spec
+        await subject.output(box, "mkdir d; echo 1 > d/a; echo 1 > d/b")
+        async with subject.sealed(box) as image:
+            for _ in range(2):
+                await subject.output(box, "echo 2 > d/a; rm d/b; echo 2 > d/c")
+                await box.restore(image)
+                found = await subject.output(box, "ls d; cat d/a d/b")
+                expect_equal(found, "a\nb\n1\n1\n", "the files")
+        expect_equal((box.id, box.spec), (ident, spec), "id and spec")
+        expect_equal(await subject.output(box, "echo 3 > d/c; cat d/c"), "3\n", "a new write")
+
+
+@promise(lacks_snapshots)
+async def restore_ends_all_processes(subject: SandboxSubject) -> None:
+    """What ran before a filesystem restore does not write to the restored files."""
+    async with subject.box() as box:
+        await subject.put(box, "ticks", b"x\n")
+        async with subject.sealed(box) as image:
+            process = await box.spawn(f"({TICKER}) & {TICKER}")
+            await subject.moves_on(box)
+            await box.restore(image)
+            await subject.stands_still(box, "from before a restore")
+            expect(await process.wait() != 0, "the process ended well")
+
+
+@promise(lacks_snapshots)
+async def a_discarded_snapshot_spares_its_sandboxes(subject: SandboxSubject) -> None:
+    """`discard` may be repeated; what was made from the snapshot goes on."""
+    async with subject.box() as box:
+        await subject.put(box, "file", b"base")
+        image = await box.snapshot("filesystem")
+        async with subject.box(image=image) as child:
+            await subject.provider.discard(image)
+            await subject.provider.discard(image)
+            found = await subject.output(child, "cat file; echo 2 > file; cat file")
+            expect_equal(found, "base2\n", "the child's file")
+        expect_equal(await subject.get(box, "file"), b"base", "the parent's file")
+
+
+@promise(_has_all_levels)
+async def an_unsupported_level_is_refused(subject: SandboxSubject) -> None:
+    """A level that `capabilities` does not list raises SandboxUnsupportedError."""
+    async with subject.box() as box:
+        for level in _LEVELS:
+            if level not in subject.capabilities.snapshot_levels:
+                call = box.snapshot(level)
+                await expect_error(SandboxUnsupportedError, call, f"a {level!r} snapshot")
+        expect_equal(await subject.output(box, "echo on"), "on\n", "the next command")
+
+
+SNAPSHOT_CHECKS: tuple[SandboxCheck, ...] = (
+    a_snapshot_carries_the_files,
+    a_snapshot_leaves_the_sandbox_unharmed,
+    a_snapshot_is_sealed,
+    siblings_and_parent_are_isolated,
+    many_children_start_at_once,
+    a_child_can_be_snapshotted_in_turn,
+    restore_rolls_the_files_back,
+    restore_ends_all_processes,
+    a_discarded_snapshot_spares_its_sandboxes,
+    an_unsupported_level_is_refused,
+)

@@ -1,0 +1,158 @@
+"""Checks of `Sandbox.spawn` and `Process`."""
+
+import asyncio
+
+from benchflow_contracts.errors import SandboxError
+from benchflow_contracts.process import ByteReader, ByteWriter
+
+from benchflow_testing.check import expect_equal, promise
+from benchflow_testing.sandbox_subject import TICKER, SandboxCheck, SandboxSubject, until
+
+_GROUP = f"({TICKER}) & {TICKER}"
+
+
+async def _read_all(reader: ByteReader) -> bytes:
+    data = bytearray()
+    while piece := await reader.read():
+        data += piece
+    return bytes(data)
+
+
+async def _read_exactly(reader: ByteReader, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        piece = await reader.read(count - len(data))
+        if not piece:
+            break
+        data += piece
+    return bytes(data)
+
+
+async def _feed(writer: ByteWriter, data: bytes) -> None:
+    await writer.write(data)
+    await writer.aclose()
+
+
+@promise()
+async def spawn_streams_both_ways_while_it_runs(subject: SandboxSubject) -> None:
+    """What is written arrives, and its answer comes back, before anything is closed."""
+    async with subject.box() as box:
+        process = await box.spawn(["cat"])
+        for word in (b"one\n", b"two\n", b"\x00\xff\n"):
+            await process.stdin.write(word)
+            expect_equal(await _read_exactly(process.stdout, len(word)), word, "the echo")
+        await process.stdin.aclose()
+        await process.stdin.aclose()
+        expect_equal(await _read_all(process.stdout), b"", "the rest of stdout")
+        expect_equal(await process.wait(), 0, "the exit code")
+        await process.aclose()
+
+
+@promise()
+async def spawn_carries_megabytes_both_ways_at_once(subject: SandboxSubject) -> None:
+    """Four megabytes go in and come out; full pipes do not lock up."""
+    data = bytes(range(256)) * (4 << 12)
+    async with subject.box() as box:
+        process = await box.spawn(["cat"])
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_feed(process.stdin, data))
+            group.create_task(_read_all(process.stderr))
+            found = await _read_all(process.stdout)
+        expect_equal(len(found), len(data), "the number of bytes that came back")
+        expect_equal(found == data, True, "whether the bytes are the same")
+        await process.aclose()
+
+
+@promise()
+async def streams_of_a_process_end_with_it(subject: SandboxSubject) -> None:
+    """After the exit both streams end, apart from each other; `wait` may be repeated."""
+    async with subject.box() as box:
+        process = await box.spawn("echo out; echo err >&2; exit 3")
+        expect_equal(await _read_all(process.stdout), b"out\n", "stdout")
+        expect_equal(await _read_all(process.stderr), b"err\n", "stderr")
+        for _ in range(2):
+            expect_equal(await process.wait(), 3, "the exit code")
+        await process.aclose()
+
+
+@promise()
+async def spawn_takes_cwd_and_environment(subject: SandboxSubject) -> None:
+    """Both mean what they mean for `exec`."""
+    async with subject.box() as box:
+        await subject.put(box, "sub/file", b"content ")
+        process = await box.spawn(
+            'cat file; echo "$WORD"', cwd=subject.inside("sub"), env={"WORD": "given"}
+        )
+        expect_equal(await _read_all(process.stdout), b"content given\n", "stdout")
+        await process.aclose()
+
+
+@promise()
+async def kill_ends_the_whole_group(subject: SandboxSubject) -> None:
+    """When `kill` returns, children in the background are dead too. Idempotent."""
+    async with subject.box() as box:
+        process = await box.spawn(_GROUP)
+        await subject.moves_on(box)
+        await process.kill()
+        expect_equal(await process.wait(), 137, "the exit code after kill")
+        await subject.stands_still(box, "after kill")
+        await process.kill()
+        await process.aclose()
+
+
+@promise()
+async def closing_a_process_kills_it(subject: SandboxSubject) -> None:
+    """`aclose` ends what still runs. Idempotent."""
+    async with subject.box() as box:
+        process = await box.spawn(_GROUP)
+        await subject.moves_on(box)
+        await process.aclose()
+        await subject.stands_still(box, "after aclose")
+        await process.aclose()
+
+
+@promise()
+async def writing_to_a_finished_process_is_an_error(subject: SandboxSubject) -> None:
+    """`write` raises SandboxError once the reader is gone."""
+    async with subject.box() as box:
+        process = await box.spawn(["true"])
+        await process.wait()
+
+        async def refused() -> bool:
+            try:
+                await process.stdin.write(b"x" * 1024)
+            except SandboxError:
+                return True
+            return False
+
+        await until(refused, "a write to a finished process never fails")
+        await process.aclose()
+
+
+@promise()
+async def processes_run_at_once(subject: SandboxSubject) -> None:
+    """Two processes and an `exec` are live together, each with its own pipes."""
+    async with subject.box() as box:
+        first = await box.spawn(["cat"])
+        second = await box.spawn(["cat"])
+        await first.stdin.write(b"1")
+        await second.stdin.write(b"2")
+        expect_equal((await box.exec("echo 3")).stdout, "3\n", "exec beside them")
+        expect_equal(await _read_exactly(second.stdout, 1), b"2", "the second echo")
+        expect_equal(await _read_exactly(first.stdout, 1), b"1", "the first echo")
+        await first.aclose()
+        await second.stdin.aclose()
+        expect_equal(await second.wait(), 0, "the exit code of the one that was not killed")
+        await second.aclose()
+
+
+SPAWN_CHECKS: tuple[SandboxCheck, ...] = (
+    spawn_streams_both_ways_while_it_runs,
+    spawn_carries_megabytes_both_ways_at_once,
+    streams_of_a_process_end_with_it,
+    spawn_takes_cwd_and_environment,
+    kill_ends_the_whole_group,
+    closing_a_process_kills_it,
+    writing_to_a_finished_process_is_an_error,
+    processes_run_at_once,
+)

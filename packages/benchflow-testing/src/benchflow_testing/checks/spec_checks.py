@@ -1,0 +1,107 @@
+"""Checks of who a sandbox's processes are, where, and what runs from its start."""
+
+from uuid import uuid4
+
+from benchflow_contracts.errors import SandboxUnsupportedError, TransferError
+from benchflow_contracts.sandbox import Sandbox
+
+from benchflow_testing.check import CheckSkippedError, expect, expect_equal, promise
+from benchflow_testing.sandbox_subject import (
+    SandboxCheck,
+    SandboxSubject,
+    lacks_snapshots,
+    lacks_users,
+    until,
+)
+
+
+@promise()
+async def what_is_left_to_the_image_is_filled_in(subject: SandboxSubject) -> None:
+    """For `user=""` and `workdir=""`, `spec` names those that commands then have."""
+    async with subject.box(spec=subject.specified(user="", workdir="")) as box:
+        await _is_as_it_says(subject, box)
+
+
+@promise(lacks_snapshots)
+async def a_child_fills_in_the_same(subject: SandboxSubject) -> None:
+    """What a first sandbox left to its image, one made from its snapshot has too."""
+    spec = subject.specified(user="", workdir="")
+    async with (
+        subject.box(spec=spec) as box,
+        subject.sealed(box) as image,
+        subject.box(spec=spec, image=image) as child,
+    ):
+        found = (child.spec.user, child.spec.workdir)
+        expect_equal(found, (box.spec.user, box.spec.workdir), "the child's user and workdir")
+        await _is_as_it_says(subject, child)
+
+
+async def _is_as_it_says(subject: SandboxSubject, box: Sandbox) -> None:
+    user, workdir = box.spec.user, box.spec.workdir
+    expect(user, "the user of the spec is not filled in")
+    expect(workdir.startswith("/"), f"the filled in workdir is {workdir!r}")
+    name = f"kit-{uuid4().hex}"
+    await box.upload(subject.file(b"here"), f"{workdir}/{name}", user=user)
+    expect_equal(await subject.output(box, f"cat {name}"), "here", "the file in workdir")
+    if subject.capabilities.users:
+        ids = await subject.output(box, "id -un; id -u")
+        known = user.partition(":")[0] in ids.split()
+        expect(known, f"commands of user {user!r} run as {ids.split()}")
+
+
+@promise(lacks_users)
+async def a_missing_user_is_made(subject: SandboxSubject) -> None:
+    """A user by a name that the image does not know can write to a workdir of its own."""
+    spec = subject.specified(user="kituser", workdir=subject.inside("made/here"))
+    async with subject.box(spec=spec) as box:
+        expect_equal(await subject.output(box, "id -un"), "kituser\n", "the default user")
+        expect_equal(await subject.output(box, "echo x > own; cat own"), "x\n", "its file")
+
+
+@promise(lacks_users)
+async def a_user_may_be_a_number(subject: SandboxSubject) -> None:
+    """It needs no name, and can write to a workdir of its own."""
+    spec = subject.specified(user="4321", workdir=subject.inside("made/here"))
+    async with subject.box(spec=spec) as box:
+        expect_equal(await subject.output(box, "id -u"), "4321\n", "the default user")
+        expect_equal(await subject.output(box, "echo x > own; cat own"), "x\n", "its file")
+
+
+@promise()
+async def an_entrypoint_runs_once_from_the_start(subject: SandboxSubject) -> None:
+    """As root, with the spec's variables, and beside the commands."""
+    said = subject.inside("said")
+    text = f'id -u >> {said}; echo "$GREETING" >> {said}'
+    spec = subject.specified(entrypoint=("sh", "-c", text), env={"GREETING": "hello"})
+    try:
+        async with subject.box(spec=spec) as box:
+            await _says(subject, box, said, "0\nhello\n" if subject.capabilities.users else "")
+            expect_equal(await subject.output(box, "echo on"), "on\n", "the next command")
+    except SandboxUnsupportedError as error:
+        raise CheckSkippedError("not claimed: the provider runs no entrypoint") from error
+
+
+async def _says(subject: SandboxSubject, box: Sandbox, path: str, wanted: str) -> None:
+    found = ""
+
+    async def ended() -> bool:
+        nonlocal found
+        local = subject.fresh()
+        try:
+            await box.download(path, local)
+        except TransferError:
+            return False
+        found = local.read_text()
+        return found.endswith("hello\n")
+
+    await until(ended, "the entrypoint did not run")
+    expect_equal(found, wanted or found, "what the entrypoint wrote")
+
+
+SPEC_CHECKS: tuple[SandboxCheck, ...] = (
+    what_is_left_to_the_image_is_filled_in,
+    a_child_fills_in_the_same,
+    a_missing_user_is_made,
+    a_user_may_be_a_number,
+    an_entrypoint_runs_once_from_the_start,
+)

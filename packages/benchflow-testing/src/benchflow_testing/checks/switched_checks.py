@@ -1,0 +1,249 @@
+"""Checks of `SwitchedSandbox`: a network and a user that change while it runs."""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, UsageError
+from benchflow_contracts.process import Process
+from benchflow_contracts.sandbox import NetworkMode, Sandbox
+from benchflow_contracts.switched import SwitchedSandbox
+
+from benchflow_testing.check import (
+    CheckSkippedError,
+    expect,
+    expect_equal,
+    expect_error,
+    promise,
+)
+from benchflow_testing.sandbox_subject import (
+    TICKER,
+    SandboxCheck,
+    SandboxSubject,
+    lacks_snapshots,
+    lacks_users,
+    until,
+)
+
+_HOST = "127.0.0.2"
+"""Of the host itself, and none that programs leave their proxy out for."""
+_FILTERED = ("none", "allowlist")
+_ASK = """
+import sys, urllib.request
+print(urllib.request.urlopen(sys.argv[1], timeout=10).read().decode())
+"""
+_HOLD = """
+import os, socket, sys, urllib.parse
+proxy = urllib.parse.urlsplit(os.environ["HTTP_PROXY"])
+tunnel = socket.create_connection((proxy.hostname, proxy.port), timeout=30)
+tunnel.sendall(f"CONNECT {sys.argv[1]} HTTP/1.1\\r\\n\\r\\n".encode())
+print(tunnel.recv(4096).split()[1].decode(), flush=True)
+try:
+    print("cut" if tunnel.recv(1) == b"" else "alive", flush=True)
+except OSError:
+    print("cut", flush=True)
+"""
+
+
+def _lacks(subject: SandboxSubject, *modes: NetworkMode) -> str | None:
+    known = subject.capabilities.network_modes
+    missing = [mode for mode in modes if mode not in known]
+    return f"capabilities: no network mode {', '.join(missing)}" if missing else None
+
+
+def _lacks_two(subject: SandboxSubject) -> str | None:
+    return _lacks(subject, "none", "model-only")
+
+
+def _lacks_allowlist(subject: SandboxSubject) -> str | None:
+    return _lacks(subject, "none", "allowlist")
+
+
+def _lacks_public(subject: SandboxSubject) -> str | None:
+    return _lacks(subject, "none", "public")
+
+
+def _switched(box: Sandbox) -> SwitchedSandbox:
+    if not isinstance(box, SwitchedSandbox):
+        raise CheckSkippedError("the sandbox cannot be switched while it runs")
+    return box
+
+
+@promise(_lacks_two)
+async def the_spec_tells_the_network_of_now(subject: SandboxSubject) -> None:
+    """After a switch, and after a restore; processes and the default user stay."""
+    spec = subject.specified(network="none", switches=("none", "model-only"))
+    async with subject.box(spec=spec) as box:
+        switched = _switched(box)
+        process = await box.spawn(TICKER)
+        await subject.moves_on(box)
+        await switched.switch_network("model-only")
+        expect_equal(box.spec, spec.model_copy(update={"network": "model-only"}), "the spec")
+        await subject.moves_on(box)
+        await process.aclose()
+        await switched.switch_network("none")
+        expect_equal(box.spec, spec, "the spec after a second switch")
+
+
+@promise(_lacks_two)
+async def a_network_that_was_not_named_is_refused(subject: SandboxSubject) -> None:
+    """Neither one that the spec leaves out, nor hosts that mean nothing; all stays as it was."""
+    async with subject.box(spec=subject.specified(network="none")) as box:
+        switched, before = _switched(box), box.spec
+        call = switched.switch_network("model-only")
+        await expect_error(SandboxUnsupportedError, call, "a network that was not named")
+        call = switched.switch_network("none", ["example.org"])
+        await expect_error(UsageError, call, "hosts in a network without any")
+        expect_equal(box.spec, before, "the spec")
+
+
+@promise()
+async def a_switch_that_cannot_be_is_refused_at_once(subject: SandboxSubject) -> None:
+    """A sandbox is not made for a network that `capabilities` does not list."""
+    for mode in ("none", "model-only", "allowlist", "public"):
+        if mode not in subject.capabilities.network_modes:
+            call = subject.provider.create(subject.specified(switches=(mode,)))
+            await expect_error(SandboxUnsupportedError, call, f"a switch to {mode!r}")
+
+
+@promise(_lacks_allowlist)
+async def allowed_hosts_change_with_the_network(subject: SandboxSubject) -> None:
+    """A host is reached while it is allowed, and at no other time."""
+    spec = subject.specified(network="none", switches=_FILTERED)
+    async with subject.box(spec=spec) as box, _outside() as port:
+        switched = _switched(box)
+        await _needs_python(box)
+        expect(not await _reaches(box, port), "an outside host is reached in no network")
+        await switched.switch_network("allowlist", [_HOST])
+        expect(await _reaches(box, port), "an allowed host is not reached")
+        await switched.switch_network("allowlist", ["192.0.2.1"])
+        expect(not await _reaches(box, port), "a host is reached that is no longer allowed")
+        await switched.switch_network("none")
+        expect(not await _reaches(box, port), "an outside host is reached in no network")
+        await switched.switch_network("allowlist", [_HOST])
+        expect(await _reaches(box, port), "a host that is allowed again is not reached")
+
+
+@promise(_lacks_allowlist)
+async def a_switch_cuts_what_it_forbids(subject: SandboxSubject) -> None:
+    """A connection that was open ends, and does not go on when it is allowed again."""
+    spec = subject.specified(network="allowlist", allowed_hosts=(_HOST,), switches=_FILTERED)
+    async with subject.box(spec=spec) as box, _outside() as port:
+        switched = _switched(box)
+        await _needs_python(box)
+        process = await box.spawn(["python3", "-I", "-c", _HOLD, f"{_HOST}:{port}"])
+        expect_equal(await _line(process), "200", "the answer to a tunnel")
+        await switched.switch_network("none")
+        await switched.switch_network("allowlist", [_HOST])
+        expect_equal(await _line(process), "cut", "a connection that the switch forbade")
+        await process.aclose()
+
+
+@promise(_lacks_public)
+async def a_route_is_there_while_it_may_be(subject: SandboxSubject) -> None:
+    """`none` has no way but the loopback, whatever was before; `public` has one again."""
+    spec = subject.specified(network="public", switches=("none", "public"))
+    async with subject.box(spec=spec) as box:
+        switched = _switched(box)
+        for mode in ("public", "none", "public"):
+            await switched.switch_network(mode)
+            expect_equal(await _is_routed(box), mode == "public", f"a route in {mode!r}")
+
+
+@promise(lacks_snapshots)
+async def a_restored_sandbox_has_the_network_of_now(subject: SandboxSubject) -> None:
+    """Not that of the snapshot."""
+    if _lacks_two(subject):
+        raise CheckSkippedError("there are no two networks")
+    spec = subject.specified(network="model-only", switches=("none",))
+    async with subject.box(spec=spec) as box, subject.sealed(box) as image:
+        await _switched(box).switch_network("none")
+        await box.restore(image)
+        expect_equal(box.spec.network, "none", "the network after a restore")
+
+
+@promise(lacks_users)
+async def the_default_user_changes(subject: SandboxSubject) -> None:
+    """For commands and processes that name none, and in `spec`."""
+    async with subject.box() as box:
+        switched, before = _switched(box), box.spec.user
+        for user in ("root", before):
+            await switched.switch_user(user)
+            expect_equal(box.spec.user, user, "the user in the spec")
+            ran_as = await subject.output(box, "id -un")
+            expect_equal(ran_as.strip(), user, "who a command ran as that names nobody")
+
+
+@promise(lacks_users)
+async def a_user_that_is_not_there_is_refused(subject: SandboxSubject) -> None:
+    """None is made, and the one before stays."""
+    async with subject.box() as box:
+        switched, before = _switched(box), box.spec
+        call = switched.switch_user("nobody-of-this-name")
+        await expect_error(SandboxError, call, "a user that is not there")
+        expect_equal(box.spec, before, "the spec")
+
+
+@asynccontextmanager
+async def _outside() -> AsyncGenerator[int, None]:
+    """Serve `hello` on the host's loopback, by a port."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+            await writer.drain()
+        except (OSError, asyncio.IncompleteReadError):
+            return
+        finally:
+            writer.close()
+
+    listener = socket.create_server((_HOST, 0))
+    async with await asyncio.start_server(serve, sock=listener):
+        yield int(listener.getsockname()[1])
+
+
+async def _needs_python(box: Sandbox) -> None:
+    if not (await box.exec("command -v python3")).ok:
+        raise CheckSkippedError("inside the sandbox there is no python3 to ask with")
+
+
+async def _reaches(box: Sandbox, port: int) -> bool:
+    url = f"http://{_HOST}:{port}/"
+    # Both by the proxy that the variables may name, and without.
+    asked = await box.exec(["python3", "-I", "-c", _ASK, url])
+    return asked.stdout == "hello\n"
+
+
+async def _is_routed(box: Sandbox) -> bool:
+    table = await box.exec("cat /proc/net/route")
+    if not table.ok:
+        raise CheckSkippedError("inside the sandbox there is no /proc/net/route to look at")
+    used = {line.split()[0] for line in table.stdout.splitlines()[1:] if line.split()}
+    return bool(used - {"lo"})
+
+
+async def _line(process: Process) -> str:
+    text = b""
+
+    async def whole() -> bool:
+        nonlocal text
+        text += await process.stdout.read(64)
+        return text.endswith(b"\n")
+
+    await until(whole, "a process inside says nothing")
+    return text.decode().strip()
+
+
+SWITCHED_CHECKS: tuple[SandboxCheck, ...] = (
+    the_spec_tells_the_network_of_now,
+    a_network_that_was_not_named_is_refused,
+    a_switch_that_cannot_be_is_refused_at_once,
+    allowed_hosts_change_with_the_network,
+    a_switch_cuts_what_it_forbids,
+    a_route_is_there_while_it_may_be,
+    a_restored_sandbox_has_the_network_of_now,
+    the_default_user_changes,
+    a_user_that_is_not_there_is_refused,
+)
