@@ -14,7 +14,13 @@ from pathlib import Path
 import nox
 
 ROOT = Path(__file__).parent
-PACKAGES = sorted(p.parent.name for p in ROOT.glob("packages/*/pyproject.toml"))
+MEMBERS = ("packages", "adapters")
+PACKAGES = {
+    path.parent.name: str(path.parent.relative_to(ROOT))
+    for place in MEMBERS
+    for path in sorted(ROOT.glob(f"{place}/*/pyproject.toml"))
+}
+"""Where each package of the workspace is."""
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 DIST = ROOT / "dist"
 
@@ -129,15 +135,15 @@ def _sync(session: nox.Session, *args: str) -> None:
 
 
 @nox.session(python=PYTHONS)
-@nox.parametrize("package", PACKAGES)
+@nox.parametrize("package", [*PACKAGES])
 def unit(session: nox.Session, package: str) -> None:
     """Test one package alone, with only what it declares."""
     _sync(session, f"--package={package}", "--no-default-groups", "--group=test")
-    session.run(*PYTEST, f"packages/{package}/tests", *session.posargs)
+    session.run(*PYTEST, f"{PACKAGES[package]}/tests", *session.posargs)
 
 
 @nox.session(python=PYTHONS[:1])
-@nox.parametrize("package", PACKAGES)
+@nox.parametrize("package", [*PACKAGES])
 def wheel(session: nox.Session, package: str) -> None:
     """Install a built wheel into an empty environment and import all of it."""
     _build(session)
@@ -148,7 +154,8 @@ def wheel(session: nox.Session, package: str) -> None:
 
 def _build(session: nox.Session) -> None:
     built = {path.name.split("-")[0] for path in DIST.glob(f"*-{VERSION}-*.whl")}
-    newest = max(p.stat().st_mtime for p in ROOT.glob("packages/*/src/**/*") if p.is_file())
+    sources = (p for home in PACKAGES.values() for p in ROOT.glob(f"{home}/src/**/*"))
+    newest = max(p.stat().st_mtime for p in sources if p.is_file())
     stale = any(path.stat().st_mtime < newest for path in DIST.glob("*.whl"))
     if stale or built != {package.replace("-", "_") for package in PACKAGES}:
         shutil.rmtree(DIST, ignore_errors=True)
@@ -182,7 +189,7 @@ def _check_pins(session: nox.Session, resolved: str) -> None:
         session.error("requirements.lock is stale: run `nox -s lock`")
     constraints = Path(session.create_tmp(), "pins.txt")
     constraints.write_text("".join(f"{name}=={version}\n" for name, version in set(pins[1])))
-    projects = (f"packages/{package}/pyproject.toml" for package in PACKAGES)
+    projects = (f"{home}/pyproject.toml" for home in PACKAGES.values())
     compiled = ("pip", "compile", "--quiet", "--universal", "--python-version", OLDEST)
     groups = ("--group", "pyproject.toml:dev", "--output-file", os.devnull)
     session.run_install(
@@ -213,8 +220,8 @@ def lock(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Check types with mypy and pyright, both strict."""
     _sync(session, "--all-packages")
-    session.run("mypy", *(f"packages/{package}/src" for package in PACKAGES))
-    session.run("pyright", *(f"packages/{package}/src" for package in PACKAGES))
+    session.run("mypy", *(f"{home}/src" for home in PACKAGES.values()))
+    session.run("pyright", *(f"{home}/src" for home in PACKAGES.values()))
 
 
 @nox.session(python=PYTHONS[:1])
@@ -239,7 +246,7 @@ def slow(session: nox.Session) -> None:
     """Run what takes long: real forks, servers and kills, again and again."""
     _sync(session, "--all-packages")
     targets = session.posargs or [
-        *(f"packages/{package}/tests" for package in PACKAGES),
+        *(f"{home}/tests" for home in PACKAGES.values()),
         "tests/integration",
         "tests/e2e",
     ]

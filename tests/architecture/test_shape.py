@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = sorted([*ROOT.glob("packages/*/src/**/*.py"), *ROOT.glob("benchmarks/**/*.py")])
-MEMBERS = sorted(ROOT.glob("packages/*/pyproject.toml"))
+HOMES = [path.parent for place in ("packages", "adapters") for path in ROOT.glob(f"{place}/*/src")]
+SOURCES = sorted(
+    [path for home in HOMES for path in home.glob("src/**/*.py")]
+    + [*ROOT.glob("benchmarks/**/*.py")]
+)
+MEMBERS = sorted(home / "pyproject.toml" for home in HOMES)
 
 
 def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -32,7 +36,7 @@ def test_no_module_is_a_drawer_for_odds_and_ends() -> None:
 
 def test_packages_hold_only_re_exports_in_their_init() -> None:
     wrong = []
-    for path in ROOT.glob("packages/*/src/**/__init__.py"):
+    for path in (path for home in HOMES for path in home.glob("src/**/__init__.py")):
         tree = ast.parse(path.read_text())
         wrong += [
             f"{path.relative_to(ROOT)}: {node.name}"

@@ -10,7 +10,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 from blocks import blocks, run_page
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("packages/*/README.md")])
+PAGES = sorted(
+    [
+        ROOT / "README.md",
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("packages/*/README.md"),
+        *ROOT.glob("adapters/*/README.md"),
+    ]
+)
 PAGES = [page for page in PAGES if "decisions" not in page.parts]
 LANGUAGES = {"bash", "python", "toml", "text", "json", "markdown", "mermaid", "c"}
 
@@ -24,7 +31,7 @@ def has_code(page: Path) -> bool:
     "page", [p for p in PAGES if has_code(p)], ids=lambda p: str(p.relative_to(ROOT))
 )
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
-    for name in ("benchmarks", "docs", "run", "packages"):
+    for name in ("adapters", "benchmarks", "docs", "run", "packages"):
         (tmp_path / name).symlink_to(ROOT / name)
     assert run_page(page, tmp_path) > 0
 
