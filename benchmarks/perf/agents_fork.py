@@ -33,7 +33,7 @@ from benchflow_sandbox_local import LocalProvider
 from memory import own_memory
 from report import emit
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests/support"))
 from scripted_llm import AnswersProbes, ScriptedLlm
 
 FORKS, CHILDREN, PARALLEL = 6, 4, 4

@@ -16,7 +16,7 @@ from typing import Any
 from benchflow_agent_acp import shipped_declaration
 from report import emit
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests/support"))
 from proven import Cell, remember_and_ask
 from scripted_llm import ScriptedLlm
 

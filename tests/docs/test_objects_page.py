@@ -4,7 +4,7 @@ from hazards.changes import CHANGES
 from hazards.in_sandbox.objects import OBJECTS
 from hazards.page import ENGINES, PAGE, VERDICTS, read_page, verdict_of, write_page
 
-REMEDY = "run `PYTHONPATH=tests ./run python -m hazards.page`"
+REMEDY = "run `PYTHONPATH=tests/support ./run python -m hazards.page`"
 
 
 def test_the_page_says_of_each_object_what_becomes_of_it():

@@ -42,11 +42,11 @@ From a checkout, with the model server of these runs in another terminal:
 
 <!-- not run: it serves until it is stopped -->
 ```bash
-PYTHONPATH=tests ./run python -m proven.model
+PYTHONPATH=tests/support ./run python -m proven.model
 ```
 
 Where a command begins with `BENCHFLOW_CRIU=/nonexistent`, live forks are switched off for it.
-`PYTHONPATH=tests ./run python -m proven` runs all of them, and `--write` makes this page.
+`PYTHONPATH=tests/support ./run python -m proven` runs all of them, and `--write` makes this page.
 """
 _COMMAND = """
 ### `{agent}`, `{fidelity}`

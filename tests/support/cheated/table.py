@@ -1,7 +1,7 @@
 """Try every cheat in every design on both sandboxes, and write the table of what they earned.
 
 
-    PYTHONPATH=tests ./run python -m cheated.table RESULTS [--only PATTERN] [--page PAGE]
+    PYTHONPATH=tests/support ./run python -m cheated.table RESULTS [--only PATTERN] [--page PAGE]
 
 Each design on each sandbox is a file of RESULTS, and one that is there is not run again. The page
 is `docs/reference/cheating.md`, between its marks.

@@ -1,6 +1,6 @@
 """Show what each agent carries by real runs of `bench`, and write it down.
 
-    PYTHONPATH=tests ./run python -m proven [--agent AGENT]... [--cell live-ask]... [--write]
+    PYTHONPATH=tests/support ./run python -m proven [--agent AGENT]... [--cell C]... [--write]
 
 `--write` puts each outcome into the agent's declaration, with the version, the day and the
 command, and writes `docs/reference/agents-proven.md` from the declarations.

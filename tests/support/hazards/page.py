@@ -1,6 +1,6 @@
 """Fork every kernel object on both engines, and write `docs/reference/live-objects.md`.
 
-    PYTHONPATH=tests ./run python -m hazards.page [--engine ENGINE] [--only TEXT]
+    PYTHONPATH=tests/support ./run python -m hazards.page [--engine ENGINE] [--only TEXT]
 
 Objects that the page calls refused or lost are forked alone, and all others in groups. With
 `--engine` or `--only` the other cells of the page stay as they are.
@@ -23,7 +23,7 @@ from .forks import Outcome, fork_objects
 from .in_sandbox.objects import OBJECTS, SECTIONS
 from .in_sandbox.server import MISTAKE
 
-PAGE = Path(__file__).parents[2] / "docs/reference/live-objects.md"
+PAGE = Path(__file__).parents[3] / "docs/reference/live-objects.md"
 ENGINES = {"criu": "CRIU", "runsc": "gVisor"}
 VERDICTS = ("carried", "refused", "changes", "absent", "lost")
 GROUP, AT_ONCE = 20, 3
@@ -36,8 +36,8 @@ HEAD = """# What a live fork carries, object by object
 
 A test program builds each object of the kernel in a box, forks the box, forks the child, and checks
 the object in the parent, in the child and in the grandchild. This page is what the program found on
-Linux {kernel}. The command that makes it is `PYTHONPATH=tests ./run python -m hazards.page`; a test
-compares the page with new forks.
+Linux {kernel}. The command that makes it is `PYTHONPATH=tests/support ./run python -m hazards.page`;
+a test compares the page with new forks.
 
 | verdict | meaning |
 |---|---|

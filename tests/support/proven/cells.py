@@ -16,8 +16,8 @@ from benchflow_contracts import Role
 
 from .model import DRINKS, PORT
 
-ROOT = Path(__file__).parents[2]
-TASK = "tests/proven/task"
+ROOT = Path(__file__).parents[3]
+TASK = "tests/support/proven/task"
 SCRIPT = "/opt/proven/script.toml"
 _WORTH = dict(zip(DRINKS, (1.0, 0.5, 0.25), strict=True))
 _NOT_LIVE = "BENCHFLOW_CRIU=/nonexistent "

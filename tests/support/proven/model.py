@@ -1,4 +1,4 @@
-"""The model of the runs: `PYTHONPATH=tests ./run python -m proven.model` serves it."""
+"""The model of the runs: `PYTHONPATH=tests/support ./run python -m proven.model` serves it."""
 
 import json
 import re
