@@ -36,7 +36,7 @@ HEAD = """# What a live fork carries, object by object
 
 A test program builds each object of the kernel in a box, forks the box, forks the child, and checks
 the object in the parent, in the child and in the grandchild. This page is what the program found on
-Linux {kernel}. `PYTHONPATH=tests/support ./run python -m hazards.page` makes it, and a test compares
+Linux {kernel}. `PYTHONPATH=tests/support ./run python -m hazards.page` makes it. A test compares
 the page with new forks.
 
 | verdict | meaning |
