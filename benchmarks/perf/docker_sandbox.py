@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from benchflow.options import RunOptions
-from benchflow.rollout import run_in
-from benchflow.scaffold import write_task
-from benchflow.task_formats import runnable_task
 from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_engine.options import RunOptions
+from benchflow_engine.rollout import run_in
+from benchflow_engine.scaffold import write_task
+from benchflow_engine.task_formats import runnable_task
 from benchflow_sandbox_docker import DockerProvider
 from report import emit
 

@@ -10,11 +10,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchflow.options import RunOptions
-from benchflow.planes import open_provider
-from benchflow.rollout import run_in
-from benchflow.task_formats import runnable_task
 from benchflow_contracts import SandboxProvider
+from benchflow_engine.options import RunOptions
+from benchflow_engine.planes import open_provider
+from benchflow_engine.rollout import run_in
+from benchflow_engine.task_formats import runnable_task
 from report import emit
 
 RUNS, AT_ONCE, EACH = 40, 4, 8

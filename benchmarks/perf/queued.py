@@ -13,12 +13,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from benchflow.job.options import JobOptions
-from benchflow.job.runner import run_job
-from benchflow.options import RunOptions
-from benchflow.records import RolloutRecord
-from benchflow.scaffold import write_task
 from benchflow_contracts import Event
+from benchflow_engine.options import RunOptions
+from benchflow_engine.scaffold import write_task
+from benchflow_jobs.options import JobOptions
+from benchflow_jobs.runner import run_job
+from benchflow_store import RolloutRecord
 from report import emit
 
 ROLLOUTS, EARLY, WINDOW = 64, 12, 8

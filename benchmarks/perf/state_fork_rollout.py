@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchflow.options import RunOptions
-from benchflow.planes import assemble
 from benchflow_contracts import (
     BranchBudget,
     Event,
@@ -30,6 +28,8 @@ from benchflow_contracts import (
     Turn,
     VerifyResult,
 )
+from benchflow_engine.options import RunOptions
+from benchflow_engine.planes import assemble
 from benchflow_kernel import load_task, run_rollout
 from benchflow_sandbox_local import LocalProvider
 from report import emit

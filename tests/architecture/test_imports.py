@@ -12,6 +12,7 @@ ALLOWED = {
     "benchflow_adapters_harbor": {
         "pydantic",
         "benchflow_contracts",
+        "benchflow_kernel",
         "httpx",
         "packaging",
         "pathspec",
@@ -38,6 +39,25 @@ ALLOWED = {
     "benchflow_agent_acp": {"pydantic", "benchflow_contracts", "acp"},
     "benchflow_env_manifest": {"pydantic", "benchflow_contracts"},
     "benchflow_gateway": {"pydantic", "pydantic_core", "benchflow_contracts", "aiohttp", "yarl"},
+    "benchflow_engine": {
+        "pydantic",
+        "benchflow_agent_acp",
+        "benchflow_contracts",
+        "benchflow_export",
+        "benchflow_gateway",
+        "benchflow_kernel",
+        "benchflow_reward",
+        "benchflow_store",
+    },
+    "benchflow_export": {"pydantic", "benchflow_contracts", "benchflow_kernel"},
+    "benchflow_jobs": {
+        "pydantic",
+        "benchflow_contracts",
+        "benchflow_engine",
+        "benchflow_export",
+        "benchflow_store",
+    },
+    "benchflow_store": {"pydantic", "benchflow_contracts", "benchflow_gateway", "benchflow_kernel"},
     "benchflow_testing": {"pydantic", "benchflow_contracts"},
     "benchflow_reward": {"pydantic", "benchflow_contracts", "httpx"},
 }

@@ -248,8 +248,8 @@ def test_a_grading_that_is_killed_from_outside_runs_again_and_counts_once(
 MANY = """
 import asyncio, gc, json, os, sys, threading
 from pathlib import Path
-from benchflow.job import JobOptions, run_job
-from benchflow.options import RunOptions
+from benchflow_jobs import JobOptions, run_job
+from benchflow_engine.options import RunOptions
 
 class Watch:
     def __init__(self):

@@ -10,10 +10,10 @@ from typing import Any
 
 import docker
 import pytest
-from benchflow.options import RunOptions
-from benchflow.rollout import RunResult, run_in
-from benchflow.task_formats import runnable_task
 from benchflow_contracts import SandboxProvider
+from benchflow_engine.options import RunOptions
+from benchflow_engine.rollout import RunResult, run_in
+from benchflow_engine.task_formats import runnable_task
 from benchflow_sandbox_docker import DockerProvider
 from benchflow_sandbox_local import LocalProvider
 

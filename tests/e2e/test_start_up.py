@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchflow.scaffold import write_task
+from benchflow_engine.scaffold import write_task
 
 LOADED = """
 import sys

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchflow.options import RunOptions
-from benchflow.task_formats import runnable_task
+from benchflow_engine.options import RunOptions
+from benchflow_engine.task_formats import runnable_task
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

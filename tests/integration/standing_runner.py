@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchflow.options import RunOptions
-from benchflow.planes import assemble
 from benchflow_contracts import GroupBranch, Role, RolloutConfig, Scene, Turn
 from benchflow_contracts.config import Keep
+from benchflow_engine.options import RunOptions
+from benchflow_engine.planes import assemble
 from benchflow_kernel import Planes, load_task, run_rollout
 from benchflow_kernel.rollout.keeper import Keeper
 from benchflow_sandbox_local import LocalProvider

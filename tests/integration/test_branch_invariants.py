@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchflow.options import RunOptions
-from benchflow.planes import assemble
 from benchflow_contracts import (
     AskUserBranch,
     BestOfBranch,
@@ -30,6 +28,8 @@ from benchflow_contracts import (
     ValueBranch,
     diff_states,
 )
+from benchflow_engine.options import RunOptions
+from benchflow_engine.planes import assemble
 from benchflow_kernel import load_task, run_rollout, trajectories
 from benchflow_sandbox_local import LocalProvider
 

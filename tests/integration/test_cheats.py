@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from benchflow.rollout import run_in
 from benchflow_adapters_harbor import HarborAdapter
+from benchflow_engine.rollout import run_in
 from benchflow_kernel import load_task
 from benchflow_reward.cheats import cheats
 from benchflow_sandbox_docker import DockerProvider

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from benchflow.rollout import run_in
 from benchflow_adapters_harbor import HarborAdapter
 from benchflow_contracts import Task
+from benchflow_engine.rollout import run_in
 from benchflow_reward.cheats import cheats
 from cheated import corpus, graded, options, paid, tried
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from benchflow.posthoc.shelf import collect
 from benchflow_contracts import SandboxRecord
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_contracts.sandbox_record import ReapPolicy
 from benchflow_kernel.rollout.kept import kept_checkpoints
 from benchflow_sandbox_local import LocalProvider
+from benchflow_store.saved_checkpoints import collect
 
 pytestmark = [
     pytest.mark.slow,

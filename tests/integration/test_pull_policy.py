@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
-from benchflow.options import RunOptions
-from benchflow.planes import open_provider
 from benchflow_contracts import SandboxError, SandboxSpec, UsageError
+from benchflow_engine.options import RunOptions
+from benchflow_engine.planes import open_provider
 
 
 def refusal(**options):

@@ -5,10 +5,6 @@ from pathlib import Path
 
 import pytest
 from benchflow.cli.entry import run
-from benchflow.exports import read_finished
-from benchflow.job import read_job
-from benchflow.options import RunOptions
-from benchflow.records import RolloutRecord
 from benchflow_contracts import (
     NodeScored,
     RolloutFinished,
@@ -18,6 +14,8 @@ from benchflow_contracts import (
     StoreError,
     VerifyResult,
 )
+from benchflow_jobs import read_job
+from benchflow_store import RolloutRecord, read_finished
 
 STEP = Step(id="s1", message="Done.", started_at=1.0, finished_at=2.0)
 
@@ -53,7 +51,7 @@ def jobs(tmp_path: Path) -> Path:
     config = {
         "task_path": str(tmp_path / "gone"),
         "task_digest": "sha256:0",
-        "options": RunOptions(agent="oracle").model_dump(mode="json"),
+        "ran": {"agent": "oracle", "model": None, "sandbox": "local"},
     }
     (done / "config.json").write_text(json.dumps(config))
     (done / "prompts.json").write_text(json.dumps(["Paint the fence."]))

@@ -3,13 +3,7 @@
 import json
 
 import pytest
-from benchflow.harbor.outcome import exception_info
-from benchflow.job.report import summarise
-from benchflow.options import RunOptions
-from benchflow.records import RolloutRecord
-from benchflow.records.trainer import leaf_record
-from benchflow.scaffold import write_task
-from benchflow.trajectories import export_trajectories_to_jsonl
+from benchflow_adapters_harbor.export.outcome import exception_info
 from benchflow_contracts import (
     FinishedRollout,
     NodeScored,
@@ -20,8 +14,14 @@ from benchflow_contracts import (
     StepFinished,
     VerifyResult,
 )
+from benchflow_engine.scaffold import write_task
+from benchflow_export import export_trajectories_to_jsonl
+from benchflow_export.trainer import leaf_record
+from benchflow_jobs.report import summarise
 from benchflow_kernel import fold, load_task, value_of
+from benchflow_store import RanWith, RolloutRecord
 
+RAN = RanWith(agent="oracle", model=None, sandbox="local")
 FINDING = {"path": "/usr/bin/python3", "change": "changed", "grade": "tampered"}
 
 
@@ -43,6 +43,19 @@ def events_of(*verdicts):
     return [*events, RolloutFinished(seq=len(events), ts=4, status="completed")]
 
 
+def finished(events):
+    return FinishedRollout(
+        tree=fold(events),
+        task_digest="0",
+        instruction="",
+        agent="nop",
+        model=None,
+        sandbox="local",
+        finished_at=4,
+        events=events,
+    )
+
+
 @pytest.fixture
 def task(tmp_path):
     write_task(tmp_path / "task")
@@ -50,7 +63,7 @@ def task(tmp_path):
 
 
 def record_of(task, *verdicts):
-    return RolloutRecord.of(fold(events_of(*verdicts)), task, RunOptions())
+    return RolloutRecord.of(fold(events_of(*verdicts)), task, RAN)
 
 
 def test_the_record_says_so_and_keeps_what_was_claimed(task):
@@ -78,8 +91,8 @@ def test_a_summary_counts_it_as_0_unless_asked(task, tmp_path):
 
 def test_a_trainer_gets_the_clean_leaf_alone_and_is_told_how_many_are_not(task, tmp_path):
     events = events_of(verdict(1, "tampered"), verdict(0.5, "clean"))
-    tree = fold(events)
-    rows = [leaf_record(tree, leaf, task, RunOptions(), events) for leaf in tree.leaves]
+    rollout = finished(events)
+    rows = [leaf_record(rollout, leaf) for leaf in rollout.tree.leaves]
     assert rows[0]["error"]["message"].startswith("tampered: the agent changed /usr/bin/python3")
     report = export_trajectories_to_jsonl(rows, tmp_path / "rows.jsonl")
     assert (report.written, report.unscored, report.tampered) == (1, 1, 1)
@@ -94,17 +107,7 @@ def test_it_is_in_no_value_and_no_advantage(task):
 
 
 def test_a_harbor_trial_has_an_exception_instead_of_rewards(task):
-    events = events_of(verdict(1, "tampered"))
-    rollout = FinishedRollout(
-        tree=fold(events),
-        task_digest="0",
-        instruction="",
-        agent="nop",
-        model=None,
-        sandbox="local",
-        finished_at=4,
-        events=events,
-    )
+    rollout = finished(events_of(verdict(1, "tampered")))
     (leaf,) = rollout.tree.leaves
     assert exception_info(rollout, leaf)["exception_type"] == "TamperedError"
 
@@ -115,6 +118,6 @@ def test_a_record_tells_what_the_box_its_services_and_its_verifier_ran_on(task):
     events = events_of(graded)
     events.insert(1, SandboxMade(seq=1, ts=1, node="n0", images=images))
     events.insert(2, SandboxMade(seq=2, ts=1, node="n1", images={"main": "sha256:later"}))
-    record = RolloutRecord.of(fold(events), task, RunOptions())
+    record = RolloutRecord.of(fold(events), task, RAN)
     assert record.images == images
     assert record.verifier_images == {"reward": "sha256:3"}

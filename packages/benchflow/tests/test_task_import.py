@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from benchflow.cli.entry import run
-from benchflow.task_formats import runnable_tasks
+from benchflow_engine.task_formats import runnable_tasks
 
 
 def write_task(root: Path, toml: str = "") -> None:

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchflow.cheating import CheatOutcome, try_cheats
-from benchflow.options import RunOptions
-from benchflow.rollout import run_in
 from benchflow_contracts import RolloutTree, SandboxProvider, Task, VerifyResult
+from benchflow_engine.cheating import CheatOutcome, try_cheats
+from benchflow_engine.options import RunOptions
+from benchflow_engine.rollout import run_in
 from benchflow_reward.cheats import Cheat
 
 FILES = {

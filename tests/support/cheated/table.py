@@ -18,9 +18,9 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from benchflow.cheating import CheatOutcome, try_cheats
-from benchflow.rollout import run_in
 from benchflow_contracts import Model, SandboxProvider, Task
+from benchflow_engine.cheating import CheatOutcome, try_cheats
+from benchflow_engine.rollout import run_in
 from benchflow_sandbox_docker import DockerProvider
 from benchflow_sandbox_local import LocalProvider
 

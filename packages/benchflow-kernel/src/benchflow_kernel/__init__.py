@@ -3,6 +3,7 @@
 from .events import EventCallback, EventLog, EventsRead, read_events
 from .registry import GROUPS, Registry, load_path
 from .rollout import (
+    CHECKPOINT_FILE,
     CheckpointManifest,
     continue_from,
     kept_checkpoints,
@@ -12,9 +13,12 @@ from .rollout import (
 from .scenes import LoweredTurn, lower_scenes
 from .tasks import find_tasks, load_task
 from .tree import (
+    ASK_TOOL,
     TREE_SCHEMA_VERSION,
     TreeFold,
     advantages,
+    answer_text,
+    ask_arguments,
     credit_of,
     fold,
     step_verdicts,
@@ -30,6 +34,8 @@ from .users import AutoUser, HumanUser, ScriptedUser, SimulatedUser, make_user
 from .world import Planes
 
 __all__ = [
+    "ASK_TOOL",
+    "CHECKPOINT_FILE",
     "GROUPS",
     "TREE_SCHEMA_VERSION",
     "AutoUser",
@@ -45,6 +51,8 @@ __all__ = [
     "SimulatedUser",
     "TreeFold",
     "advantages",
+    "answer_text",
+    "ask_arguments",
     "continue_from",
     "credit_of",
     "find_tasks",

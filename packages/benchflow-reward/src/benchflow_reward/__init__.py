@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from .factory import make_rewards
-from .records import rewards_jsonl
 from .reward_file import ParsedReward, parse_reward
 from .rubric import Rubric
 from .script import ScriptVerifier
@@ -43,7 +42,6 @@ __all__ = [
     "StateQuery",
     "make_rewards",
     "parse_reward",
-    "rewards_jsonl",
 ]
 
 _LAZY = {

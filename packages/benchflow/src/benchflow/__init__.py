@@ -25,11 +25,10 @@ if TYPE_CHECKING:
         Trajectory,
         Turn,
     )
+    from benchflow_engine.options import RunOptions
+    from benchflow_engine.rollout import RunResult, run
+    from benchflow_jobs import JobOptions, JobReport, run_job
     from benchflow_kernel import find_tasks, load_task
-
-    from .job import JobOptions, JobReport, run_job
-    from .options import RunOptions
-    from .rollout import RunResult, run
 
 __all__ = [
     "AskUserBranch",
@@ -55,9 +54,9 @@ __all__ = [
 
 _HOMES = {
     **dict.fromkeys(("find_tasks", "load_task"), "benchflow_kernel"),
-    **dict.fromkeys(("JobOptions", "JobReport", "run_job"), "benchflow.job"),
-    "RunOptions": "benchflow.options",
-    **dict.fromkeys(("RunResult", "run"), "benchflow.rollout"),
+    **dict.fromkeys(("JobOptions", "JobReport", "run_job"), "benchflow_jobs"),
+    "RunOptions": "benchflow_engine.options",
+    **dict.fromkeys(("RunResult", "run"), "benchflow_engine.rollout"),
 }
 
 

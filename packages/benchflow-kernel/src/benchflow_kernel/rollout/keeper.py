@@ -20,9 +20,9 @@ from benchflow_kernel.faults import within
 from benchflow_kernel.world import Plan
 
 from .kept import (
+    CHECKPOINT_FILE,
     HOME,
     IMAGE,
-    MANIFEST,
     CheckpointManifest,
     KeptExchange,
     KeptStep,
@@ -86,7 +86,7 @@ class Keeper:
             manifest = _manifest(self._plan, position, checkpoint, fidelity, path)
             sealed = self._plan.planes.seal(manifest.model_dump(mode="json", exclude={"seal"}))
             text = json.dumps(sealed, indent=1)
-            _write_durably(half / MANIFEST, text.encode())
+            _write_durably(half / CHECKPOINT_FILE, text.encode())
             half.replace(final)
         except BaseException:
             shutil.rmtree(half, ignore_errors=True)

@@ -21,7 +21,7 @@ from benchflow_contracts import (
 )
 from pydantic import Field, ValidationError
 
-MANIFEST: Final = "checkpoint.json"
+CHECKPOINT_FILE: Final = "checkpoint.json"
 IMAGE: Final = "image"
 HOME: Final = "checkpoints"
 """The directory of a rollout that holds one directory per kept checkpoint."""
@@ -120,7 +120,7 @@ def read_kept(path: Path) -> CheckpointManifest:
         StoreError: There is none, or it is not whole.
     """
     try:
-        return CheckpointManifest.model_validate_json((path / MANIFEST).read_bytes())
+        return CheckpointManifest.model_validate_json((path / CHECKPOINT_FILE).read_bytes())
     except OSError as error:
         raise StoreError(
             f"no kept checkpoint in {str(path)!r}: {error.strerror}",
@@ -128,7 +128,7 @@ def read_kept(path: Path) -> CheckpointManifest:
         ) from error
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
-        where = f"{path / MANIFEST}:{'.'.join(map(str, problem['loc']))}"
+        where = f"{path / CHECKPOINT_FILE}:{'.'.join(map(str, problem['loc']))}"
         raise StoreError(f"not a checkpoint: {problem['msg']}", where=where) from error
 
 

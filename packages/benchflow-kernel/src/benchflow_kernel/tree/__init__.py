@@ -1,5 +1,6 @@
 """The rollout tree as a pure fold over the event log, and its views."""
 
+from .ask_tool import ASK_TOOL, answer_text, ask_arguments
 from .credit import advantages, credit_of
 from .fold import TreeFold, fold
 from .step_verdicts import step_verdicts, verdict_name, verdicts_at
@@ -8,9 +9,12 @@ from .trajectory import trajectories, trajectory
 from .value import value_of, values_below
 
 __all__ = [
+    "ASK_TOOL",
     "TREE_SCHEMA_VERSION",
     "TreeFold",
     "advantages",
+    "answer_text",
+    "ask_arguments",
     "credit_of",
     "fold",
     "step_verdicts",

@@ -3,10 +3,9 @@
 from benchflow_agent_acp import AcpAgent, declaration_path, write_proven
 from benchflow_agent_acp import probe as run_probe
 from benchflow_contracts import UsageError
+from benchflow_engine.options import RunOptions
+from benchflow_engine.planes import load_agent, open_provider
 from benchflow_kernel import Registry
-
-from benchflow.options import RunOptions
-from benchflow.planes import load_agent, open_provider
 
 from .flags import Json, Run
 from .output import print_json, print_table

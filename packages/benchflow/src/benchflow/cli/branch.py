@@ -4,18 +4,17 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from benchflow_contracts import Model, UsageError
-from cyclopts import Parameter
-from pydantic import Field
-
-from benchflow.branching import BranchKind
-from benchflow.posthoc import (
+from benchflow_engine.branching import BranchKind
+from benchflow_engine.posthoc import (
     BranchOutcome,
     Change,
     PastRollout,
     branch_rollout,
-    find_kept,
     repeat_rollout,
 )
+from benchflow_store import find_kept
+from cyclopts import Parameter
+from pydantic import Field
 
 from . import format as fmt
 from .flags import DEFAULT_JOBS, JobsDir, Json

@@ -1,11 +1,10 @@
 """`bench tasks check --cheat`: every cheat against a task."""
 
+from benchflow_engine.cheating import CheatOutcome, try_cheats
+from benchflow_engine.options import RunOptions
+from benchflow_engine.planes import open_provider
+from benchflow_engine.task_formats import runnable_tasks
 from benchflow_reward.cheats import cheats
-
-from benchflow.cheating import CheatOutcome, try_cheats
-from benchflow.options import RunOptions
-from benchflow.planes import open_provider
-from benchflow.task_formats import runnable_tasks
 
 from . import format as fmt
 from .foreign_tasks import explain_refusals

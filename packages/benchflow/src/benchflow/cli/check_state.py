@@ -9,8 +9,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TextIO, cast
 
 from benchflow_contracts import ListedTask, StoreError, UsageError
-
-from benchflow.options import RunOptions
+from benchflow_engine.options import RunOptions
 
 from .output import note
 

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from benchflow_contracts import UsageError
-
-from benchflow.posthoc import KeptCheckpoint, collect, export_checkpoint, find_kept, kept_below
+from benchflow_store import KeptCheckpoint, collect, export_checkpoint, find_kept, kept_below
 
 from .flags import DEFAULT_JOBS, JobsDir, Json
 from .output import note, print_json, print_table

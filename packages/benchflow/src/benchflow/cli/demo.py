@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Annotated
 
 from benchflow_contracts import UsageError
+from benchflow_engine.branching import BranchKind
+from benchflow_engine.options import RunOptions
+from benchflow_engine.rollout import run as run_rollout
 from cyclopts import Parameter
 
 import benchflow
-from benchflow.branching import BranchKind
-from benchflow.options import RunOptions
-from benchflow.rollout import run as run_rollout
 
 from . import format as fmt
 from .flags import DEFAULT_JOBS, JobsDir, Json

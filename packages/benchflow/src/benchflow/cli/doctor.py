@@ -7,10 +7,9 @@ from collections.abc import AsyncIterator
 from typing import Literal
 
 from benchflow_contracts import BenchFlowError, Model, SandboxProvider
+from benchflow_engine.options import RunOptions
+from benchflow_engine.planes import open_provider
 from benchflow_kernel import Registry
-
-from benchflow.options import RunOptions
-from benchflow.planes import open_provider
 
 from .engine_program import EngineProgram
 from .flags import DEFAULT_JOBS, JobsDir, Json, Run

@@ -3,10 +3,9 @@
 from pathlib import Path
 
 from benchflow_contracts import ProvisionContext, SandboxSpec
+from benchflow_engine.options import RunOptions
+from benchflow_engine.planes import open_provider
 from benchflow_env_manifest import load_manifest, manifest_environment
-
-from benchflow.options import RunOptions
-from benchflow.planes import open_provider
 
 from .flags import Json, Run
 from .output import note, print_json

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Annotated
 
+from benchflow_engine.options import RunOptions
+from benchflow_export import load_exporter, write_export
+from benchflow_jobs import JobOptions, JobReport, read_job, run_job
+from benchflow_store import read_finished_rollouts
 from cyclopts import Parameter
-
-from benchflow.exports import load_exporter, read_finished_job, write_export
-from benchflow.job import JobOptions, JobReport, read_job, run_job
-from benchflow.options import RunOptions
 
 from . import format as fmt
 from .exporting import export_directory
@@ -90,7 +90,8 @@ def _show_and_export(report: JobReport, names: tuple[str, ...], *, json: bool) -
     _print_report(report, json=json)
     for name in names:
         target = report.directory / "export" / name / report.job
-        write_export(name, read_finished_job(report), target)
+        rollouts = read_finished_rollouts(report.directory, report.records)
+        write_export(name, rollouts, target)
         note(f"{name}: {target}")
 
 
@@ -155,7 +156,9 @@ def export(
             exporters that are installed.
     """
     report = read_job(find_job(job, jobs_dir))
-    export_directory(format, read_finished_job(report), output, json=json)
+    export_directory(
+        format, read_finished_rollouts(report.directory, report.records), output, json=json
+    )
 
 
 def _print_report(report: JobReport, *, json: bool) -> None:

@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchflow_contracts import FinishedRollout
-
-from benchflow.exports import write_export
+from benchflow_export import write_export
 
 from .output import note, print_json
 

@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import Annotated
 
+from benchflow_engine.options import RunOptions
 from cyclopts import Parameter
-
-from benchflow.options import RunOptions
 
 Json = Annotated[bool, Parameter(name="--json", help="Print JSON on standard output.")]
 JobsDir = Annotated[Path, Parameter(help="Where jobs are kept.")]

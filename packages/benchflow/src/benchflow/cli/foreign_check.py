@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from benchflow_contracts import ListedTask, SandboxProvider, Task, TaskAdapter
-
-from benchflow.options import RunOptions
-from benchflow.planes import open_provider
-from benchflow.task_formats import loaded
+from benchflow_engine.options import RunOptions
+from benchflow_engine.planes import open_provider
+from benchflow_engine.task_formats import loaded
 
 from .check_state import CheckState, Row
 from .foreign_tasks import as_json, explain, verdict

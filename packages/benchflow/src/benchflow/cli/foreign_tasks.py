@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchflow_contracts import ListedTask
-
-from benchflow.task_import import Imported
+from benchflow_engine.task_import import Imported
 
 from .output import note, print_json, print_table
 

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 
 from benchflow_contracts import BranchRecord, Credit, Value
-
-from benchflow.records import RolloutRecord
+from benchflow_store import RolloutRecord
 
 
 def reward(value: float | None) -> str:

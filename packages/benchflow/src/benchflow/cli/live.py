@@ -7,9 +7,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from benchflow_contracts import Branched, Event, PhaseEntered, StepFinished
-
-from benchflow.job.options import Slot
-from benchflow.records import RolloutRecord
+from benchflow_jobs.options import Slot
+from benchflow_store import RolloutRecord
 
 from . import format as fmt
 from .narrate import one_line

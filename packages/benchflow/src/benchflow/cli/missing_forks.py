@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from benchflow.options import RunOptions
-from benchflow.records import RolloutRecord
+from benchflow_engine.options import RunOptions
+from benchflow_store import RolloutRecord
 
 from .output import note
 

@@ -1,27 +1,22 @@
 """`bench rollout`: read what a rollout left."""
 
-import json as jsonlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from benchflow_contracts import EnvState, Event, RolloutTree, StoreError, UsageError, diff_states
-from benchflow_kernel import Registry, fold, read_events, tree_to_json
-from cyclopts import Parameter
-from cyclopts.validators import Number
-
-from benchflow.exports import read_finished
-from benchflow.options import RunOptions
-from benchflow.posthoc import leaf_of
-from benchflow.records.model_calls import read_model_calls
-from benchflow.records.trainer import leaf_record
-from benchflow.task_formats import runnable_task
-from benchflow.trajectories import (
-    TraceSource,
+from benchflow_contracts import EnvState, Event, RolloutTree, UsageError, diff_states
+from benchflow_engine.posthoc import leaf_of
+from benchflow_export import (
+    Shape,
     episode,
     export_trajectories_to_jsonl,
+    leaf_record,
     write_json_lines,
 )
+from benchflow_kernel import Registry, fold, read_events, tree_to_json
+from benchflow_store import read_finished
+from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from . import format as fmt
 from .diffview import print_diff
@@ -134,15 +129,9 @@ def export(
     if format not in {"verifiers", "sft"}:
         _export_traces(directory, output, format, json=json)
         return
-    events = _events(directory)
-    loaded = fold(events)
-    config = _config(directory)
-    options = RunOptions.model_validate(config["options"])
-    task = runnable_task(config["task_path"], options.adapter_options())
+    finished = read_finished(directory)
     calls: Literal["verifiers", "openai"] = "openai" if format == "sft" else "verifiers"
-    records = (
-        leaf_record(loaded, leaf, task, options, events, tool_calls=calls) for leaf in loaded.leaves
-    )
+    records = (leaf_record(finished, leaf, tool_calls=calls) for leaf in finished.tree.leaves)
     report = export_trajectories_to_jsonl(records, output)
     if json:
         counts = {"written": report.written, "unscored": report.unscored}
@@ -161,16 +150,8 @@ def _known_format(name: str) -> None:
 
 
 def _export_traces(directory: Path, output: Path, form: str, *, json: bool) -> None:
-    config = _config(directory)
-    options = RunOptions.model_validate(config["options"])
-    source = TraceSource(
-        tree=_load(directory),
-        task=runnable_task(config["task_path"], options.adapter_options()),
-        agent=options.agent_name,
-        model=options.model,
-        calls=read_model_calls(directory),
-    )
-    made = episode(source, "graph" if form == "v1-graph" else "leaves")
+    shape: Shape = "graph" if form == "v1-graph" else "leaves"
+    made = episode(read_finished(directory), shape)
     records = [] if made is None else [made]
     if form == "v1-flat":
         records = [trace for one in records for trace in one["traces"]]
@@ -230,12 +211,3 @@ def _events(directory: Path) -> Sequence[Event]:
     if read.torn_bytes:
         note(f"the log of {directory.name} ends in {read.torn_bytes} torn bytes; they are left out")
     return read.events
-
-
-def _config(directory: Path) -> dict[str, Any]:
-    path = directory / "config.json"
-    try:
-        loaded: dict[str, Any] = jsonlib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise StoreError(f"cannot read the rollout's config: {error}", where=str(path)) from error
-    return loaded

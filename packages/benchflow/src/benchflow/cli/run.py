@@ -1,8 +1,8 @@
 """`bench run`: one rollout."""
 
-from benchflow.options import RunOptions
-from benchflow.rollout import RunResult
-from benchflow.rollout import run as run_rollout
+from benchflow_engine.options import RunOptions
+from benchflow_engine.rollout import RunResult
+from benchflow_engine.rollout import run as run_rollout
 
 from . import format as fmt
 from .flags import DEFAULT_JOBS, JobsDir, Json, Run

@@ -3,10 +3,9 @@
 import time
 
 from benchflow_contracts import ReapPolicy, SandboxRecord, UsageError
+from benchflow_engine.options import RunOptions
+from benchflow_engine.planes import open_provider
 from benchflow_testing import CheckResult, check_sandbox
-
-from benchflow.options import RunOptions
-from benchflow.planes import open_provider
 
 from .flags import Json, Run
 from .output import note, print_json, print_table

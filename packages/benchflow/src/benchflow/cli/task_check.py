@@ -6,10 +6,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from benchflow_contracts import SandboxProvider, Task
+from benchflow_engine.options import RunOptions
+from benchflow_engine.rollout import run_in
 
-from benchflow.options import RunOptions
 from benchflow.own_process import InProcess, own_process_tests
-from benchflow.rollout import run_in
 
 from . import format as fmt
 from .output import note

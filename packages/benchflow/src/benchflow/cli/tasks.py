@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchflow_contracts import Task, UsageError
+from benchflow_engine.options import RunOptions
+from benchflow_engine.planes import open_provider
+from benchflow_engine.scaffold import write_task
+from benchflow_engine.task_formats import adapter_for, listed_tasks
+from benchflow_engine.task_import import import_tasks
 from benchflow_kernel import find_tasks
-
-from benchflow.options import RunOptions
-from benchflow.planes import open_provider
-from benchflow.scaffold import write_task
-from benchflow.task_formats import adapter_for, listed_tasks
-from benchflow.task_import import import_tasks
 
 from .cheats import check_cheats
 from .flags import Json, Run

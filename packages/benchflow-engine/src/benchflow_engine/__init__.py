@@ -1,0 +1,1 @@
+"""Running tasks: from options to a scored rollout on disk."""

@@ -1,0 +1,42 @@
+"""The gateway of one rollout: between its sandboxes and the model endpoint."""
+
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from benchflow_contracts import ModelGateway
+from benchflow_store import MODEL_DIR
+
+from .options import RunOptions
+
+_MB: Final = 1024 * 1024
+
+
+@asynccontextmanager
+async def open_gateway(
+    options: RunOptions, directory: Path | None
+) -> AsyncGenerator[ModelGateway | None]:
+    """Yield the gateway of a rollout whose files are in `directory`.
+
+    Without a model endpoint, or with `gateway` off, there is none: then nothing is recorded
+    and the sandbox's relay reaches the endpoint itself. Without a directory the record lasts
+    as long as the rollout.
+    """
+    if options.base_url is None or not options.gateway:
+        yield None
+        return
+    # Only a rollout with a model pays for the HTTP server.
+    from benchflow_gateway import HttpGateway, Limits  # noqa: PLC0415
+
+    async with AsyncExitStack() as stack:
+        if directory is None:
+            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="benchflow-model-"))
+            record = Path(scratch)
+        else:
+            record = directory / MODEL_DIR
+        limits = Limits(record_bytes=options.model_record_mb * _MB)
+        yield await stack.enter_async_context(
+            HttpGateway(record, kind=options.upstream, limits=limits)
+        )

@@ -1,0 +1,142 @@
+"""The planes of a run, by name from the registry: the only wiring there is."""
+
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from inspect import signature
+from pathlib import Path
+from typing import cast
+
+from benchflow_agent_acp import agent_from_file
+from benchflow_contracts import (
+    Agent,
+    AgentFactory,
+    EnvironmentFactory,
+    EnvironmentLoader,
+    FetchingProviderFactory,
+    ModelGateway,
+    Reward,
+    RewardFactory,
+    SandboxProvider,
+    SandboxProviderFactory,
+    Task,
+    UsageError,
+    UserModel,
+)
+from benchflow_kernel import Planes, Registry, load_path, make_user
+from benchflow_store import sealed
+
+from benchflow_engine.options import RunOptions
+
+
+@asynccontextmanager
+async def open_provider(options: RunOptions) -> AsyncGenerator[SandboxProvider]:
+    """Yield the sandbox provider; everything that it made is gone afterwards.
+
+    Raises:
+        UsageError: `options.pull` is said to a provider that fetches no images.
+    """
+    provider = _make_provider(options)
+    try:
+        yield provider
+    finally:
+        await provider.aclose()
+
+
+def _make_provider(options: RunOptions) -> SandboxProvider:
+    found = Registry().resolve("benchflow.sandboxes", options.sandbox)
+    if options.pull is None:
+        return cast("SandboxProviderFactory", found)(allow_unisolated=options.allow_unisolated)
+    factory = cast("FetchingProviderFactory", found)
+    if "pull" not in signature(factory).parameters:
+        raise UsageError(
+            f"--pull {options.pull} means nothing: sandbox {options.sandbox!r} fetches no images",
+            hint="leave it out, or take one that does, such as --sandbox docker",
+        )
+    return factory(allow_unisolated=options.allow_unisolated, pull=options.pull)
+
+
+def load_agent(options: RunOptions) -> Agent:
+    """Return the agent by import path, declaration file or registry name."""
+    if options.agent_import_path is not None:
+        here = str(Path.cwd())
+        if here not in sys.path:
+            # Last, so that no file here shadows an installed module.
+            sys.path.append(here)
+        return _imported(options.agent_import_path)
+    if options.agent.endswith(".toml"):
+        return agent_from_file(Path(options.agent))
+    return cast("AgentFactory", Registry().resolve("benchflow.agents", options.agent))()
+
+
+def _imported(path: str) -> Agent:
+    made = load_path(path)
+    if callable(made):
+        made = cast("AgentFactory", made)()
+    if not all(callable(getattr(made, name, None)) for name in ("needs", "connect")):
+        raise UsageError(
+            f"{path!r} is no Agent", hint="name a class or a function that returns an Agent"
+        )
+    return cast("Agent", made)
+
+
+def find_manifest(task: Task) -> Path | None:
+    """Return the manifest of a task: its own, or that of the benchmark around it.
+
+    Only a task of our own format has one: what lies around others is not ours to read.
+    """
+    if task.format != "benchflow":
+        return None
+    places = (task.path / "environment", task.path.parent, task.path.parent.parent)
+    return next((p for d in places if (p := d / "environment.toml").is_file()), None)
+
+
+def load_environment(options: RunOptions, task: Task) -> EnvironmentFactory | None:
+    """Return the world that `task` is set in, or `None` for a bare sandbox."""
+    manifest = options.environment_manifest or find_manifest(task)
+    if manifest is None:
+        return None
+    found = Registry().resolve("benchflow.environments", "manifest")
+    return cast("EnvironmentLoader", found)(manifest)
+
+
+def load_rewards(options: RunOptions, task: Task) -> list[Reward]:
+    """Return the rewards that the task's `[verifier]` table names."""
+    found = Registry().resolve("benchflow.rewards", task.config.verifier.type)
+    return list(
+        cast("RewardFactory", found)(
+            task,
+            isolation=options.isolation,
+            judge=options.endpoint(),
+            judge_model=options.user_model or options.model,
+        )
+    )
+
+
+def assemble(
+    options: RunOptions,
+    task: Task,
+    provider: SandboxProvider,
+    gateway: ModelGateway | None = None,
+) -> Planes:
+    """Return the planes of one rollout of `task`."""
+
+    def user() -> UserModel:
+        return make_user(
+            task.config.user,
+            endpoint=options.endpoint(),
+            model=options.user_model or options.model,
+            mode=options.user,
+        )
+
+    steps = [task.step(index) for index in range(len(task.steps))]
+    return Planes(
+        provider=provider,
+        agents={options.agent_name: load_agent(options)},
+        rewards=() if task.steps else load_rewards(options, task),
+        step_rewards=tuple(load_rewards(options, each) for each in steps),
+        environment=load_environment(options, task),
+        user=user,
+        gateway=gateway,
+        seal=sealed,
+    )

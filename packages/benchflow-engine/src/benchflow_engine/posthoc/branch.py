@@ -1,0 +1,122 @@
+"""Go on from a kept checkpoint of a finished rollout, with something changed."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchflow_contracts import RolloutNode, UsageError, Value
+from benchflow_kernel import CheckpointManifest, Planes, value_of
+from benchflow_store import new_rollout_id, read_trusted
+
+from benchflow_engine.branching import policy_of, unforked
+from benchflow_engine.options import RunOptions
+from benchflow_engine.planes import open_provider
+from benchflow_engine.preflight import check_agent, check_endpoint
+from benchflow_engine.rollout import Continuation, RunResult, Subscriber, run_in
+from benchflow_engine.secrets import with_secrets
+
+from .faults import FaultyWorld
+from .past import PastRollout
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a continuation does not share with the rollout that it goes on from."""
+
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Fields of `RunOptions`: another agent, model, skill set or branch policy."""
+    prompt: str | None = None
+    """Takes the place of what was left to run."""
+    faults: Sequence[str] = ()
+    """Shell commands that root runs in the world right before its agent goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchOutcome:
+    """The continuations of one node."""
+
+    results: Sequence[RunResult]
+
+    @property
+    def value(self) -> Value | None:
+        """V of the node that was gone on from, over the continuations that were scored."""
+        root = RolloutNode(id="node")
+        root.children = [result.tree.root for result in self.results]
+        return value_of(root)
+
+
+async def branch_rollout(
+    past: PastRollout,
+    kept: Path,
+    change: Change = Change(),
+    *,
+    n: int = 1,
+    concurrency: int = 2,
+    jobs_dir: Path | None = None,
+    subscribers: Sequence[Subscriber] = (),
+    trust: bool = False,
+) -> BranchOutcome:
+    """Run `n` rollouts from the kept checkpoint in the directory `kept`.
+
+    Each is a rollout of its own, whose record names the rollout and node that it goes on
+    from. What `change` does not name is as it was; continuations do not fork unless it says
+    so. One that fails is a result without a reward, and in no mean. A checkpoint that this
+    user's runs have not kept is refused without `trust`.
+
+    Raises:
+        BenchFlowError: The checkpoint, an option or the task is wrong; nothing has run.
+    """
+    if n < 1 or concurrency < 1:
+        raise UsageError("a branch needs at least one continuation, and one at a time")
+    options = _options(past, change)
+    check_agent(options)
+    policy_of(options)
+    _check_skills(read_trusted(kept, trust=trust), options, change)
+    slots = asyncio.Semaphore(concurrency)
+    prepare = partial(_break, commands=tuple(change.faults)) if change.faults else None
+    continuation = Continuation(kept, change.prompt)
+    await check_endpoint(options)
+    async with open_provider(options) as provider:
+
+        async def one() -> RunResult:
+            name = new_rollout_id(past.task.id)
+            async with slots:
+                return await run_in(
+                    provider,
+                    past.task,
+                    options,
+                    directory=None if jobs_dir is None else jobs_dir / name,
+                    subscribers=subscribers,
+                    continuation=continuation,
+                    prepare=prepare,
+                )
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one()) for _ in range(n)]
+    return BranchOutcome([task.result() for task in tasks])
+
+
+def _options(past: PastRollout, change: Change) -> RunOptions:
+    """Return what the continuations run with; they fork as the rollout did only when asked to."""
+    forks = change.options.get("branch") is not None
+    fresh = {"branch_then": None} if forks else unforked(past.options)
+    was = {**past.options.model_dump(), **fresh, "keep": "none"}
+    return with_secrets(RunOptions.model_validate({**was, **change.options}))
+
+
+def _check_skills(kept: CheckpointManifest, options: RunOptions, change: Change) -> None:
+    """Refuse skills for a process that has read its own long ago."""
+    held = [each for each in kept.sessions if each.carry is not None]
+    if "skills_dir" in change.options and any(each.agent == options.agent_name for each in held):
+        raise UsageError(
+            f"the live process of agent {options.agent_name!r} was started with its skills",
+            hint="go on from a checkpoint of session files, or with another agent",
+        )
+
+
+def _break(planes: Planes, *, commands: Sequence[str]) -> Planes:
+    agents = {name: FaultyWorld(agent, commands) for name, agent in planes.agents.items()}
+    return replace(planes, agents=agents)

@@ -1,0 +1,184 @@
+"""Run a finished trajectory once more, from its record, and see whether it is the same."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
+
+from benchflow_contracts import (
+    Answer,
+    Ask,
+    CallBudget,
+    EnvironmentError_,
+    ModelCall,
+    ModelEndpoint,
+    ModelGateway,
+    ModelLine,
+    RolloutNode,
+    Step,
+    UsageError,
+)
+from benchflow_kernel import Planes
+from benchflow_store import new_rollout_id, read_model_calls
+
+from benchflow_engine.branching import unforked
+from benchflow_engine.planes import open_provider
+from benchflow_engine.preflight import check_agent
+from benchflow_engine.rollout import RunResult, Subscriber, run_in
+from benchflow_engine.secrets import with_secrets
+
+from .past import PastRollout
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatReport:
+    """What came of repeating a trajectory."""
+
+    result: RunResult
+    steps: int
+    """Steps of the recorded trajectory."""
+    same_steps: int
+    """How many steps from the start are the same: words, tool calls and their results."""
+    reward: float | None
+    """The recorded one."""
+    replayed_calls: int
+    """Model calls that were answered from the record."""
+
+    @property
+    def same(self) -> bool:
+        """Whether steps and reward are those of the record."""
+        return (
+            self.same_steps == self.steps == len(self.result.tree.leaves[0].steps)
+            and self.reward == self.result.reward
+        )
+
+
+async def repeat_rollout(
+    past: PastRollout,
+    leaf: RolloutNode,
+    *,
+    jobs_dir: Path | None = None,
+    subscribers: Sequence[Subscriber] = (),
+) -> RepeatReport:
+    """Run the trajectory that ends in `leaf` again, in a fresh world.
+
+    Its recorded model calls answer the agent in their order, the recorded answers its
+    questions, and the recorded prompts follow. An agent that sends another request is refused
+    by the gateway, and one that asks something else ends the rollout unscored: neither is
+    taken for a repetition.
+
+    Raises:
+        BenchFlowError: The record, an option or the task is wrong; nothing has run.
+    """
+    if past.tree.status == "running":
+        raise UsageError(
+            f"rollout {past.tree.rollout_id!r} was cut short: its trajectory has no end",
+            hint="`bench rollout branch` goes on from what it kept",
+        )
+    fresh = {**unforked(past.options), "keep": "none"}
+    options = with_secrets(past.options.model_copy(update=fresh))
+    check_agent(options)
+    name = new_rollout_id(past.task.id)
+    async with open_provider(options) as provider:
+        result = await run_in(
+            provider,
+            past.task,
+            options,
+            directory=None if jobs_dir is None else jobs_dir / name,
+            subscribers=subscribers,
+            prepare=partial(_recorded, leaf=leaf, calls=past.calls_to(leaf)),
+        )
+    calls = {} if result.directory is None else read_model_calls(result.directory)
+    return RepeatReport(
+        result=result,
+        steps=len(leaf.steps),
+        same_steps=_same(leaf.steps, result.tree.leaves[0].steps),
+        reward=leaf.reward,
+        replayed_calls=sum(call.replayed for call in calls.values()),
+    )
+
+
+def _recorded(planes: Planes, *, leaf: RolloutNode, calls: Sequence[ModelCall]) -> Planes:
+    gateway = None if planes.gateway is None else TapeGateway(planes.gateway, calls)
+    return replace(planes, gateway=gateway, user=lambda: RecordedUser(leaf.steps))
+
+
+class TapeGateway:
+    """A gateway whose lines begin with the calls of a record."""
+
+    def __init__(self, gateway: ModelGateway, calls: Sequence[ModelCall]) -> None:
+        self._gateway = gateway
+        self._calls = calls
+
+    async def open(
+        self,
+        rollout_id: str,
+        node: str,
+        *,
+        upstream: ModelEndpoint,
+        replay: Sequence[ModelCall] = (),
+        budget: CallBudget | None = None,
+    ) -> ModelLine:
+        """Open a line; the record comes before `replay`."""
+        calls = (*self._calls, *replay)
+        return await self._gateway.open(
+            rollout_id, node, upstream=upstream, replay=calls, budget=budget
+        )
+
+    async def aclose(self) -> None:
+        """Close the gateway. Idempotent."""
+        await self._gateway.aclose()
+
+
+class RecordedUser:
+    """A user who says what the record's user said, in that order."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        asks = [step.ask for step in steps if step.ask is not None]
+        answers = [step.answer for step in steps if step.answer is not None]
+        self._exchanges = list(zip(asks, answers, strict=False))
+        self._prompts = [step.prompt for step in steps if step.prompt is not None]
+
+    async def answer(self, ask: Ask, steps: Sequence[Step]) -> Answer:
+        """Return the recorded answer.
+
+        Raises:
+            EnvironmentError_: It is another question than the one on record.
+        """
+        del steps
+        if not self._exchanges:
+            raise EnvironmentError_("the agent asks more than the record holds answers to")
+        recorded, answer = self._exchanges.pop(0)
+        if [q.text for q in recorded.questions] != [q.text for q in ask.questions]:
+            raise EnvironmentError_(
+                f"the agent asks {ask.questions[0].text!r}, and on record is"
+                f" {recorded.questions[0].text!r}"
+            )
+        return answer
+
+    async def nudge(self, steps: Sequence[Step]) -> str | None:
+        """Return the recorded prompt of the next turn."""
+        done = sum(step.prompt is not None for step in steps)
+        return self._prompts[done] if done < len(self._prompts) else None
+
+    async def aclose(self) -> None:
+        """Hold nothing, release nothing."""
+
+
+def _same(recorded: Sequence[Step], repeated: Sequence[Step]) -> int:
+    pairs = zip_longest(map(_content, recorded), map(_content, repeated))
+    same = 0
+    for one, other in pairs:
+        if one != other:
+            break
+        same += 1
+    return same
+
+
+def _content(step: Step) -> tuple[object, ...]:
+    """Return what a step says and does; ids and times are each run's own."""
+    calls = [(call.name, call.title, call.raw_input) for call in step.tool_calls]
+    seen = [(seen.status, seen.content) for seen in step.observations]
+    asked = None if step.ask is None else [question.text for question in step.ask.questions]
+    return step.message, step.reasoning, calls, seen, asked

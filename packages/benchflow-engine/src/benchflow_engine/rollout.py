@@ -1,0 +1,203 @@
+"""One rollout of one task: `benchflow.run`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchflow_contracts import (
+    Event,
+    FinishedRollout,
+    RolloutConfig,
+    RolloutTree,
+    SandboxProvider,
+    Task,
+    Trajectory,
+    UsageError,
+)
+from benchflow_contracts.redaction import redacting
+from benchflow_export import write_trainer_rows
+from benchflow_kernel import Planes, continue_from, read_events, run_rollout, trajectories
+from benchflow_store import (
+    RolloutRecord,
+    new_rollout_id,
+    write_inputs,
+    write_result,
+    write_rollout,
+)
+from pydantic import ValidationError
+
+from .model_gateway import open_gateway
+from .options import RunOptions
+from .planes import assemble, open_provider
+from .preflight import check_agent, check_endpoint
+from .secrets import recorded_options, secrets_of
+from .task_formats import runnable_task
+from .timeouts import with_patience
+
+SLOT = "benchflow.slot"
+"""The label of the planned rollout of a job that a sandbox belongs to."""
+Subscriber = Callable[[Event], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """A finished rollout."""
+
+    tree: RolloutTree
+    record: RolloutRecord
+    directory: Path | None
+    """Where its files are, when a directory was asked for."""
+
+    @property
+    def reward(self) -> float | None:
+        """V of the root: the return of a linear rollout; `None` when nothing was scored."""
+        return self.record.reward
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        """One per leaf."""
+        return trajectories(self.tree)
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """Where a rollout goes on from, instead of from the task's start."""
+
+    kept: Path
+    """The directory of a kept checkpoint."""
+    prompt: str | None = None
+    """What comes next; `None` runs what the kept rollout had left."""
+
+    async def run(
+        self,
+        task: Task,
+        config: RolloutConfig,
+        planes: Planes,
+        *,
+        rollout_id: str,
+        directory: Path | None,
+        subscribers: Sequence[Subscriber],
+    ) -> RolloutTree:
+        """Go on; as the kernel's `continue_from`."""
+        return await continue_from(
+            self.kept,
+            task,
+            config,
+            planes,
+            prompt=self.prompt,
+            rollout_id=rollout_id,
+            directory=directory,
+            subscribers=subscribers,
+        )
+
+
+async def run(
+    task: str | Path | Task,
+    *,
+    options: RunOptions | None = None,
+    jobs_dir: str | Path | None = None,
+    subscribers: Sequence[Subscriber] = (),
+    **overrides: Any,  # noqa: ANN401 - the fields of RunOptions, checked by it
+) -> RunResult:
+    """Run one rollout and return its scored tree.
+
+    `overrides` are fields of `RunOptions`, such as `agent="oracle"` or
+    `branch="ask-user"`. With `jobs_dir`, the rollout's files are written below it.
+    A rollout that fails is a result whose tree says why; only bad input raises.
+
+    Raises:
+        BenchFlowError: The task, an option or the manifest is wrong.
+    """
+    chosen = _options(options or RunOptions(), overrides)
+    check_agent(chosen)
+    loaded = task if isinstance(task, Task) else runnable_task(task, chosen.adapter_options())
+    await check_endpoint(chosen)
+    async with open_provider(chosen) as provider:
+        return await run_in(
+            provider,
+            loaded,
+            chosen,
+            directory=None if jobs_dir is None else Path(jobs_dir) / new_rollout_id(loaded.id),
+            subscribers=subscribers,
+        )
+
+
+def _options(options: RunOptions, overrides: Mapping[str, Any]) -> RunOptions:
+    try:
+        return RunOptions.model_validate({**options.model_dump(), **overrides})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise UsageError(
+            f"option {key!r}: {first['msg']}", hint="options are the fields of RunOptions"
+        ) from error
+
+
+async def run_in(
+    provider: SandboxProvider,
+    task: Task,
+    options: RunOptions,
+    *,
+    directory: Path | None = None,
+    subscribers: Sequence[Subscriber] = (),
+    labels: Mapping[str, str] | None = None,
+    continuation: "Continuation | None" = None,
+    prepare: Callable[[Planes], Planes] | None = None,
+) -> RunResult:
+    """Run one rollout on a provider that the caller owns.
+
+    Its sandboxes carry `labels`; the record has the one of the slot. With `continuation` it
+    goes on from a kept checkpoint. `prepare` may change the planes right before they are used.
+    """
+    rollout_id = new_rollout_id(task.id) if directory is None else directory.name
+    given = labels or {}
+    task = with_patience(task, options.timeout_multiplier)
+    with redacting(secrets_of(options, (task.id, rollout_id))):
+        async with open_gateway(options, directory) as gateway:
+            planes = assemble(options, task, provider, gateway)
+            if prepare is not None:
+                planes = prepare(planes)
+            if directory is not None:
+                recorded = recorded_options(options, (task.id, rollout_id))
+                write_inputs(directory, task, options.ran_with, recorded)
+            start = run_rollout if continuation is None else continuation.run
+            tree = await start(
+                task,
+                options.rollout_config(labels={**given, **_labels(rollout_id, planes)}),
+                planes,
+                rollout_id=rollout_id,
+                directory=directory,
+                subscribers=subscribers,
+            )
+        record = RolloutRecord.of(tree, task, options.ran_with, slot=given.get(SLOT))
+        if directory is not None:
+            _write_outcome(directory, tree, task, options, record)
+    return RunResult(tree=tree, record=record, directory=directory)
+
+
+def _write_outcome(
+    directory: Path, tree: RolloutTree, task: Task, options: RunOptions, record: RolloutRecord
+) -> None:
+    events = read_events(directory / "events.jsonl").events
+    write_rollout(directory, tree, events)
+    rollout = FinishedRollout(
+        tree=tree,
+        task_digest=task.digest,
+        instruction=task.instruction,
+        agent=options.agent_name,
+        model=options.model,
+        sandbox=options.sandbox,
+        finished_at=record.finished_at,
+        events=events,
+        directory=directory,
+    )
+    write_trainer_rows(directory, rollout)
+    write_result(directory, record)
+
+
+def _labels(rollout_id: str, planes: Planes) -> dict[str, str]:
+    labels = {"rollout": rollout_id}
+    if planes.environment is not None:
+        labels["environment"] = planes.environment().name
+    return labels

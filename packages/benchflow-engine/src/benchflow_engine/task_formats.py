@@ -1,0 +1,168 @@
+"""Tasks of our own format and of others: who reads which."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+
+from benchflow_contracts import (
+    AdapterOptions,
+    ListedTask,
+    Task,
+    TaskAdapter,
+    TaskAdapterFactory,
+    TaskError,
+    TaskRefusal,
+    UsageError,
+)
+from benchflow_kernel import Registry, find_tasks, load_task
+
+from benchflow_engine.task_lock import TaskLock, read_lock
+
+_GROUP: Final = "benchflow.adapters"
+_NOTHING: Final = AdapterOptions()
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTasks:
+    """The tasks of a source: those that can be run here, and those that cannot."""
+
+    tasks: Sequence[Task]
+    refused: Sequence[ListedTask] = ()
+
+
+def adapter_for(source: str, options: AdapterOptions = _NOTHING) -> tuple[str, TaskAdapter] | None:
+    """Return the adapter that claims `source`, by name; `None` when it may be ours.
+
+    `options` is what the operator allows tasks of other formats.
+    """
+    registry = Registry()
+    for name in registry.names(_GROUP):
+        adapter = cast("TaskAdapterFactory", registry.resolve(_GROUP, name))(options=options)
+        if adapter.claims(source):
+            return name, adapter
+    return None
+
+
+def runnable_tasks(
+    source: str, *, dataset: str | None = None, options: AdapterOptions = _NOTHING
+) -> FoundTasks:
+    """Return the tasks of a directory, git URL or registry.json, of whichever format.
+
+    A task of another format that cannot be run is among the refused ones; of our own
+    format, one that is malformed is an error.
+
+    Raises:
+        TaskError: The source, or a task of our own format, is malformed.
+        UsageError: `dataset` names nothing, is needed to choose, or is not for this source.
+    """
+    own: TaskError | None = None
+    if dataset is None:
+        # Ours first: adapters take their time to load.
+        try:
+            return FoundTasks(find_tasks(Path(source)))
+        except TaskError as error:
+            own = error
+    found = adapter_for(source, options)
+    if found is None:
+        raise own or UsageError("--dataset is for a registry.json", hint="leave it out")
+    return _loaded(found[1], listed_tasks(found[1], source, dataset=dataset))
+
+
+def listed_tasks(
+    adapter: TaskAdapter, source: str, *, dataset: str | None = None
+) -> Sequence[ListedTask]:
+    """Return what `adapter` lists, held to the lock beside imported ones.
+
+    Raises:
+        TaskError: The source, or the lock beside its tasks, is malformed.
+        UsageError: As `TaskAdapter.list_tasks`.
+    """
+    listed = adapter.list_tasks(source, dataset=dataset)
+    if not Path(source).is_dir():
+        return listed
+    folders = {task.path.parent for task in listed if task.path is not None}
+    locks = {folder: read_lock(folder) for folder in sorted(folders)}
+    return [_held(task, locks) for task in listed]
+
+
+def _held(task: ListedTask, locks: Mapping[Path, TaskLock | None]) -> ListedTask:
+    lock = None if task.path is None else locks[task.path.parent]
+    return task if lock is None else lock.held(task)
+
+
+def runnable_task(source: str | Path, options: AdapterOptions = _NOTHING) -> Task:
+    """Return the one task of a directory, git URL or registry.json, of whichever format.
+
+    Raises:
+        TaskError: It is malformed, or cannot be run here.
+        UsageError: The source holds several.
+    """
+    try:
+        return load_task(Path(source))
+    except TaskError:
+        found = adapter_for(str(source), options)
+        if found is None:
+            raise
+    listed = listed_tasks(found[1], str(source))
+    if len(listed) != 1:
+        names = ", ".join(task.name for task in listed[:5])
+        raise UsageError(
+            f"{str(source)!r} holds {len(listed)} tasks: {names}{' …' if len(listed) > 5 else ''}",
+            hint="name one of their directories, or run all with `bench eval create`",
+        )
+    if not listed[0].ok:
+        raise _error(listed[0].refusals)
+    return _load(found[1], listed[0])
+
+
+def _loaded(adapter: TaskAdapter, listed: Sequence[ListedTask]) -> FoundTasks:
+    tasks: dict[str, Task] = {}
+    refused: list[ListedTask] = []
+    for each in listed:
+        task = loaded(adapter, each)
+        if isinstance(task, ListedTask):
+            refused.append(task)
+        elif task.id in tasks:
+            reason = f"another task here is named {task.id!r} too"
+            refused.append(each.refused(TaskRefusal(reason=reason, hint="rename one of the two")))
+        else:
+            tasks[task.id] = task
+    return FoundTasks(list(tasks.values()), refused)
+
+
+def loaded(adapter: TaskAdapter, listed: ListedTask) -> Task | ListedTask:
+    """Return the task that is listed, or `listed` with every reason why it cannot be run here."""
+    if not listed.ok:
+        return listed
+    try:
+        return _load(adapter, listed)
+    except TaskError as error:
+        why = TaskRefusal(reason=str(error.args[0]), hint=error.hint, where=error.where)
+        return listed.refused(why)
+
+
+def _load(adapter: TaskAdapter, listed: ListedTask) -> Task:
+    if listed.path is None:
+        raise TaskError(f"task {listed.name!r} has no directory here")
+    task = adapter.load_task(listed.path)
+    if opened := "; ".join(_opened(task)):
+        _log.warning("task %r is trusted with this machine: %s", task.id, opened)
+    return task
+
+
+def _opened(task: Task) -> Iterator[str]:
+    """Yield what each container may do to paths of this machine."""
+    parts = task.parts
+    named = {"main": parts.container, **{each.name: each for each in parts.services}}
+    for name, options in named.items():
+        for target, mount in options.host_mounts.items():
+            may = "read" if mount.read_only else "read and write"
+            yield f"{name!r} may {may} {str(mount.path)!r}, as {target!r}"
+
+
+def _error(refusals: Sequence[TaskRefusal]) -> TaskError:
+    reasons = "; ".join(each.reason for each in refusals)
+    return TaskError(reasons, where=refusals[0].where, hint=refusals[0].hint)

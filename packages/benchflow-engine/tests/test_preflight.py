@@ -1,0 +1,141 @@
+"""A run that cannot work is refused before anything is started."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from benchflow_contracts import ModelEndpoint, ModelEndpointError, UsageError
+from benchflow_engine.model_endpoint import reach
+from benchflow_engine.options import RunOptions
+from benchflow_engine.preflight import check_agent
+from benchflow_engine.rollout import run
+
+TASK = Path(__file__).parents[3] / "benchmarks/clawsbench/tasks/archive-newsletters"
+
+
+@contextmanager
+def listener(answer: bytes | None) -> Iterator[tuple[str, list[bytes]]]:
+    """Listen on loopback; say `answer` to whoever asks, or nothing."""
+    heard: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            try:
+                link, _ = server.accept()
+            except OSError:
+                return
+            with link:
+                heard.append(link.recv(65536))
+                if answer is not None:
+                    link.sendall(answer)
+                else:
+                    link.recv(1)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/v1", heard
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+
+
+def closed_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    return f"http://127.0.0.1:{port}/v1"
+
+
+@pytest.mark.parametrize("status", ["200 OK", "401 No", "404 No", "501 No"])
+def test_any_answer_of_the_endpoint_will_do_and_no_key_is_sent(status: str) -> None:
+    with listener(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode()) as (url, heard):
+        endpoint = ModelEndpoint(upstream=url, headers={"Authorization": "Bearer sk-real"})
+        asyncio.run(reach(endpoint))
+    [request] = heard
+    assert request.startswith(b"GET /v1/models HTTP/1.1\r\n")
+    assert b"sk-real" not in request
+
+
+def test_an_endpoint_that_nobody_serves_is_named() -> None:
+    url = closed_port()
+    with pytest.raises(ModelEndpointError, match=url) as caught:
+        asyncio.run(reach(ModelEndpoint(upstream=url)))
+    assert "--base-url" in caught.value.hint
+
+
+@pytest.mark.parametrize("answer", [b"SSH-2.0-nonsense\r\n", b""])
+def test_an_endpoint_that_speaks_no_http_is_named(answer: bytes) -> None:
+    with listener(answer) as (url, _), pytest.raises(ModelEndpointError, match=url):
+        asyncio.run(reach(ModelEndpoint(upstream=url)))
+
+
+def test_a_silent_endpoint_is_waited_for_no_longer_than_three_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("benchflow_engine.model_endpoint._ANSWER_SEC", 0.2)
+    with listener(None) as (url, _), pytest.raises(ModelEndpointError, match=url):
+        asyncio.run(reach(ModelEndpoint(upstream=url)))
+
+
+def test_a_name_that_resolves_for_ever_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    released = threading.Event()
+    monkeypatch.setattr("benchflow_engine.model_endpoint._ANSWER_SEC", 0.2)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: released.wait(60))
+    started = time.monotonic()
+    try:
+        with pytest.raises(ModelEndpointError, match=r"nowhere\.example"):
+            asyncio.run(reach(ModelEndpoint(upstream="http://nowhere.example/v1")))
+        assert time.monotonic() - started < 30
+    finally:
+        released.set()
+
+
+def test_a_credential_in_the_url_is_not_told() -> None:
+    url = closed_port().replace("http://", "http://me:secret-word@")
+    with pytest.raises(ModelEndpointError) as caught:
+        asyncio.run(reach(ModelEndpoint(upstream=f"{url}?key=other-secret")))
+    assert "secret" not in str(caught.value)
+
+
+def test_a_run_whose_endpoint_is_away_makes_no_directory(tmp_path: Path) -> None:
+    options = RunOptions(agent="policy", base_url=closed_port(), model="m")
+    with pytest.raises(ModelEndpointError):
+        asyncio.run(run(TASK, options=options, jobs_dir=tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def options_of(agent: str, **more: object) -> RunOptions:
+    base = {"agent": agent, "base_url": "http://127.0.0.1:1/v1", "model": "m"}
+    return RunOptions.model_validate({**base, **more})
+
+
+@pytest.mark.parametrize(
+    ("agent", "upstream"),
+    [("claude-agent-acp", "openai"), ("codex-acp", "vllm"), ("mistral-vibe", "anthropic")],
+)
+def test_an_upstream_of_another_wire_needs_the_gateway(agent: str, upstream: str) -> None:
+    check_agent(options_of(agent, upstream=upstream))
+    with pytest.raises(UsageError, match="nothing translates"):
+        check_agent(options_of(agent, upstream=upstream, gateway=False))
+
+
+def test_what_speaks_the_agents_own_wire_needs_no_gateway() -> None:
+    check_agent(options_of("mistral-vibe", upstream="vllm", gateway=False))
+    check_agent(options_of("claude-agent-acp", gateway=False))
+    with pytest.raises(UsageError, match="where Google takes it"):
+        check_agent(options_of("gemini", gateway=False))
+
+
+def test_an_agent_without_tools_is_not_given_one() -> None:
+    with pytest.raises(UsageError, match="takes no tools"):
+        check_agent(options_of("qwen", agent_env={"BENCHFLOW_ASK_MCP": "1"}))
+
+
+def test_children_are_not_forked_at_questions_either_when_the_agent_asks_none() -> None:
+    with pytest.raises(UsageError, match="asks no questions"):
+        check_agent(options_of("codex-acp", branch="group", branch_then="ask-user"))

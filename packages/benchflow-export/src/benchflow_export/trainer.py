@@ -1,0 +1,95 @@
+"""The trainer record of one leaf."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from benchflow_contracts import (
+    FinishedRollout,
+    RolloutNode,
+    RolloutTree,
+    Step,
+    StoreError,
+    VerifyResult,
+)
+from benchflow_kernel import step_verdicts
+
+from .leaf_timing import leaf_timing
+from .messages import steps_to_messages
+from .rows import export_trajectories_to_jsonl, trajectory_to_verifiers_record
+from .tool_calls import ToolCallFormat
+
+
+def leaf_record(
+    rollout: FinishedRollout, leaf: RolloutNode, *, tool_calls: ToolCallFormat = "verifiers"
+) -> dict[str, Any]:
+    """Return the Verifiers record of the trajectory that ends in `leaf`.
+
+    The times come from the events of the rollout.
+    """
+    tree = rollout.tree
+    steps = leaf.steps
+    verdict = leaf.results.get("reward") or VerifyResult.unscored("the leaf was never graded")
+    verdict = verdict.counted()
+    stop = next((step.stop_reason for step in reversed(steps) if step.stop_reason), None)
+    return trajectory_to_verifiers_record(
+        task_id=tree.task_id,
+        messages=steps_to_messages(steps, instruction=rollout.instruction),
+        verify_result=verdict,
+        model=rollout.model,
+        environment=_environment(tree),
+        is_truncated=stop in {"max_tokens", "max_turn_requests"},
+        stop_condition=stop,
+        timing=leaf_timing(rollout.events, leaf),
+        token_usage=_token_usage(steps),
+        tool_calls=tool_calls,
+        info={
+            "rollout_id": tree.rollout_id,
+            "leaf": leaf.id,
+            "branch": [node.label for node in leaf.path if node.label is not None],
+            "path_values": [
+                {"node": node.id, "value": node.value.mean} for node in leaf.path if node.value
+            ],
+            "advantage": None if leaf.credit is None else leaf.credit.model_dump(),
+            **_task_steps(leaf),
+        },
+    )
+
+
+def write_trainer_rows(directory: Path, rollout: FinishedRollout) -> None:
+    """Write `trainer/verifiers.jsonl` of the rollout in `directory`: a row per scored leaf.
+
+    Raises:
+        StoreError: It could not be written.
+    """
+    rows = (leaf_record(rollout, leaf) for leaf in rollout.tree.leaves)
+    try:
+        export_trajectories_to_jsonl(rows, directory / "trainer" / "verifiers.jsonl")
+    except OSError as error:
+        raise StoreError(f"cannot write rollout {directory.name!r}: {error}") from error
+
+
+def _task_steps(leaf: RolloutNode) -> dict[str, Any]:
+    """Return the verdicts on the steps of the task, each with the node where it ended."""
+    verdicts = step_verdicts(leaf).items()
+    told = [
+        {"name": name, "node": node.id, "reward": r.counted().reward}
+        for name, (node, r) in verdicts
+    ]
+    return {"task_steps": told} if told else {}
+
+
+def _environment(tree: RolloutTree) -> str | None:
+    config = cast("Mapping[str, Any]", tree.meta.get("config", {}))
+    name: str | None = config.get("labels", {}).get("environment")
+    return name
+
+
+def _token_usage(steps: Sequence[Step]) -> dict[str, float] | None:
+    reported = [step.usage for step in steps if step.usage is not None]
+    if not reported:
+        return None
+    return {
+        "input_tokens": float(sum(usage.input_tokens for usage in reported)),
+        "output_tokens": float(sum(usage.output_tokens for usage in reported)),
+    }

@@ -1,0 +1,61 @@
+"""A job is run by one process at a time."""
+
+import fcntl
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchflow_contracts import StoreError, UsageError
+from benchflow_store import new_job_name
+
+
+def new_directory(jobs_dir: Path) -> Path:
+    """Make the directory of a job without a name, which no other has: `NAME`, else `NAME-2`...
+
+    Raises:
+        StoreError: It cannot be made.
+    """
+    name, number = new_job_name(), 1
+    while True:
+        directory = jobs_dir / (name if number == 1 else f"{name}-{number}")
+        try:
+            directory.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise _cannot_be_made(directory, error) from error
+        else:
+            return directory
+
+
+@contextmanager
+def held(directory: Path) -> Generator[None]:
+    """Make the directory of a job, and hold it. The hold ends with the process at the latest.
+
+    Raises:
+        UsageError: Another process holds it.
+        StoreError: It cannot be made or locked.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = (directory / ".lock").open("w")
+    except OSError as error:
+        raise _cannot_be_made(directory, error) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"job {directory.name!r} is being run by another process",
+                hint="wait until it is over, or give another --job-name",
+            ) from None
+        except OSError as error:
+            raise StoreError(
+                f"cannot lock job directory {str(directory)!r}: {error}",
+                hint="give a --jobs-dir on a file system that has locks",
+            ) from error
+        yield
+
+
+def _cannot_be_made(directory: Path, error: OSError) -> StoreError:
+    return StoreError(f"cannot make job directory {str(directory)!r}: {error}")

@@ -1,0 +1,72 @@
+"""`job.json`: what a job was planned to be, so that it is resumed as the same job."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from benchflow_contracts import Model, StoreError, UsageError
+from benchflow_engine.secrets import recorded_options
+from benchflow_store import write_text
+from pydantic import ValidationError
+
+from .options import JobOptions, Planned
+
+
+class JobPlan(Model):
+    """The slots in schedule order, each with its task's digest, and the run options."""
+
+    schema_version: Literal["1.0"] = "1.0"
+    slots: Mapping[str, str]
+    options: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, planned: Planned, options: JobOptions) -> "JobPlan":
+        """Return the plan of a job that is about to run."""
+        return cls(
+            slots={slot.id: slot.task.digest for slot in planned.slots},
+            options=recorded_options(options.run, (slot.task.id for slot in planned.slots)),
+        )
+
+
+def settle_plan(directory: Path, plan: JobPlan) -> None:
+    """Write the plan of a new job, or hold a resumed one to the plan it has.
+
+    Raises:
+        UsageError: The job was planned with other tasks or other options, or by a version that
+            has others.
+        StoreError: The plan on disk is damaged.
+    """
+    path = directory / "job.json"
+    if not path.exists():
+        write_text(path, plan.model_dump_json(indent=2) + "\n")
+        return
+    try:
+        earlier = JobPlan.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise StoreError(f"damaged plan: {error.errors()[0]['msg']}", where=str(path)) from error
+    unshared = earlier.options.keys() ^ plan.options.keys()
+    if unshared:
+        # What such an option was, or would have been, nobody can give now.
+        raise UsageError(
+            f"job {directory.name!r} was planned by another version of BenchFlow, with other "
+            f"options: {', '.join(sorted(unshared))}",
+            hint="give another --job-name, or go on with the version that planned it",
+            where=str(path),
+        )
+    difference = _difference(earlier, plan)
+    if difference is not None:
+        raise UsageError(
+            f"job {directory.name!r} was planned differently: {difference}",
+            hint="give another --job-name, or the options of the first run",
+        )
+
+
+def _difference(earlier: JobPlan, plan: JobPlan) -> str | None:
+    for key, value in plan.options.items():
+        before = earlier.options[key]
+        if before != value:
+            return f"{key} was {before!r} and is {value!r}"
+    if list(earlier.slots) != list(plan.slots):
+        return f"it had {len(earlier.slots)} rollouts, and these are {len(plan.slots)} others"
+    changed = next((s for s, digest in plan.slots.items() if earlier.slots[s] != digest), None)
+    return None if changed is None else f"the task of {changed!r} changed since"

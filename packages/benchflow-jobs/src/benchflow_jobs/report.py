@@ -1,0 +1,188 @@
+"""The summary of a job, always recomputed from its rollouts' `result.json`."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, Literal
+
+from benchflow_contracts import ListedTask, Model, StoreError
+from benchflow_export import export_trajectories_to_jsonl, with_inter_advantage
+from benchflow_store import RolloutRecord, write_text
+from pydantic import ValidationError
+
+
+class JobReport(Model):
+    """`summary.json`."""
+
+    schema_version: Literal["1.0"] = "1.0"
+    job: str
+    directory: Path
+    agent: str
+    model: str | None
+    planned: int
+    finished: int
+    scored: int
+    mean_reward: float | None
+    """Over scored rollouts, and those that were tampered with, which count as 0 unless asked
+    for otherwise; `null` when there are none."""
+    stderr: float | None
+    """Of that mean; `null` below two scored rollouts."""
+    tampered: int = 0
+    """Rollouts with a verdict that the agent may have steered."""
+    errors: dict[str, int]
+    """Failed rollouts by boundary."""
+    causes: Mapping[str, int] = {}
+    """Rollouts without a verdict of the tests, by who prevented it: `agent` (they are scored),
+    `task`, `host` or `unknown`."""
+    refused: tuple[ListedTask, ...] = ()
+    """Tasks that were asked for and cannot be run here. They are in no other number."""
+    records: tuple[RolloutRecord, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every task was run, and every planned rollout graded."""
+        graded = sum(_pay(record) is not None for record in self.records)
+        return graded == self.planned and not self.refused
+
+
+def summarise(
+    directory: Path,
+    records: Sequence[RolloutRecord],
+    *,
+    planned: int | None = None,
+    refused: Sequence[ListedTask] = (),
+    count_tampered: bool = False,
+) -> JobReport:
+    """Sum up the rollouts of a job.
+
+    One whose verdict the agent may have steered counts as 0; with `count_tampered`, as that
+    verdict says.
+    """
+    paid = (_pay(record, count_tampered=count_tampered) for record in records)
+    rewards = [reward for reward in paid if reward is not None]
+    errors: dict[str, int] = {}
+    for record in records:
+        if record.error is not None:
+            errors[record.error.boundary] = errors.get(record.error.boundary, 0) + 1
+    causes = Counter[str](r.cause.by for r in records if r.cause is not None)
+    several = len(rewards) > 1
+    return JobReport(
+        job=directory.name,
+        directory=directory,
+        agent=records[0].agent if records else "",
+        model=records[0].model if records else None,
+        planned=len(records) if planned is None else planned,
+        finished=len(records),
+        scored=sum(record.reward is not None for record in records),
+        tampered=sum(record.tampered > 0 for record in records),
+        mean_reward=fmean(rewards) if rewards else None,
+        stderr=stdev(rewards) / math.sqrt(len(rewards)) if several else None,
+        errors=errors,
+        causes=dict(causes),
+        refused=tuple(refused),
+        records=tuple(records),
+    )
+
+
+def _pay(record: RolloutRecord, *, count_tampered: bool = False) -> float | None:
+    if count_tampered and record.claimed is not None:
+        return record.claimed
+    return 0.0 if record.reward is None and record.tampered else record.reward
+
+
+def all_records(directory: Path) -> Iterator[RolloutRecord]:
+    """Yield every record of a job, also of rollouts that were run again since."""
+    try:
+        paths = sorted(directory.glob("*/result.json"))
+    except OSError as error:
+        raise _unreadable(directory, error) from error
+    for path in paths:
+        yield _read(path)
+
+
+def latest_records(directory: Path) -> dict[str, RolloutRecord]:
+    """Return the newest record of every slot; a half-written rollout has none.
+
+    A graded one is the newest whatever its time says: it is not run again, and a clock may have
+    been set back.
+    """
+    latest: dict[str, RolloutRecord] = {}
+    for record in all_records(directory):
+        earlier = latest.get(record.slot or record.rollout_id)
+        if earlier is None or _order(earlier) < _order(record):
+            latest[record.slot or record.rollout_id] = record
+    return latest
+
+
+def _order(record: RolloutRecord) -> tuple[bool, float]:
+    return record.final, record.finished_at
+
+
+def read_job(directory: Path, *, count_tampered: bool = False) -> JobReport:
+    """Return the summary of a job on disk, as `summarise` does.
+
+    Raises:
+        StoreError: There is no job, or a record in it is damaged.
+    """
+    path = directory / "summary.json"
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        planned = int(told["planned"])
+        refused = [ListedTask.model_validate(each) for each in told.get("refused", ())]
+    except OSError as error:
+        if not isinstance(error, FileNotFoundError):
+            raise _unreadable(path, error) from error
+        raise StoreError(f"{str(directory)!r} is no job directory: no summary.json") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"damaged summary: {error}", where=str(path)) from error
+    return summarise(
+        directory,
+        list(latest_records(directory).values()),
+        planned=planned,
+        refused=refused,
+        count_tampered=count_tampered,
+    )
+
+
+def write_report(
+    directory: Path, slots: Sequence[str], refused: Sequence[ListedTask] = ()
+) -> JobReport:
+    """Write `summary.json`, `results.jsonl` and `verifiers.jsonl` in schedule order."""
+    latest = latest_records(directory)
+    records = [latest[slot] for slot in slots if slot in latest]
+    report = summarise(directory, records, planned=len(slots), refused=refused)
+    write_text(directory / "results.jsonl", "".join(r.model_dump_json() + "\n" for r in records))
+    rows = with_inter_advantage(
+        lambda: (row for each in records for row in _trainer_rows(directory / each.rollout_id))
+    )
+    try:
+        export_trajectories_to_jsonl(rows, directory / "verifiers.jsonl")
+    except OSError as error:
+        where = str(directory / "verifiers.jsonl")
+        raise StoreError(f"cannot write {where!r}: {error.strerror}") from error
+    summary = report.model_dump_json(indent=2, exclude={"records"})
+    write_text(directory / "summary.json", summary + "\n")
+    return report
+
+
+def _read(path: Path) -> RolloutRecord:
+    try:
+        return RolloutRecord.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except ValidationError as error:
+        raise StoreError(f"damaged record: {error.errors()[0]['msg']}", where=str(path)) from error
+
+
+def _unreadable(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"cannot read {str(path)!r}: {error.strerror}")
+
+
+def _trainer_rows(directory: Path) -> Iterator[dict[str, Any]]:
+    path = directory / "trainer" / "verifiers.jsonl"
+    if path.is_file():
+        with path.open(encoding="utf-8") as file:
+            yield from map(json.loads, file)

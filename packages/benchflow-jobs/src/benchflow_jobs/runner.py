@@ -1,0 +1,169 @@
+"""Runs a job: every slot once, some at a time, resumable."""
+
+import asyncio
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from benchflow_contracts import (
+    BenchFlowError,
+    Event,
+    SandboxProvider,
+)
+from benchflow_engine.planes import open_provider
+from benchflow_engine.preflight import check_agent, check_endpoint
+from benchflow_engine.rollout import SLOT, run_in
+from benchflow_store import RolloutRecord, new_rollout_id, write_text
+
+from .hold import held, new_directory
+from .options import JobOptions, Planned, Slot
+from .plan import JobPlan, settle_plan
+from .report import JobReport, all_records, latest_records, write_report
+
+_PAUSES = (2.0, 10.0, 30.0)
+"""Seconds before a rollout is tried again: an engine that was restarted is back by then."""
+
+
+class JobListener(Protocol):
+    """Follows a job. Callbacks run on the event loop and must not block."""
+
+    def planned(self, slots: list[Slot], done: int) -> None:
+        """The job is about to run; `done` slots were finished by an earlier run."""
+        ...
+
+    def started(self, slot: Slot) -> Callable[[Event], None]:
+        """A rollout starts, maybe once more; return the receiver of its events."""
+        ...
+
+    def finished(self, slot: Slot, record: RolloutRecord) -> None:
+        """A rollout is over and on disk."""
+        ...
+
+
+async def run_job(options: JobOptions, *, listener: JobListener | None = None) -> JobReport:
+    """Run every planned rollout and write the job's summary.
+
+    A job directory that exists is resumed: slots that were scored are kept, the
+    others run again beside the evidence of their failure, and so does at once one whose
+    sandbox, or the one that graded it, failed in a way that passes, `options.retries` times.
+    One bad rollout never ends the job, and neither does a task that cannot be run here: the
+    report names it with its reasons. On cancellation the running rollouts are torn down,
+    the summary of what is finished is written, and the cancellation goes on.
+
+    Raises:
+        BenchFlowError: Nothing could be started: a bad task, option or provider, a model endpoint
+            that does not answer, or a job that another process runs.
+    """
+    planned = options.plan()
+    check_agent(options.run)
+    name = options.job_name
+    directory = options.jobs_dir / name if name else new_directory(options.jobs_dir)
+    if not _finished(directory, planned):
+        await check_endpoint(options.run)
+    with held(directory):
+        settle_plan(directory, JobPlan.of(planned, options))
+        return await _run_held(options, planned, directory, listener)
+
+
+def _finished(directory: Path, planned: Planned) -> bool:
+    latest = latest_records(directory)
+    return all(slot.id in latest and latest[slot.id].final for slot in planned.slots)
+
+
+async def _run_held(
+    options: JobOptions, planned: Planned, directory: Path, listener: JobListener | None
+) -> JobReport:
+    slots = list(planned.slots)
+    done = {key for key, record in latest_records(directory).items() if record.final}
+    todo = [slot for slot in slots if slot.id not in done]
+    if listener is not None:
+        listener.planned(slots, len(slots) - len(todo))
+    try:
+        async with open_provider(options.run) as provider:
+            await provider.ready()
+            epoch = f"{time.time_ns() // 1_000_000}-{os.getpid()}"
+            tried = Counter(record.slot or "" for record in all_records(directory))
+            await _Job(options, provider, directory, listener, tried, epoch).run(todo)
+    finally:
+        report = write_report(directory, [slot.id for slot in slots], planned.refused)
+    return report
+
+
+def _passes(record: RolloutRecord) -> bool:
+    """Whether a rollout without a score may come to one at the next try.
+
+    What an agent or its model did is theirs, whether or not it passes.
+    """
+    error = record.error
+    if record.final or error is None or not error.retryable:
+        return False
+    return error.boundary in {"sandbox", "reward"} or error.caused_by == "host"
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One run of a job: by one process, from a start to an end."""
+
+    options: JobOptions
+    provider: SandboxProvider
+    directory: Path
+    listener: JobListener | None
+    tried: Counter[str]
+    """How often each slot was run to a record."""
+    epoch: str
+    """Tells this run of the job from those before it, and is greater than theirs."""
+
+    async def run(self, slots: list[Slot]) -> None:
+        """Run every slot to its last try, some at a time."""
+        gate = asyncio.Semaphore(self.options.concurrency)
+
+        async def run_slot(slot: Slot) -> None:
+            async with gate:
+                record = await self._run_slot(slot)
+                if self.listener is not None:
+                    self.listener.finished(slot, record)
+
+        async with asyncio.TaskGroup() as group:
+            for slot in slots:
+                group.create_task(run_slot(slot))
+
+    async def _run_slot(self, slot: Slot) -> RolloutRecord:
+        pauses = iter(_PAUSES[: self.options.retries])
+        while True:
+            receive = self.listener.started(slot) if self.listener is not None else None
+            record = await self._try(slot, receive)
+            self.tried[slot.id] += 1
+            pause = next(pauses, None) if _passes(record) else None
+            if pause is None:
+                return record
+            await asyncio.sleep(pause)
+
+    async def _try(self, slot: Slot, receive: Callable[[Event], None] | None) -> RolloutRecord:
+        home = self.directory / new_rollout_id(slot.task.id)
+        try:
+            result = await run_in(
+                self.provider,
+                slot.task,
+                self.options.run,
+                directory=home,
+                subscribers=() if receive is None else (receive,),
+                labels=self._labels(slot),
+            )
+        except BenchFlowError as error:
+            ran = self.options.run.ran_with
+            record = RolloutRecord.refused(home.name, slot.task, ran, error, slot=slot.id)
+            write_text(home / "result.json", record.model_dump_json(indent=2) + "\n")
+            return record
+        return result.record
+
+    def _labels(self, slot: Slot) -> dict[str, str]:
+        return {
+            "benchflow.job": self.directory.name,
+            SLOT: slot.id,
+            "benchflow.attempt": str(self.tried[slot.id] + 1),
+            "benchflow.epoch": self.epoch,
+        }

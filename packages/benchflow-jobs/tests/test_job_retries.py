@@ -1,0 +1,235 @@
+"""A rollout whose sandbox failed in a way that passes is run again, and counts once."""
+
+import asyncio
+import errno
+import fcntl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchflow_contracts import (
+    ExecResult,
+    NodeError,
+    NodeFailed,
+    NodeScored,
+    RolloutFinished,
+    RolloutStarted,
+    SandboxCapabilities,
+    SandboxError,
+    SandboxUnsupportedError,
+    StoreError,
+    UsageError,
+    VerifyResult,
+)
+from benchflow_engine.options import RunOptions
+from benchflow_engine.scaffold import write_task
+from benchflow_jobs import JobOptions, JobReport, runner
+from benchflow_jobs.hold import held, new_directory
+from benchflow_jobs.report import all_records
+from benchflow_jobs.runner import run_job
+from benchflow_kernel import fold, load_task
+from benchflow_store import RolloutRecord
+from benchflow_testing.fakes import FakeCall, FakeSandboxProvider
+
+
+class Restarting(FakeSandboxProvider):
+    """Fails to create a sandbox until `errors` are used up."""
+
+    def __init__(self, *errors: SandboxError) -> None:
+        super().__init__()
+        self.errors = list(errors)
+        self.labels: list[dict[str, str]] = []
+
+    async def create(self, *args: Any, **options: Any) -> Any:
+        self.labels.append(dict(options["labels"]))
+        if self.errors:
+            raise self.errors.pop(0)
+        return await super().create(*args, **options)
+
+
+class FailsToGrade(Restarting):
+    """Fails to create the sandbox of a grading until `errors` are used up. Its tests earn 1."""
+
+    def __init__(self, *errors: SandboxError) -> None:
+        super().__init__(*errors)
+        self.graded = 0
+        self.on(
+            "/bin/sh -c set -eu",
+            lambda call: ExecResult(exit_code=0, stdout="", stderr="", duration_sec=0),
+        )
+        self.on("/bin/sh -c [ ! -x /bin/bash ]", self._earn)
+
+    def _earn(self, call: FakeCall) -> ExecResult:
+        call.sandbox.files.put("/logs/verifier/reward.txt", "1")
+        return ExecResult(exit_code=0, stdout="", stderr="", duration_sec=0)
+
+    async def create(self, *args: Any, **options: Any) -> Any:
+        if options["labels"].get("benchflow.purpose") == "grading":
+            self.graded += 1
+            return await super().create(*args, **options)
+        return await FakeSandboxProvider.create(self, *args, **options)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    write_task(tmp_path / "tasks" / "one")
+    monkeypatch.setattr(runner, "_PAUSES", (0.0, 0.0, 0.0))
+
+    def go(provider: FakeSandboxProvider, **changes: Any) -> JobReport:
+        @asynccontextmanager
+        async def opened(_: RunOptions) -> AsyncIterator[FakeSandboxProvider]:
+            yield provider
+
+        monkeypatch.setattr(runner, "open_provider", opened)
+        options = JobOptions(
+            tasks_dir=tmp_path / "tasks",
+            jobs_dir=tmp_path,
+            job_name="job",
+            run=RunOptions(agent="nop"),
+            **changes,
+        )
+        return asyncio.run(run_job(options))
+
+    return go
+
+
+GONE = SandboxError("the engine cannot be reached", retryable=True)
+
+
+def test_what_passes_is_tried_again_and_is_one_result(run: Any, tmp_path: Path) -> None:
+    provider = Restarting(GONE, GONE)
+    report = run(provider)
+    assert report.finished == len(report.records) == 1
+    assert report.records[0].error is None or report.records[0].error.boundary != "sandbox"
+    # The evidence of each try stays.
+    assert len(list(all_records(tmp_path / "job"))) == 3
+    assert (tmp_path / "job" / "results.jsonl").read_text().count("\n") == 1
+    assert sorted({each["benchflow.attempt"] for each in provider.labels}) == ["1", "2", "3"]
+    assert {each["benchflow.slot"] for each in provider.labels} == {"one#0"}
+    assert {each["benchflow.job"] for each in provider.labels} == {"job"}
+    assert len({each["benchflow.epoch"] for each in provider.labels}) == 1
+    assert len({each["benchflow.rollout"] for each in provider.labels}) == 3
+
+
+def test_a_grading_that_broke_in_a_way_that_passes_is_tried_again(run: Any, tmp_path: Path) -> None:
+    provider = FailsToGrade(GONE)
+    report = run(provider)
+    assert provider.graded == 2
+    assert [each.reward for each in report.records] == [1]
+    first, last = sorted(all_records(tmp_path / "job"), key=lambda each: each.finished_at)
+    assert report.records == (last,)
+    assert first.reward is None
+    assert first.error is not None
+    failed = (first.error.boundary, first.error.type, first.error.retryable)
+    assert failed == ("reward", "RewardError", True)
+
+
+@pytest.mark.parametrize(
+    ("error", "changes", "tries"),
+    [(SandboxUnsupportedError("never"), {}, 1), (GONE, {"retries": 1}, 2)],
+)
+def test_a_grading_that_goes_on_breaking_is_unscored(
+    run: Any, error: SandboxError, changes: dict[str, int], tries: int
+) -> None:
+    provider = FailsToGrade(*[error] * 9)
+    report = run(provider, **changes)
+    assert (provider.graded, report.scored, report.errors) == (tries, 0, {"reward": 1})
+
+
+@pytest.mark.parametrize("passes", [True, False])
+def test_an_agent_that_was_late_does_not_hide_that_its_grading_may_be_tried_again(
+    tmp_path: Path, passes: bool
+) -> None:
+    late = NodeError(boundary="agent", type="AgentTimeoutError", message="late", retryable=True)
+    broke = VerifyResult.unscored("killed", error_type="RewardError", retryable=passes)
+    events = [
+        RolloutStarted(seq=0, ts=1, rollout_id="r", task_id="t", root="n0", meta={}),
+        NodeFailed(seq=1, ts=2, node="n0", error=late),
+        NodeScored(seq=2, ts=3, node="n0", name="reward", result=broke),
+        RolloutFinished(seq=3, ts=4, status="completed"),
+    ]
+    write_task(tmp_path / "task")
+    record = RolloutRecord.of(fold(events), load_task(tmp_path / "task"), RunOptions())
+    assert record.error is not None
+    assert record.error.boundary == ("reward" if passes else "agent")
+
+
+@pytest.mark.parametrize(
+    ("error", "changes", "tries"),
+    [
+        (SandboxUnsupportedError("never"), {}, 1),
+        (GONE, {"retries": 0}, 1),
+        (GONE, {"retries": 1}, 2),
+    ],
+)
+def test_what_does_not_pass_is_unscored_with_its_cause(
+    run: Any, tmp_path: Path, error: SandboxError, changes: dict[str, int], tries: int
+) -> None:
+    report = run(Restarting(*[error] * 9), **changes)
+    assert (report.finished, report.scored, report.mean_reward) == (1, 0, None)
+    assert report.errors == {"sandbox": 1}
+    assert len(list(all_records(tmp_path / "job"))) == tries
+
+
+def test_a_resumed_job_counts_its_attempts_on_in_a_later_epoch(run: Any) -> None:
+    first, second = Restarting(GONE), Restarting()
+    run(first, retries=0)
+    run(second)
+    assert {each["benchflow.attempt"] for each in second.labels} == {"2"}
+    before, after = first.labels[0], second.labels[0]
+    assert before["benchflow.epoch"] < after["benchflow.epoch"]
+    assert float(after["benchflow.deadline"]) >= float(before["benchflow.deadline"])
+
+
+def test_where_no_sandbox_can_be_made_a_job_ends_before_its_first_rollout(
+    run: Any, tmp_path: Path
+) -> None:
+    missing = SandboxUnsupportedError("no engine answers", hint="start it")
+    provider = FakeSandboxProvider(fail_on={"ready": missing})
+    with pytest.raises(SandboxUnsupportedError, match="no engine answers"):
+        run(provider, concurrency=4)
+    assert provider.operations == []
+    assert list(all_records(tmp_path / "job")) == []
+
+
+def test_a_job_that_forks_nothing_asks_for_no_capabilities(run: Any) -> None:
+    class Unprobed(FakeSandboxProvider):
+        async def capabilities(self) -> SandboxCapabilities:
+            raise AssertionError("seconds of probing that nobody needs")
+
+    assert run(Unprobed()).finished == 1
+
+
+def test_jobs_without_a_name_that_begin_in_one_second_are_two(tmp_path):
+    first, second, third = (new_directory(tmp_path / "jobs") for _ in range(3))
+    assert len({first, second, third}) == 3
+    assert all(each.is_dir() for each in (first, second, third))
+
+
+def test_a_job_without_a_name_where_none_can_be_made_is_refused_by_type(tmp_path):
+    (tmp_path / "jobs").write_text("")
+    with pytest.raises(StoreError, match="cannot make job directory"):
+        new_directory(tmp_path / "jobs")
+
+
+def test_a_job_that_another_process_runs_is_not_run_beside_it(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    with held(tmp_path / "job"), pytest.raises(UsageError, match="run by another process"):
+        run(FakeSandboxProvider())
+    assert list(all_records(tmp_path / "job")) == []
+    assert run(FakeSandboxProvider()).finished == 1
+
+
+def test_a_job_is_not_run_where_nothing_can_be_locked(
+    run: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(StoreError, match="No locks available") as caught:
+        run(FakeSandboxProvider())
+    assert "--jobs-dir" in caught.value.hint
+    assert list(all_records(tmp_path / "job")) == []

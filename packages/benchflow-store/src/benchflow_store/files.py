@@ -1,0 +1,109 @@
+"""The files of one rollout, besides the event log and the tree that the kernel writes."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchflow_contracts import Event, RolloutTree, StoreError, Task
+
+from .acp_events import acp_events
+from .record import RanWith, RolloutRecord
+from .rewards import rewards_jsonl
+from .sealed_config import sealed
+from .timing import phase_times
+
+
+def write_inputs(directory: Path, task: Task, ran: RanWith, options: Mapping[str, object]) -> None:
+    """Write what a rollout is about to be run with, in a directory that holds no rollout.
+
+    With these files a rollout can be continued from its checkpoints, however it ends. `options`
+    is what the caller needs to run it again, without secrets.
+
+    Raises:
+        StoreError: It cannot be written, or `directory` holds a record already.
+    """
+    config: Mapping[str, Any] = {
+        "task_path": str(task.path),
+        "task_id": task.id,
+        "task_digest": task.digest,
+        "task_format": task.format,
+        "ran": asdict(ran),
+        "options": options,
+    }
+    path = directory / "config.json"
+    if path.exists() or (directory / "events.jsonl").exists():
+        raise StoreError(f"{str(directory)!r} holds a rollout already", hint="name a new directory")
+    try:
+        _write_json(path, sealed(config), mode=0o600)
+        _write_json(directory / "prompts.json", [task.instruction, *task.config.user.nudges])
+    except OSError as error:
+        raise StoreError(f"cannot write rollout {directory.name!r}: {error}") from error
+
+
+def write_rollout(directory: Path, tree: RolloutTree, events: Sequence[Event]) -> None:
+    """Write what a reader of `directory` expects beside its inputs, except for the result.
+
+    A linear rollout has `trajectory/acp_trajectory.jsonl`; a tree has one
+    `acp_trajectory.<leaf>.jsonl` per leaf. `events` is the log that `tree` was folded from.
+
+    Raises:
+        StoreError: Something could not be written.
+    """
+    try:
+        _write_lines(directory / "rewards.jsonl", _reward_lines(tree))
+        _write_trajectories(directory / "trajectory", tree)
+        _write_json(directory / "timing.json", phase_times(events, tree))
+    except OSError as error:
+        raise StoreError(f"cannot write rollout {directory.name!r}: {error}") from error
+
+
+def write_result(directory: Path, record: RolloutRecord) -> None:
+    """Write `result.json`, the last file of a rollout: its presence means that all are there.
+
+    Raises:
+        StoreError: It could not be written.
+    """
+    _write_json(directory / "result.json", record.model_dump(mode="json"))
+
+
+def _write_trajectories(directory: Path, tree: RolloutTree) -> None:
+    leaves = tree.leaves
+    for leaf in leaves:
+        name = "acp_trajectory" if len(leaves) == 1 else f"acp_trajectory.{leaf.id}"
+        _write_lines(directory / f"{name}.jsonl", acp_events(leaf.steps))
+
+
+def _reward_lines(tree: RolloutTree) -> Iterable[Mapping[str, Any]]:
+    for node in tree.nodes:
+        if node.results:
+            yield from rewards_jsonl(node.id, node.results, steps=node.steps)
+
+
+def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
+    """Replace the file at `path` at once; a reader sees the old text or the new one.
+
+    Raises:
+        StoreError: It could not be written; the old file stays.
+    """
+    scratch = path.with_name(f".{path.name}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch.unlink(missing_ok=True)
+        scratch.touch(mode, exist_ok=False)
+        scratch.write_text(text, encoding="utf-8")
+        scratch.replace(path)
+    except OSError as error:
+        raise StoreError(f"cannot write {str(path)!r}: {error.strerror}") from error
+
+
+def _write_json(path: Path, data: object, *, mode: int = 0o666) -> None:
+    write_text(path, json.dumps(data, ensure_ascii=False, indent=2) + "\n", mode=mode)
+
+
+def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")

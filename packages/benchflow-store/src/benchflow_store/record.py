@@ -1,0 +1,211 @@
+"""RolloutRecord: the summary of a rollout, one line of `results.jsonl`."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, Literal, Self
+
+from benchflow_contracts import (
+    NO_REWARDS,
+    BenchFlowError,
+    Cause,
+    Grading,
+    HostError,
+    Integrity,
+    Model,
+    NodeError,
+    RolloutNode,
+    RolloutTree,
+    Status,
+    Task,
+    Value,
+    blame,
+)
+from benchflow_kernel import value_of
+from pydantic import model_validator
+
+
+@dataclass(frozen=True, slots=True)
+class RanWith:
+    """What a rollout ran with, by name."""
+
+    agent: str
+    model: str | None
+    sandbox: str
+
+
+class RolloutRecord(Model):
+    """`result.json`. An unscored rollout has `reward: null` and says why."""
+
+    schema_version: Literal["1.0"] = "1.0"
+    rollout_id: str
+    task_id: str
+    task_digest: str
+    agent: str
+    model: str | None
+    sandbox: str
+    status: Status
+    """`ungraded`: the agent ran to its end, and there is no verdict."""
+    reward: float | None = None
+    """V of the root: for a linear rollout, its reward."""
+    value: Value | None = None
+    rewards: Mapping[str, float] | None = None
+    """The items of the only leaf's verdict; `null` for a tree or without a score."""
+    grading: Grading | None = None
+    integrity: Integrity | None = None
+    """The worst integrity of a leaf that was graded in a twin."""
+    tampered: int = 0
+    """Leaves whose verdict is not counted, because the agent may have steered it."""
+    claimed: float | None = None
+    """The mean of all verdicts, those too that are not counted, when there are such."""
+    steps: int = 0
+    asks: int = 0
+    leaves: int = 0
+    scored: int = 0
+    branches: int = 0
+    error: NodeError | None = None
+    """The first failure, attributed to one boundary."""
+    cause: Cause | None = None
+    """Who prevented a verdict. The agent's own doing is scored; of others, there is no reward."""
+    images: Mapping[str, str] = {}
+    """What the box, as `main`, and each service ran on: `NAME@sha256:HEX` where a registry has
+    the image, else `sha256:HEX`. Of the first world; empty where it came from a checkpoint."""
+    verifier_images: Mapping[str, str] = {}
+    """The same of grading boxes that are not made of the agent's, by the verdict's name."""
+    slot: str | None = None
+    """Which planned rollout of a job this is: `task#repeat`."""
+    finished_at: float
+    """Seconds since the epoch."""
+
+    @model_validator(mode="after")
+    def _read_an_older_record(self) -> Self:
+        error = self.error
+        told = error is not None and error.type != NO_REWARDS
+        if self.status == "completed" and self.reward is None and not self.tampered and told:
+            object.__setattr__(self, "status", "ungraded")
+        return self
+
+    @property
+    def final(self) -> bool:
+        """Whether resuming its job leaves it alone: it ran to its end and was graded."""
+        return self.status == "completed" and (self.reward is not None or self.tampered > 0)
+
+    @classmethod
+    def of(
+        cls, tree: RolloutTree, task: Task, ran: RanWith, *, slot: str | None = None
+    ) -> "RolloutRecord":
+        """Summarise a finished tree."""
+        leaves = tree.leaves
+        value = value_of(tree.root)
+        steps = [node.step for node in tree.nodes if node.step is not None]
+        only = leaves[0].results.get("reward") if len(leaves) == 1 else None
+        return cls(
+            rollout_id=tree.rollout_id,
+            task_id=task.id,
+            task_digest=task.digest,
+            agent=ran.agent,
+            model=ran.model,
+            sandbox=ran.sandbox,
+            status=tree.status,
+            reward=None if value is None else value.mean,
+            value=value,
+            rewards=None if only is None or only.reward is None else dict(only.items),
+            grading=_grading(leaves),
+            **_integrity(leaves),
+            steps=len(steps),
+            asks=sum(step.ask is not None for step in steps),
+            leaves=len(leaves),
+            scored=sum(leaf.reward is not None for leaf in leaves),
+            branches=sum(n.branch is not None and n.branch.children > 0 for n in tree.nodes),
+            error=_first_error(tree),
+            cause=_cause(tree),
+            images=tree.images,
+            verifier_images=_verifier_images(tree),
+            slot=slot,
+            finished_at=time.time(),
+        )
+
+    @classmethod
+    def refused(
+        cls,
+        rollout_id: str,
+        task: Task,
+        ran: RanWith,
+        error: BenchFlowError,
+        *,
+        slot: str | None = None,
+    ) -> "RolloutRecord":
+        """Describe a rollout that could not begin."""
+        return cls(
+            rollout_id=rollout_id,
+            task_id=task.id,
+            task_digest=task.digest,
+            agent=ran.agent,
+            model=ran.model,
+            sandbox=ran.sandbox,
+            status="failed",
+            error=NodeError(
+                boundary=error.boundary,
+                type=type(error).__name__,
+                message=str(error),
+                hint=error.hint,
+                retryable=error.retryable,
+                caused_by=blame(error, inside="task").by,
+            ),
+            cause=blame(error, inside="task"),
+            slot=slot,
+            finished_at=time.time(),
+        )
+
+
+def _grading(leaves: list[RolloutNode]) -> Grading | None:
+    verdicts = (leaf.results.get("reward") for leaf in leaves)
+    modes: set[Grading] = {v.grading for v in verdicts if v is not None and v.reward is not None}
+    return modes.pop() if len(modes) == 1 else None
+
+
+def _integrity(leaves: list[RolloutNode]) -> dict[str, Any]:
+    verdicts = [leaf.results["reward"] for leaf in leaves if "reward" in leaf.results]
+    told = {verdict.integrity for verdict in verdicts}
+    worst = next((grade for grade in ("tampered", "suspicious", "clean") if grade in told), None)
+    tampered = sum(v.reward is not None and v.integrity == "tampered" for v in verdicts)
+    rewards = [verdict.reward for verdict in verdicts if verdict.reward is not None]
+    claimed = fmean(rewards) if tampered else None
+    return {"integrity": worst, "tampered": tampered, "claimed": claimed}
+
+
+def _verifier_images(tree: RolloutTree) -> dict[str, str]:
+    verdicts = (verdict for node in tree.nodes for verdict in node.results.items())
+    return {name: str(v.meta["image"]) for name, v in verdicts if "image" in v.meta}
+
+
+def _first_error(tree: RolloutTree) -> NodeError | None:
+    failed = tree.error or next((node.error for node in tree.nodes if node.error), None)
+    verdicts = (leaf.results.get("reward") for leaf in tree.leaves)
+    counted = (verdict.counted() for verdict in verdicts if verdict is not None)
+    cause = next((verdict for verdict in counted if verdict.error), None)
+    # A late agent is graded all the same: a grading that broke is then why there is no score.
+    if cause is None or cause.error is None or (failed is not None and not cause.retryable):
+        return failed
+    kind = cause.error_type or "RewardError"
+    by = "unknown" if cause.cause is None else cause.cause.by
+    return NodeError(
+        boundary="reward",
+        type=kind,
+        message=cause.error,
+        hint=HostError.default_hint if by == "host" else None,
+        retryable=cause.retryable,
+        caused_by=by,
+    )
+
+
+def _cause(tree: RolloutTree) -> Cause | None:
+    verdicts = [leaf.results["reward"] for leaf in tree.leaves if "reward" in leaf.results]
+    told = next((verdict.cause for verdict in verdicts if verdict.cause is not None), None)
+    if told is not None or any(verdict.reward is not None for verdict in verdicts):
+        return told
+    error = _first_error(tree)
+    if error is None or error.type == NO_REWARDS:
+        return None
+    return Cause(by=error.caused_by, what=error.message)
