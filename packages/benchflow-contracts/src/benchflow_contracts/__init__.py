@@ -17,6 +17,7 @@ from .agent import (
     StepHandler,
 )
 from .ask import Answer, Ask, AskChannel, AskKind, AskOption, Question
+from .base import BaseEnvironment, BaseProvider, BaseSandbox
 from .cause import (
     Cause,
     SupportsHostShortage,
@@ -214,6 +215,9 @@ __all__ = [
     "AskOption",
     "AskUserBranch",
     "AskUserHandler",
+    "BaseEnvironment",
+    "BaseProvider",
+    "BaseSandbox",
     "BenchFlowError",
     "BestOfBranch",
     "Boundary",

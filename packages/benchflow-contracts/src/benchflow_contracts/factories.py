@@ -15,7 +15,7 @@ from .task_listing import AdapterOptions, TaskAdapter
 
 
 class SandboxProviderFactory(Protocol):
-    """Group `benchflow.sandboxes`."""
+    """Group `benchflow.sandboxes`, and what `--sandbox-import-path` names."""
 
     def __call__(self, *, allow_unisolated: bool = False) -> SandboxProvider:
         """Return a provider. Starts nothing."""
@@ -41,15 +41,23 @@ class AgentFactory(Protocol):
 
 
 class EnvironmentLoader(Protocol):
-    """Group `benchflow.environments`."""
+    """Group `benchflow.environments`, and what `--environment-import-path` names."""
 
-    def __call__(self, manifest: Path) -> EnvironmentFactory:
-        """Read the manifest. Raises `ManifestError`."""
+    def __call__(self, task: Task, *, manifest: Path | None = None) -> EnvironmentFactory:
+        """Return what makes the environment of `task`; starts nothing.
+
+        `manifest` is the `environment.toml` that belongs to the task, if there is one. Own
+        settings are in `task.config.environment.options`.
+
+        Raises:
+            ManifestError: The manifest is malformed.
+            TaskError: The settings are malformed.
+        """
         ...
 
 
 class RewardFactory(Protocol):
-    """Group `benchflow.rewards`, by the verifier's `type`."""
+    """Group `benchflow.rewards`, by the verifier's `type`; what `--reward-import-path` names."""
 
     def __call__(
         self,
@@ -59,7 +67,9 @@ class RewardFactory(Protocol):
         judge: ModelEndpoint | None = None,
         judge_model: str | None = None,
     ) -> Sequence[Reward]:
-        """Return the rewards of `task`; the one named `reward` is its return.
+        """Return the rewards of `task`; exactly one is named `reward`, and is its return.
+
+        Own settings are in `task.config.verifier.options`.
 
         Raises:
             TaskError: The `[verifier]` table asks for what does not exist.

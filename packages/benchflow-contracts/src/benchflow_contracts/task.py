@@ -111,6 +111,11 @@ class TaskAgent(Model):
 class TaskEnvironment(Model):
     """`[environment]`: the box."""
 
+    provider: str | None = Field(default=None, min_length=1)
+    """The stateful environment: the name that a package has in the group
+    `benchflow.environments`. Without one, `environment.toml` beside the task is looked for."""
+    options: Mapping[str, Any] = {}
+    """Settings of the `provider`, which reads and checks them."""
     image: str | None = Field(default=None, pattern=IMAGE_NAME)
     """A name, never a path: a task must not choose a directory of the host."""
     workdir: str = "/workspace"
@@ -159,7 +164,11 @@ class TaskEnvironment(Model):
 class TaskVerifier(Model):
     """`[verifier]`: how the result is graded."""
 
-    type: Literal["script", "rewards", "judge"] = "script"
+    type: str = Field(default="script", min_length=1)
+    """`script`, `rewards`, `judge`, or the name that another package has in the group
+    `benchflow.rewards`."""
+    options: Mapping[str, Any] = {}
+    """Settings of a reward of another package, which reads and checks them."""
     isolation: Literal["hermetic", "twin", "shared"] = "hermetic"
     timeout_sec: float = Field(default=600, gt=0)
     env: Mapping[str, str] = {}

@@ -53,6 +53,8 @@ class RunOptions(Model):
     stands when they take more."""
     sandbox: str = "local"
     """The registry name of a sandbox provider."""
+    sandbox_import_path: str | None = None
+    """`module:attr` that makes the sandbox provider instead; only ever from the operator."""
     allow_unisolated: bool = False
     """Run without namespaces where the machine has none; never for untrusted agents."""
     timeout_multiplier: float = Field(default=1, gt=0, allow_inf_nan=False)
@@ -61,6 +63,10 @@ class RunOptions(Model):
     """When a sandbox that fetches images does so; else $BENCHFLOW_DOCKER_PULL says it."""
     environment_manifest: Path | None = None
     """`None` looks for `environment.toml` in the task and in its benchmark."""
+    environment_import_path: str | None = None
+    """`module:attr` that makes the environment instead; only ever from the operator."""
+    reward_import_path: str | None = None
+    """`module:attr` that makes the rewards instead; only ever from the operator."""
     skill_mode: Literal["no-skill", "with-skill"] = "no-skill"
     """Whether the agent is shown the task's skills, in its own native way."""
     skills_dir: Path | None = None
@@ -126,9 +132,14 @@ class RunOptions(Model):
         return self.agent_import_path or self.agent
 
     @property
+    def sandbox_name(self) -> str:
+        """The name of the sandbox provider in records."""
+        return self.sandbox_import_path or self.sandbox
+
+    @property
     def ran_with(self) -> RanWith:
         """What the record of a rollout names."""
-        return RanWith(agent=self.agent_name, model=self.model, sandbox=self.sandbox)
+        return RanWith(agent=self.agent_name, model=self.model, sandbox=self.sandbox_name)
 
     def adapter_options(self) -> AdapterOptions:
         """Return what tasks of other formats are allowed."""

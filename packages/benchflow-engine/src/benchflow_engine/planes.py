@@ -44,13 +44,14 @@ async def open_provider(options: RunOptions) -> AsyncGenerator[SandboxProvider]:
 
 
 def _make_provider(options: RunOptions) -> SandboxProvider:
-    found = Registry().resolve("benchflow.sandboxes", options.sandbox)
+    found = _chosen("benchflow.sandboxes", options.sandbox, options.sandbox_import_path)
     if options.pull is None:
         return cast("SandboxProviderFactory", found)(allow_unisolated=options.allow_unisolated)
     factory = cast("FetchingProviderFactory", found)
     if "pull" not in signature(factory).parameters:
         raise UsageError(
-            f"--pull {options.pull} means nothing: sandbox {options.sandbox!r} fetches no images",
+            f"sandbox {options.sandbox_name!r} does not fetch images, so --pull {options.pull}"
+            " has no effect",
             hint="leave it out, or take one that does, such as --sandbox docker",
         )
     return factory(allow_unisolated=options.allow_unisolated, pull=options.pull)
@@ -59,18 +60,40 @@ def _make_provider(options: RunOptions) -> SandboxProvider:
 def load_agent(options: RunOptions) -> Agent:
     """Return the agent by import path, declaration file or registry name."""
     if options.agent_import_path is not None:
-        here = str(Path.cwd())
-        if here not in sys.path:
-            # Last, so that no file here shadows an installed module.
-            sys.path.append(here)
-        return _imported(options.agent_import_path)
+        return _imported_agent(options.agent_import_path)
     if options.agent.endswith(".toml"):
         return agent_from_file(Path(options.agent))
     return cast("AgentFactory", Registry().resolve("benchflow.agents", options.agent))()
 
 
-def _imported(path: str) -> Agent:
-    made = load_path(path)
+def _chosen(group: str, name: str, import_path: str | None) -> object:
+    """Return what the operator's import path names, else what is registered.
+
+    Raises:
+        UsageError: It cannot be imported, or cannot be called.
+        UnknownProviderError: Nobody registers `name`.
+    """
+    if import_path is None:
+        return Registry().resolve(group, name)
+    found = _imported(import_path)
+    if not callable(found):
+        raise UsageError(
+            f"{import_path!r} cannot be called",
+            hint=f"name a class or a function, as an entry point of {group} does",
+        )
+    return found
+
+
+def _imported(path: str) -> object:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        # Last, so that no file here shadows an installed module.
+        sys.path.append(here)
+    return load_path(path)
+
+
+def _imported_agent(path: str) -> Agent:
+    made = _imported(path)
     if callable(made):
         made = cast("AgentFactory", made)()
     if not all(callable(getattr(made, name, None)) for name in ("needs", "connect")):
@@ -94,16 +117,22 @@ def find_manifest(task: Task) -> Path | None:
 def load_environment(options: RunOptions, task: Task) -> EnvironmentFactory | None:
     """Return the world that `task` is set in, or `None` for a bare sandbox."""
     manifest = options.environment_manifest or find_manifest(task)
-    if manifest is None:
+    name, path = task.config.environment.provider, options.environment_import_path
+    if manifest is None and name is None and path is None:
         return None
-    found = Registry().resolve("benchflow.environments", "manifest")
-    return cast("EnvironmentLoader", found)(manifest)
+    found = _chosen("benchflow.environments", name or "manifest", path)
+    return cast("EnvironmentLoader", found)(task, manifest=manifest)
 
 
 def load_rewards(options: RunOptions, task: Task) -> list[Reward]:
-    """Return the rewards that the task's `[verifier]` table names."""
-    found = Registry().resolve("benchflow.rewards", task.config.verifier.type)
-    return list(
+    """Return the rewards that the operator or the task's `[verifier]` table names.
+
+    Raises:
+        UsageError: Not exactly one of them is named `reward`.
+    """
+    name, path = task.config.verifier.type, options.reward_import_path
+    found = _chosen("benchflow.rewards", name, path)
+    rewards = list(
         cast("RewardFactory", found)(
             task,
             isolation=options.isolation,
@@ -111,6 +140,12 @@ def load_rewards(options: RunOptions, task: Task) -> list[Reward]:
             judge_model=options.user_model or options.model,
         )
     )
+    if [reward.name for reward in rewards].count("reward") != 1:
+        raise UsageError(
+            f"{path or name!r} makes the rewards {[reward.name for reward in rewards]!r}",
+            hint="exactly one of them must be named 'reward': it is the return of a rollout",
+        )
+    return rewards
 
 
 def assemble(

@@ -187,7 +187,7 @@ def _write_outcome(
         instruction=task.instruction,
         agent=options.agent_name,
         model=options.model,
-        sandbox=options.sandbox,
+        sandbox=options.sandbox_name,
         finished_at=record.finished_at,
         events=events,
         directory=directory,

@@ -11,6 +11,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from benchflow_contracts import (
+    BaseProvider,
     ReapPolicy,
     SandboxCapabilities,
     SandboxError,
@@ -18,7 +19,6 @@ from benchflow_contracts import (
     SandboxRecord,
     SandboxSpec,
     SandboxUnsupportedError,
-    SnapshotError,
     UsageError,
 )
 
@@ -27,21 +27,18 @@ from .sandbox import SubprocessSandbox
 _RECORD = "record.json"
 
 
-class SubprocessProvider:
+class SubprocessProvider(BaseProvider):
     """Runs commands as the runner's own user, on the host. Isolates nothing.
 
     `allow_unisolated` is the operator's consent; without it `create` refuses.
     """
 
+    name = "subprocess"
+
     def __init__(self, *, allow_unisolated: bool = False) -> None:
+        super().__init__()
         self._allowed = allow_unisolated
         self._base = Path(tempfile.gettempdir()) / f"benchflow-subprocess-{os.getuid()}"
-        self._live: list[SubprocessSandbox] = []
-
-    @property
-    def name(self) -> str:
-        """The registry name."""
-        return "subprocess"
 
     async def ready(self) -> None:
         """Refuse without the operator's consent: `create` would."""
@@ -77,7 +74,7 @@ class SubprocessProvider:
         except OSError as error:
             shutil.rmtree(home, ignore_errors=True)
             raise SandboxError(f"sandbox {home.name!r} cannot be made: {error}") from error
-        self._live.append(sandbox)
+        self.track(sandbox)
         return sandbox
 
     async def sandboxes(self) -> AsyncIterator[SandboxRecord]:
@@ -95,17 +92,6 @@ class SubprocessProvider:
                 labels=record["labels"],
             )
 
-    async def discard(self, image: SandboxImage) -> None:
-        """Do nothing: there are no snapshots."""
-
-    async def save(self, image: SandboxImage, to: Path) -> None:
-        """Refuse: there are no snapshots."""
-        raise SnapshotError(f"snapshot {image.ref!r} cannot be saved to {str(to)!r}")
-
-    async def load(self, saved: Path) -> SandboxImage:
-        """Refuse: there are no snapshots."""
-        raise SnapshotError(f"{str(saved)!r} is no saved snapshot")
-
     async def reap(self, policy: ReapPolicy) -> list[SandboxRecord]:
         """Remove the directories of dead runners."""
         now = time.time()
@@ -116,11 +102,6 @@ class SubprocessProvider:
             if not policy.dry_run:
                 await asyncio.to_thread(shutil.rmtree, self._base / record.id)
         return found
-
-    async def aclose(self) -> None:
-        """Tear down every sandbox of this instance. Idempotent."""
-        while self._live:
-            await self._live.pop().teardown()
 
     def _refuse_without_consent(self) -> None:
         if not self._allowed:

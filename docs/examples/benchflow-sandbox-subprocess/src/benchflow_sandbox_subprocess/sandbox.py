@@ -7,20 +7,18 @@ import shutil
 import tempfile
 import time
 from asyncio.subprocess import Process
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 from benchflow_contracts import (
+    BaseSandbox,
     Endpoint,
     ExecResult,
     SandboxError,
-    SandboxImage,
     SandboxSpec,
     SandboxTimeoutError,
     SandboxUnsupportedError,
-    SnapshotLevel,
     TransferError,
 )
 
@@ -28,26 +26,16 @@ from . import transfer
 from .process import SubprocessProcess, exit_code, group_lives, kill_group, start
 
 
-class SubprocessSandbox:
+class SubprocessSandbox(BaseSandbox):
     """One directory tree and the processes that were started in it."""
 
     def __init__(self, home: Path, spec: SandboxSpec) -> None:
+        super().__init__(home.name, spec)
         self._home = home
         self._root = home / "root"
-        self._spec = spec
         self._groups: set[int] = set()
         self._alive = True
         self._map(spec.workdir).mkdir(parents=True, exist_ok=True)
-
-    @property
-    def id(self) -> str:
-        """The name of its directory."""
-        return self._home.name
-
-    @property
-    def spec(self) -> SandboxSpec:
-        """What it was created from."""
-        return self._spec
 
     async def exec(
         self,
@@ -97,10 +85,6 @@ class SubprocessSandbox:
         self._remember(process.pid)
         return SubprocessProcess(process)
 
-    async def attach(self, process_id: str) -> SubprocessProcess:
-        """Refuse: there are no live snapshots."""
-        raise SandboxUnsupportedError(f"process {process_id!r} cannot be carried in")
-
     async def upload(self, local: Path, remote: str, *, user: str = "root") -> None:
         """Copy in. The files belong to the runner's user, whatever `user` says."""
         self._check(None)
@@ -127,23 +111,6 @@ class SubprocessSandbox:
         """Return the port itself: the inside shares the host's loopback."""
         self._check(None)
         return Endpoint(host="127.0.0.1", port=port)
-
-    def freeze(self) -> AbstractAsyncContextManager[None]:
-        """Refuse: a process that left its group could not be held."""
-        raise SandboxUnsupportedError("subprocess sandboxes cannot be frozen")
-
-    async def snapshot(
-        self,
-        level: SnapshotLevel = "filesystem",
-        *,
-        during: Callable[[], Awaitable[None]] | None = None,  # noqa: ARG002 - nothing is read
-    ) -> SandboxImage:
-        """Refuse: without a freeze no copy is of one instant."""
-        raise SandboxUnsupportedError(f"subprocess sandboxes have no {level!r} snapshots")
-
-    async def restore(self, image: SandboxImage) -> None:
-        """Refuse: there are no snapshots."""
-        raise SandboxUnsupportedError(f"snapshot {image.ref!r} is not of this provider")
 
     async def teardown(self) -> None:
         """End every process group and remove the directory. Idempotent."""
