@@ -30,12 +30,18 @@ def opened(directory: Path) -> Generator[int]:
 
 
 def present(directory: int, name: str) -> bool:
-    """Return whether an entry of any kind has the name `name`."""
+    """Return whether an entry of any kind has the name `name`.
+
+    Raises:
+        RewardFormatError: The directory cannot be searched.
+        HostError: The host could not look.
+    """
     try:
         os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
         return False
     except OSError as error:
+        _refuse_shortage(name, error)
         raise RewardFormatError(f"{name} cannot be read: {error.strerror}") from error
     return True
 
