@@ -3,16 +3,22 @@
 from pathlib import Path
 
 from benchflow_sandbox_core.counters import GroupCounters
+from benchflow_sandbox_core.shortage import refuse_shortage
 
 _ROOT = Path("/sys/fs/cgroup")
 NOTHING = GroupCounters(None, None)
 
 
 def counters_of(pid: int) -> GroupCounters:
-    """Return the counters of the control groups that a process is in, where they can be seen."""
+    """Return the counters of the control groups that a process is in, where they can be seen.
+
+    Raises:
+        HostError: The host could not look.
+    """
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:
+    except OSError as error:
+        refuse_shortage("find the counters of a container", error)
         return NOTHING
     found: dict[str, Path] = {}
     for line in lines:
