@@ -94,6 +94,12 @@ def host_error(doing: str, error: BaseException) -> HostError:
     return HostError(f"cannot {doing}: {why or type(error).__name__}{at} (on the host)")
 
 
+def refuse_shortage(doing: str, error: OSError) -> None:
+    """Raise `HostError` when `error` says what the host lacks, and not what a name leads to."""
+    if host_is_short(error):
+        raise host_error(doing, error) from error
+
+
 @runtime_checkable
 class SupportsHostShortage(Protocol):
     """A sandbox that reports what the host refused to its processes."""

@@ -52,12 +52,6 @@ def _opening(doing: str, by: Literal["inside", "unknown"]) -> Generator[None]:
         raise host_error(doing, error) from error
 
 
-def refuse_shortage(doing: str, error: OSError) -> None:
-    """Raise `HostError` when `error` says what the host lacks, and not what a name leads to."""
-    if host_is_short(error):
-        raise host_error(doing, error) from error
-
-
 def transfer_error(doing: str, error: OSError | MemoryError) -> TransferError | HostError:
     """Return the error of a transfer that failed on the host's side.
 

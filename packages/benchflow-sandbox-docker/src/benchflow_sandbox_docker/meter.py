@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from benchflow_contracts.cause import refuse_shortage
 from benchflow_sandbox_core.counters import GroupCounters
-from benchflow_sandbox_core.shortage import refuse_shortage
 
 _ROOT = Path("/sys/fs/cgroup")
 NOTHING = GroupCounters(None, None)

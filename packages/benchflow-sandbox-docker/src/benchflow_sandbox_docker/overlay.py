@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from benchflow_contracts.cause import refuse_shortage
 from benchflow_contracts.errors import SandboxUnsupportedError
-from benchflow_sandbox_core.shortage import refuse_shortage
 
 from .engine import Engine
 

@@ -6,9 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from benchflow_contracts.cause import host_is_short
+from benchflow_contracts.cause import host_is_short, refuse_shortage
 from benchflow_contracts.errors import SandboxUnsupportedError
-from benchflow_sandbox_core.shortage import refuse_shortage
 
 from .engine import Engine
 

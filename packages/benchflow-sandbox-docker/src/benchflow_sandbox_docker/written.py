@@ -7,12 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from benchflow_contracts._model import Model
-from benchflow_contracts.cause import host_error
+from benchflow_contracts.cause import host_error, refuse_shortage
 from benchflow_contracts.compared import FileChanges
 from benchflow_contracts.errors import SandboxUnsupportedError
 from benchflow_sandbox_core.comparison import Comparison
 from benchflow_sandbox_core.mark import saved, to_save, with_ours
-from benchflow_sandbox_core.shortage import refuse_shortage
 from benchflow_sandbox_core.thread import run
 from pydantic import Field
 

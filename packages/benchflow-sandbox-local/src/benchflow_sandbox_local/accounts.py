@@ -3,8 +3,8 @@
 import os
 import stat
 
+from benchflow_contracts.cause import refuse_shortage
 from benchflow_sandbox_core.accounts import MAX_FILE, Account, Accounts
-from benchflow_sandbox_core.shortage import refuse_shortage
 
 from .box.paths import open_strict
 

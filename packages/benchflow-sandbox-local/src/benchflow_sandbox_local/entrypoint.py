@@ -6,9 +6,9 @@ It has no stream of the host's: one would tie the box to it, and the box could n
 import os
 import stat
 
+from benchflow_contracts.cause import refuse_shortage
 from benchflow_sandbox_core.command import Command
 from benchflow_sandbox_core.entrypoint import ended, settle
-from benchflow_sandbox_core.shortage import refuse_shortage
 
 from .body import Body
 from .box.paths import open_strict

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
+from benchflow_contracts.cause import refuse_shortage
 from benchflow_contracts.errors import SandboxError
-from benchflow_sandbox_core.shortage import refuse_shortage
 
 _SECONDS = 10.0
 _STOPPED = {"T", "t", "Z", "X"}

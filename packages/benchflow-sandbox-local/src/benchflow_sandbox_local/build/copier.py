@@ -7,8 +7,8 @@ import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from benchflow_contracts.cause import refuse_shortage
 from benchflow_contracts.errors import SandboxError
-from benchflow_sandbox_core.shortage import refuse_shortage
 from benchflow_sandbox_core.thread import Stop
 
 from benchflow_sandbox_local.box.syscalls import (

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchflow_contracts.cause import refuse_shortage
 from benchflow_contracts.errors import SandboxUnsupportedError, TaskError
-from benchflow_sandbox_core.shortage import refuse_shortage
 
 from benchflow_sandbox_local.box.syscalls import (
     RESOLVE_IN_ROOT,

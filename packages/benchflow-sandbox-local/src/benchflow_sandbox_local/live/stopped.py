@@ -8,8 +8,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from benchflow_contracts.cause import refuse_shortage
 from benchflow_contracts.errors import SnapshotError
-from benchflow_sandbox_core.shortage import refuse_shortage
 
 # Where the kernel keeps a stopped thread. In a frozen group of the first hierarchy its state
 # is not told any more.
