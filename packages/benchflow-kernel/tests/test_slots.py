@@ -1,13 +1,14 @@
 """Slots of the machine: shared by processes, given back by the dead."""
 
 import asyncio
+import errno
 import subprocess
 import sys
 from contextlib import AsyncExitStack
 
 import pytest
 from benchflow_contracts import StoreError
-from benchflow_kernel.branch import MachineSlots
+from benchflow_kernel.branch import MachineSlots, slots
 
 HOLDER = """
 import asyncio, sys
@@ -105,3 +106,15 @@ def test_the_users_slots_are_as_many_as_the_cpus(tmp_path, monkeypatch):
 
     asyncio.run(main())
     assert [path.name for path in tmp_path.glob("benchflow-*/slots/*")] == ["slot-0"]
+
+
+def test_a_host_that_has_no_locks_left_is_not_taken_for_a_busy_one(tmp_path, monkeypatch):
+    def short(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    async def check():
+        with pytest.raises(StoreError, match="No locks"):
+            await asyncio.wait_for(MachineSlots(tmp_path, 1).one().__aenter__(), 5)
+
+    monkeypatch.setattr(slots.fcntl, "lockf", short)
+    asyncio.run(check())

@@ -207,3 +207,10 @@ def test_no_task_at_all_is_an_error(tmp_path, name):
     (tmp_path / "empty").mkdir()
     with pytest.raises(TaskError):
         find_tasks(tmp_path / name)
+
+
+def test_a_directory_that_is_missing_is_refused_with_what_to_name(tmp_path):
+    for load in (find_tasks, load_task):
+        with pytest.raises(TaskError, match="is not a directory") as caught:
+            load(tmp_path / "none")
+        assert "name a directory" in str(caught.value.hint)

@@ -1,3 +1,8 @@
+import errno
+import os
+
+import pytest
+from benchflow_contracts import HostError
 from benchflow_reward.script.artifacts import strip_start_up_files
 
 STEERING = [
@@ -53,3 +58,15 @@ def test_a_single_file_is_kept_and_made_readable(tmp_path):
     file.chmod(0o600)
     assert strip_start_up_files(file, "/workspace/conftest.py", ["/workspace/conftest.py"]) == []
     assert file.stat().st_mode & 0o7777 == 0o644
+
+
+def test_a_directory_that_the_host_cannot_open_is_not_taken_for_free_of_steering(
+    tmp_path, monkeypatch
+):
+    def short(*_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    build(tmp_path, ["deep/conftest.py"])
+    monkeypatch.setattr(os, "scandir", short)
+    with pytest.raises(HostError, match="open files"):
+        strip_start_up_files(tmp_path, "/app", [])

@@ -1,3 +1,4 @@
+import errno
 import json
 import math
 import os
@@ -7,12 +8,14 @@ from pathlib import Path
 
 import pytest
 from benchflow_contracts import (
+    HostError,
     RewardFileEmptyError,
     RewardFileNotFoundError,
     RewardFormatError,
     TwoRewardFilesError,
     VerifierOutputParseError,
 )
+from benchflow_reward import reward_bytes
 from benchflow_reward.harbor_rewards import parse_harbor_rewards, return_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -151,3 +154,15 @@ def test_any_bytes_give_finite_numbers_or_one_of_the_errors(text, document):
     number = return_of(rewards)
     assert (number is None) == (not rewards)
     assert number is None or math.isfinite(number)
+
+
+def test_a_disk_that_breaks_at_a_look_for_two_reward_files_is_the_hosts_fault(
+    tmp_path, monkeypatch
+):
+    def broken(*_, **__):
+        raise OSError(errno.EIO, "Input/output error")
+
+    write(tmp_path, "1", None)
+    monkeypatch.setattr(reward_bytes.os, "stat", broken)
+    with pytest.raises(HostError, match="Input/output"):
+        parse_harbor_rewards(tmp_path, "strict")

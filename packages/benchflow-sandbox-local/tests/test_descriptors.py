@@ -1,7 +1,9 @@
 """A runner without open files to spare: the host's fault, and never an end of a process."""
 
+import errno
 import os
 import resource
+import socket
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -11,6 +13,17 @@ import pytest
 from benchflow_contracts import blame
 from benchflow_contracts.errors import HostError
 from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_sandbox_core.thread import Stop
+from benchflow_sandbox_local import accounts
+from benchflow_sandbox_local.accounts import AccountBook
+from benchflow_sandbox_local.box import tree
+from benchflow_sandbox_local.box.queues import queues
+from benchflow_sandbox_local.box.socket_options import differing
+from benchflow_sandbox_local.box.tree import LayerCopy
+from benchflow_sandbox_local.build.copier import Copier
+from benchflow_sandbox_local.build.mounting import Mounting, strip
+from benchflow_sandbox_local.entrypoint import read_shown
+from benchflow_sandbox_local.live.stopped import refuse_stopped
 from live_traces import echo
 
 STARTED = """
@@ -30,12 +43,13 @@ asyncio.run(main())
 
 
 @contextmanager
-def no_more_files():
-    """Let this process open nothing more."""
+def no_more_files(spare=0):
+    """Let this process open nothing more, or at most `spare` files."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest = os.dup(0)
-    os.close(lowest)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+    lowest = [os.dup(0) for _ in range(spare + 1)]
+    for each in lowest:
+        os.close(each)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest[-1], limits[1]))
     try:
         yield
     finally:
@@ -116,3 +130,86 @@ def test_the_runner_takes_all_open_files_that_it_may_and_a_box_the_soft_limit(
     command += [sys.executable, "-c", STARTED, str(tmp_path / "store"), engine]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
     assert done.stdout == "['512', '4096'] 4096 4096\n", done.stderr
+
+
+@pytest.fixture
+def image(tmp_path):
+    """Return a directory and a descriptor of it: an image with `/secret/key`."""
+    (tmp_path / "image" / "secret").mkdir(parents=True)
+    (tmp_path / "image" / "secret" / "key").write_text("s")
+    fd = os.open(tmp_path / "image", os.O_PATH | os.O_DIRECTORY)
+    yield tmp_path / "image", fd
+    os.close(fd)
+
+
+def test_a_build_without_open_files_takes_no_directory_for_missing(image):
+    _, fd = image
+    copier = Copier(fd, None, None, Stop())
+    assert copier.is_directory("/secret")
+    assert not copier.is_directory("/none")
+    with no_more_files(), pytest.raises(HostError, match="open files"):
+        copier.is_directory("/secret")
+
+
+def test_a_build_without_open_files_keeps_no_mounted_file_in_the_image(image):
+    directory, _ = image
+    mounts = [Mounting("/secret/key", None, (0, 0), 0o600, "Dockerfile:1")]
+    with no_more_files(1), pytest.raises(HostError, match="open files"):
+        strip(directory, mounts)
+    strip(directory, mounts)
+    assert not (directory / "secret" / "key").exists()
+
+
+def test_message_queues_that_cannot_be_looked_for_are_not_taken_for_absent(root):
+    init, holders = os.getpid(), []
+    assert list(queues(init, holders)) == []
+    with no_more_files(1), pytest.raises(OSError, match="open files"):
+        list(queues(init, holders))
+
+
+def test_an_entrypoint_that_cannot_be_looked_at_is_not_taken_for_settled(image):
+    _, fd = image
+    assert read_shown(fd, "/secret/key") == b"s"
+    assert read_shown(fd, "/none") == b""
+    with no_more_files(), pytest.raises(HostError, match="open files"):
+        read_shown(fd, "/secret/key")
+
+
+def test_a_process_that_cannot_be_looked_at_is_not_taken_for_one_that_runs():
+    with no_more_files(), pytest.raises(HostError, match="open files"):
+        refuse_stopped([os.getpid()])
+
+
+def failing(number):
+    def fail(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def test_users_that_a_broken_disk_holds_are_not_taken_for_missing(image, monkeypatch):
+    monkeypatch.setattr(accounts, "open_strict", failing(errno.EIO))
+    with pytest.raises(HostError, match="read the users"):
+        AccountBook(image[1]).look_up("svc")
+
+
+def test_a_layer_whose_disk_breaks_is_not_copied_as_a_hole(tmp_path, monkeypatch):
+    (tmp_path / "trash").mkdir()
+    (tmp_path / "from").mkdir()
+    (tmp_path / "to").mkdir()
+    with (tmp_path / "from" / "data").open("wb") as file:
+        file.seek(1 << 20)
+        file.write(b"x")
+    copy = LayerCopy(str(tmp_path / "to"), "user.opaque", str(tmp_path / "trash"))
+    monkeypatch.setattr(tree.os, "lseek", failing(errno.EIO))
+    with pytest.raises(OSError, match="Input/output"):
+        copy.apply(str(tmp_path / "from"))
+
+
+def test_a_socket_option_that_the_host_has_no_memory_for_is_not_left_out(monkeypatch):
+    with socket.socket(proto=socket.IPPROTO_TCP) as held:
+        held.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 3)
+        assert list(differing(held))
+        monkeypatch.setattr(socket.socket, "setsockopt", failing(errno.ENOBUFS))
+        with pytest.raises(OSError, match="buffer space"):
+            list(differing(held))

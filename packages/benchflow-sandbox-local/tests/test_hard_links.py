@@ -1,7 +1,10 @@
 """A file with several names stays one file in children, whichever name it is changed by."""
 
+import errno
+
 import pytest
 from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_sandbox_local.box import hard_links
 
 CHANGE = "echo $0 >> one && cat two && stat -c %h:%i one two"
 
@@ -26,3 +29,15 @@ def test_all_names_of_a_file_have_what_was_written_by_one_of_them(with_provider,
             assert one.startswith("3:")
 
     with_provider(check)
+
+
+def test_a_note_that_a_broken_disk_holds_is_not_taken_for_absent(tmp_path, monkeypatch):
+    def broken(*_, **__):
+        raise OSError(errno.EIO, "Input/output error")
+
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "a").write_text("")
+    hard_links.complete(str(tmp_path), str(tmp_path))
+    monkeypatch.setattr(hard_links.os, "getxattr", broken)
+    with pytest.raises(OSError, match="Input/output"):
+        hard_links.complete(str(tmp_path), str(tmp_path))

@@ -1,7 +1,9 @@
 import asyncio
+import errno
 
 import pytest
-from benchflow_contracts.errors import SandboxError
+from benchflow_contracts.errors import HostError, SandboxError
+from benchflow_sandbox_local import holding
 from benchflow_sandbox_local.holding import hold_stopped
 
 TICKER = "while :; do echo x >> /tmp/ticks; done"
@@ -55,5 +57,20 @@ def test_a_box_that_is_gone_cannot_be_held(with_box):
         with pytest.raises((SandboxError, FileNotFoundError)):
             async with hold_stopped(pid):
                 pass
+
+    with_box(check)
+
+
+def test_a_process_whose_state_the_host_cannot_read_is_not_taken_for_stopped(with_box, monkeypatch):
+    def short(*_, **__):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def check(sandbox):
+        process = await sandbox.spawn(["cat"])
+        with monkeypatch.context() as patch:
+            patch.setattr(holding.Path, "read_text", short)
+            with pytest.raises(HostError, match="open files"):
+                await hold_stopped(sandbox.machine.pid).__aenter__()
+        await process.aclose()
 
     with_box(check)

@@ -5,9 +5,11 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from benchflow_contracts import TaskError
+from benchflow_contracts.cause import refuse_shortage
 
 from .files import MAX_ENTRIES, read_text
 
@@ -68,7 +70,9 @@ def _candidates(root: Path, *, everything: bool) -> Iterator[Path]:
         yield from (path for path in map(root.joinpath, _SINGLE) if path.is_file())
     count = 0
     for tree in (".",) if everything else _TREES:
-        for folder, _, files in os.walk(root / tree):
+        for folder, _, files in os.walk(
+            root / tree, onerror=partial(refuse_shortage, "read a task")
+        ):
             count += len(files)
             if count > MAX_ENTRIES:
                 raise TaskError(f"more than {MAX_ENTRIES} files", where=str(root))
@@ -84,4 +88,5 @@ def _content(root: Path, path: Path) -> str:
                 raise TaskError("not a regular file", where=str(path))
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
+        refuse_shortage("read a task", error)
         raise TaskError(f"cannot be read: {error}", where=str(path)) from error

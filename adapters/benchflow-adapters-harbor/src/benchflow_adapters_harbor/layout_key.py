@@ -4,8 +4,10 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+
+from benchflow_contracts.cause import refuse_shortage
 
 
 def layout_key(root: Path) -> str:
@@ -24,7 +26,7 @@ def layout_key(root: Path) -> str:
 
 
 def _entries(root: Path) -> Iterator[Path]:
-    for folder, folders, files in os.walk(root):
+    for folder, folders, files in os.walk(root, onerror=partial(refuse_shortage, "read a task")):
         folders.sort()
         yield from (Path(folder, name) for name in sorted([*folders, *files]))
 

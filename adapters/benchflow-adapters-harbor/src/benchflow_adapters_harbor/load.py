@@ -33,7 +33,9 @@ def load_harbor_task(path: Path) -> HarborTask:
     """
     root = path.resolve()
     if not root.is_dir():
-        raise TaskError(f"task {str(path)!r} is not a directory")
+        raise TaskError(
+            f"task {str(path)!r} is not a directory", hint="name a directory with a task"
+        )
     if not (root / "task.toml").is_file() and (root / "task.yaml").is_file():
         return load_terminal_bench(root)
     file = root / "task.toml"

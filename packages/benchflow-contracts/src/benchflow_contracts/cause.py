@@ -94,22 +94,28 @@ def host_error(doing: str, error: BaseException) -> HostError:
     return HostError(f"cannot {doing}: {why or type(error).__name__}{at} (on the host)")
 
 
+def refuse_shortage(doing: str, error: OSError) -> None:
+    """Raise `HostError` when `error` says what the host lacks, and not what a name leads to."""
+    if host_is_short(error):
+        raise host_error(doing, error) from error
+
+
 @runtime_checkable
 class SupportsHostShortage(Protocol):
-    """What a sandbox can do whose processes the kernel of the host counts."""
+    """A sandbox that reports what the host refused to its processes."""
 
     def host_shortage(self) -> str | None:
-        """Return what the host refused to processes inside so far, which no limit explains.
+        """Return what the host refused to processes inside, if no limit of the sandbox explains it.
 
-        `None` when there was no such refusal, and once the sandbox is gone.
+        Return `None` without such a refusal, and after the sandbox was deleted.
         """
         ...
 
 
 def expect_host(sandbox: object) -> None:
-    """Raise `HostError` when the host refused something to the processes of `sandbox`.
+    """Raise `HostError` when the host refused a resource to the processes of `sandbox`.
 
-    What such processes left behind says nothing about the agent or the tests.
+    The results of such processes do not tell how the agent or the tests did.
     """
     short = sandbox.host_shortage() if isinstance(sandbox, SupportsHostShortage) else None
     if short is not None:

@@ -15,14 +15,15 @@ class DivergedError(Exception):
 class Tape:
     """Serves recorded answers up to the point of the fork.
 
-    Calls of the agent's work come in their recorded order; those that ran at the same time have
-    none. After an answer that calls no tool the turn may be over, and some agents ask on beside
-    it: which of those calls come, and when, is chance. A record may begin with such calls.
-    Those that are no work, such as a title, may come at any time before the last of the
-    others; one that does not come holds nothing up, and a request of that kind that is not in
-    the record goes to the upstream: a resumed agent asks whether its model is there. What such
-    an answer changes of the work is in the work's own requests. Calls that were never answered
-    are left out: an agent that tried again gets the answer at its first try.
+    Main calls (the agent's work) are expected in their recorded order, except calls that ran at
+    the same time. After an answer without a tool call the turn may be over. Some agents then
+    send further calls; their number and order vary. A record may begin with such calls.
+
+    Auxiliary calls, such as a request for a title, may come at any time before the last main
+    call, or not at all. An auxiliary request that is not in the record goes to the upstream:
+    a resumed agent may ask whether its model exists. If its answer changes the work, the next
+    main requests show that. Calls without an answer are left out: an agent that retried a call
+    gets the answer at the first try.
     """
 
     def __init__(self, calls: Sequence[ModelCall]) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchflow_contracts import RewardFormatError, host_error, host_is_short
+from benchflow_contracts import RewardFormatError
+from benchflow_contracts.cause import refuse_shortage
 
 
 @contextmanager
@@ -21,7 +22,7 @@ def opened(directory: Path) -> Generator[int]:
     try:
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        _refuse_shortage(str(directory), error)
+        refuse_shortage(f"read {directory}", error)
         raise RewardFormatError(f"there is no reward directory: {error.strerror}") from error
     try:
         yield fd
@@ -30,12 +31,18 @@ def opened(directory: Path) -> Generator[int]:
 
 
 def present(directory: int, name: str) -> bool:
-    """Return whether an entry of any kind has the name `name`."""
+    """Return whether an entry of any kind has the name `name`.
+
+    Raises:
+        RewardFormatError: The directory cannot be searched.
+        HostError: The host could not look.
+    """
     try:
         os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
         return False
     except OSError as error:
+        refuse_shortage(f"read {name}", error)
         raise RewardFormatError(f"{name} cannot be read: {error.strerror}") from error
     return True
 
@@ -53,7 +60,7 @@ def read_capped(directory: int, name: str, limit: int, *, hint: str | None = Non
     except FileNotFoundError:
         return None
     except OSError as error:
-        _refuse_shortage(name, error)
+        refuse_shortage(f"read {name}", error)
         what = "a link" if error.errno == errno.ELOOP else error.strerror
         raise RewardFormatError(f"{name} cannot be opened: {what}", hint=hint) from error
     try:
@@ -62,18 +69,13 @@ def read_capped(directory: int, name: str, limit: int, *, hint: str | None = Non
             raise RewardFormatError(f"{name} is not a regular file", hint=hint)
         data = _read_all(fd, limit + 1)
     except OSError as error:
-        _refuse_shortage(name, error)
+        refuse_shortage(f"read {name}", error)
         raise RewardFormatError(f"{name} cannot be read: {error.strerror}") from error
     finally:
         os.close(fd)
     if len(data) > limit:
         raise RewardFormatError(f"{name} is longer than {limit} bytes", hint=hint)
     return data
-
-
-def _refuse_shortage(name: str, error: OSError) -> None:
-    if host_is_short(error):
-        raise host_error(f"read {name}", error) from error
 
 
 def _read_all(fd: int, limit: int) -> bytes:

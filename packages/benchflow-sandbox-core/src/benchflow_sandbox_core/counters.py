@@ -80,7 +80,7 @@ def _count(directory: Path | None, file: str, name: str) -> int:
 
 
 def _number(directory: Path | None, file: str) -> int | None:
-    """Return the only number of a file; `None` where there is no file, or no limit."""
+    """Return the number in a file. Return `None` if the file is missing or says `max`."""
     lines = _lines(directory, file)
     return int(lines[0]) if lines and lines[0].isdecimal() else None
 

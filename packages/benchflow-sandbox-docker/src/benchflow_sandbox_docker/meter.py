@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from benchflow_contracts.cause import refuse_shortage
 from benchflow_sandbox_core.counters import GroupCounters
 
 _ROOT = Path("/sys/fs/cgroup")
@@ -9,10 +10,15 @@ NOTHING = GroupCounters(None, None)
 
 
 def counters_of(pid: int) -> GroupCounters:
-    """Return the counters of the control groups that a process is in, where they can be seen."""
+    """Return the counters of the control groups that a process is in, where they can be seen.
+
+    Raises:
+        HostError: The host could not look.
+    """
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:
+    except OSError as error:
+        refuse_shortage("find the counters of a container", error)
         return NOTHING
     found: dict[str, Path] = {}
     for line in lines:

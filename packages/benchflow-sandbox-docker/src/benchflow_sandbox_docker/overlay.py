@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from benchflow_contracts.cause import refuse_shortage
 from benchflow_contracts.errors import SandboxUnsupportedError
 
 from .engine import Engine
@@ -38,6 +39,7 @@ async def overlay_of(engine: Engine, container: str) -> Overlay:
 
     Raises:
         SandboxUnsupportedError: They are kept in another way, or cannot be told from here.
+        HostError: The host could not look.
     """
     if await engine.rootless():
         raise SandboxUnsupportedError(
@@ -73,6 +75,7 @@ def _of_process(pid: int, container: str) -> Overlay:
             raise _untold(f"process {pid} is not the container's")
         return read_mounts((process / "mountinfo").read_text())
     except OSError as error:
+        refuse_shortage("find the files of a container", error)
         raise _untold(f"{error}") from error
 
 

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
+from benchflow_contracts.cause import host_is_short, refuse_shortage
 from benchflow_contracts.errors import SandboxUnsupportedError
 
 from .engine import Engine
@@ -18,6 +19,7 @@ async def root_of(engine: Engine, container: str) -> AsyncGenerator[int]:
     Raises:
         SandboxUnsupportedError: The engine does not run on this host, or this process may not
             look into its containers.
+        HostError: The host could not look.
     """
     told = cast("dict[str, Any]", await engine.do("inspect_container", container))
     root = _open_root(int(told["State"]["Pid"]), str(told["Id"]))
@@ -36,6 +38,9 @@ def _open_root(pid: int, container: str) -> int:
             return root
         why = f"process {pid} is not the container's"
     except OSError as error:
+        if root >= 0 and host_is_short(error):
+            os.close(root)
+        refuse_shortage("open the root of a container", error)
         why = str(error)
     if root >= 0:
         os.close(root)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from benchflow_contracts._model import Model
-from benchflow_contracts.cause import host_error
+from benchflow_contracts.cause import host_error, refuse_shortage
 from benchflow_contracts.compared import FileChanges
 from benchflow_contracts.errors import SandboxUnsupportedError
 from benchflow_sandbox_core.comparison import Comparison
@@ -139,7 +139,7 @@ async def _compare(
     uppers: Sequence[str], base: Sequence[str], work: Callable[[Comparison], T]
 ) -> T:
     def compare(stack: ExitStack) -> T:
-        opened = [_open(each, stack) for each in (*uppers, *base)]
+        opened = [open_directory(each, stack) for each in (*uppers, *base)]
         mine = len(uppers)
         return work(Comparison(opened[:mine], opened[mine:], _OPAQUE, _MOUNTED))
 
@@ -151,7 +151,9 @@ async def _in(found: Overlay, work: Callable[[Held], T]) -> T:
     if not found.volumes:
         return work(Held({}))
     places = found.volumes.items()
-    return await _looked_at(lambda stack: work(Held({at: _open(p, stack) for at, p in places})))
+    return await _looked_at(
+        lambda stack: work(Held({at: open_directory(p, stack) for at, p in places}))
+    )
 
 
 async def _looked_at(work: Callable[[ExitStack], T]) -> T:
@@ -175,10 +177,17 @@ def _both(own: FileChanges, beside: FileChanges) -> FileChanges:
     )
 
 
-def _open(path: str, stack: ExitStack) -> int:
+def open_directory(path: str, stack: ExitStack) -> int:
+    """Open a directory of the engine until `stack` ends.
+
+    Raises:
+        SandboxUnsupportedError: This process cannot read it.
+        HostError: The host could not open it.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
+        refuse_shortage("open the files of a container", error)
         raise SandboxUnsupportedError(
             f"the files of a container cannot be read on this host: {error}",
             hint="run as root beside the engine",

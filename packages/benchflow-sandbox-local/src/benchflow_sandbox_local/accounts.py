@@ -3,8 +3,8 @@
 import os
 import stat
 
+from benchflow_contracts.cause import refuse_shortage
 from benchflow_sandbox_core.accounts import MAX_FILE, Account, Accounts
-from benchflow_sandbox_core.descriptors import lacking_is_host_error
 
 from .box.paths import open_strict
 
@@ -42,9 +42,9 @@ class AccountBook:
 
 def _signature(root: int, path: str) -> object:
     try:
-        with lacking_is_host_error(_DOING):
-            fd = open_strict(root, path, os.O_PATH)
-    except OSError:
+        fd = open_strict(root, path, os.O_PATH)
+    except OSError as error:
+        refuse_shortage(_DOING, error)
         return None
     info = os.fstat(fd)
     os.close(fd)
@@ -53,9 +53,9 @@ def _signature(root: int, path: str) -> object:
 
 def _read(root: int, path: str) -> bytes:
     try:
-        with lacking_is_host_error(_DOING):
-            fd = open_strict(root, path, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError:
+        fd = open_strict(root, path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as error:
+        refuse_shortage(_DOING, error)
         return b""
     with os.fdopen(fd, "rb") as file:
         return file.read(MAX_FILE) if stat.S_ISREG(os.fstat(fd).st_mode) else b""

@@ -6,6 +6,7 @@ It has no stream of the host's: one would tie the box to it, and the box could n
 import os
 import stat
 
+from benchflow_contracts.cause import refuse_shortage
 from benchflow_sandbox_core.command import Command
 from benchflow_sandbox_core.entrypoint import ended, settle
 
@@ -36,17 +37,23 @@ async def start_image(machine: Body, command: Command) -> None:
     """
 
     async def show(path: str) -> bytes:
-        return _shown(machine.root, path)
+        return read_shown(machine.root, path)
 
     code = await settle(machine, await start(machine, command), show)
     if code is not None:
         raise ended(command, code, "what it prints is kept by the docker sandbox alone")
 
 
-def _shown(root: int, path: str) -> bytes:
+def read_shown(root: int, path: str) -> bytes:
+    """Return the first bytes of a file of the box; nothing when there is no such file.
+
+    Raises:
+        HostError: The host could not open it.
+    """
     try:
         fd = open_strict(root, path.lstrip("/"), os.O_RDONLY | os.O_NONBLOCK)
-    except OSError:
+    except OSError as error:
+        refuse_shortage("look at the entrypoint of a sandbox", error)
         return b""  # it is not there, or the box has a kernel of its own
     with os.fdopen(fd, "rb") as file:
         is_read = stat.S_ISREG(os.fstat(fd).st_mode)

@@ -3,10 +3,11 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
+from benchflow_contracts.cause import refuse_shortage
 from benchflow_contracts.errors import SandboxError
 
 _SECONDS = 10.0
@@ -22,6 +23,7 @@ async def hold_stopped(init: int) -> AsyncGenerator[None, None]:
 
     Raises:
         SandboxError: They did not all stop in time; those that did run on.
+        HostError: The host could not look at them.
     """
     stopped: set[int] = set()
     try:
@@ -58,7 +60,7 @@ def members(init: int) -> list[int]:
     found: list[int] = []
     for name in os.listdir("/proc"):  # noqa: PTH208 - thousands of entries, names only
         if name.isdecimal():
-            with suppress(OSError):
+            with _ended():
                 if os.readlink(f"/proc/{name}/ns/pid") == namespace:  # noqa: PTH115
                     found.append(int(name))
     return found
@@ -66,8 +68,17 @@ def members(init: int) -> list[int]:
 
 def _states(pid: int) -> set[str]:
     states: set[str] = set()
-    with suppress(OSError):
+    with _ended():
         for task in Path(f"/proc/{pid}/task").iterdir():
-            with suppress(OSError):
+            with _ended():
                 states.add((task / "stat").read_text().rpartition(")")[2].split()[0])
     return states
+
+
+@contextmanager
+def _ended() -> Generator[None]:
+    """Ignore an error of a process or thread that has ended; raise an error of the host."""
+    try:
+        yield
+    except OSError as error:
+        refuse_shortage("read the states of a sandbox's processes", error)

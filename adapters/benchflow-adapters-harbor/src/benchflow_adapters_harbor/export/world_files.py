@@ -5,9 +5,11 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from benchflow_contracts import FinishedRollout, RolloutNode
+from benchflow_contracts.cause import refuse_shortage
 
 from .plain import plain_text
 
@@ -60,7 +62,7 @@ def _world(home: Path | None, node: RolloutNode) -> Path | None:
 
 def _regular(source: Path) -> Iterator[tuple[Path, str | None]]:
     """Yield each directory below `source`, itself too, and each regular file in one."""
-    for directory, _, files in os.walk(source):
+    for directory, _, files in os.walk(source, onerror=partial(refuse_shortage, "read a record")):
         yield Path(directory), None
         for name in files:
             if stat.S_ISREG(os.lstat(Path(directory, name)).st_mode):

@@ -1,6 +1,7 @@
 """Slots of the machine: how many forked children run on it at once."""
 
 import asyncio
+import errno
 import fcntl
 import os
 import tempfile
@@ -74,7 +75,9 @@ def _lock(path: Path) -> int | None:
         ) from error
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except OSError as error:
         os.close(descriptor)
-        return None
+        if error.errno in {errno.EACCES, errno.EAGAIN}:
+            return None
+        raise StoreError(f"the lock {str(path)!r} cannot be taken: {error}") from error
     return descriptor

@@ -4,9 +4,11 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from benchflow_contracts import TaskError
+from benchflow_contracts.cause import refuse_shortage
 
 
 def digest_of(root: Path) -> str:
@@ -25,7 +27,7 @@ def digest_of(root: Path) -> str:
 
 
 def _files(root: Path) -> Iterator[tuple[str, Path]]:
-    for folder, folders, files in os.walk(root):
+    for folder, folders, files in os.walk(root, onerror=partial(refuse_shortage, "read a task")):
         links = [name for name in folders if (Path(folder) / name).is_symlink()]
         for name in (*files, *links):
             path = Path(folder) / name
@@ -47,6 +49,7 @@ def _content_digest(root: Path, path: Path) -> bytes:
         with path.open("rb") as stream:
             return b"f" + hashlib.file_digest(stream, "sha256").digest()
     except OSError as error:
+        refuse_shortage("read a task", error)
         raise TaskError(f"cannot be read: {error}", where=str(path)) from error
 
 

@@ -17,7 +17,9 @@ def load_task(path: Path) -> Task:
     """
     root = path.resolve()
     if not root.is_dir():
-        raise TaskError(f"task {str(path)!r} is not a directory")
+        raise TaskError(
+            f"task {str(path)!r} is not a directory", hint="name a directory with a task"
+        )
     digest = digest_of(root)
     file = root / "task.toml"
     data = read_toml(file)
@@ -46,7 +48,7 @@ def find_tasks(path: Path) -> list[Task]:
     if (path / "task.toml").is_file():
         return [load_task(path)]
     if not path.is_dir():
-        raise TaskError(f"{str(path)!r} is not a directory")
+        raise TaskError(f"{str(path)!r} is not a directory", hint="name a directory of tasks")
     tasks = [load_task(child) for child in sorted(path.iterdir()) if _is_task(child)]
     if not tasks:
         raise TaskError(f"no task in {str(path)!r}", hint="a task is a folder with a task.toml")

@@ -4,9 +4,11 @@ import os
 import shutil
 import stat
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from benchflow_contracts import Artifact, RewardError, Task
+from benchflow_contracts.cause import refuse_shortage
 
 from .layout import ARTIFACTS, EVIDENCE, PINNED_PATH, TESTS, TOOLS, VERIFIER_LOGS
 
@@ -82,10 +84,15 @@ def strip_start_up_files(local: Path, remote: str, declared: Iterable[str]) -> l
     usercustomize, bytecode caches and .git/hooks, unless that very path is
     declared. Makes everything else plainly readable and drops set-id bits.
     Returns the removed paths as they were in the box.
+
+    Raises:
+        HostError: The host could not read a directory.
     """
     kept = frozenset(declared)
     removed: list[str] = []
-    for directory, subdirs, files in os.walk(local):
+    for directory, subdirs, files in os.walk(
+        local, onerror=partial(refuse_shortage, "read artifacts")
+    ):
         base = Path(directory)
         inside = PurePosixPath(remote, base.relative_to(local).as_posix())
         base.chmod(0o755)

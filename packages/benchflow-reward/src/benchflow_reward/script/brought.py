@@ -5,9 +5,11 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from benchflow_contracts import FileChanges, Sandbox
+from benchflow_contracts.cause import refuse_shortage
 
 from benchflow_reward.collect import Collected
 
@@ -41,10 +43,11 @@ async def brought_changes(
 
 def _files(directories: Sequence[Collected], told: FileChanges | None) -> dict[str, Path]:
     found: dict[str, Path] = {}
+    refuse = partial(refuse_shortage, "read artifacts")
     for item in directories:
         assert item.local is not None
         changed = None if told is None or item.service else {*told.added, *told.changed}
-        for directory, _, names in os.walk(item.local):
+        for directory, _, names in os.walk(item.local, onerror=refuse):
             for name in names:
                 file = Path(directory, name)
                 path = _as_text(f"{item.path.rstrip('/')}/{file.relative_to(item.local)}")

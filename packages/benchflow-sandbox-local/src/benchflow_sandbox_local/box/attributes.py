@@ -1,4 +1,4 @@
-# Paths of ours and of /proc, while a box stands still.
+# Raw names: all paths are our own or below /proc, and the box is frozen.
 # ruff: noqa: PTH110, PTH115, PTH123, PTH208
 """Attributes of threads, sockets and timers that the engine of live snapshots does not carry.
 

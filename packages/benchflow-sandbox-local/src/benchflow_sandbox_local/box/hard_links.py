@@ -7,12 +7,14 @@ others together with it by an index in its work directory, which no layer carrie
 find the old bytes by the other names. So the upper directory gets all names before it is a layer.
 """
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import suppress
 
 _COUNT = "trusted.overlay.nlink"
 _COMPLETE = b"U-1"
+_WITHOUT_NOTE = {errno.ENODATA, errno.ENOENT, errno.EOPNOTSUPP, errno.EPERM}
 """What overlay notes of a file that has all of its names, and the index, in the upper directory."""
 
 _Key = tuple[int, int, int, int, int]
@@ -35,9 +37,14 @@ def _incomplete(index: str) -> Iterator[_Key]:
     """Return what the changed files look like that have other names below."""
     with suppress(FileNotFoundError):
         for name in os.listdir(index):
-            with suppress(OSError):  # most have no such note
-                if os.getxattr(f"{index}/{name}", _COUNT, follow_symlinks=False) != _COMPLETE:
-                    yield _key(os.lstat(f"{index}/{name}"))
+            try:
+                note = os.getxattr(f"{index}/{name}", _COUNT, follow_symlinks=False)
+            except OSError as error:
+                if error.errno not in _WITHOUT_NOTE:
+                    raise
+                continue
+            if note != _COMPLETE:
+                yield _key(os.lstat(f"{index}/{name}"))
 
 
 def _key(info: os.stat_result) -> _Key:

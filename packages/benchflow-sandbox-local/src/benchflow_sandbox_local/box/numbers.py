@@ -1,4 +1,4 @@
-# Paths of ours and of /proc, while a box stands still.
+# Raw names: all paths are our own or below /proc, and the box is frozen.
 # ruff: noqa: PTH108, PTH110, PTH116, PTH123, PTH208
 """File numbers that the memory of a process holds, where no library can keep them.
 

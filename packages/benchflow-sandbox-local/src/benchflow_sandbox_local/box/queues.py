@@ -4,6 +4,7 @@
 # ruff: noqa: PTH208
 
 import ctypes
+import errno
 import os
 from collections.abc import Iterable
 
@@ -26,7 +27,9 @@ def queues(pid: int, holders: Iterable[Holder]) -> Iterable[Finding]:
         os.close(own)
     try:
         directory = _directory()
-    except OSError:
+    except OSError as error:
+        if error.errno not in {errno.ENODEV, errno.ENOSYS}:
+            raise
         return  # a kernel without message queues
     try:
         if not (names := os.listdir(directory)):

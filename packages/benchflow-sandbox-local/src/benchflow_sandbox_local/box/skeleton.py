@@ -2,6 +2,7 @@
 # ruff: noqa: PTH101, PTH102, PTH103, PTH123, PTH211
 """The layer on top of every root: devices, users, init, and the names the kernel mounts on."""
 
+import errno
 import os
 import shutil
 import stat
@@ -18,6 +19,7 @@ HOSTNAME = "sandbox"
 IDENTITY = "/.bf-identity.so"
 """Where every process of a box finds the library that keeps files the same over a live fork."""
 _MAX_ACCOUNTS = 1 << 20
+_NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV}
 _OPAQUE = ("dev", "proc", "sys", ".bf")
 
 
@@ -86,7 +88,9 @@ def _read(lowers: list[str], path: str) -> str:
         root = os.open(lower, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fd = open_strict(root, path, os.O_RDONLY | os.O_NONBLOCK)
-        except OSError:
+        except OSError as error:
+            if error.errno not in _NOT_THERE:
+                raise
             continue
         finally:
             os.close(root)

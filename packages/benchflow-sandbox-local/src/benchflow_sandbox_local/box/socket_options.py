@@ -1,5 +1,6 @@
 """Options of sockets that the engine of live snapshots does not carry."""
 
+import errno
 import socket
 from collections.abc import Iterator
 from functools import cache
@@ -82,6 +83,7 @@ _OF_NETLINK = {
     "NETLINK_GET_STRICT_CHK": 12,
 }
 _MOST_BYTES = 16
+_NO_MEMORY = {errno.ENOMEM, errno.ENOBUFS}
 
 
 def differing(held: socket.socket) -> Iterator[tuple[int, int, bytes]]:
@@ -96,7 +98,9 @@ def _can_be_set(held: socket.socket, level: int, option: int, value: bytes) -> b
     """Return whether a program could have set this value; the kernel shows others, too."""
     try:
         held.setsockopt(level, option, value)
-    except OSError:
+    except OSError as error:
+        if error.errno in _NO_MEMORY:
+            raise
         return False
     return True
 
@@ -110,7 +114,9 @@ def _defaults(family: int, kind: int, protocol: int) -> tuple[tuple[int, int, by
             for option in options.values():
                 try:
                     found.append((level, option, new.getsockopt(level, option, _MOST_BYTES)))
-                except OSError:
+                except OSError as error:
+                    if error.errno in _NO_MEMORY:
+                        raise
                     continue  # this kernel does not have it
     return tuple(found)
 

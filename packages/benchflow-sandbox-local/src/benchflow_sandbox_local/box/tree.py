@@ -2,6 +2,7 @@
 # ruff: noqa: PTH101, PTH104, PTH106, PTH108
 """Copying and removing trees that a box has written: names, depth and links are hostile."""
 
+import errno
 import os
 import stat
 from dataclasses import dataclass, field
@@ -158,7 +159,9 @@ def _copy_data(src: int, dst: int, name: str, info: os.stat_result) -> int:
         while offset < size:
             try:
                 start = os.lseek(reader, offset, os.SEEK_DATA)
-            except OSError:
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
                 break  # only a hole is left
             end = os.lseek(reader, start, os.SEEK_HOLE)
             os.lseek(reader, start, os.SEEK_SET)

@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from benchflow_contracts.cause import refuse_shortage
 from benchflow_contracts.errors import SandboxError
 from benchflow_sandbox_core.thread import Stop
 
@@ -65,7 +66,8 @@ class Copier:
         """Whether a directory is there, maybe by links."""
         try:
             os.close(openat2(self.root, path, _DIRECTORY, resolve=_INSIDE))
-        except OSError:
+        except OSError as error:
+            refuse_shortage(f"look for {path!r} in an image", error)
             return False
         return True
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchflow_contracts.cause import refuse_shortage
 from benchflow_contracts.errors import SandboxUnsupportedError, TaskError
 
 from benchflow_sandbox_local.box.syscalls import (
@@ -91,6 +92,7 @@ class Mounting:
         try:
             return openat2(root, above.lstrip("/") or ".", flags, resolve=_PLAIN)
         except OSError as error:
+            refuse_shortage(f"mount {self.target!r}", error)
             raise SandboxUnsupportedError(
                 f"RUN --mount at {self.target!r}, which is below a link of the image",
                 where=self.where,
@@ -122,7 +124,8 @@ def strip(layer: Path, mounts: Sequence[Mounting]) -> None:
                 # The instruction may have put a link there.
                 inside = above.lstrip("/") or "."
                 parent = openat2(top, inside, flags, resolve=_PLAIN | RESOLVE_NO_XDEV)
-            except OSError:
+            except OSError as error:
+                refuse_shortage(f"remove {mount.target!r} from a layer", error)
                 continue
             try:
                 _remove(parent, name)

@@ -6,9 +6,9 @@ frozen one never does. So they are looked for first.
 
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
+from benchflow_contracts.cause import refuse_shortage
 from benchflow_contracts.errors import SnapshotError
 
 # Where the kernel keeps a stopped thread. In a frozen group of the first hierarchy its state
@@ -28,9 +28,11 @@ def refuse_stopped(pids: Iterable[int]) -> None:
 
 
 def _is_stopped(pid: int) -> bool:
-    with suppress(OSError):
+    try:
         return any(_thread_is(f"/proc/{pid}/task/{thread}") for thread in _threads(pid))
-    return False
+    except OSError as error:
+        refuse_shortage("look for stopped processes", error)
+        return False
 
 
 def _threads(pid: int) -> list[str]:

@@ -39,7 +39,7 @@ async def create(
 ) -> int:
     """Run every task of a directory, each `--repeats` times, as a job.
 
-    A job goes on when its --job-name is given again. Exit code 1: something has no score.
+    Give the same --job-name again to resume a job. Exit code 1: something has no score.
 
     Examples:
         bench eval create --tasks-dir benchmarks/clawsbench/tasks --fail-under 1.0 --json

@@ -22,7 +22,7 @@ _WIDTH = 96
 def one_line(step: Step) -> str:
     """Return the most telling line of a step."""
     if step.ask is not None:
-        return f"asks: {step.ask.questions[0].text}"
+        return f"asks: {_in_one_line(step.ask.questions[0].text)}"
     if step.tool_calls:
         return step.tool_calls[-1].title
     return (step.message or step.reasoning).strip().splitlines()[0] if _said(step) else ""
@@ -48,7 +48,7 @@ def step_lines(step: Step, *, full: bool = False) -> Iterator[tuple[str, str]]:
     if step.ask is not None:
         question = step.ask.questions[0]
         options = " | ".join(option.label for option in question.options)
-        yield "asks", f"{question.text}  [{options}]"
+        yield "asks", f"{_in_one_line(question.text)}  [{options}]"
 
 
 def narrator() -> Callable[[Event], None]:
@@ -87,6 +87,10 @@ def _told(event: Event) -> Iterator[tuple[str, str, str]]:
             yield "failed", f"{event.node}: {error.boundary}: {error.message}", "red"
         case _:
             pass
+
+
+def _in_one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _said(step: Step) -> bool:
