@@ -1,5 +1,9 @@
-"""The workflows run what `.ci/run` runs, for every package, with few rights and fixed actions."""
+"""The workflows run what `.ci/run` runs, for every package, with few rights and fixed actions.
 
+Nobody has run the workflows: these tests and a check of their syntax are all that stands for them.
+"""
+
+import ast
 import json
 import os
 import re
@@ -132,3 +136,16 @@ def test_a_tag_that_is_not_the_version_builds_nothing():
     done = python("-m", "nox", "--sessions", "release", "--", "v0.0.0")
     assert done.returncode == 1
     assert "the tag is ['v0.0.0'], the packages have version" in done.stderr
+
+
+def test_the_hooks_run_the_commands_of_lint():
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    hooks = {hook["entry"] for repo in config["repos"] for hook in repo["hooks"]}
+    nodes = ast.walk(ast.parse((ROOT / "noxfile.py").read_text()))
+    lint = next(n for n in nodes if isinstance(n, ast.FunctionDef) and n.name == "lint")
+    commands = {
+        " ".join(["./run", *(argument.value for argument in call.args)])
+        for call in ast.walk(lint)
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "session.run"
+    }
+    assert hooks == commands
