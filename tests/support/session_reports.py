@@ -70,16 +70,22 @@ class Session:
 
 
 def read_sessions(directory: Path) -> list[Session]:
-    """Read the reports in `directory`. A lane that wrote no report has no session here."""
+    """Read the reports in `directory`. Sessions of a lane that was killed have no result of nox."""
+    lanes = [json.loads(path.read_text()) for path in sorted(directory.glob("lanes/*.json"))]
+    results = {
+        entry["signatures"][0]: (entry["result"], entry["duration"])
+        for lane in lanes
+        for entry in lane["sessions"]
+    }
+    tests: dict[str, dict[str, Any]] = {
+        path.stem: json.loads(path.read_text()) for path in sorted(directory.glob("tests/*.json"))
+    }
     sessions = []
-    for lane in sorted(directory.glob("lanes/*.json")):
-        for entry in json.loads(lane.read_text())["sessions"]:
-            name = entry["signatures"][0]
-            path = directory / "tests" / f"{name}.json"
-            tests: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-            reruns = [(test, why) for test, why in tests.get("reruns", [])]
-            seconds = tests.get("seconds", {})
-            sessions.append(Session(name, entry["result"], entry["duration"], seconds, reruns))
+    for name in [*results, *(name for name in tests if name not in results)]:
+        report = tests.get(name, {"seconds": {}, "reruns": []})
+        seconds, reruns = report["seconds"], [(test, why) for test, why in report["reruns"]]
+        result, duration = results.get(name, ("no result", sum(seconds.values())))
+        sessions.append(Session(name, result, duration, seconds, reruns))
     return sessions
 
 
