@@ -10,6 +10,8 @@ from typing import NoReturn
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ["session_reports"]
+
 # A loaded machine is no reason to fail: times belong to `benchmarks/perf`.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")

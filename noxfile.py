@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -23,6 +24,8 @@ PACKAGES = {
 """Where each package of the workspace is."""
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 DIST = ROOT / "dist"
+REPORTS = ROOT / ".nox" / "reports"
+"""What the sessions write for the summary: the times of the sessions, and those of their tests."""
 
 PYTEST = (
     "python",
@@ -33,6 +36,11 @@ PYTEST = (
     *(["--reruns=1", "-rR"] if os.environ.get("CI") else []),
 )
 """CI runs a failed test once more and lists it as RERUN: a defect to find, not a red main."""
+
+
+def _pytest(session: nox.Session, *args: str) -> None:
+    session.run(*PYTEST, f"--report-to={REPORTS}/tests/{session.name}.json", *args)
+
 
 nox.options.default_venv_backend = "uv"
 nox.options.error_on_missing_interpreters = True
@@ -79,13 +87,11 @@ BOXED = {"benchflow-sandbox-docker", "benchflow-sandbox-local"}
 
 
 def _units() -> list[str]:
-    """Name the sessions that test packages: each by every Python, and in CI by some.
+    """Name the sessions that CI runs to test packages: each package by two Pythons at most.
 
-    CI has an hour. There the oldest and the newest run what starts no boxes. The oldest runs the
-    boxes' own tests and `slow`, and the newest `e2e`.
+    CI has an hour. The oldest and the newest run what starts no boxes. The oldest runs the boxes'
+    own tests and `slow`, and the newest `e2e`.
     """
-    if not os.environ.get("CI"):
-        return ["unit"]
     return [
         f"unit-{python}(package={package!r})"
         for python in dict.fromkeys((OLDEST, NEWEST))
@@ -95,7 +101,7 @@ def _units() -> list[str]:
 
 
 LANES = {
-    "checks": ("lint", "types", *_units(), "wheel", "docs"),
+    "checks": ("lint", "types", *(_units() if os.environ.get("CI") else ["unit"]), "wheel", "docs"),
     "boxes": ("e2e", "slow"),
 }
 """Sessions that run at the same time: the tests of boxes mostly wait."""
@@ -105,21 +111,41 @@ nox.options.sessions = ["lanes"]
 
 @nox.session(python=False)
 def lanes(session: nox.Session) -> None:
-    """Run every check, the lanes at once: `checks` is printed when it has ended."""
+    """Run every check, the lanes at once, then print a summary; arguments name some sessions.
+
+    The output of `checks` is printed when that lane has ended.
+    """
+    shutil.rmtree(REPORTS, ignore_errors=True)
+    chosen = {
+        lane: [name for name in names if not session.posargs or name in session.posargs]
+        for lane, names in LANES.items()
+    }
     with tempfile.TemporaryFile("w+") as log:
-        checks = subprocess.Popen(_nox(LANES["checks"]), stdout=log, stderr=log)
-        boxes = subprocess.run(_nox(LANES["boxes"]), check=False)
+        checks = subprocess.Popen(_nox("checks", chosen["checks"]), stdout=log, stderr=log)
+        boxes = subprocess.run(_nox("boxes", chosen["boxes"]), check=False)
         codes = {"checks": checks.wait(), "boxes": boxes.returncode}
         log.seek(0)
         shutil.copyfileobj(log, sys.stdout)
         sys.stdout.flush()
+    session.run(sys.executable, "tests/support/session_reports.py", str(REPORTS), external=True)
     failed = [f"{lane} ended with {code}" for lane, code in codes.items() if code]
     if failed:
         session.error("; ".join(failed))
 
 
-def _nox(sessions: tuple[str, ...]) -> list[str]:
-    return [sys.executable, "-m", "nox", "--sessions", *sessions]
+def _nox(lane: str, sessions: list[str]) -> list[str]:
+    if not sessions:
+        return ["true"]
+    report = REPORTS / "lanes" / f"{lane}.json"
+    report.parent.mkdir(parents=True, exist_ok=True)
+    return [sys.executable, "-m", "nox", "--report", str(report), "--sessions", *sessions]
+
+
+@nox.session(python=False, venv_backend="none")
+def matrix(session: nox.Session) -> None:
+    """Print the outputs of a workflow's job: the sessions that test packages, and the packages."""
+    session.log("CI runs %d sessions of `unit`", len(_units()))
+    sys.stdout.write(f"sessions={json.dumps(_units())}\npackages={json.dumps([*PACKAGES])}\n")
 
 
 def _sync(session: nox.Session, *args: str) -> None:
@@ -139,7 +165,7 @@ def _sync(session: nox.Session, *args: str) -> None:
 def unit(session: nox.Session, package: str) -> None:
     """Test one package alone, with only what it declares."""
     _sync(session, f"--package={package}", "--no-default-groups", "--group=test")
-    session.run(*PYTEST, f"{PACKAGES[package]}/tests", *session.posargs)
+    _pytest(session, f"{PACKAGES[package]}/tests", *session.posargs)
 
 
 @nox.session(python=PYTHONS[:1])
@@ -164,6 +190,26 @@ def _build(session: nox.Session) -> None:
         )
 
 
+@nox.session(python=False, venv_backend="none")
+def release(session: nox.Session) -> None:
+    """Build what a tag publishes, a directory for each package: `nox -s release -- vX.Y.Z`."""
+    if session.posargs != [f"v{VERSION}"]:
+        session.error(f"the tag is {session.posargs}, the packages have version {VERSION!r}")
+    target = DIST / "release"
+    shutil.rmtree(target, ignore_errors=True)
+    session.run("uv", "build", "--quiet", "--all-packages", "-o", str(target), external=True)
+    for package in PACKAGES:
+        stem = f"{package.replace('-', '_')}-{VERSION}"
+        built = [*target.glob(f"{stem}-*.whl"), *target.glob(f"{stem}.tar.gz")]
+        if [path.suffix for path in built] != [".whl", ".gz"]:
+            session.error(f"{package}: not one wheel and one sdist: {[p.name for p in built]}")
+        (target / package).mkdir()
+        for path in built:
+            path.rename(target / package / path.name)
+    if unknown := [path.name for path in target.iterdir() if path.suffix in {".whl", ".gz"}]:
+        session.error(f"built for a package that is not in the workspace: {unknown}")
+
+
 @nox.session(python=PYTHONS[:1])
 def lint(session: nox.Session) -> None:
     """Check style, import directions and the lock file."""
@@ -171,7 +217,7 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("lint-imports")
-    session.run("python", "-m", "pytest", "tests/architecture", *session.posargs)
+    _pytest(session, "--reruns=0", "tests/architecture", *session.posargs)
     exported = session.run_install(
         "uv", "export", *LOCK_ARGS, external=True, silent=True, stderr=None
     )
@@ -230,7 +276,7 @@ def docs(session: nox.Session) -> None:
     _sync(session, "--all-packages", "--group=docs")
     env = {"NO_MKDOCS_2_WARNING": "1"}
     session.run("mkdocs", "build", "--strict", "--quiet", env=env)
-    session.run("python", "-m", "pytest", "tests/docs", *session.posargs)
+    _pytest(session, "--reruns=0", "tests/docs", *session.posargs)
 
 
 @nox.session(python=NEWEST)
@@ -238,7 +284,7 @@ def e2e(session: nox.Session) -> None:
     """Run the real thing: sandboxes, services, agents, attacks."""
     _sync(session, "--all-packages")
     targets = session.posargs or ["tests/integration", "tests/e2e", "benchmarks/clawsbench/tests"]
-    session.run(*PYTEST, "--timeout=300", *targets)
+    _pytest(session, "--timeout=300", *targets)
 
 
 @nox.session(python=PYTHONS[:1])
@@ -250,7 +296,7 @@ def slow(session: nox.Session) -> None:
         "tests/integration",
         "tests/e2e",
     ]
-    session.run(*PYTEST, "-m", "slow", "--timeout=600", *targets)
+    _pytest(session, "-m", "slow", "--timeout=600", *targets)
 
 
 @nox.session(python=PYTHONS[:1])
@@ -258,7 +304,7 @@ def agents(session: nox.Session) -> None:
     """Run the real agents, which are fetched by package name."""
     _sync(session, "--all-packages")
     targets = session.posargs or ["tests/e2e"]
-    session.run(*PYTEST, "-m", "agents", "--timeout=900", *targets)
+    _pytest(session, "-m", "agents", "--timeout=900", *targets)
 
 
 PERF = (

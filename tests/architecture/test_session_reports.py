@@ -1,0 +1,78 @@
+"""The summary of several nox sessions names their times, their slowest tests and every rerun."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = ROOT / "tests" / "support" / "session_reports.py"
+
+NOXFILE = """
+import sys
+import nox
+
+def run(session, *args):
+    report = f"--report-to=reports/tests/{session.name}.json"
+    session.run(sys.executable, "-m", "pytest", "-p", "session_reports", report, *args)
+
+@nox.session(python=False, venv_backend="none")
+def first(session):
+    run(session, "--reruns=1", "test_first.py")
+
+@nox.session(python=False, venv_backend="none")
+@nox.parametrize("package", ["a", "b"])
+def second(session, package):
+    run(session, "test_second.py")
+"""
+FIRST = """
+from pathlib import Path
+def test_passes_the_second_time():
+    Path("tries").open("a").write("x")
+    assert Path("tries").read_text() == "xx", "one try"
+"""
+SECOND = """
+import pytest
+@pytest.mark.parametrize("number", range(30))
+def test_has_one_failure(number):
+    assert number
+"""
+
+
+@pytest.mark.timeout(180)
+def test_a_summary_of_real_sessions(tmp_path: Path) -> None:
+    for name, text in {"noxfile": NOXFILE, "test_first": FIRST, "test_second": SECOND}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    reports = tmp_path / "reports"
+    (reports / "lanes").mkdir(parents=True)
+    subprocess.run(
+        [sys.executable, "-m", "nox", "--report", str(reports / "lanes" / "all.json")],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(PROGRAM.parent)},
+        check=False,
+    )
+    text = subprocess.check_output([sys.executable, PROGRAM, reports], text=True)
+    sessions, slowest, reruns = text.strip().split("\n\n")
+    rows = {line.split(maxsplit=3)[3]: line.split()[1:3] for line in sessions.splitlines()[1:]}
+    assert rows == {
+        "first": ["1", "1"],
+        "second(package='a')  FAILED": ["30", "0"],
+        "second(package='b')  FAILED": ["30", "0"],
+    }
+    assert slowest.startswith("seconds  the 20 slowest of 61 tests\n")
+    assert len(slowest.splitlines()) == 21
+    times = [float(line.split()[0]) for line in slowest.splitlines()[1:]]
+    assert times == sorted(times, reverse=True)
+    assert reruns.splitlines() == [
+        "reruns: 1",
+        "  RERUN test_first.py::test_passes_the_second_time  [first]",
+        "    call: AssertionError: one try",
+    ]
+
+    # A lane that was killed leaves the reports of its tests alone.
+    (reports / "lanes" / "all.json").unlink()
+    text = subprocess.check_output([sys.executable, PROGRAM, reports], text=True)
+    assert "second(package='a')  NO RESULT" in text
+    assert text.strip().endswith(reruns)
