@@ -52,7 +52,7 @@ def test_a_sandbox_that_fetches_no_images_refuses_to_be_told_when() -> None:
         async with open_provider(RunOptions(sandbox="local", pull="never")):
             pass
 
-    with pytest.raises(UsageError, match="'local' fetches no images") as caught:
+    with pytest.raises(UsageError, match="'local' does not fetch images") as caught:
         asyncio.run(opened())
     assert "--sandbox docker" in caught.value.hint
 

@@ -9,11 +9,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from benchflow_contracts import ModelEndpoint, ModelEndpointError, UsageError
+from benchflow_contracts import (
+    BaseProvider,
+    ModelEndpoint,
+    ModelEndpointError,
+    Sandbox,
+    SandboxCapabilities,
+    SandboxSpec,
+    SandboxUnsupportedError,
+    UsageError,
+)
 from benchflow_engine.model_endpoint import reach
 from benchflow_engine.options import RunOptions
-from benchflow_engine.preflight import check_agent
+from benchflow_engine.preflight import check_agent, check_grading
 from benchflow_engine.rollout import run
+from benchflow_engine.scaffold import write_task
+from benchflow_kernel import load_task
 
 TASK = Path(__file__).parents[3] / "benchmarks/clawsbench/tasks/archive-newsletters"
 
@@ -139,3 +150,35 @@ def test_an_agent_without_tools_is_not_given_one() -> None:
 def test_children_are_not_forked_at_questions_either_when_the_agent_asks_none() -> None:
     with pytest.raises(UsageError, match="asks no questions"):
         check_agent(options_of("codex-acp", branch="group", branch_then="ask-user"))
+
+
+class Small(BaseProvider):
+    """A provider of nothing but files and commands."""
+
+    name = "small"
+
+    def __init__(self, **can: object) -> None:
+        super().__init__()
+        self._can = SandboxCapabilities.model_validate({"isolation": "container", **can})
+
+    async def capabilities(self) -> SandboxCapabilities:
+        return self._can
+
+    async def create(self, spec: SandboxSpec, **_: object) -> Sandbox:
+        raise NotImplementedError(spec)
+
+
+def test_a_sandbox_that_cannot_grade_is_refused_before_the_agent(tmp_path: Path) -> None:
+    write_task(tmp_path / "task")
+    task = load_task(tmp_path / "task")
+
+    def check(provider: Small, **options: object) -> None:
+        asyncio.run(check_grading(RunOptions.model_validate(options), provider, task))
+
+    check(Small(kill_all=True))
+    check(Small(freeze=True))
+    check(Small(), reward_import_path="mine:rewards")
+    with pytest.raises(SandboxUnsupportedError, match="cannot grade"):
+        check(Small())
+    with pytest.raises(SandboxUnsupportedError, match="no twin"):
+        check(Small(kill_all=True), isolation="twin")

@@ -132,11 +132,9 @@ def test_state_must_be_out_of_the_agent_s_reach(
     tmp_path: Path, answers: list[str], refused: str | None
 ):
     async def test(environment: ManifestEnvironment, box: FakeSandbox):
-        def stat(call: FakeCall) -> ExecResult:
-            asked = "stat -c" in call.cmd[2]
-            return answer(stdout="\n".join([WHO, *answers]) if asked else "")
-
-        box.on("sh -c", stat)
+        box.on("sh -c", lambda call: answer())
+        box.on("id", lambda call: answer(stdout=f"{WHO}\n"))
+        box.on("stat -c", lambda call: answer(stdout="\n".join(answers)))
         if refused is None:
             await environment.provision(ProvisionContext(box, "t"))
             return
@@ -173,10 +171,8 @@ def test_a_probe_that_talks_nonsense_never_means_ready(tmp_path: Path, said: str
 
 def test_a_box_that_can_copy_no_database_says_what_to_install(tmp_path: Path):
     async def test(environment: ManifestEnvironment, box: FakeSandbox):
-        def stat(call: FakeCall) -> ExecResult:
-            return answer(stdout=f"{WHO}\n{ROOT}\n" if "stat -c" in call.cmd[2] else "")
-
-        box.on("sh -c", stat)
+        box.on("sh -c", lambda call: answer())
+        box.on("id", lambda call: answer(stdout=f"{WHO}\n"))
         box.on("stat -c", lambda call: answer(stdout=f"{ROOT}\n"))
         box.on("rm -rf", lambda call: answer())
         await environment.provision(ProvisionContext(box, "t"))

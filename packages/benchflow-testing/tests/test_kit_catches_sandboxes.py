@@ -54,6 +54,12 @@ class FreezesNothing(FakeSandbox):
         yield
 
 
+class KillsNoDaemons(FakeSandbox):
+    async def kill_all(self):
+        for process in [*self.machine.processes.values()]:
+            await process.kill()
+
+
 class ThawsEarly(FakeSandbox):
     @asynccontextmanager
     async def freeze(self):
@@ -316,6 +322,7 @@ BROKEN_SANDBOXES = [
     (TimeoutLeavesProcesses, "a_timeout_kills_the_whole_group"),
     (CancelLeavesProcesses, "cancellation_kills_the_whole_group"),
     (FreezesNothing, "freeze_holds_every_process_still"),
+    (KillsNoDaemons, "kill_all_ends_every_process_and_leaves_the_files"),
     (FreezesNothing, "snapshot_works_in_a_frozen_sandbox"),
     (ThawsEarly, "freeze_is_reentrant"),
     (StaysFrozenOnError, "freeze_thaws_on_error"),

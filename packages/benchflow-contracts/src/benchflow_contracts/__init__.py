@@ -155,6 +155,7 @@ from .sandbox import (
     SandboxSpec,
     SnapshotLevel,
     SupportsEntrypoint,
+    SupportsKillAll,
 )
 from .sandbox_record import DEADLINE, ReapPolicy, SandboxRecord
 from .service import ServiceHealth, ServiceSpec
@@ -358,6 +359,7 @@ __all__ = [
     "SupportsEntrypoint",
     "SupportsFileObservation",
     "SupportsHostShortage",
+    "SupportsKillAll",
     "SwitchedSandbox",
     "TableDiff",
     "TableState",

@@ -99,6 +99,8 @@ class SandboxCapabilities(Model):
     users: bool = False
     """Whether a process can run as another user than the default one."""
     freeze: bool = False
+    kill_all: bool = False
+    """Whether `SupportsKillAll` holds here. Grading needs `freeze` or this."""
     builds: bool = False
     """Whether images can be made from a `recipe`."""
     services: bool = False
@@ -338,6 +340,25 @@ class SupportsEntrypoint(Protocol):
 
         Raises:
             SandboxError: It cannot be started, it ended, or it never became healthy.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsKillAll(Protocol):
+    """What a sandbox can do that ends its processes and stays usable.
+
+    A sandbox that cannot be frozen is graded after this.
+    """
+
+    async def kill_all(self) -> None:
+        """Kill every process inside but the sandbox's own. All are dead on return.
+
+        Files stay as they are; `exec`, `upload` and `download` work afterwards.
+
+        Raises:
+            SandboxUnsupportedError: A process could escape.
+            SandboxError: The sandbox is gone.
         """
         ...
 

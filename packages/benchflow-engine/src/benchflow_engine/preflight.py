@@ -3,7 +3,14 @@
 from typing import TYPE_CHECKING
 
 from benchflow_agent_acp import AcpAgent
-from benchflow_contracts import Role, UsageError
+from benchflow_contracts import (
+    BaseProvider,
+    Role,
+    SandboxProvider,
+    SandboxUnsupportedError,
+    Task,
+    UsageError,
+)
 
 from .options import RunOptions
 from .planes import load_agent
@@ -64,6 +71,34 @@ def _check_wire(options: RunOptions, decl: "AgentDecl") -> None:
             f"agent {name!r} speaks 'gemini', whose key only the gateway puts where Google"
             " takes it",
             hint="leave the gateway on",
+        )
+
+
+async def check_grading(options: RunOptions, provider: SandboxProvider, task: Task) -> None:
+    """Refuse a task whose tests could not be graded in the provider's sandboxes.
+
+    Only providers that derive from `BaseProvider` are asked: for others the answer takes
+    seconds, and the sandbox itself refuses.
+
+    Raises:
+        SandboxUnsupportedError: Files cannot be copied from one instant, or there is no twin.
+    """
+    verifier = task.config.verifier
+    if not isinstance(provider, BaseProvider) or verifier.type != "script":
+        return
+    if options.reward_import_path is not None:
+        return
+    can = await provider.capabilities()
+    if not (can.freeze or can.kill_all):
+        raise SandboxUnsupportedError(
+            f"sandbox {options.sandbox_name!r} cannot grade: it neither freezes a sandbox nor"
+            " kills all of its processes",
+            hint="implement `kill_all` (SupportsKillAll), or use another sandbox",
+        )
+    if (options.isolation or verifier.isolation) == "twin" and not can.snapshot_levels:
+        raise SandboxUnsupportedError(
+            f"sandbox {options.sandbox_name!r} has no snapshots, so there is no twin of a sandbox",
+            hint="grade with --isolation hermetic",
         )
 
 

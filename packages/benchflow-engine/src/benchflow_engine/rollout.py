@@ -30,7 +30,7 @@ from pydantic import ValidationError
 from .model_gateway import open_gateway
 from .options import RunOptions
 from .planes import assemble, open_provider
-from .preflight import check_agent, check_endpoint
+from .preflight import check_agent, check_endpoint, check_grading
 from .secrets import recorded_options, secrets_of
 from .task_formats import runnable_task
 from .timeouts import with_patience
@@ -152,6 +152,7 @@ async def run_in(
     """
     rollout_id = new_rollout_id(task.id) if directory is None else directory.name
     given = labels or {}
+    await check_grading(options, provider, task)
     task = with_patience(task, options.timeout_multiplier)
     with redacting(secrets_of(options, (task.id, rollout_id))):
         async with open_gateway(options, directory) as gateway:

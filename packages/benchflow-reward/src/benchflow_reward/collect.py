@@ -16,6 +16,8 @@ from benchflow_contracts import (
     blame,
 )
 
+from .at_rest import at_rest
+
 MAX_BYTES = 256 * 1024 * 1024
 
 Outcome = Literal["copied", "absent", "refused"]
@@ -60,7 +62,7 @@ async def collect(
     """
     taken: list[Collected] = []
     failed: list[tuple[int, TransferError]] = []
-    async with sandbox.freeze():
+    async with at_rest(sandbox):
         if meanwhile is not None:
             await meanwhile()
         for index, path in enumerate(paths):

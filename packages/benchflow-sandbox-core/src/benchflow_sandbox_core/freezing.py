@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
 from benchflow_contracts.errors import SandboxFrozenError, SandboxUnsupportedError
@@ -36,6 +36,8 @@ class Freezer:
         self._find = init
         self._resting: Init | None = None
         self._holders: list[asyncio.Task[object] | None] = []
+        self._stoppers: list[asyncio.Task[object] | None] = []
+        """Who holds the box by something other than the switch."""
         self._switching = asyncio.Lock()
 
     @property
@@ -50,12 +52,15 @@ class Freezer:
         Raises:
             SandboxUnsupportedError: No control group can do it on this machine.
         """
+        holder = asyncio.current_task()
+        if holder in self._stoppers:
+            yield  # the caller holds the box still already
+            return
         if not self._switch.can_freeze:
             raise SandboxUnsupportedError(
                 "nothing on this machine can hold a sandbox still",
                 hint="run where a cgroup v1 freezer or a writable cgroup v2 is mounted",
             )
-        holder = asyncio.current_task()
         async with self._switching:
             self._holders.append(holder)
             if len(self._holders) == 1:
@@ -65,6 +70,17 @@ class Freezer:
             yield
         finally:
             self._drop(holder)
+
+    @asynccontextmanager
+    async def hold_by(self, stop: AbstractAsyncContextManager[None]) -> AsyncGenerator[None]:
+        """Keep the box still by `stop`, where the switch cannot, for the length of the block."""
+        holder = asyncio.current_task()
+        async with stop:
+            self._stoppers.append(holder)
+            try:
+                yield
+            finally:
+                self._stoppers.remove(holder)
 
     async def _stop(self, holder: "asyncio.Task[object] | None") -> None:
         try:
@@ -90,7 +106,7 @@ class Freezer:
 
     def refuse_own_task(self) -> None:
         """Raise when the caller would wait for what it holds still itself."""
-        if self._holders and asyncio.current_task() in self._holders:
+        if asyncio.current_task() in (*self._holders, *self._stoppers):
             raise SandboxFrozenError("the sandbox is frozen by this task: nothing inside can run")
 
     def release(self) -> None:

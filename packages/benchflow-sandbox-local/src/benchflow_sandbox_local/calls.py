@@ -66,6 +66,12 @@ class InitCalls:
             with lacking_is_host_error(_REACH):
                 await self._client("kill").kill(pid, signal, group=group)
 
+    async def kill_all(self) -> None:
+        """Kill everything but init; see `InitClient.kill_all`."""
+        async with self._gate.passing():
+            with lacking_is_host_error(_REACH):
+                await self._client("kill_all").kill_all()
+
     async def ping(self) -> str:
         """Return init's version; see `InitClient.ping`."""
         async with self._gate.passing():

@@ -38,6 +38,7 @@ class _Findings:
     notes: dict[str, str] = field(default_factory=dict[str, str])
     users: bool = False
     freeze: bool = False
+    kill_all: bool = False
 
     async def attempt(self, what: str, action: Callable[[], Awaitable[None]]) -> bool:
         """Do one thing; note why when it does not work."""
@@ -69,6 +70,8 @@ async def probe(keeper: Keeper) -> SandboxCapabilities:
             await found.attempt("allowlist", lambda: _allowed(keeper, endpoint, found))
             if await found.attempt("freeze", lambda: _freeze(sandbox)):
                 found.freeze = True
+            if await found.attempt("kill_all", lambda: _kill_all(sandbox)):
+                found.kill_all = True
             if await found.attempt("filesystem", lambda: _snapshot(keeper, sandbox)):
                 found.levels.add("filesystem")
         finally:
@@ -84,6 +87,7 @@ async def probe(keeper: Keeper) -> SandboxCapabilities:
         resource_limits=frozenset(found.limits),
         users=found.users,
         freeze=found.freeze,
+        kill_all=found.kill_all,
         builds=builds,
         live_engine=keeper.live_engine if "live" in found.levels else None,
         notes={**found.notes, **keeper.notes},
@@ -199,6 +203,14 @@ async def _allowed(keeper: Keeper, endpoint: ModelEndpoint, found: _Findings) ->
     finally:
         await sandbox.teardown()
     found.modes.add("allowlist")
+
+
+async def _kill_all(sandbox: LocalSandbox) -> None:
+    process = await sandbox.spawn(["sleep", "60"])
+    await sandbox.kill_all()
+    await process.wait()
+    await process.aclose()
+    await sandbox.exec("true")
 
 
 async def _freeze(sandbox: LocalSandbox) -> None:

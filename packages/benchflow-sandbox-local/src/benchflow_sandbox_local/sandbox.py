@@ -37,6 +37,7 @@ from benchflow_sandbox_core.thread import run
 
 from . import entrypoint
 from .body import Body
+from .calls import InitCalls
 from .cgroup.group import Group
 from .holding import hold_stopped
 from .live.forks import Forks
@@ -378,6 +379,17 @@ class LocalSandbox:
         async with self._freezer.hold():
             yield
 
+    async def kill_all(self) -> None:
+        """Kill every process inside but init. All are dead on return."""
+        async with self._changing:
+            init = self.machine.init
+            if not isinstance(init, InitCalls):
+                raise SandboxUnsupportedError(
+                    f"the processes of {self._name!r} cannot be killed at once: one may escape",
+                    hint="run where namespaces are allowed",
+                )
+            await init.kill_all()
+
     async def snapshot(
         self, level: SnapshotLevel = "filesystem", *, during: During | None = None
     ) -> SandboxImage:
@@ -397,7 +409,7 @@ class LocalSandbox:
         """Keep the files of one instant: frozen, or stopped where nothing can freeze."""
         if self._group.can_freeze:
             return self._freezer.hold()
-        return hold_stopped(self.machine.pid)
+        return self._freezer.hold_by(hold_stopped(self.machine.pid))
 
     async def restore(self, image: SandboxImage) -> None:
         """Go back to `image`. All processes end; `id`, spec and endpoints stay."""

@@ -164,6 +164,11 @@ def lacks_freeze(subject: SandboxSubject) -> str | None:
     return None if subject.capabilities.freeze else "capabilities: no freeze"
 
 
+def lacks_kill_all(subject: SandboxSubject) -> str | None:
+    """Say that processes cannot be killed at once, when so."""
+    return None if subject.capabilities.kill_all else "capabilities: no kill_all"
+
+
 def lacks_snapshots(subject: SandboxSubject) -> str | None:
     """Say that there are no filesystem snapshots, when so."""
     levels = subject.capabilities.snapshot_levels

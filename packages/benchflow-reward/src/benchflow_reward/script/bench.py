@@ -17,6 +17,7 @@ from benchflow_contracts import (
     VerifyResult,
 )
 
+from benchflow_reward.at_rest import at_rest
 from benchflow_reward.live_node import LiveNode
 from benchflow_reward.reward_file import parse_reward
 
@@ -137,7 +138,7 @@ class OurBench:
             result = await self._exec(cwd, verifier.env)
             return ScriptRun(result, await self._take_logs(scratch))
         result = await self._exec(cwd, pinned_env(verifier))
-        async with self.box.freeze():
+        async with at_rest(self.box):
             return ScriptRun(result, await self._take_logs(scratch))
 
     async def _exec(self, cwd: str, env: Mapping[str, str]) -> ExecResult:

@@ -19,6 +19,7 @@ from benchflow_contracts import (
     VerifyResult,
 )
 
+from benchflow_reward.at_rest import at_rest
 from benchflow_reward.harbor_rewards import parse_harbor_rewards, return_of
 from benchflow_reward.live_node import LiveNode
 
@@ -136,7 +137,7 @@ class HarborBench:
     async def _take_logs(self, scratch: Path) -> Path:
         logs = scratch / "logs"
         try:
-            async with self.box.freeze():
+            async with at_rest(self.box):
                 await self.box.download(
                     VERIFIER_LOGS, logs, max_bytes=MAX_LOG_BYTES, leave_out=True
                 )

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from . import mounts, network, privileges, syscalls, wire
 from .parent import die_with_seen
-from .paths import make_directory, open_strict
+from .paths import make_directory, make_file, open_strict
 
 INIT = "/.bf/init"
 
@@ -109,7 +109,8 @@ def _build_root(plan: Plan) -> None:
 def _bind_directories(root: int, binds: list[str]) -> None:
     attributes = syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID
     for path in binds:
-        target = make_directory(root, path)
+        directory = os.path.isdir(path)  # noqa: PTH112 - of the host
+        target = make_directory(root, path) if directory else make_file(root, path)
         syscalls.attach_mount(tree := syscalls.clone_mount(path, attributes), target)
         os.close(tree)
         os.close(target)

@@ -66,6 +66,29 @@ def visible_directories() -> list[str]:
     return [path for path in paths if os.path.isdir(path) and not os.path.islink(path)]
 
 
+def divide(paths: list[str], layers: list[str]) -> tuple[list[str], list[str]]:
+    """Divide paths of the host around what the layers of an image have there.
+
+    Returns the paths to bind, and the links among them, which have to be made anew. Where both
+    have a directory, what is in the two is merged; of anything else, the image's own is seen.
+    """
+    binds, links = list[str](), list[str]()
+    for path in paths:
+        over = [layer for layer in layers if os.path.lexists(f"{layer}{path}")]
+        if not over:
+            (links if os.path.islink(path) else binds).append(path)
+        elif all(_is_directory(place) for place in (path, *(f"{layer}{path}" for layer in over))):
+            below = [f"{path}/{name}" for name in sorted(os.listdir(path))]
+            more = divide(below, over)
+            binds += more[0]
+            links += more[1]
+    return binds, links
+
+
+def _is_directory(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)
+
+
 def build_mask(target: str, opaque: str, *, over_host: bool) -> None:
     """Fill the layer that lies over the host's root, or stands in for it.
 

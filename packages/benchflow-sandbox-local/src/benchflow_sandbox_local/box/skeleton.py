@@ -10,7 +10,7 @@ from typing import Any
 
 from .accounts import Accounts
 from .boot import INIT
-from .hostroot import build_mask, separate_mounts, visible_directories
+from .hostroot import build_mask, divide, separate_mounts, visible_directories
 from .mounts import LINKS, NODES
 from .paths import open_strict
 from .tree import LayerCopy
@@ -34,6 +34,9 @@ def build(directory: str, request: dict[str, Any], opaque: str, *, rooted: bool)
     if request["host"]:
         under, binds = _host_layers(directory, opaque, rooted=rooted)
         lowers = [_copy_image(f"{directory}/i{n}", i, opaque) for n, i in enumerate(images)]
+        if not rooted:
+            binds, links = divide(binds, lowers)
+            _link(f"{directory}/mask", links)
         lowers += under
     else:
         lowers = [_shorten(f"{directory}/i{n}", image) for n, image in enumerate(images)]
@@ -73,6 +76,12 @@ def _copy_image(target: str, image: str, opaque: str) -> str:
     os.mkdir(target, 0o755)
     LayerCopy(target, opaque, f"{target}/../trash").apply(image)
     return target
+
+
+def _link(mask: str, links: list[str]) -> None:
+    for path in links:
+        os.makedirs(os.path.dirname(f"{mask}{path}"), exist_ok=True)  # noqa: PTH120
+        os.symlink(os.readlink(path), f"{mask}{path}")  # noqa: PTH115
 
 
 def _shorten(path: str, image: str) -> str:

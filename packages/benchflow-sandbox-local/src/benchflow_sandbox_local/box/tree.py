@@ -176,8 +176,17 @@ def _copy_data(src: int, dst: int, name: str, info: os.stat_result) -> int:
     return copied
 
 
+def _take_owner(dst: int, name: str, info: os.stat_result) -> None:
+    try:
+        os.chown(name, info.st_uid, info.st_gid, dir_fd=dst, follow_symlinks=False)
+    except OSError as error:
+        # Without root the namespace maps one user: files of other users become that user's.
+        if error.errno != errno.EINVAL:
+            raise
+
+
 def _copy_metadata(src: int, dst: int, name: str, info: os.stat_result) -> None:
-    os.chown(name, info.st_uid, info.st_gid, dir_fd=dst, follow_symlinks=False)
+    _take_owner(dst, name, info)
     source, target = f"/proc/self/fd/{src}/{name}", f"/proc/self/fd/{dst}/{name}"
     for attribute in os.listxattr(source, follow_symlinks=False):
         if keep_attribute(attribute):

@@ -3,6 +3,7 @@
 import contextlib
 
 from benchflow_contracts.errors import SandboxFrozenError
+from benchflow_contracts.sandbox import SupportsKillAll
 
 from benchflow_testing.check import expect, expect_equal, expect_error, promise
 from benchflow_testing.sandbox_subject import (
@@ -10,6 +11,7 @@ from benchflow_testing.sandbox_subject import (
     SandboxCheck,
     SandboxSubject,
     lacks_freeze,
+    lacks_kill_all,
     lacks_snapshots,
 )
 
@@ -129,12 +131,32 @@ async def an_error_of_who_reads_a_snapshot_passes_through(subject: SandboxSubjec
                 await subject.moves_on(box)
 
 
+@promise(lacks_kill_all)
+async def kill_all_ends_every_process_and_leaves_the_files(subject: SandboxSubject) -> None:
+    """No process of the task runs afterwards, in whatever session; the sandbox stays usable."""
+    async with subject.box() as box:
+        expect(isinstance(box, SupportsKillAll), "capabilities claim kill_all")
+        assert isinstance(box, SupportsKillAll)
+        process = await box.spawn("sleep 60")
+        await box.exec(f"({TICKER}) >/dev/null 2>&1 &")
+        await subject.moves_on(box)
+        await box.kill_all()
+        expect_equal(await process.wait(), 137, "the exit code of a killed process")
+        await process.aclose()
+        ticks = await subject.ticks(box)
+        await subject.stands_still(box, "after kill_all")
+        expect(ticks > 0, "the files are still there")
+        await box.kill_all()
+        expect_equal(await subject.output(box, "echo on"), "on\n", "the next command")
+
+
 FREEZE_CHECKS: tuple[SandboxCheck, ...] = (
     freeze_holds_every_process_still,
     freeze_is_reentrant,
     freeze_thaws_on_error,
     download_works_in_a_frozen_sandbox,
     exec_by_the_holder_of_a_freeze_is_refused,
+    kill_all_ends_every_process_and_leaves_the_files,
     snapshot_works_in_a_frozen_sandbox,
     a_snapshot_is_of_the_instant_that_is_read,
     an_error_of_who_reads_a_snapshot_passes_through,

@@ -38,6 +38,7 @@ FAKE_CAPABILITIES = SandboxCapabilities(
     resource_limits=frozenset({"output"}),
     users=True,
     freeze=True,
+    kill_all=True,
 )
 """What the fake can do. `model-only` is accepted, but no relay listens inside."""
 
@@ -56,7 +57,7 @@ class FakeSandboxProvider:
 
     `log` holds each operation in order as (operation, sandbox id), with `ready`, `create`,
     `discard`, `exec`, `spawn`, `attach`, `upload`, `download`, `expose_port`, `freeze`,
-    `thaw`, `switch_network`, `switch_user`, `snapshot`, `restore`, `save`, `load` and
+    `thaw`, `kill_all`, `switch_network`, `switch_user`, `snapshot`, `restore`, `save`, `load` and
     `teardown`; `faults` is keyed by the same names, and by `snapshot:live` and `create:live`
     for the live level alone.
     """

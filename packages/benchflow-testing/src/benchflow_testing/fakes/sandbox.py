@@ -265,6 +265,12 @@ class FakeSandbox:
         await self._begin("expose_port")
         return self.endpoints.get(port, Endpoint(host="127.0.0.1", port=port))
 
+    async def kill_all(self) -> None:
+        """Kill every process; files stay."""
+        await self._begin("kill_all")
+        for group in [*self.machine.groups]:
+            await group.kill()
+
     @asynccontextmanager
     async def freeze(self) -> AsyncGenerator[None, None]:
         """Hold everything inside still. Re-entrant."""

@@ -6,7 +6,7 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Literal
 
-from benchflow_contracts import BenchFlowError, Model, SandboxProvider
+from benchflow_contracts import BenchFlowError, Model, SandboxCapabilities, SandboxProvider
 from benchflow_engine.options import RunOptions
 from benchflow_engine.planes import open_provider
 from benchflow_kernel import Registry
@@ -20,11 +20,14 @@ _GROUPS = ("sandboxes", "agents", "environments", "rewards")
 _LOW_DISK_GB = 2.0
 
 
+Status = Literal["ok", "warn", "fail"]
+
+
 class Finding(Model):
     """One named check and its outcome."""
 
     check: str
-    status: Literal["ok", "warn", "fail"]
+    status: Status
     detail: str
     fix: str = ""
 
@@ -178,12 +181,20 @@ async def _isolation(name: str, provider: SandboxProvider) -> Finding:
         f"freeze {'yes' if can.freeze else 'no'}",
         f"live forks {can.live_engine or 'no'}",
     ]
+    if not (can.freeze or can.kill_all):
+        parts.append("nothing can be graded: a sandbox is neither frozen nor emptied")
     return Finding(
         check=name,
-        status="warn" if can.notes else "ok",
+        status=_status(can),
         detail="; ".join(parts),
         fix="; ".join(f"{key}: {note}" for key, note in sorted(can.notes.items())),
     )
+
+
+def _status(can: SandboxCapabilities) -> Status:
+    if not (can.freeze or can.kill_all):
+        return "fail"
+    return "warn" if can.notes else "ok"
 
 
 async def _orphans(name: str, provider: SandboxProvider) -> Finding:
