@@ -48,6 +48,8 @@ def _shown(root: int, path: str) -> bytes:
         fd = open_strict(root, path.lstrip("/"), os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return b""  # it is not there, or the box has a kernel of its own
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)  # Python refuses to make a file of a directory
+        return b""
     with os.fdopen(fd, "rb") as file:
-        is_read = stat.S_ISREG(os.fstat(fd).st_mode)
-        return file.read(_MAX_BYTES) if is_read else b""
+        return file.read(_MAX_BYTES)
