@@ -153,3 +153,4 @@ def test_code_in_a_volume_that_nobody_observes_is_not_clean(load, image, tmp_pat
     ways = {"module": f"{WRONG}mkdir org; echo 'import os; os._exit(0)' > org/__init__.py"}
     found = tried(provider, load(files), "twin", own({**ways, "honest": AS_JOBS["honest"]}))
     assert paid(found) == {"module": "suspicious", "honest": "clean"}
+    assert (found["module"].verdict, found["honest"].verdict) == ("flagged", "won")
