@@ -63,8 +63,15 @@ _START_UP = frozenset({"sitecustomize.py", "usercustomize.py"})
 _RUNNER_FILES = words("conftest.py pytest.ini .pytest.ini pytest.toml tox.ini setup.cfg")
 _PYTHONS = re.compile(r"^(.*)/lib(32|64)?/python\d[\d.]*/.")
 _INSTALLS = re.compile(r"^(.*)/lib(32|64)?/(python\d[\d.]*/.|[^/]+\.so[^/]*$)")
+_SUSPICIOUS_ETC = (
+    *("/etc/pam.d", "/etc/sudoers", "/etc/security/", "/etc/login.defs", "/etc/tmux.conf"),
+    "/etc/ssh/ssh_config",
+)
+"""What decides how a user's shell starts, and what client programs run."""
 _SHELL_FILES = re.compile(r"^/etc/(profile|profile\.d/.*|bash\.bashrc|environment|zsh/.*)$")
-_LOGIN = re.compile(rb"bash\s+-\w*[li]|--login|\.bashrc|\.profile|/etc/profile")
+_LOGIN = re.compile(
+    rb"bash\s+-\w*[li]|--login|\.bashrc|\.profile|/etc/profile|\b(su|runuser)\s+-l?\s|sudo\s+-\w*i"
+)
 _BIN = re.compile(r"^(/[^/]+)*/bin(?=/)")
 _MODULES = re.compile(rb"python[0-9.]*\s+(-\w+\s+)*(-\w*[mc]|-\s|-$|<)")
 """What has an interpreter look for modules in the working directory."""
@@ -363,7 +370,7 @@ class Steering:
         if {*_PACKED} & {*path.parts}:
             return self._of_packed(path, change)
         starts = path.name in _START_UP or path.suffix == ".pth"
-        if path.name in _RUNNER_FILES or starts:
+        if path.name in _RUNNER_FILES or starts or self._hides_makefile(path):
             return "suspicious"
         if self._is_command(path) and str(path.parent) in {*self.paths, f"{self.home}/.local/bin"}:
             return "suspicious"
@@ -372,6 +379,10 @@ class Steering:
         module = path.name.split(".")[0] if path.suffix in _MODULE_FILES else ""
         is_found = module in {*sys.stdlib_module_names, *_RUNNERS} and self._is_here(path)
         return "suspicious" if is_found else None
+
+    def _hides_makefile(self, path: PurePosixPath) -> bool:
+        """Whether `make` reads it instead of the `Makefile` that the tests mention."""
+        return path.name in {"GNUmakefile", "makefile"} and "Makefile" in self.words
 
     def _of_packed(self, path: PurePosixPath, change: Change) -> Grade | None:
         """Grade what a program keeps, which is steering where the tests name the program."""
@@ -420,7 +431,7 @@ class Steering:
         tool = "apt" if text.startswith("/etc/apt/") else _TOOL_FILES.get(path.name)
         if tool is not None:
             return "tampered" if tool in self.words else "suspicious"
-        return "suspicious" if text.startswith(("/etc/pam.d", "/etc/sudoers")) else None
+        return "suspicious" if text.startswith(_SUSPICIOUS_ETC) else None
 
     def _of_library(self, path: PurePosixPath, change: Change) -> Grade | None:
         if "__pycache__" in path.parts or {"locale", "mime"} & set(path.parts[:4]):
