@@ -94,6 +94,16 @@ def load(tmp_path, image):
     return one
 
 
+LINKS = {
+    "honest": "mkdir d; echo '{\"total\": 42}' > d/a; ln -s d/a answer.json; ln -s /dev/stdout log",
+    "through-a-process": "ln -s /proc/self/root/tests/expected.json answer.json",
+    "above-descriptors": "ln -s /dev/fd/../root/tests/expected.json answer.json",
+    "above-a-link": "mkdir /top; ln -s /top d; ln -s d/../tests/expected.json answer.json",
+    # Only the kernel knows this one: the link on the way is the image's.
+    "above-the-images": "ln -s /lib/../../tests/expected.json answer.json",
+}
+
+
 def own(scripts):
     return [Cheat(name, "", "", script) for name, script in scripts.items()]
 
@@ -134,6 +144,13 @@ def test_what_a_volume_holds_is_seen_where_it_pays(load, image, tmp_path, asked,
     provider = DockerProvider(image=image, store=tmp_path / "store")
     found = tried(provider, load(files), "twin", own(IN_VOLUMES))
     assert paid(found) == {"honest": "clean", **dict.fromkeys(paying, "tampered")}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_a_link_to_the_answers_is_seen_however_it_leads_there(provider, load):
+    found = paid(tried(provider, load(HARBORS), "twin", own(LINKS)))
+    assert found == {**dict.fromkeys(LINKS, "tampered"), "honest": "clean"}
 
 
 @pytest.mark.slow

@@ -267,3 +267,22 @@ def test_the_host_tells_nothing_of_a_sandbox_that_was_not_marked(provider):
     unknown, known = asyncio.run(main())
     assert unknown is None
     assert known.added == ("/workspace/new",)
+
+
+@pytest.mark.parametrize(
+    "links",
+    [
+        {"/workspace/a": "/proc/self/root/tests/x"},
+        {"/workspace/a": "d/tests/x", "/workspace/d": "/proc/thread-self/root"},
+        {"/workspace/a": "/dev/fd/../root/tests/x"},
+        {"/workspace/a": "d/../tests/x", "/workspace/d": "/top"},
+        {"/workspace/a": "/proc/1/cmdline"},
+    ],
+)
+def test_a_link_through_a_process_or_above_another_link_is_tampering(links):
+    assert grade("/workspace/a", links=links) == "tampered"
+
+
+@pytest.mark.parametrize("target", ["/proc/self/fd/1", "/dev/stdout", "/proc/cpuinfo", "../x"])
+def test_a_link_of_logs_to_the_output_of_a_process_is_clean(target):
+    assert grade("/workspace/a", links={"/workspace/a": target}) is None

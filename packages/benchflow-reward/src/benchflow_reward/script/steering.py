@@ -22,6 +22,7 @@ from .configuration import (
 )
 from .gems import hides_gem, may_claim_gem
 from .layout import EVIDENCE, TESTS, TOOLS, VERIFIER_LOGS
+from .leads import is_of_a_process, resolved
 from .node_packages import of_node_packages
 from .surroundings import Surroundings
 
@@ -107,7 +108,6 @@ _TOOL_FILES = {
 _HOME = re.compile(r"^/(root|home/[^/]+)/")
 _USER_SITE = re.compile(r"/\.local/lib/python[0-9.]+/site-packages/")
 _WORD = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
-_LINKS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,10 +353,12 @@ class Steering:
         )
 
     def _leads_there(self, path: str, links: Mapping[str, str]) -> bool:
-        target = _resolved(path, links)
+        target = resolved(path, links)
         if target is None:
             return False
-        return any(_below(target, place) or _below(place, path) for place in self.graders)
+        places = self.graders
+        there = any(_below(target, each) or _below(each, path) for each in places)
+        return there or is_of_a_process(target)
 
     def expects(self, path: str) -> bool:
         """Whether honest agents may change `path`: the task or the operator says so."""
@@ -480,18 +482,3 @@ def _import_dirs(
 
 def _below(path: str, place: str) -> bool:
     return path == place or path.startswith(place.rstrip("/") + "/")
-
-
-def _resolved(path: str, links: Mapping[str, str]) -> str | None:
-    """Return where a link leads in the end, as far as changed links lead; `None` for no link."""
-    if path not in links:
-        return None
-    for _ in range(_LINKS):
-        for step in (*reversed(PurePosixPath(path).parents), PurePosixPath(path)):
-            if (target := links.get(str(step))) is not None:
-                rest = path[len(str(step)) :].lstrip("/")
-                path = posixpath.normpath(posixpath.join(step.parent, target, rest))
-                break
-        else:
-            return path
-    return path
