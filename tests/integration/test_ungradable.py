@@ -16,6 +16,8 @@ DEEP = "cd /workspace; for i in $(seq 260); do mkdir d; cd d || exit 0; done"
 BOMB = "b() { b | b & b; }; (b) 2>/dev/null & sleep 1"
 FILLED = "dd if=/dev/zero of=/workspace/fill bs=1M 2>/dev/null; dd if=/dev/zero of=/tmp/fill bs=1M"
 SHELLS = "rm -f /bin/sh /usr/bin/sh /bin/bash /usr/bin/bash /bin/dash /usr/bin/dash"
+NOBODY = "sed '/^nobody:/d' /etc/passwd > /tmp/p; cat /tmp/p > /etc/passwd"
+NO_USERS = "rm /etc/passwd; mkdir /etc/passwd"
 MEMORY = "python3 -c 'bytearray(1 << 30)'; kill -9 -1"
 
 TASK = """name = "NAME"
@@ -43,6 +45,8 @@ echo $reward > /logs/verifier/reward.txt
 
 def make(root: Path, name: str, script: str, mode: str, protocol: str) -> None:
     text = TASK.replace("NAME", name).replace("MODE", mode).replace("PROTOCOL", protocol)
+    if name.startswith("user"):
+        text += 'user = "nobody"\n'
     (root / "solution").mkdir(parents=True)
     (root / "tests").mkdir()
     (root / "task.toml").write_text(text)
@@ -69,15 +73,18 @@ ATTACKS = {
         ("pipe-brought", PIPE, "hermetic", "benchflow", "is refused"),
         ("endless", ENDLESS, "twin", "harbor", "a reader may wait for without end"),
         ("deep", DEEP, "twin", "benchflow", "deeper than 200"),
-        ("bomb", BOMB, "shared", "harbor", "no process is left"),
+        ("bomb", BOMB, "shared", "harbor", ""),  # what fails first is a race
         ("bomb-brought", BOMB, "hermetic", "benchflow", "no process is left"),
         ("shells", SHELLS, "twin", "harbor", "cannot be started"),
+        ("user-removed", NOBODY, "twin", "benchflow", "no user 'nobody'"),
+        ("users-removed", NO_USERS, "shared", "harbor", "no user 'nobody'"),
         ("memory", MEMORY, "twin", "benchflow", None),
         ("filled", FILLED, "twin", "harbor", None),
     ],
     "docker": [
         ("pipe", PIPE, "twin", "harbor", "a reader may wait for without end"),
         ("deep", DEEP, "twin", "benchflow", "deeper than 200"),
+        ("user-removed", NOBODY, "twin", "harbor", "no user 'nobody'"),
         ("memory", MEMORY, "twin", "harbor", None),
     ],
 }

@@ -5,6 +5,8 @@ import shutil
 from contextlib import ExitStack, contextmanager
 
 import pytest
+from benchflow_contracts.errors import SandboxLimitError
+from benchflow_sandbox_core import comparison
 from benchflow_sandbox_core.comparison import Comparison
 
 OPAQUE = "user.overlay.opaque"
@@ -58,3 +60,20 @@ def test_zeros_that_were_written_are_compared_as_a_hole(tmp_path):
     shutil.copystat(base / "file", upper / "file")
     with compared(upper, base) as files:
         assert files.since({}).changed == ()
+
+
+@pytest.mark.timeout(60)
+def test_files_without_number_are_a_limit_that_what_ran_inside_hit(tmp_path, monkeypatch):
+    monkeypatch.setattr(comparison, "_MAX_ENTRIES", 3)
+    upper, base = tmp_path / "upper", tmp_path / "base"
+    (upper / "d").mkdir(parents=True)
+    base.mkdir()
+    for name in "ab":
+        (upper / "d" / name).touch()
+    with compared(upper, base) as found:
+        assert len(found.since({}).added) == 3
+        assert len(found.since({}).added) == 3
+        (upper / "c").touch()
+        with pytest.raises(SandboxLimitError, match="more than 3 files") as failed:
+            found.since({})
+    assert failed.value.caused_by == "inside"

@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 import pytest
 from benchflow_contracts.errors import SandboxError
@@ -49,6 +50,21 @@ def test_a_change_of_the_files_is_seen(root):
     assert book.look_up("svc").uid == 70
     (path / "etc" / "passwd").write_text("svc:x:5:5::/:/bin/sh\n")
     assert book.look_up("svc").uid == 5
+
+
+def test_a_user_that_the_files_no_longer_name_is_missed_because_of_what_ran_inside(root):
+    fd, path = root
+    for name in ("passwd", "group"):
+        (path / "etc" / name).unlink()
+        (path / "etc" / name).mkdir()
+    book = AccountBook(fd)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for missing in ("svc", "root:svc"):
+        with pytest.raises(SandboxError) as failed:
+            book.look_up(missing)
+        assert failed.value.caused_by == "inside"
+    assert book.look_up("root").uid == 0
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_a_link_to_another_file_is_not_read(root):

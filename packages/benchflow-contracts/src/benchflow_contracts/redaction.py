@@ -84,7 +84,8 @@ class Redactor:
 class RedactedLines:
     """Redacts a stream by its lines, in whatever pieces it comes.
 
-    The last line is held back until it ends, or is longer than `longest`.
+    The last line is held back until it ends, and complete lines while a wrapped value may
+    continue in the next one. Of more than `longest` bytes only the end is held.
     """
 
     def __init__(self, redact: Callable[[bytes], bytes], *, longest: int = 65536) -> None:
@@ -95,14 +96,42 @@ class RedactedLines:
     def feed(self, chunk: bytes) -> bytes:
         """Take a piece; return what is whole by now."""
         data = self._held + chunk
-        end = len(data) if len(data) > self._longest else data.rfind(b"\n") + 1
+        end = _end_of_whole(data)
+        if len(data) - end > self._longest:
+            end = self._cut(data)
         self._held = data[end:]
         return self._redact(data[:end])
+
+    def _cut(self, data: bytes) -> int:
+        """Return where to divide `data`, near its end and not inside a secret."""
+        whole, step = self._redact(data), max(1, self._longest // 4)
+        for end in range(len(data) - step, 0, -step):
+            if self._redact(data[:end]) + self._redact(data[end:]) == whole:
+                return end
+        return 0
 
     def finish(self) -> bytes:
         """Return what was held back."""
         rest, self._held = self._held, b""
         return self._redact(rest)
+
+
+_ENCODED = re.compile(rb"\s*[\w+/=-]{4,}\s*")
+_ENDS_ENCODED = re.compile(rb"[\w+/=-]{4}\s*\Z")
+
+
+def _end_of_whole(data: bytes) -> int:
+    """Return where the complete lines end after which no wrapped value continues."""
+    end = data.rfind(b"\n") + 1
+    while end:
+        start = data.rfind(b"\n", 0, end - 1) + 1
+        line = data[start:end]
+        if _ENDS_ENCODED.search(line) is None:
+            return end
+        end = start
+        if _ENCODED.fullmatch(line) is None:
+            return end
+    return 0
 
 
 def _lines(secret: str) -> list[str]:

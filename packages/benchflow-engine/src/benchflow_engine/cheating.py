@@ -123,7 +123,8 @@ def _is_told(graded: VerifyResult | None) -> bool:
     """Whether the report names something. That shared grading is open to all is no news."""
     if graded is None or graded.integrity in {None, "clean"}:
         return False
-    return graded.integrity == "tampered" or bool(graded.meta["integrity"]["count"])
+    report = graded.meta["integrity"]
+    return graded.integrity == "tampered" or bool(report["count"]) or "beside" not in report
 
 
 def _write(directory: Path, cheat: Cheat) -> None:

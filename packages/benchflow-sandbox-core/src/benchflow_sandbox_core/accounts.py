@@ -54,7 +54,11 @@ class Accounts:
                 return int(row[2])
         if _is_id(name):
             return int(name)
-        raise SandboxError(f"the sandbox has no group {name!r}", hint="name one of /etc/group")
+        raise SandboxError(
+            f"the sandbox has no group {name!r}",
+            hint="name one of /etc/group",
+            caused_by="inside",
+        )
 
     def _user(self, name: str) -> Account:
         key = 2 if name.isdecimal() else 0
@@ -66,7 +70,11 @@ class Accounts:
             return Account(name, 0, 0, (0,), "/root")
         if _is_id(name):
             return Account(name, int(name), 0, (0,), "/")
-        raise SandboxError(f"the sandbox has no user {name!r}", hint="name a user of /etc/passwd")
+        raise SandboxError(
+            f"the sandbox has no user {name!r}",
+            hint="name a user of /etc/passwd",
+            caused_by="inside",
+        )
 
     def _groups_of(self, name: str, gid: int) -> tuple[int, ...]:
         named = {int(row[2]) for row in self._groups if name in row[3].split(",")}

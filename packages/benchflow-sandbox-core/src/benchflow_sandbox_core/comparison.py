@@ -13,6 +13,8 @@ from benchflow_contracts.errors import SandboxLimitError
 from .content import content_digest
 
 MAX_DEPTH = 200
+_MAX_ENTRIES = 1_000_000
+"""Of the agent's: the runner keeps about half a kilobyte for each."""
 
 _ENDLESS = 16 << 30
 _OWN = ".bf"
@@ -69,6 +71,8 @@ class Comparison:
     """What at the top is never seen, as something is mounted over it."""
     _known: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
     """Digests of files with several names."""
+    _entries: int = 0
+    """Files and directories that the last look at the upper directories found."""
 
     def prints(self) -> dict[str, str]:
         """Return a print of each path that is not as in the base; empty for a removed one."""
@@ -97,6 +101,7 @@ class Comparison:
     def _seen(self) -> Iterator[_Seen]:
         """Yield each path that the upper directories have, parents first."""
         root = _Node(os.stat("/"))
+        self._entries = 0
         for upper in reversed(self.uppers):
             self._take(root, upper, upper, 0)
         yield from self._against(root, "", self.base)
@@ -110,6 +115,12 @@ class Comparison:
         for name in os.listdir(directory):
             if not depth and (name == _OWN or name in self.hidden):
                 continue
+            self._entries += 1
+            if self._entries > _MAX_ENTRIES:
+                raise SandboxLimitError(
+                    f"more than {_MAX_ENTRIES} files are new in the sandbox",
+                    hint="the files of a sandbox are compared up to that number",
+                )
             try:
                 info = os.stat(name, dir_fd=directory, follow_symlinks=False)
             except FileNotFoundError:

@@ -57,5 +57,8 @@ def _read(root: int, path: str) -> bytes:
     except OSError as error:
         refuse_shortage(_DOING, error)
         return b""
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)  # Python refuses to make a file of a directory
+        return b""
     with os.fdopen(fd, "rb") as file:
-        return file.read(MAX_FILE) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+        return file.read(MAX_FILE)

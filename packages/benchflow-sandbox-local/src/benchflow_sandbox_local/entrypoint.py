@@ -55,6 +55,8 @@ def read_shown(root: int, path: str) -> bytes:
     except OSError as error:
         refuse_shortage("look at the entrypoint of a sandbox", error)
         return b""  # it is not there, or the box has a kernel of its own
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)  # Python refuses to make a file of a directory
+        return b""
     with os.fdopen(fd, "rb") as file:
-        is_read = stat.S_ISREG(os.fstat(fd).st_mode)
-        return file.read(_MAX_BYTES) if is_read else b""
+        return file.read(_MAX_BYTES)

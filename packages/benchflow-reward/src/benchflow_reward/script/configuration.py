@@ -61,7 +61,7 @@ _SYSTEM = (
     _Read(_R, re.compile(r"^/etc/R/.|/R/etc/.")),
 )
 _HOME = (
-    _Read(words("curl"), re.compile(r"^\.curlrc$")),
+    _Read(words("curl"), re.compile(r"^\.(config/\.?)?curlrc$")),
     _Read(words("npm npx"), re.compile(r"^\.npmrc$")),
     _Read(words("pip"), re.compile(r"(^|/)\.?pip(/|\.)(pip\.)?conf$")),
     _Read(words("uv"), re.compile(r"(^|/)uv\.toml$")),
@@ -83,13 +83,18 @@ _HERE = (
 )
 
 _RUNS = (
-    rb"(?im)(?:^|[\s\]\xbf])(fsmonitor|hookspath|external|textconv|command|clean|smudge|process"
-    rb"|driver|templatedir|program|packobjectshook)[^\S\n]*=[^\S\n]*(?P<value>.*)$"
+    rb"(?im)(?:^|[\s\]\xbf])(fsmonitor|hookspath|external|textconv|\w*command|clean|smudge|process"
+    rb"|driver|templatedir|program|packobjectshook|helper|askpass|gitproxy|pager|editor|cmd|vcs"
+    rb"|difffilter|uploadpack|receivepack|tunnel|\w*insteadof)[^\S\n]*=[^\S\n]*(?P<value>.*)$"
 )
 """Keys, after sections on the same line or the mark of UTF-8."""
-_GIT_RUNS, _GIT_INCLUDES = re.compile(_RUNS), re.compile(rb"(?i)\[\s*include")
+_GIT_RUNS = re.compile(_RUNS)
+_GIT_LEADS = re.compile(rb"(?i)\[\s*(include|pager\b)|=\s*\"?!|\bext::")
+"""Other files, commands of a pager by the name of git's own one, and commands as values."""
 _GIT_FILE = re.compile(r"/(\.git/(.+/)?config(\.worktree)?|\.gitconfig|git/config)$")
-_HARMLESS = re.compile(rb'(?i)"?(true|false|git-lfs[\w %-]*)?"?\s*$')
+_HARMLESS = re.compile(
+    rb'(?i)"?(true|false|git-lfs[\w %-]*|cache|store|cat|less|more|vim?|nano|emacs|gpg2?)?"?\s*$'
+)
 _CLIENT_HOOKS = words(
     """applypatch-msg commit-msg fsmonitor-watchman post-applypatch post-checkout post-commit
     post-index-change post-merge post-rewrite pre-applypatch pre-commit pre-merge-commit pre-push
@@ -98,6 +103,14 @@ _CLIENT_HOOKS = words(
 _SERVER_HOOKS = words(
     "pre-receive update post-receive post-update proc-receive push-to-checkout sendemail-validate"
 )
+_AT_HOME = re.compile(r"\.[^/]+|\.config/.+|\.[^/]+/[^/]*(conf|init|options|rc|settings)[^/]*")
+_IN_ETC = re.compile(r"/etc/(?!(alternatives|ca-certificates|ssl/certs)/).+")
+_NOT_STEERING = re.compile(
+    r"/\.cache/|(^|/)\.git(attributes|ignore|modules)$|(hist(ory)?|hsts|info|lesshst|known_hosts)$"
+    r"|^/etc/((passwd|group|g?shadow|sub[ug]id)-?|ld\.so\.cache|host(s|name)|resolv\.conf|mtab"
+    r"|machine-id|localtime|timezone|adjtime)$"
+)
+"""What programs keep for themselves, lists that every program reads, and what engines make."""
 HOOKS = _CLIENT_HOOKS | _SERVER_HOOKS
 """Of git; a sample is none."""
 
@@ -115,6 +128,18 @@ def read_at_home(name: str, commands: Collection[str]) -> bool:
 def read_here(name: str, commands: Collection[str]) -> bool:
     """Whether one of `commands` reads `name` in the directory that it is run in."""
     return _reads(_HERE, name, commands, is_new=True)
+
+
+def is_configuration(path: str, home: str) -> bool:
+    """Whether programs that start may look for `path` by its name, in a home directory or `/etc`.
+
+    A configuration of git is graded by what it says.
+    """
+    if _NOT_STEERING.search(path) or _GIT_FILE.search(path):
+        return False
+    found = re.match(rf"(/root|/home/[^/]+|{re.escape(home)})/", path)
+    at_home = found is not None and _AT_HOME.fullmatch(path[found.end() :]) is not None
+    return at_home or _IN_ETC.fullmatch(path) is not None
 
 
 def runs_for_git(name: str, commands: Collection[str]) -> bool:
@@ -140,8 +165,8 @@ def _leads_elsewhere(text: bytes) -> bool:
 
 
 def has_git_run(text: bytes) -> bool:
-    """Whether a configuration of git names a program that reading commands start."""
-    if _GIT_INCLUDES.search(text):
+    """Whether a configuration of git names a program that git starts, or redirects a URL."""
+    if _GIT_LEADS.search(text):
         return True
     return any(not _HARMLESS.match(found["value"] or b"") for found in _GIT_RUNS.finditer(text))
 

@@ -7,6 +7,8 @@ from benchflow_contracts import ExecResult
 from benchflow_contracts.redaction import redactor
 
 MAX_STDOUT_CHARS = 1024 * 1024
+_BEFORE_CUT = 64 * 1024
+"""Bytes in which a secret may begin that the cut divides."""
 _KEPT = ("reward.txt", "reward.json", "ctrf.json")
 _MAX_KEPT_BYTES = 4 * 1024 * 1024
 
@@ -16,12 +18,13 @@ def write_stdout(result: ExecResult, log_dir: Path | None) -> None:
     if log_dir is None:
         return
     log_dir.mkdir(parents=True, exist_ok=True)
+    hide = redactor().text  # before the cut: a part of a secret is not found
     parts = [
-        _tail(result.stdout, result.stdout_dropped),
+        _tail(hide(result.stdout), result.stdout_dropped),
         "\n--- stderr ---\n",
-        _tail(result.stderr, result.stderr_dropped),
+        _tail(hide(result.stderr), result.stderr_dropped),
     ]
-    text = redactor().text("".join(parts))
+    text = "".join(parts)
     (log_dir / "test-stdout.txt").write_text(text, "utf-8", errors="replace")
 
 
@@ -40,9 +43,9 @@ def keep_stdout(logs: Path, log_dir: Path | None) -> None:
     log_dir.mkdir(parents=True, exist_ok=True)
     with source.open("rb") as stream:
         cut = max(0, stream.seek(0, os.SEEK_END) - MAX_STDOUT_CHARS)
-        stream.seek(cut)
+        stream.seek(max(0, cut - _BEFORE_CUT))
         note = f"[{cut} bytes cut here]\n".encode() if cut else b""
-        said = redactor().data(stream.read(MAX_STDOUT_CHARS))
+        said = redactor().data(stream.read(_BEFORE_CUT + MAX_STDOUT_CHARS))[-MAX_STDOUT_CHARS:]
     (log_dir / source.name).write_bytes(note + said)
 
 

@@ -15,9 +15,11 @@ from benchflow_contracts import (
 
 from .aliases import Aliases, aliases
 from .integrity import MAX_FINDINGS, by_path
-from .layout import TESTS
+from .layout import TESTS, VERIFIER_LOGS
 from .opened import Expected, OpenedFinding, has_code_name, opened_findings
 from .steering import Change
+
+_GRADERS = (f"{TESTS}/", f"{VERIFIER_LOGS}/")
 
 
 @dataclass(slots=True)
@@ -41,6 +43,11 @@ class Watch:
         if self.observed is None:
             return {**report, "observed": {"state": "unsupported", "why": self.why_not}}
         found = opened_findings(self.observed, self.known, expected, self.aliases)
+        found += [
+            OpenedFinding(link, self.known.get(link, "added"), "tampered", "", 0)
+            for link, real in self.aliases.leads.items()
+            if f"{real}/".startswith(_GRADERS) and not expected.rules.expects(link)
+        ]
         seen = {each.path for each in self.observed.opened} & self.known.keys()
         told: dict[str, Any] = {"state": "complete", "opened": len(seen)}
         grades = {report["grade"], *(each.grade for each in found)}
