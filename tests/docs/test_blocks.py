@@ -18,7 +18,6 @@ PAGES = sorted(
         *ROOT.glob("adapters/*/README.md"),
     ]
 )
-PAGES = [page for page in PAGES if "decisions" not in page.parts]
 LANGUAGES = {"bash", "python", "toml", "text", "json", "markdown", "mermaid", "c"}
 
 

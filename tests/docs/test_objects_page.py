@@ -16,7 +16,7 @@ def test_the_page_says_of_each_object_what_becomes_of_it():
 
 def test_the_page_is_what_the_program_writes():
     text = PAGE.read_text()
-    kernel = text.partition("\nLinux ")[2].partition(". The command")[0]
+    kernel = text.partition("\nLinux ")[2].partition(". `PYTHONPATH")[0]
     assert write_page(read_page(text), kernel) == text, REMEDY
 
 

@@ -24,7 +24,7 @@ permission on the file to read it. A copy that a privileged tool makes has anoth
 MAX_DEPTH = 200
 MAX_PASSED = 2_000_000
 MOST_BYTES, MOST_ENTRIES = 32 << 20, 500
-"""What is copied in less time than a box needs to come back; see decision 0200."""
+"""Up to these limits, a copy of an upper layer takes less time than a restore of its sandbox."""
 _ELSEWHERE = 1 << 40
 """Overlay marks the numbers of other file systems in the highest bits."""
 _VALUE = struct.Struct("<QQQ")
