@@ -85,6 +85,9 @@ OLDEST, NEWEST = PYTHONS[0], PYTHONS[-1]
 BOXED = {"benchflow-sandbox-docker", "benchflow-sandbox-local"}
 """Packages whose tests start boxes, some as other users, who can run Debian's own Python alone."""
 
+HEAVY = {*BOXED, "benchflow-sandbox-native"}
+"""Packages whose tests need more than Python."""
+
 
 def _units() -> list[str]:
     """Name the sessions that CI runs to test packages: each package by two Pythons at most.
@@ -166,6 +169,14 @@ def unit(session: nox.Session, package: str) -> None:
     """Test one package alone, with only what it declares."""
     _sync(session, f"--package={package}", "--no-default-groups", "--group=test")
     _pytest(session, f"{PACKAGES[package]}/tests", *session.posargs)
+
+
+@nox.session(python=PYTHONS[:1])
+def quick(session: nox.Session) -> None:
+    """Test what needs nothing but Python: no package that starts sandboxes or compiles."""
+    _sync(session, "--all-packages")
+    homes = (home for package, home in PACKAGES.items() if package not in HEAVY)
+    _pytest(session, *(f"{home}/tests" for home in homes), *session.posargs)
 
 
 @nox.session(python=PYTHONS[:1])

@@ -97,6 +97,9 @@ def run_with(
     check_resumed(host, sandbox, n)
 
 
+CHECKOUT = Path(__file__).parents[2]
+"""What a runner needs may lie in a directory that is about to be covered."""
+
 LOCAL = [
     *(("tmp", how) for how in ("full", "inodes", "read-only", "gone")),
     *(("jobs", how) for how in ("full", "inodes", "read-only", "gone")),
@@ -136,8 +139,14 @@ def place_of(host: FaultedHost, name: str, how: str) -> Place:
     if name == "tmp" and how != "gone":
         # Python tries these, too, and the working directory.
         place.prepare()
+        code = host.home / "code"
+        code.mkdir()
+        host.inside("mount", "--bind", CHECKOUT, code)
         for usual in ("/tmp", "/var/tmp"):
             host.inside("mount", "--bind", place.path, usual)
+            if CHECKOUT.is_relative_to(usual):
+                host.inside("mkdir", "-p", CHECKOUT)
+                host.inside("mount", "--bind", code, CHECKOUT)
         return Covered(host, place.path, how)
     return place
 

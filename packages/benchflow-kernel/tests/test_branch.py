@@ -330,9 +330,9 @@ def test_a_fidelity_that_is_not_there_is_refused_before_anything_starts(forked, 
     assert forked.provider.log == []
 
 
-@pytest.mark.parametrize("lacking", [{"freeze": False}, {"snapshot_levels": frozenset()}])
-def test_a_provider_that_cannot_checkpoint_is_refused_before_anything_starts(forked, lacking):
-    forked.provider = FakeSandboxProvider(capabilities=FAKE_CAPABILITIES.model_copy(update=lacking))
+def test_a_provider_that_cannot_checkpoint_is_refused_before_anything_starts(forked):
+    lacking = FAKE_CAPABILITIES.model_copy(update={"snapshot_levels": frozenset()})
+    forked.provider = FakeSandboxProvider(capabilities=lacking)
     tree = forked.run()
     assert tree.error.type == "FidelityError"
     assert forked.provider.log == []
