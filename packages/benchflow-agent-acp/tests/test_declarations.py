@@ -13,7 +13,6 @@ SHIPPED = [
     "gemini",
     "mistral-vibe",
     "opencode",
-    "policy",
     "qwen",
     "scripted",
     "zed-codex-acp",

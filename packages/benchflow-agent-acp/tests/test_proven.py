@@ -4,12 +4,11 @@ import pytest
 from benchflow_agent_acp import (
     AcpAgent,
     ProbeReport,
-    declaration_path,
     parse_declaration,
     read_declaration,
     write_proven,
 )
-from benchflow_agent_acp.proven_page import proven_page
+from benchflow_agent_acp.builtin import scripted
 from benchflow_contracts import UsageError
 
 REPORT = ProbeReport(
@@ -24,7 +23,7 @@ REPORT = ProbeReport(
 @pytest.fixture
 def own(tmp_path):
     path = tmp_path / "own.toml"
-    path.write_bytes(declaration_path("scripted").read_bytes())
+    path.write_bytes(scripted().declaration_path.read_bytes())
     write_proven(path, REPORT.model_copy(update={"results": {"live": "no", "state": "no"}}))
     return path
 
@@ -68,22 +67,13 @@ def test_a_file_that_says_it_otherwise_is_left_alone(own):
     assert own.read_text() == before
 
 
-def test_the_page_has_a_row_for_each_agent_with_the_days(own):
-    write_proven(own, REPORT)
-    page = proven_page([read_declaration(own)])
-    assert "| `scripted` | 1.0.0 | files | question | 2026-11-22 | - |" in page
-    assert "- `scripted`, `live`, on 2026-11-22: a leak: the first live child knows" in page
-    assert "### `scripted`, `state`" in page
-
-
-def test_the_command_of_a_cell_is_kept_and_shown(own):
+def test_the_command_of_a_cell_is_kept(own):
     command = 'bench run "$TASK" --agent scripted'
     seen = {"results": {"live": "ok", "replay": "no: 'x'\nand more"}}
     write_proven(own, REPORT.model_copy(update={**seen, "commands": {"live": command}}))
     decl = read_declaration(own)
     assert decl.proven["live"].command == command
     assert decl.unproven["replay"].reason == "no: 'x' and more"
-    assert f"```bash\n{command}\n```" in proven_page([decl])
     write_proven(own, REPORT.model_copy(update={"results": {"replay": "ok"}}))
     assert "replay" not in read_declaration(own).unproven
 
@@ -94,6 +84,7 @@ def test_an_unknown_fidelity_is_no_declaration(own):
         parse_declaration(text.encode(), where="own.toml")
 
 
-def test_an_agent_without_a_file_has_none_to_write(tmp_path):
-    with pytest.raises(UsageError, match="no declaration file"):
-        declaration_path("oracle")
+def test_an_agent_without_a_file_has_no_declaration_path():
+    agent = AcpAgent(scripted().decl)
+    with pytest.raises(UsageError, match="'scripted' has no declaration file"):
+        _ = agent.declaration_path

@@ -349,7 +349,7 @@ def test_the_oracle_plays_a_script_over_acp(in_sandbox, tmp_path):
 
 
 def test_the_shipped_example_script_is_playable(in_sandbox, tmp_path):
-    script = files("benchflow_agent_acp").joinpath("scripted/example.toml").read_text()
+    script = files("benchflow_agent_acp").joinpath("scripts/example.toml").read_text()
 
     async def body(sandbox):
         session = await scripted().connect(sandbox, role_with(tmp_path, script))
@@ -376,7 +376,9 @@ def test_every_step_survives_a_round_trip_as_json(in_sandbox, tmp_path):
 
 
 def test_the_agent_reads_and_writes_json_as_the_library_does():
-    program = runpy.run_path(str(files("benchflow_agent_acp").joinpath("scripted/agent.py")))
+    program = runpy.run_path(
+        str(files("benchflow_agent_acp").joinpath("in_sandbox/scripted_agent.py"))
+    )
     loads, dumps = program["make_codec"]()
     assert loads is not json.loads, "it shall do without the library"
     value = {"a": [1, -2.5e300, True, None, '\u2028 "\\ \U0001f600 \ud800'], "": {"b": [{}]}}

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from .agent import AcpAgent
-from .builtin import agent_from_file, declaration_path, shipped_declaration
+from .builtin import agent_from_file, agent_from_package, shipped_declaration
 from .limits import WireLimits
 from .nop import NopAgent
 from .oracle import OracleAgent
@@ -29,7 +29,7 @@ __all__ = [
     "Proof",
     "WireLimits",
     "agent_from_file",
-    "declaration_path",
+    "agent_from_package",
     "parse_declaration",
     "probe",
     "read_declaration",

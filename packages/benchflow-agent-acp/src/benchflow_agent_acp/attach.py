@@ -12,7 +12,7 @@ from benchflow_contracts import (
     SessionSnapshot,
 )
 
-from .ask_mcp.joined import attach_joined
+from .ask_mcp.joined_process import attach_joined
 from .carry import read_carry
 from .connection import Connection
 from .declaration import AgentDecl

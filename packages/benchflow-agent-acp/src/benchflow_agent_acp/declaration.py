@@ -39,12 +39,14 @@ class BinarySource(Section):
 
 
 class BuiltinSource(Section):
-    """A program that ships in this package and is copied into the sandbox."""
+    """A program that ships in a Python package and is copied into the sandbox."""
 
-    file: Text
-    """Relative to this package."""
+    package: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]
+    """The import name of the package, which must be installed on the host."""
+    file: Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)*$")]
+    """A Python file or a directory, relative to the package."""
     target: Text
-    """Absolute, inside the sandbox."""
+    """Its absolute path inside the sandbox."""
 
 
 class Distribution(Section):

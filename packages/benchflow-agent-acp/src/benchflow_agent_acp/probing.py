@@ -30,7 +30,7 @@ from .probe_report import FACTS, ProbeReport
 
 NUDGE = "Say in one word what you wrote before."
 _VARIABLE = "BENCHFLOW_SCRIPT"
-_SCRIPT = Path(__file__).parent / "scripted" / "probe.toml"
+_SCRIPT = Path(__file__).parent / "scripts" / "probe.toml"
 _SCRIPT_PATH = "/opt/benchflow/probe.toml"
 
 
@@ -92,7 +92,9 @@ class _Probe:
 
     async def brief(self, sandbox: Sandbox) -> None:
         """Give the agent that follows a script one that does what the prompts ask for."""
-        if self._agent.decl.distribution.builtin is None or _VARIABLE in self._role.env:
+        decl = self._agent.decl
+        follows_script = decl.distribution.builtin is not None and decl.model.wire == "none"
+        if not follows_script or _VARIABLE in self._role.env:
             return
         self._briefing = (_SCRIPT, _SCRIPT_PATH)
         await sandbox.upload(*self._briefing)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from benchflow_contracts import AgentError, McpServer, Process, Role, Sandbox, SandboxError
 
-from .inside.meeting import SOCKET, decoded
+from benchflow_agent_acp.in_sandbox.ask_tool.broker_protocol import SOCKET, decoded
 
 if TYPE_CHECKING:
     from benchflow_agent_acp.declaration import AgentDecl
@@ -45,7 +45,7 @@ class AskTool:
         Raises:
             AgentError: The box has no python3 >= 3.11.
         """
-        with as_file(files("benchflow_agent_acp").joinpath("ask_mcp/inside")) as program:
+        with as_file(files("benchflow_agent_acp").joinpath("in_sandbox/ask_tool")) as program:
             await self._sandbox.upload(program, TARGET)
         try:
             broker = await self._sandbox.spawn(

@@ -7,9 +7,9 @@ import re
 from benchflow_contracts import ByteReader, ByteWriter, Process, Sandbox, SandboxError
 
 from benchflow_agent_acp.framing import as_object, parse_message, split_lines
+from benchflow_agent_acp.in_sandbox.ask_tool.broker_protocol import LINE_BYTES
 
 from .form import METHOD
-from .inside.meeting import LINE_BYTES
 
 KEY = "ask-mcp-"
 """Begins the id of every request that comes from the broker."""

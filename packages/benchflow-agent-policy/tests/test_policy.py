@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from benchflow_agent_acp import AcpAgent
-from benchflow_agent_acp.builtin import policy
+from benchflow_agent_policy import policy
 from benchflow_contracts import AgentError, Answer, McpServer, ModelEndpoint, Role
 from benchflow_testing import AgentSubject, check_agent
 from scripted_llm import ModelReply, ScriptedLlm, ToolUse, WriteOneFile

@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from typing import NoReturn
 
-from .meeting import LINE_BYTES, Json, address, decoded, encoded, peer_uid
+from .broker_protocol import LINE_BYTES, Json, address, decoded, encoded, peer_uid
 
 _CLIENTS = 64
 

@@ -1,15 +1,18 @@
-"""The page `docs/reference/agents-proven.md`, made from the declarations.
+"""The page `docs/reference/agents-proven.md`, made from the declarations of all our packages.
 
-`python -m benchflow_agent_acp.proven_page > docs/reference/agents-proven.md` writes it.
+`PYTHONPATH=tests/support ./run python -m proven.page` prints the page.
 """
 
 import sys
 from collections.abc import Iterable
-from importlib.resources import files
-from typing import get_args
+from typing import TYPE_CHECKING, cast, get_args
 
-from .builtin import shipped_declaration
-from .declaration import AgentDecl, ProvenFidelity
+from benchflow_agent_acp import AcpAgent, AgentDecl
+from benchflow_agent_acp.declaration import ProvenFidelity
+from benchflow_kernel import Registry
+
+if TYPE_CHECKING:
+    from benchflow_contracts import AgentFactory
 
 _FIDELITIES: tuple[ProvenFidelity, ...] = get_args(ProvenFidelity)
 _HEAD = """\
@@ -78,14 +81,17 @@ def proven_page(decls: Iterable[AgentDecl]) -> str:
     return f"{_HEAD}{table}{reasons}{_COMMANDS}{commands}"
 
 
-def shipped() -> list[AgentDecl]:
-    """Return the shipped declarations, by id."""
-    names = (path.name for path in files("benchflow_agent_acp").joinpath("declarations").iterdir())
-    return [
-        shipped_declaration(name.removesuffix(".toml"))
-        for name in sorted(names)
-        if name.endswith(".toml")
-    ]
+def shipped_agents() -> list[AcpAgent]:
+    """Return every installed agent that has a declaration, sorted by name."""
+    registry = Registry()
+    names = registry.names("benchflow.agents")
+    agents = [cast("AgentFactory", registry.resolve("benchflow.agents", name))() for name in names]
+    return [agent for agent in agents if isinstance(agent, AcpAgent)]
+
+
+def shipped_declarations() -> list[AgentDecl]:
+    """Return the declarations of `shipped_agents`."""
+    return [agent.decl for agent in shipped_agents()]
 
 
 def _row(decl: AgentDecl) -> tuple[str, ...]:
@@ -97,4 +103,4 @@ def _row(decl: AgentDecl) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(proven_page(shipped()))
+    sys.stdout.write(proven_page(shipped_declarations()))

@@ -8,14 +8,14 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from benchflow_agent_acp.policy.completion import BadReplyError, read_completion
-from benchflow_agent_acp.policy.faults import HttpError, ToolError
-from benchflow_agent_acp.policy.http_call import HttpCall
-from benchflow_agent_acp.policy.mcp_http import HttpRpc
-from benchflow_agent_acp.policy.session import Session
-from benchflow_agent_acp.policy.settings import Settings
-from benchflow_agent_acp.policy.tokens import TokenChain
-from benchflow_agent_acp.policy.tool import clip
+from benchflow_agent_policy.in_sandbox.completion import BadReplyError, read_completion
+from benchflow_agent_policy.in_sandbox.faults import HttpError, ToolError
+from benchflow_agent_policy.in_sandbox.http_call import HttpCall
+from benchflow_agent_policy.in_sandbox.mcp_http import HttpRpc
+from benchflow_agent_policy.in_sandbox.session import Session
+from benchflow_agent_policy.in_sandbox.settings import Settings
+from benchflow_agent_policy.in_sandbox.tokens import TokenChain
+from benchflow_agent_policy.in_sandbox.tool import clip
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import NoReturn
 
-from .meeting import LINE_BYTES, Json, address, as_object, decoded, encoded
+from .broker_protocol import LINE_BYTES, Json, address, as_object, decoded, encoded
 
 _INPUT_BYTES = 1024 * 1024
 _PROGRESS_SEC = 10.0
