@@ -7,8 +7,8 @@ import sys
 from importlib.resources import files
 
 import pytest
-from benchflow_agent_acp.ask_mcp.form import METHOD, tool_answer, tool_ask, tool_reply
 from benchflow_agent_acp.ask_mcp.joined_process import JoinedProcess, attach_joined
+from benchflow_agent_acp.ask_mcp.messages import METHOD, tool_answer, tool_ask, tool_reply
 from benchflow_agent_acp.asks import to_ask
 from benchflow_agent_acp.builtin import scripted
 from benchflow_agent_acp.state import IncomingRequest
@@ -98,10 +98,10 @@ def line(**fields):
     return json.dumps(fields).encode() + b"\n"
 
 
-def joined(memory_process, body, began=b""):
+def joined(memory_process, body, partial_line=b""):
     async def main():
         agent, broker = memory_process(), memory_process()
-        return await body(JoinedProcess(agent, broker, began=began), agent, broker)
+        return await body(JoinedProcess(agent, broker, partial_line=partial_line), agent, broker)
 
     return asyncio.run(main())
 
@@ -138,7 +138,7 @@ def test_a_line_that_began_before_the_fork_is_ended_first(memory_process):
         await agent.raw(b"end}\n")
         return await process.stdout.read(), await process.stdout.read()
 
-    first, second = joined(memory_process, body, began=b'{"the ')
+    first, second = joined(memory_process, body, partial_line=b'{"the ')
     assert first == b"end}\n"
     assert b"ask-mcp-1" in second
 
@@ -232,9 +232,9 @@ def test_both_processes_are_found_again_in_a_child(memory_process):
         agent.id, broker.id = "a", "b"
         assert process.id == "a+b"
         child = Child()
-        twin = await attach_joined(child, process.id, began=b"")
+        twin = await attach_joined(child, process.id, partial_line=b"")
         await child.processes["b"].raw(QUESTION)
         assert b"ask-mcp-1" in await twin.stdout.read()
-        assert await attach_joined(child, "a", began=b"") is child.processes["a"]
+        assert await attach_joined(child, "a", partial_line=b"") is child.processes["a"]
 
     joined(memory_process, body)

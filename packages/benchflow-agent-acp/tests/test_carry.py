@@ -245,12 +245,12 @@ def test_each_child_gives_the_pending_question_its_own_answer(memory_process):
 
 def test_a_carried_question_wants_one_right_answer(memory_process):
     async def body(session, child):
-        with pytest.raises(RuntimeError, match="no carried answer"):
+        with pytest.raises(RuntimeError, match="does not wait for the answer"):
             await session.proceed(Answer())
         done = []
 
         async def ask_user(ask):
-            with pytest.raises(RuntimeError, match="no carried answer"):
+            with pytest.raises(RuntimeError, match="does not wait for the answer"):
                 await session.proceed(Answer.choose(ask, "mon"))
             twin = await child(await session.carry())
             with pytest.raises(AgentError, match="still in a turn"):
@@ -260,7 +260,7 @@ def test_a_carried_question_wants_one_right_answer(memory_process):
             again = await twin.carry()
             assert again.ask == ask
             await twin.proceed(Answer.choose(ask, "tue"))
-            with pytest.raises(RuntimeError, match="no carried answer"):
+            with pytest.raises(RuntimeError, match="does not wait for the answer"):
                 await twin.proceed(Answer.choose(ask, "tue"))
             done.append(twin.steps[-1].message)
             return Answer.choose(ask, "mon")
@@ -291,8 +291,8 @@ def test_the_call_of_the_portable_tool_may_be_shown_after_its_question(memory_pr
 @pytest.mark.parametrize(
     ("prompt", "why"),
     [
-        ("ask, working on the side", "tool call is in flight"),
-        ("ask by the portable tool, working on the side", "tool call is in flight"),
+        ("ask, working on the side", "tool call is running"),
+        ("ask by the portable tool, working on the side", "tool call is running"),
         ("ask twice", "exactly one answer"),
     ],
 )
@@ -314,7 +314,7 @@ def test_no_carry_is_made_where_a_child_could_not_go_on(memory_process, prompt, 
         assert await session.prompt(prompt) == "end_turn"
         assert (await session.carry()).ask is None
         await session.aclose()
-        with pytest.raises(SnapshotError, match="is over") as caught:
+        with pytest.raises(SnapshotError, match="has ended") as caught:
             await session.carry()
         assert not caught.value.retryable
         return refused

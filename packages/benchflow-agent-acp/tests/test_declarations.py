@@ -98,7 +98,7 @@ def test_a_users_own_file_is_an_agent(tmp_path):
         (MINIMAL.replace('cmd = "my-agent"', ""), "mine.toml:launch.cmd"),
         (MINIMAL.replace('"none"', '"telnet"'), "mine.toml:model.wire"),
         (MINIMAL.replace("[distribution.binary]", "[distribution]"), "mine.toml:distribution"),
-        (MINIMAL + "[model]", "mine.toml: no valid TOML"),
+        (MINIMAL + "[model]", "mine.toml: not valid TOML"),
         (MINIMAL + "x = " + "[" * 5000, "mine.toml: nested"),
         ("a." * 20_000 + "b = 1", "mine.toml: a line with more"),
         ("x = 1\n" * 20_000, "mine.toml: larger than"),

@@ -82,8 +82,8 @@ END = 'say(id=request["id"], result={"stopReason": "end_turn"})'
         ("raw(b'[' * 10 + b'\\n')\nraw(b'{\"a\":' * 2000 + b'\\n')", "deeper than"),
         ('raw(b\'{"jsonrpc": "2.0", "method": NaN}\\n\')', "broken message"),
         ("raw(b'{oh no\\n')", "broken message"),
-        ('raw(b\'{"jsonrpc": "2.0"}\\n\')', "no JSON-RPC message"),
-        ("raw(b'banner\\n' * 30)", "no messages"),
+        ('raw(b\'{"jsonrpc": "2.0"}\\n\')', "not a JSON-RPC message"),
+        ("raw(b'banner\\n' * 30)", "not messages"),
         ('say(id=[1], method="session/request_permission", params={})', "request id"),
         ('say(id="x" * 1000, method="x", params={})', "request id"),
         ("for n in range(500): say(id=n, method='no/such')", "requests open"),
@@ -136,7 +136,7 @@ import subprocess
 subprocess.Popen(["sleep", "3"], start_new_session=True, stdout=subprocess.DEVNULL)
 sys.stderr.write("gone\\n"); sys.exit(4)
 """
-    run_hostile(turn, expect=AgentError, match=r"last words:\ngone")
+    run_hostile(turn, expect=AgentError, match=r"the end of its stderr:\ngone")
 
 
 def test_an_agent_that_closes_its_output_and_stays_is_killed(run_hostile):

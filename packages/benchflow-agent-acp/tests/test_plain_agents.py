@@ -19,7 +19,7 @@ def test_nop_ends_each_turn_at_once_and_starts_nothing(in_sandbox):
         again = await nop().connect(sandbox, Role(), resume=snapshot)
         await again.prompt("three")
         await session.aclose()
-        with pytest.raises(AgentError, match="over"):
+        with pytest.raises(AgentError, match="has ended"):
             await session.prompt("four")
         assert sandbox.processes == []
         assert seen == session.steps

@@ -1,6 +1,6 @@
 from benchflow_agent_acp import AcpAgent, probe
+from benchflow_agent_acp.agent_probe import PROBE_FILE, PROBE_TEXT
 from benchflow_agent_acp.builtin import scripted
-from benchflow_agent_acp.probing import PROBE_FILE, PROBE_TEXT
 from benchflow_contracts import Role, SandboxCapabilities
 
 HONEST = f"""
@@ -69,7 +69,7 @@ def test_an_honest_agent_gets_its_facts(in_sandbox, tmp_path):
 def test_a_turn_without_the_file_is_no_success(in_sandbox, tmp_path):
     report = run_probe(in_sandbox, tmp_path, ASKS_FIRST)
     assert not report.ok
-    assert "does not hold" in report.results["write"]
+    assert "does not contain" in report.results["write"]
     assert report.results["ask"] == "ok"
 
 

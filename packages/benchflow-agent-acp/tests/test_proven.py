@@ -54,7 +54,7 @@ def test_a_proof_of_another_version_is_none(own):
     write_proven(own, REPORT)
     own.write_text(own.read_text().replace('version = "1.0.0"', 'version = "1.1.0"', 1))
     assert "state" not in proven(own)
-    with pytest.raises(UsageError, match=r"does not describe 'scripted' 1\.0\.0"):
+    with pytest.raises(UsageError, match=r"the declaration is not of 'scripted' 1\.0\.0"):
         write_proven(own, REPORT)
 
 
@@ -62,7 +62,7 @@ def test_a_file_that_says_it_otherwise_is_left_alone(own):
     text = own.read_text().partition("\n[proven")[0]
     own.write_text('proven = { state = { version = "1.0.0", date = "2026-11-20" } }\n' + text)
     before = own.read_text()
-    with pytest.raises(UsageError, match="no valid TOML"):
+    with pytest.raises(UsageError, match="not valid TOML"):
         write_proven(own, REPORT)
     assert own.read_text() == before
 

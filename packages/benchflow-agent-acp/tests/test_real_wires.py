@@ -6,8 +6,8 @@ Only what is outside of the turn was taken out of the logs.
 from pathlib import Path
 
 import pytest
+from benchflow_agent_acp.logs import read_wire_log
 from benchflow_agent_acp.steps import steps_from_wire
-from benchflow_agent_acp.wirelog import read_wire_log
 
 WIRES = Path(__file__).parent / "wires"
 

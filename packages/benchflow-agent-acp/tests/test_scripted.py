@@ -5,8 +5,8 @@ from importlib.resources import files
 
 import pytest
 from benchflow_agent_acp.builtin import oracle, scripted
+from benchflow_agent_acp.logs import read_wire_log
 from benchflow_agent_acp.steps import steps_from_wire
-from benchflow_agent_acp.wirelog import read_wire_log
 from benchflow_contracts import AgentError, AgentTimeoutError, Answer, Role
 
 ASKING = """
@@ -56,7 +56,7 @@ def test_a_script_that_cannot_be_read_is_told_with_its_place_and_what_to_do(
 
     async def body(sandbox):
         session = await scripted().connect(sandbox, role, log_dir=tmp_path / "log")
-        with pytest.raises(AgentError, match="no script to follow in") as failed:
+        with pytest.raises(AgentError, match="cannot read the script") as failed:
             await session.prompt("Book a day.")
         await session.aclose()
         return str(failed.value)

@@ -1,7 +1,7 @@
 import json
 
+from benchflow_agent_acp.logs import WireLog, WireRecord, read_wire_log
 from benchflow_agent_acp.steps import BuilderState, StepBuilder, steps_from_wire
-from benchflow_agent_acp.wirelog import WireLog, WireRecord, read_wire_log
 from benchflow_contracts import Usage
 from hypothesis import given
 from hypothesis import strategies as st
@@ -216,7 +216,7 @@ def test_the_steps_of_a_prefix_are_a_prefix_of_the_steps(messages, cut):
         if at == cut:
             twin = StepBuilder()
             state = BuilderState.model_validate_json(builder.state().model_dump_json())
-            twin.go_on(state, builder.steps)
+            twin.restore(state, builder.steps)
             prefix = steps_from_wire(log[:cut])
             assert prefix == seen
         seen += builder.feed(record)

@@ -5,7 +5,7 @@ import json
 import pytest
 from benchflow_agent_acp import AcpAgent, shipped_declaration
 from benchflow_agent_acp.declaration_file import parse_declaration
-from benchflow_agent_acp.wirelog import read_wire_log
+from benchflow_agent_acp.logs import read_wire_log
 from benchflow_contracts import AgentError, McpServer, Role, UsageError
 
 # The scripted agent, which first writes down what its environment says of servers.

@@ -2,8 +2,8 @@
 
 import pytest
 from benchflow_agent_acp import AcpAgent
+from benchflow_agent_acp.logs import read_wire_log
 from benchflow_agent_acp.steps import steps_from_wire
-from benchflow_agent_acp.wirelog import read_wire_log
 from benchflow_agent_policy import policy
 from benchflow_contracts import Answer, ModelEndpoint, Role
 from scripted_llm import ModelReply, ScriptedLlm, ToolUse

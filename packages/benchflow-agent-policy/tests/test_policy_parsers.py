@@ -9,12 +9,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from benchflow_agent_policy.in_sandbox.completion import BadReplyError, read_completion
-from benchflow_agent_policy.in_sandbox.faults import HttpError, ToolError
+from benchflow_agent_policy.in_sandbox.errors import HttpError, ToolError
 from benchflow_agent_policy.in_sandbox.http_call import HttpCall
-from benchflow_agent_policy.in_sandbox.mcp_http import HttpRpc
+from benchflow_agent_policy.in_sandbox.mcp_connection import HttpConnection
 from benchflow_agent_policy.in_sandbox.session import Session
 from benchflow_agent_policy.in_sandbox.settings import Settings
-from benchflow_agent_policy.in_sandbox.tokens import TokenChain
+from benchflow_agent_policy.in_sandbox.token_chain import TokenChain
 from benchflow_agent_policy.in_sandbox.tool import clip
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -70,7 +70,7 @@ def test_a_clipped_text_keeps_its_head_and_its_tail(text, limit):
 
 @pytest.mark.parametrize("name", ["../policy-1", "policy-1/../x", "policy-", "x", ""])
 def test_a_session_id_names_no_other_file(name):
-    with pytest.raises(ValueError, match="no session id"):
+    with pytest.raises(ValueError, match="not a session id"):
         Session.load(name)
 
 
@@ -192,7 +192,7 @@ def test_a_tool_server_over_http_answers_as_json_and_as_events():
     thread.start()
     try:
         url = f"http://127.0.0.1:{server.server_address[1]}/mcp"
-        rpc = HttpRpc(SilentClient(), {"url": url})
+        rpc = HttpConnection(SilentClient(), {"url": url})
         assert rpc.call("initialize", {}, 30) == {"for": "initialize"}
         assert rpc.call("tools/list", {}, 30) == {"for": "tools/list"}
         rpc.notify("notifications/initialized")

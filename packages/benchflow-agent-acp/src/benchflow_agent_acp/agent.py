@@ -88,9 +88,9 @@ class AcpAgent:
         # The schema models of the ACP library take about a second to import. A list of agents
         # must not pay for that, and agents without a protocol need none of these modules.
         from .ask_mcp.joined_process import JoinedProcess  # noqa: PLC0415
-        from .attach import Attachment  # noqa: PLC0415
         from .install import install  # noqa: PLC0415
         from .launch import Launcher  # noqa: PLC0415
+        from .session_factory import SessionFactory  # noqa: PLC0415
 
         installed = await install(self.decl)
         broker = None
@@ -99,7 +99,7 @@ class AcpAgent:
         user = (sandbox.spec.image, sandbox.spec.user)
         home = self._homes.get(user) if resume is not None else None
         launcher = Launcher(self.decl, sandbox, role, home=home)
-        attachment = Attachment(self.decl, sandbox, role, self._limits, log_dir)
+        factory = SessionFactory(self.decl, sandbox, role, self._limits, log_dir)
         try:
             process = await launcher.launch(installed)
         except BaseException:
@@ -110,7 +110,7 @@ class AcpAgent:
             process = JoinedProcess(process, broker)
         if launcher.home is not None:
             self._homes[user] = launcher.home
-        return await attachment.open(process, launcher, resume)
+        return await factory.open(process, launcher, resume)
 
     async def attach(
         self,
@@ -128,7 +128,7 @@ class AcpAgent:
             AgentError: The carry is of another agent or cannot be read, or the process is
                 missing.
         """
-        from .attach import Attachment  # noqa: PLC0415 - see connect
+        from .session_factory import SessionFactory  # noqa: PLC0415 - see connect
 
-        attachment = Attachment(self.decl, sandbox, role, self._limits, log_dir)
-        return await attachment.adopt(carry)
+        factory = SessionFactory(self.decl, sandbox, role, self._limits, log_dir)
+        return await factory.attach(carry)

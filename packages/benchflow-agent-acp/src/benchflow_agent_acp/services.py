@@ -1,7 +1,7 @@
-"""What the agent may ask of its client: files and terminals, inside the sandbox only.
+"""The client services for the agent: files and terminals, inside the sandbox only.
 
-Everything runs there as the agent's own user, so that a request reaches nothing
-that the agent process could not reach by itself.
+The services run as the agent's own user, so a request cannot reach more than the agent process
+can reach itself.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -31,7 +31,7 @@ class BadRequestError(ValueError):
 
 
 class ClientServices:
-    """Serves `fs/*` and `terminal/*` as far as the declaration turns them on."""
+    """Serves `fs/*` and `terminal/*` if the declaration turns them on."""
 
     def __init__(self, sandbox: Sandbox, offered: ClientSection, connection: Connection) -> None:
         self._sandbox = sandbox
@@ -44,14 +44,14 @@ class ClientServices:
         self._terminal = offered.terminal
 
     async def serve(self, request: IncomingRequest) -> None:
-        """Answer one request; refuse what was not offered."""
+        """Answer one request; refuse methods that were not offered."""
         if self._terminal and request.method.startswith("terminal/"):
             await self.terminals.serve(request)
             return
         service = self._services.get(request.method)
         if service is None:
             await self._connection.refuse(
-                request.id, METHOD_NOT_FOUND, f"no method {request.method!r:.100}"
+                request.id, METHOD_NOT_FOUND, f"unknown method {request.method!r:.100}"
             )
             return
         try:
@@ -91,7 +91,7 @@ class ClientServices:
 
 
 def absolute(path: str) -> str:
-    """Return `path` when it is absolute and free of NUL bytes."""
+    """Return `path`. Raise if the path is relative or has a NUL byte."""
     if not path.startswith("/") or "\0" in path:
-        raise BadRequestError(f"{path!r:.200} is no absolute path")
+        raise BadRequestError(f"{path!r:.200} is not an absolute path")
     return path

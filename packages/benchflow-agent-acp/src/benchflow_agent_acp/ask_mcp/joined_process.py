@@ -1,4 +1,4 @@
-"""The agent's process and the ask tool's broker, as one process to the client."""
+"""The agent's process and the ask tool's broker, joined into one process for the client."""
 
 import asyncio
 import json
@@ -9,10 +9,10 @@ from benchflow_contracts import ByteReader, ByteWriter, Process, Sandbox, Sandbo
 from benchflow_agent_acp.framing import as_object, parse_message, split_lines
 from benchflow_agent_acp.in_sandbox.ask_tool.broker_protocol import LINE_BYTES
 
-from .form import METHOD
+from .messages import METHOD
 
-KEY = "ask-mcp-"
-"""Begins the id of every request that comes from the broker."""
+REQUEST_PREFIX = "ask-mcp-"
+"""The start of the id of every request from the broker."""
 
 _SEPARATOR = "+"
 _DEPTH = 8
@@ -22,64 +22,66 @@ _TAIL_BYTES = 256 * 1024
 
 
 class JoinedReader:
-    """What both say, as one stream of whole lines.
+    """Joins two outputs into one stream of whole lines.
 
-    A line of the broker comes between two lines of the agent, and after everything that
-    the agent had written by then: the tool call that asks is known before its question.
+    A line of the broker comes between two lines of the agent, after everything that the agent
+    wrote before. So the client knows the tool call before its question arrives.
     """
 
-    def __init__(self, agent: ByteReader, broker: ByteReader, began: bytes) -> None:
+    def __init__(self, agent: ByteReader, broker: ByteReader, partial_line: bytes) -> None:
         self._agent = agent
         self._broker: ByteReader | None = broker
-        self._read: list[bytes] = []
-        """Bytes of the agent, read already."""
-        self._asked: list[bytes] = []
-        """Bytes of the broker, read already."""
+        self._agent_chunks: list[bytes] = []
+        """Bytes that were read from the agent and not yet returned."""
+        self._broker_chunks: list[bytes] = []
+        """Bytes that were read from the broker and not yet returned."""
         self._buffer = bytearray()
-        self._tail = bytearray(began)
+        self._tail = bytearray(partial_line)
         self._call: bytes | None = None
 
     def waiting(self) -> int:
-        """Return the bytes that `read` would return without waiting."""
-        count = sum(map(len, self._read)) + self._agent.waiting()
+        """Return the number of bytes that `read` would return without waiting."""
+        count = sum(map(len, self._agent_chunks)) + self._agent.waiting()
         if not self._tail and not count:
-            count = sum(map(len, self._asked)) + (self._broker.waiting() if self._broker else 0)
+            count = sum(map(len, self._broker_chunks)) + (
+                self._broker.waiting() if self._broker else 0
+            )
         return count
 
     async def read(self, max_bytes: int = 65536) -> bytes:
-        """Return bytes of the agent, or whole lines of the broker."""
+        """Return bytes of the agent, or requests of the broker as whole lines."""
         while True:
-            if self._read:
-                return self._of_agent(self._read.pop(0))
+            if self._agent_chunks:
+                return self._scan_agent(self._agent_chunks.pop(0))
             if self._tail or self._agent.waiting():
-                return self._of_agent(await self._agent.read(max_bytes))
-            if self._asked and (requests := self._requests(self._asked.pop(0))):
+                return self._scan_agent(await self._agent.read(max_bytes))
+            if self._broker_chunks and (requests := self._requests(self._broker_chunks.pop(0))):
                 return requests
             if self._broker is None:
-                return self._of_agent(await self._agent.read(max_bytes))
-            await self._either(self._broker, max_bytes)
+                return self._scan_agent(await self._agent.read(max_bytes))
+            await self._read_either(self._broker, max_bytes)
 
-    async def _either(self, broker: ByteReader, max_bytes: int) -> None:
-        """Read what comes first. What was read is kept, also when this is cancelled."""
-        agent = asked = None
+    async def _read_either(self, broker: ByteReader, max_bytes: int) -> None:
+        """Read from the first process that writes. A cancel does not lose bytes."""
+        agent = question = None
         try:
             async with asyncio.TaskGroup() as tasks:
                 agent = tasks.create_task(self._agent.read(max_bytes))
-                asked = tasks.create_task(broker.read())
-                await asyncio.wait({agent, asked}, return_when=asyncio.FIRST_COMPLETED)
+                question = tasks.create_task(broker.read())
+                await asyncio.wait({agent, question}, return_when=asyncio.FIRST_COMPLETED)
                 agent.cancel()
-                asked.cancel()
+                question.cancel()
         finally:
-            self._read += _result(agent)
-            self._asked += _result(asked)
+            self._agent_chunks += _result(agent)
+            self._broker_chunks += _result(question)
 
-    def _of_agent(self, data: bytes) -> bytes:
+    def _scan_agent(self, data: bytes) -> bytes:
         *lines, rest = (bytes(self._tail) + data).split(b"\n")
         for line in lines:
             if b"ask_user" in line and b"tool_call" in line:
                 found = _CALL.search(line)
                 self._call = found.group(1) if found else self._call
-        # Longer lines are no tool call of ours; only their being open matters.
+        # A longer line is not our tool call. The tail only shows that the line is open.
         self._tail[:] = rest[-_TAIL_BYTES:]
         return data
 
@@ -96,7 +98,12 @@ class JoinedReader:
             return b""
         if self._call is not None:
             body["toolCallId"] = json.loads(self._call)
-        request = {"jsonrpc": "2.0", "id": f"{KEY}{number}", "method": METHOD, "params": body}
+        request = {
+            "jsonrpc": "2.0",
+            "id": f"{REQUEST_PREFIX}{number}",
+            "method": METHOD,
+            "params": body,
+        }
         return json.dumps(request).encode() + b"\n"
 
 
@@ -107,7 +114,7 @@ def _result(task: asyncio.Task[bytes] | None) -> list[bytes]:
 
 
 class JoinedWriter:
-    """Writes whole messages: replies to the broker's questions to it, the rest to the agent."""
+    """Writes replies to questions to the broker, and other messages to the agent."""
 
     def __init__(self, agent: ByteWriter, broker: ByteWriter) -> None:
         self._agent = agent
@@ -121,7 +128,7 @@ class JoinedWriter:
         try:
             await self._broker.write(data)
         except SandboxError:
-            # A broker that was killed inside: the tool told the agent that nobody answers.
+            # The broker was killed in the sandbox: the tool call has already failed there.
             return
 
     async def aclose(self) -> None:
@@ -131,25 +138,25 @@ class JoinedWriter:
 
 
 class JoinedProcess:
-    """Satisfies `Process`. Its end is the agent's; closing it ends both.
+    """A `Process` of two processes. It ends with the agent; closing it ends both.
 
-    `began` is what was read of the agent's open line before.
+    `partial_line` is the start of the agent's open line, which was read earlier.
     """
 
-    def __init__(self, agent: Process, broker: Process, *, began: bytes = b"") -> None:
+    def __init__(self, agent: Process, broker: Process, *, partial_line: bytes = b"") -> None:
         self._agent = agent
         self._broker = broker
         self.stdin = JoinedWriter(agent.stdin, broker.stdin)
-        self.stdout = JoinedReader(agent.stdout, broker.stdout, began)
+        self.stdout = JoinedReader(agent.stdout, broker.stdout, partial_line)
 
     @property
     def id(self) -> str:
-        """Both ids, as `attach_joined` takes them."""
+        """Both ids, in the form that `attach_joined` reads."""
         return f"{self._agent.id}{_SEPARATOR}{self._broker.id}"
 
     @property
     def stderr(self) -> ByteReader:
-        """The agent's; the broker's goes nowhere."""
+        """The agent's stderr. The broker's stderr is discarded."""
         return self._agent.stderr
 
     async def wait(self) -> int:
@@ -167,16 +174,16 @@ class JoinedProcess:
         await self._broker.aclose()
 
 
-async def attach_joined(sandbox: Sandbox, process_id: str, *, began: bytes) -> Process:
-    """Take hold of a carried process, joined or alone, by the id that it had.
+async def attach_joined(sandbox: Sandbox, process_id: str, *, partial_line: bytes) -> Process:
+    """Attach to a forked process by its old id; the process may be joined or single.
 
-    `began` is the start of a line of the agent's that was read before the fork.
+    `partial_line` is the start of a line of the agent that was read before the fork.
 
     Raises:
-        SandboxError: There is none of this id.
+        SandboxError: The sandbox has no process with this id.
     """
     agent, joined, broker = process_id.partition(_SEPARATOR)
     process = await sandbox.attach(agent)
     if not joined:
         return process
-    return JoinedProcess(process, await sandbox.attach(broker), began=began)
+    return JoinedProcess(process, await sandbox.attach(broker), partial_line=partial_line)

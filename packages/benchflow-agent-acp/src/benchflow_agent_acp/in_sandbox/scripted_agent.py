@@ -1,7 +1,7 @@
 """A real ACP agent on stdio that follows a script instead of a model.
 
-One file, standard library only, Python >= 3.11: run in the sandbox, compiled ahead, anew in each
-`state` child, so what only some turns need is imported by them. The README has the script's format.
+The program is one file, which is compiled on the host. It starts again in each `state` child, so a
+slow import happens only in the turns that need it. The README describes the format of a script.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ GATE: list[Json] = [
 def make_codec() -> tuple[Callable[[str], Json], Callable[[object], str]]:
     """Return `json.loads` for the text of one object, and `json.dumps`.
 
-    To import `json` takes as long as to start Python: it compiles patterns for which its
-    C half, all that is used here, has no need. An interpreter without that half has `json`.
+    The import of `json` takes as long as the start of Python, because it compiles patterns. Its C
+    module needs no patterns and is enough here. Without the C module, import `json`.
     """
     names = {"strict": True, "object_hook": None, "object_pairs_hook": None}
     parsers = {"parse_float": float, "parse_int": int, "parse_constant": float}
     options: Any = type("Options", (), {**names, **parsers})
-    nothing: Any = None  # to call it is a TypeError, as for what is not JSON
+    nothing: Any = None  # calling it is a TypeError, as for a value that is not JSON
     try:
         import _json
 
@@ -55,12 +55,12 @@ def make_codec() -> tuple[Callable[[str], Json], Callable[[object], str]]:
     def loads(text: str) -> Json:
         text = text.strip()
         try:
-            found: tuple[Json, int] = scan(text, 0)
+            parsed: tuple[Json, int] = scan(text, 0)
         except StopIteration:
             raise ValueError("no JSON value") from None
-        if found[1] != len(text):
+        if parsed[1] != len(text):
             raise ValueError("more than one JSON value")
-        return found[0]
+        return parsed[0]
 
     return loads, lambda value: "".join(encode(value, 0))
 
@@ -91,7 +91,7 @@ class Wire:
             data = data[os.write(1, data) :]
 
     def receive(self) -> Json:
-        """Return the next message; leave when the client closed its end."""
+        """Return the next message; exit when the client closes the pipe."""
         while b"\n" not in self.buffer:
             chunk = os.read(0, 65536)
             if not chunk:
@@ -102,7 +102,7 @@ class Wire:
         return message
 
     def ask(self, method: str, params: Json) -> Json:
-        """Send a request and wait for its result. A cancelled turn raises."""
+        """Send a request and return its result. Raise if the turn is cancelled."""
         request_id = f"scripted-{self.next_id}"
         self.next_id += 1
         self.send(id=request_id, method=method, params=params)
@@ -112,10 +112,10 @@ class Wire:
                 if self.cancelled:
                     raise CancelledError
                 return message.get("result") or {}
-            self.note(message)
+            self.handle_during_turn(message)
 
-    def note(self, message: Json) -> None:
-        """Take a message that arrived while a turn runs."""
+    def handle_during_turn(self, message: Json) -> None:
+        """Handle a message that arrives during a turn."""
         if message.get("method") == "session/cancel":
             self.cancelled = True
         elif "method" in message and "id" in message:
@@ -124,7 +124,7 @@ class Wire:
 
 
 class Session:
-    """One session: which turn comes next, what was said and answered."""
+    """One session: the next turn, the updates and the answers."""
 
     def __init__(self, session_id: str) -> None:
         self.id = session_id
@@ -152,7 +152,7 @@ class Session:
         return session
 
     def fork(self) -> Session:
-        """Return a saved copy with an id of its own."""
+        """Return a saved copy with a new id."""
         other = Session.create()
         fields = loads(dumps({**vars(self), "id": other.id}))
         vars(other).update(fields)
@@ -160,7 +160,7 @@ class Session:
         return other
 
     def save(self) -> None:
-        """Write the session to its file, in one piece."""
+        """Write the session to its file, atomically."""
         scratch = f"{STATE_DIR}/{self.id}.new"
         with open(scratch, "w") as file:
             file.write(dumps({**vars(self), "id": None}))
@@ -176,7 +176,7 @@ class Turn:
         self.cwd = cwd
 
     def play(self, actions: list[Json]) -> None:
-        """Do the actions whose condition on earlier answers holds, in order."""
+        """Run the actions whose condition on earlier answers is met, in order."""
         for action in actions:
             if self.wire.cancelled:
                 raise CancelledError
@@ -185,15 +185,15 @@ class Turn:
                 self.act(action)
 
     def act(self, action: Json) -> None:
-        """Do one action."""
+        """Run one action."""
         for name, perform in ACTIONS.items():
             if name in action:
                 perform(self, action)
                 return
-        raise ScriptError(f"no known action in {sorted(action)}")
+        raise ScriptError(f"unknown action: {sorted(action)}")
 
     def update(self, kind_of_update: str, **fields: object) -> None:
-        """Tell the client, and remember it for `session/load`."""
+        """Send an update to the client, and store the update for `session/load`."""
         body = {"sessionUpdate": kind_of_update, **fields}
         self.session.updates.append(body)
         params = {"sessionId": self.session.id, "update": body}
@@ -208,7 +208,7 @@ class Turn:
         self.update("agent_thought_chunk", content={"type": "text", "text": action["think"]})
 
     def recall(self, _action: Json) -> None:
-        """Say everything that the user has said in this session."""
+        """Send all prompts of this session as a message."""
         self.say({"say": "\n".join(self.session.heard)})
 
     def run(self, action: Json) -> None:
@@ -238,7 +238,7 @@ class Turn:
         self.end(call, "", None, failed=False, diff=diff)
 
     def begin(self, title: str, kind: str, raw_input: Json) -> str:
-        """Announce a tool call; return its id."""
+        """Report the start of a tool call; return its id."""
         self.session.calls += 1
         call = f"call-{self.session.calls}"
         self.update(
@@ -272,7 +272,7 @@ class Turn:
         )
 
     def shell(self, command: str, limit: float) -> tuple[int, str]:
-        """Run a command; keep listening for a cancel meanwhile."""
+        """Run a command; stop the command if the client cancels the turn."""
         import signal
         import subprocess
 
@@ -293,7 +293,7 @@ class Turn:
         return (code if code >= 0 else 128 - code), output.decode("utf-8", "replace")
 
     def follow(self, child: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bool]:
-        """Collect the child's output until it ends, the turn is cancelled, or time is up."""
+        """Collect output until the child ends, the turn is cancelled, or the deadline."""
         import selectors
 
         assert child.stdout is not None
@@ -304,7 +304,7 @@ class Turn:
             while not self.wire.cancelled and time.monotonic() < deadline:
                 ready = {key.fd for key, _ in selector.select(deadline - time.monotonic())}
                 if 0 in ready:
-                    self.wire.note(self.wire.receive())
+                    self.wire.handle_during_turn(self.wire.receive())
                 if pipe in ready:
                     chunk = os.read(pipe, 65536)
                     if not chunk:
@@ -313,7 +313,7 @@ class Turn:
         return output, False
 
     def allowed(self, call: str, title: str) -> bool:
-        """Ask for permission to go on with a tool call."""
+        """Ask for permission to run a tool call."""
         params = {
             "sessionId": self.session.id,
             "toolCall": {"toolCallId": call, "title": title},
@@ -323,7 +323,7 @@ class Turn:
         return bool(reply.get("outcome", {}).get("optionId") == "allow")
 
     def ask(self, action: Json) -> None:
-        """Put a question to the user and remember the answer under its id."""
+        """Ask the user a question and store the answer under its id."""
         key: str = action.get("id", "question")
         options = [
             {"const": option["id"], "title": option.get("label", option["id"])}
@@ -351,15 +351,15 @@ class Turn:
         raise ScriptError(action["fail"])
 
     def exit(self, action: Json) -> NoReturn:
-        """Die on the spot."""
+        """Exit immediately."""
         os._exit(action["exit"])
 
     def hang(self, action: Json) -> None:
-        """Do nothing, and listen to nothing, for some seconds."""
+        """Sleep for some seconds without reading messages."""
         time.sleep(action["hang"])
 
     def garbage(self, action: Json) -> None:
-        """Write text that is no message."""
+        """Write text that is not a message."""
         os.write(1, str(action["garbage"]).encode())
 
 
@@ -386,7 +386,7 @@ class Agent:
         self.cwds: dict[str, str] = {}
 
     def serve(self) -> NoReturn:
-        """Answer requests until the client closes its end."""
+        """Answer requests until the client closes the pipe."""
         while True:
             message = self.wire.receive()
             if "method" not in message or "id" not in message:
@@ -409,7 +409,7 @@ class Agent:
         self.wire.send(id=message["id"], error={"code": code, "message": text})
 
     def initialize(self, _params: Json) -> Json:
-        """Say what this agent can do."""
+        """Return the capabilities of the agent."""
         return {
             "protocolVersion": 1,
             "agentCapabilities": CAPABILITIES,
@@ -426,7 +426,7 @@ class Agent:
         return {"sessionId": session.id}
 
     def load(self, params: Json) -> Json:
-        """Open a saved session, and replay what was said in it."""
+        """Open a saved session, and send its updates again."""
         session = Session.load(params["sessionId"])
         self.sessions[session.id] = session
         self.cwds[session.id] = params["cwd"]
@@ -436,7 +436,7 @@ class Agent:
         return {}
 
     def fork(self, params: Json) -> Json:
-        """Open a copy of a session, which has an id of its own."""
+        """Open a copy of a session, with a new id."""
         source = self.sessions.get(params["sessionId"]) or Session.load(params["sessionId"])
         session = source.fork()
         self.sessions[session.id] = session
@@ -444,11 +444,11 @@ class Agent:
         return {"sessionId": session.id}
 
     def accept(self, _params: Json) -> Json:
-        """Take a mode or an option, which a script has no use for."""
+        """Accept a mode or an option, which a script does not use."""
         return {}
 
     def prompt(self, params: Json) -> Json:
-        """Play a turn that waits for such words, or the session's next one."""
+        """Run the turn whose words are in the prompt, or else the session's next turn."""
         session = self.sessions[params["sessionId"]]
         text = "\n".join(block.get("text", "") for block in params["prompt"])
         session.heard.append(text)
@@ -464,11 +464,11 @@ class Agent:
         return {"stopReason": reason}
 
     def choose(self, session: Session, text: str) -> Json:
-        """Return the turn to play. Beyond the script, a turn is empty."""
+        """Return the turn to run. After the end of the script, turns are empty."""
         turns: list[Json] = read_script().get("turn", [])
-        called = [turn for turn in turns if "on" in turn and turn["on"] in text]
-        if called:
-            return called[0]
+        matches = [turn for turn in turns if "on" in turn and turn["on"] in text]
+        if matches:
+            return matches[0]
         rest = [turn for turn in turns if "on" not in turn]
         session.turn += 1
         return rest[session.turn - 1] if session.turn <= len(rest) else {}
@@ -493,7 +493,7 @@ def read_script(path: str = os.environ.get("BENCHFLOW_SCRIPT", "/solution/script
         with open(path, "rb") as file:
             return tomllib.load(file)
     except (OSError, ValueError) as error:
-        raise ScriptError(f"no script to follow in {path!r}: {error}; {REMEDY}") from error
+        raise ScriptError(f"cannot read the script {path!r}: {error}; {REMEDY}") from error
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`python3 -I <this directory>`: make it a package under its own name, and serve."""
+"""`python3 -I DIRECTORY`: import the directory as a package and serve."""
 
 import sys
 from importlib import import_module

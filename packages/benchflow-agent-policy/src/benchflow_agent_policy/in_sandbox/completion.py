@@ -1,4 +1,4 @@
-"""A chat completion, checked: the reply of a server that may send anything."""
+"""Read a chat completion from a server that may send anything."""
 
 from dataclasses import dataclass
 
@@ -8,11 +8,11 @@ _CALLS = 64
 
 
 class BadReplyError(Exception):
-    """The endpoint answered, but not with a chat completion."""
+    """The response of the endpoint is not a chat completion."""
 
 
 @dataclass(frozen=True, slots=True)
-class WantedCall:
+class ModelToolCall:
     """A tool call of the model."""
 
     id: str
@@ -26,10 +26,10 @@ class Completion:
     """One reply of the model."""
 
     message: Json
-    """What goes into the next request: the endpoint's own message, unchanged."""
+    """The endpoint's message, which goes into the next request unchanged."""
     text: str
     reasoning: str
-    calls: tuple[WantedCall, ...]
+    calls: tuple[ModelToolCall, ...]
     finish_reason: str
     input_tokens: int
     output_tokens: int
@@ -39,11 +39,11 @@ class Completion:
 def read_completion(response: Json) -> Completion:
     """Read a response body.
 
-    The message is kept as it came, so that the endpoint renders it again with the same
-    tokens; only empty fields go, which some endpoints send and refuse to take back.
+    The message is not changed, so the endpoint renders the same tokens again. Only empty fields
+    are removed: some endpoints send empty fields, but refuse them in a request.
 
     Raises:
-        BadReplyError: It is no chat completion.
+        BadReplyError: The response is not a chat completion.
     """
     choices = as_list(response.get("choices"))
     choice = as_object(choices[0]) if choices else {}
@@ -70,14 +70,14 @@ def read_completion(response: Json) -> Completion:
     )
 
 
-def _call(item: object) -> WantedCall:
+def _call(item: object) -> ModelToolCall:
     call = as_object(item)
     function = as_object(call.get("function"))
-    found = (call.get("id"), function.get("name"), function.get("arguments", ""))
-    if not all(isinstance(part, str) for part in found):
+    parts = (call.get("id"), function.get("name"), function.get("arguments", ""))
+    if not all(isinstance(part, str) for part in parts):
         raise BadReplyError(f"a tool call without id, name or arguments: {str(item)[:200]}")
-    call_id, name, arguments = map(str, found)
-    return WantedCall(call_id, name, arguments)
+    call_id, name, arguments = map(str, parts)
+    return ModelToolCall(call_id, name, arguments)
 
 
 def _text(content: object) -> str:

@@ -1,4 +1,4 @@
-"""One HTTP call that the client can cancel at any byte."""
+"""An HTTP call that the client can cancel at any time."""
 
 import io
 import socket
@@ -9,14 +9,14 @@ from http.client import HTTPException, HTTPResponse
 from typing import Self, cast
 from urllib.parse import urlsplit
 
-from .faults import HttpError
+from .errors import HttpError
 from .wire import Wire
 
 _CONNECT_SEC = 15.0
 
 
 class _Stream(io.RawIOBase):
-    """A socket's bytes. Waits through the wire, so that a cancel is heard meanwhile."""
+    """The bytes of a socket. Waits with `Wire.wait`, which notices a cancel."""
 
     def __init__(self, wire: Wire, sock: socket.socket, deadline: float) -> None:
         super().__init__()
@@ -40,14 +40,14 @@ class _Stream(io.RawIOBase):
             except self._empty:
                 left = self._deadline - time.monotonic()
                 if not self._wire.wait(self._sock.fileno(), left):
-                    raise HttpError("no answer in time") from None
+                    raise HttpError("no response in time") from None
 
     def makefile(self, _mode: str) -> io.BufferedReader:
         return io.BufferedReader(self)
 
 
 class HttpCall:
-    """A POST with a JSON body. Use as a context manager; the connection is not kept."""
+    """A POST with a JSON body, on a new connection. Use as a context manager."""
 
     def __init__(
         self, wire: Wire, url: str, body: bytes, headers: Mapping[str, str], *, timeout: float
@@ -64,7 +64,7 @@ class HttpCall:
             sock = self._open.enter_context(self._connect())
             sock.sendall(self._head() + self._body)
             stream = _Stream(self._wire, sock, self._deadline)
-            # A response only ever calls makefile() of its socket.
+            # `HTTPResponse` calls only `makefile` of its socket.
             self._response = HTTPResponse(cast("socket.socket", stream), method="POST")
             self._open.callback(_close, self._response)
             self._response.begin()
@@ -81,19 +81,19 @@ class HttpCall:
         self._open.close()
 
     def header(self, name: str) -> str:
-        """Return a header of the answer, or an empty string."""
+        """Return a header of the response, or an empty string."""
         return self._response.getheader(name) or ""
 
     def read(self, limit: int) -> bytes:
-        """Return the body. One of more than `limit` bytes is an error."""
+        """Return the body. Raise if the body is larger than `limit` bytes."""
         data = b"".join(self._chunks(limit))
         left = self._response.length
         if left:
-            raise HttpError(f"the answer was cut {left} bytes before its end")
+            raise HttpError(f"the response was cut {left} bytes before its end")
         return data
 
     def lines(self, limit: int) -> Iterator[bytes]:
-        """Yield the body's lines as they come, without their ends."""
+        """Yield the lines of the body as they arrive, without line ends."""
         rest = b""
         for chunk in self._chunks(limit):
             *lines, rest = (rest + chunk).split(b"\n")
@@ -105,7 +105,7 @@ class HttpCall:
             while chunk := self._response.read1(65536):
                 size += len(chunk)
                 if size > limit:
-                    raise HttpError(f"the answer is larger than {limit} bytes")
+                    raise HttpError(f"the response is larger than {limit} bytes")
                 yield chunk
         except (OSError, HTTPException, ValueError) as error:
             raise HttpError(f"{type(error).__name__}: {error!s:.200}") from error
@@ -113,7 +113,7 @@ class HttpCall:
     def _connect(self) -> socket.socket:
         parts = urlsplit(self._url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise HttpError(f"{self._url!r:.200} is no http or https URL")
+            raise HttpError(f"{self._url!r:.200} is not an http or https URL")
         secure = parts.scheme == "https"
         address = (parts.hostname, parts.port or (443 if secure else 80))
         sock = socket.create_connection(address, timeout=_CONNECT_SEC)
@@ -130,7 +130,7 @@ class HttpCall:
             "Host": parts.netloc.rpartition("@")[2],
             "Content-Type": "application/json",
             "Content-Length": str(len(self._body)),
-            # A kept connection would be one more thing to carry through a live fork.
+            # A live fork would break an open connection.
             "Connection": "close",
             **self._headers,
         }
@@ -141,6 +141,6 @@ class HttpCall:
 
 
 def _close(response: HTTPResponse) -> None:
-    """Close by hand: some Pythons complain when a broken answer is collected instead."""
+    """Close explicitly: some Pythons warn when they collect a broken response."""
     with suppress(OSError, ValueError):
         response.close()

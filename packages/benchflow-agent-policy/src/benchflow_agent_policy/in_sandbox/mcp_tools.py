@@ -3,12 +3,15 @@
 import re
 from collections.abc import Callable, Iterable
 
-from .faults import ToolError
-from .mcp_http import HttpRpc
-from .mcp_stdio import StdioRpc
-from .rpc import PROTOCOL_VERSION, Rpc
+from .errors import ToolError
+from .mcp_connection import (
+    PROTOCOL_VERSION,
+    HttpConnection,
+    McpConnection,
+    StdioConnection,
+)
 from .settings import Settings
-from .tool import Outcome, Tool, clip
+from .tool import Tool, ToolResult, clip
 from .wire import Json, Wire, as_list, as_object
 
 _START_SEC = 30.0
@@ -26,14 +29,14 @@ class McpTools:
         self._wire = wire
         self._settings = settings
         self._cwd = cwd
-        self._servers: list[Rpc] = []
+        self._servers: list[McpConnection] = []
         self.tools: list[Tool] = []
 
     def connect(self, configs: Iterable[object]) -> None:
         """Start the servers and list their tools.
 
         Raises:
-            ToolError: One of them did not start or does not speak MCP.
+            ToolError: A server did not start or does not speak MCP.
         """
         for config in map(as_object, configs):
             name = str(config.get("name") or "tools")
@@ -44,51 +47,51 @@ class McpTools:
                 raise ToolError(f"tool server {name!r}: {error}") from error
 
     def close(self) -> None:
-        """Let go of every server. Idempotent."""
+        """Close the connections. Idempotent."""
         for server in self._servers:
             server.close()
         self._servers = []
 
     def _connect(self, name: str, config: Json) -> None:
-        rpc = self._open(config)
-        self._servers.append(rpc)
+        connection = self._open(config)
+        self._servers.append(connection)
         client = {"name": "benchflow-policy", "version": "1.0.0"}
         params = {"protocolVersion": PROTOCOL_VERSION, "capabilities": {}, "clientInfo": client}
-        rpc.call("initialize", params, _START_SEC)
-        rpc.notify("notifications/initialized")
+        connection.call("initialize", params, _START_SEC)
+        connection.notify("notifications/initialized")
         cursor: Json = {}
         for _ in range(_PAGES):
-            page = rpc.call("tools/list", cursor, _START_SEC)
+            page = connection.call("tools/list", cursor, _START_SEC)
             for item in map(as_object, as_list(page.get("tools"))):
-                self._add(name, rpc, item)
+                self._add(name, connection, item)
             if not isinstance(page.get("nextCursor"), str):
                 return
             cursor = {"cursor": page["nextCursor"]}
 
-    def _open(self, config: Json) -> Rpc:
+    def _open(self, config: Json) -> McpConnection:
         if config.get("type") == "http":
-            return HttpRpc(self._wire, config)
+            return HttpConnection(self._wire, config)
         if config.get("type", "stdio") == "stdio" and "command" in config:
-            return StdioRpc(self._wire, config, self._cwd)
-        raise ToolError("only the transports stdio and http are known")
+            return StdioConnection(self._wire, config, self._cwd)
+        raise ToolError("the transport must be stdio or http")
 
-    def _add(self, server: str, rpc: Rpc, item: Json) -> None:
-        own = item.get("name")
-        if not isinstance(own, str) or len(self.tools) >= _TOOLS:
+    def _add(self, server: str, connection: McpConnection, item: Json) -> None:
+        tool_name = item.get("name")
+        if not isinstance(tool_name, str) or len(self.tools) >= _TOOLS:
             return
-        name = _UNSAFE.sub("_", f"mcp__{server}__{own}")[:_NAME_CHARS]
+        name = _UNSAFE.sub("_", f"mcp__{server}__{tool_name}")[:_NAME_CHARS]
         if any(tool.name == name for tool in self.tools):
             return
         schema = as_object(item.get("inputSchema")) or {"type": "object", "properties": {}}
-        says = str(item.get("description") or own)[:_DESCRIPTION_CHARS]
-        self.tools.append(Tool(name, says, schema, self._runner(rpc, own)))
+        description = str(item.get("description") or tool_name)[:_DESCRIPTION_CHARS]
+        self.tools.append(Tool(name, description, schema, self._runner(connection, tool_name)))
 
-    def _runner(self, rpc: Rpc, own: str) -> Callable[[Json], Outcome]:
-        def run(arguments: Json) -> Outcome:
-            params = {"name": own, "arguments": arguments}
-            result = rpc.call("tools/call", params, self._settings.tool_timeout)
+    def _runner(self, connection: McpConnection, tool_name: str) -> Callable[[Json], ToolResult]:
+        def run(arguments: Json) -> ToolResult:
+            params = {"name": tool_name, "arguments": arguments}
+            result = connection.call("tools/call", params, self._settings.tool_timeout)
             text = clip(_text(result), self._settings.output_chars)
-            return Outcome(text or "[no output]", failed=result.get("isError") is True)
+            return ToolResult(text or "[no output]", failed=result.get("isError") is True)
 
         return run
 

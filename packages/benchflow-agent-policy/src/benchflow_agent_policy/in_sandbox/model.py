@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .completion import BadReplyError, Completion, read_completion
-from .faults import ContextFullError, HttpError, TurnFailedError
+from .errors import ContextFullError, HttpError, TurnFailedError
 from .http_call import HttpCall
 from .settings import Settings
-from .tokens import TokenChain
+from .token_chain import TokenChain
 from .wire import Json, Wire, as_object
 
-TOKEN_FIELD = "return_token_ids"  # noqa: S105 - no password
-"""vLLM's request field; other endpoints ignore it, or refuse it by name."""
+TOKEN_FIELD = "return_token_ids"  # noqa: S105 - not a password
+"""vLLM's request field. Other endpoints ignore the field, or refuse it by name."""
 
 _REPLY_BYTES = 64 * 1024 * 1024
 _LONGEST_PAUSE = 30.0
@@ -25,7 +25,7 @@ _FULL = re.compile(
 
 
 class _TemporaryError(Exception):
-    """Worth another attempt, not before `after` seconds."""
+    """The call may succeed later, but not before `after` seconds."""
 
     def __init__(self, message: str, after: float = 0.0) -> None:
         super().__init__(message)
@@ -34,17 +34,17 @@ class _TemporaryError(Exception):
 
 @dataclass(slots=True)
 class ModelOptions:
-    """What a session may change about its model."""
+    """The model options that a session may change."""
 
     model: str
     reasoning_effort: str = ""
 
 
 class Model:
-    """Calls the endpoint: not streamed, each call on a connection of its own.
+    """Calls the endpoint without streaming, each time on a new connection.
 
-    A call that fails in a way that may pass is repeated with growing pauses. So a turn
-    lives through a fork in the middle of a call, whose connection the fork cuts.
+    Calls with temporary failures are repeated with growing pauses. So a turn survives a fork
+    during a call, although the fork cuts the connection.
     """
 
     def __init__(self, wire: Wire, settings: Settings) -> None:
@@ -62,7 +62,7 @@ class Model:
         """Return the model's next message.
 
         Raises:
-            ContextFullError: What was said no longer fits.
+            ContextFullError: What was reason no longer fits.
             TurnFailedError: The endpoint refused, or failed on every attempt.
             TurnCancelledError: The client ended the turn.
         """
@@ -81,7 +81,7 @@ class Model:
             else:
                 chain.feed(response)
                 return completion
-        raise TurnFailedError("model-unavailable", "no attempt is allowed")
+        raise TurnFailedError("model-unavailable", "the settings allow no attempt")
 
     def _body(self, messages: Sequence[Json], tools: Sequence[Json], options: ModelOptions) -> Json:
         body: Json = {
@@ -113,14 +113,14 @@ class Model:
             return self._call({key: body[key] for key in body if key != TOKEN_FIELD})
         if call.status in (400, 413, 422) and _FULL.search(text):
             raise ContextFullError
-        said = f"HTTP {call.status}: {text[:300]}"
+        reason = f"HTTP {call.status}: {text[:300]}"
         if again and (call.status in _TEMPORARY or call.status >= 500):
-            raise _TemporaryError(said, float(after) if after.isdecimal() else 0.0)
-        raise TurnFailedError("model-refused", f"the model endpoint refused the call: {said}")
+            raise _TemporaryError(reason, float(after) if after.isdecimal() else 0.0)
+        raise TurnFailedError("model-refused", f"the model endpoint refused the call: {reason}")
 
     def _pause(self, seconds: float) -> None:
-        ends = time.monotonic() + seconds
-        while (left := ends - time.monotonic()) > 0:
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
             self._wire.wait(None, left)
 
 
@@ -128,4 +128,4 @@ def _parsed(data: bytes) -> Json:
     try:
         return as_object(json.loads(data))
     except (ValueError, RecursionError) as error:
-        raise BadReplyError(f"the reply is no JSON: {error!s:.200}") from error
+        raise BadReplyError(f"the reply is not JSON: {error!s:.200}") from error

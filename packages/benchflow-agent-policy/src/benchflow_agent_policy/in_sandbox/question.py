@@ -1,7 +1,7 @@
 """The tool `ask_user`: a question to the client, as an ACP form."""
 
-from .faults import ToolError
-from .tool import Outcome, Tool
+from .errors import ToolError
+from .tool import Tool, ToolResult
 from .wire import Json, Wire, as_list, as_object
 
 FIELD = "answer"
@@ -13,8 +13,8 @@ _DESCRIPTION = (
 )
 
 
-class Questioner:
-    """Puts the model's questions to the user."""
+class AskUserTool:
+    """Sends the model's questions to the user."""
 
     def __init__(self, wire: Wire, session_id: str) -> None:
         self._wire = wire
@@ -35,9 +35,11 @@ class Questioner:
             },
         }
         parameters = {"type": "object", "properties": properties, "required": ["question"]}
-        return Tool("ask_user", _DESCRIPTION, parameters, self._run, gated=False, shown=False)
+        return Tool(
+            "ask_user", _DESCRIPTION, parameters, self._run, needs_permission=False, reported=False
+        )
 
-    def _run(self, arguments: Json) -> Outcome:
+    def _run(self, arguments: Json) -> ToolResult:
         question = arguments.get("question")
         if not isinstance(question, str) or not question.strip():
             raise ToolError("`question` must be a text")
@@ -50,7 +52,7 @@ class Questioner:
             "message": question[:_CHARS],
             "requestedSchema": _schema(options, other=other),
         }
-        return Outcome(_said(self._wire.ask("elicitation/create", params)))
+        return ToolResult(_answer_text(self._wire.ask("elicitation/create", params)))
 
 
 def _schema(options: list[str], *, other: bool) -> Json:
@@ -63,7 +65,7 @@ def _schema(options: list[str], *, other: bool) -> Json:
     return {"type": "object", "properties": properties}
 
 
-def _said(reply: Json) -> str:
+def _answer_text(reply: Json) -> str:
     content = as_object(reply.get("content"))
     parts = [content.get(FIELD), content.get(f"{FIELD}_custom")]
     words = ". ".join(str(part) for part in parts if part is not None)

@@ -1,4 +1,4 @@
-"""A session: everything that was said, in a file that a new process goes on from."""
+"""A session: the conversation, in a file from which a new process resumes."""
 
 import json
 import re
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from .model import ModelOptions
-from .tokens import TokenChain
+from .token_chain import TokenChain
 from .wire import Json, as_list
 
 STATE_DIR = "~/.benchflow-policy"
@@ -16,7 +16,7 @@ _ID = re.compile(r"policy-[0-9]{1,9}")
 
 @dataclass(slots=True)
 class Session:
-    """What a session is made of. `messages` is the conversation, as it is sent."""
+    """The data of a session. `messages` is the conversation, as the requests send it."""
 
     id: str
     cwd: str
@@ -26,7 +26,7 @@ class Session:
     chain: TokenChain = field(default_factory=TokenChain)
     tool_calls: int = 0
     used_tokens: int = 0
-    """Of the last model call, prompt and completion."""
+    """The tokens of the last model call: prompt and completion."""
 
     @classmethod
     def create(cls, cwd: str, options: ModelOptions) -> "Session":
@@ -41,17 +41,17 @@ class Session:
         """Return a saved session.
 
         Raises:
-            OSError, ValueError, KeyError, TypeError: There is none of this id.
+            OSError, ValueError, KeyError, TypeError: No valid session has this id.
         """
         if not _ID.fullmatch(session_id):
-            raise ValueError(f"{session_id!r:.80} is no session id")
+            raise ValueError(f"{session_id!r:.80} is not a session id")
         state: Json = json.loads((_directory() / f"{session_id}.json").read_text())
         state["options"] = ModelOptions(**state["options"])
         state["chain"] = TokenChain(**state["chain"])
         return cls(**state)
 
     def save(self) -> None:
-        """Write the session to its file, in one piece."""
+        """Write the session to its file, atomically."""
         scratch = _directory() / f"{self.id}.new"
         scratch.write_text(json.dumps(asdict(self)))
         scratch.replace(_directory() / f"{self.id}.json")
@@ -60,20 +60,20 @@ class Session:
         """Change an option.
 
         Raises:
-            ValueError: There is no such option, or it takes no such value.
+            ValueError: The option does not exist or does not accept the value.
         """
         if option not in ("model", "reasoning_effort") or not isinstance(value, str):
-            raise ValueError(f"no option {option!r:.80} with such a value")
+            raise ValueError(f"option {option!r:.80} does not exist or needs a text")
         setattr(self.options, option, value)
 
     def set_mode(self, mode: object) -> None:
-        """Change the mode. Raises `ValueError` when there is no such one."""
+        """Change the mode. Raise `ValueError` if the mode does not exist."""
         if mode not in MODES:
-            raise ValueError(f"no mode {mode!r:.80}")
+            raise ValueError(f"unknown mode {mode!r:.80}")
         self.mode = str(mode)
 
-    def settle(self, note: str) -> None:
-        """Give each open tool call a result, without which no endpoint takes the history."""
+    def close_tool_calls(self, note: str) -> None:
+        """Give each open tool call the result `note`; endpoints refuse calls without a result."""
         done = {message.get("tool_call_id") for message in self.messages}
         for call in self._last_calls():
             if call["id"] not in done:
@@ -85,9 +85,9 @@ class Session:
                 return as_list(message.get("tool_calls"))
         return []
 
-    def described(self) -> Json:
-        """Return the modes and options, as `session/new` and `session/load` show them."""
-        modes = [{"id": key, "name": key, "description": says} for key, says in MODES.items()]
+    def modes_and_options(self) -> Json:
+        """Return the modes and options for the replies to `session/new` and `session/load`."""
+        modes = [{"id": key, "name": key, "description": text} for key, text in MODES.items()]
         return {
             "modes": {"currentModeId": self.mode, "availableModes": modes},
             "configOptions": self.config_options(),
@@ -103,12 +103,12 @@ class Session:
 
 
 def tool_message(call_id: str, text: str) -> Json:
-    """Return the message that carries a tool's result."""
+    """Return the message with a tool's result."""
     return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 
 def _select(key: str, name: str, category: str, value: str) -> Json:
-    """Any value is taken; the current one is the only one that is known to exist."""
+    """Return a select option. Any value is accepted, but only the current value is listed."""
     options = [{"value": value, "name": value}]
     shown = {"id": key, "name": name, "category": category}
     return {**shown, "type": "select", "currentValue": value, "options": options}

@@ -1,4 +1,4 @@
-"""What the operator may set, from the environment of the process."""
+"""The settings of the operator, from the environment of the process."""
 
 import json
 import os
@@ -19,7 +19,7 @@ _FIXED = ("model", "messages", "tools", "stream")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How the agent works. All times are in seconds."""
+    """The settings of the agent. All times are in seconds."""
 
     base_url: str
     api_key: str
@@ -30,22 +30,22 @@ class Settings:
     max_calls: int = 100
     """Model calls per prompt."""
     context_tokens: int | None = None
-    """End the turn when a call used this many; `None` leaves it to the endpoint."""
+    """The turn ends if a call used this many tokens; `None`: the endpoint decides."""
     model_timeout: float = 600.0
-    """For one model call."""
+    """The timeout of one model call."""
     attempts: int = 6
     backoff: float = 0.5
-    """Before the second attempt; doubled each time."""
+    """The pause before the second attempt; each later pause doubles."""
     tool_timeout: float = 600.0
     output_chars: int = 30_000
-    """Kept of the output of one tool call."""
+    """The limit for the output of one tool call; the middle is cut."""
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> "Settings":
         """Read `OPENAI_*` and `BENCHFLOW_POLICY_*`.
 
         Raises:
-            ValueError: A number is none, or the sampling parameters are no JSON object.
+            ValueError: A number or the JSON of the sampling parameters is invalid.
         """
         given = {
             name: env[f"BENCHFLOW_POLICY_{name.upper()}"]

@@ -6,18 +6,18 @@ import signal
 import subprocess
 import time
 
-from .faults import ToolError
+from .errors import ToolError
 from .settings import Settings
-from .tool import Outcome, Tool, clip
+from .tool import Tool, ToolResult, clip
 from .wire import Json, Wire
 
-_KEPT_BYTES = 4 * 1024 * 1024
-_LOOK_SEC = 0.1
-"""How often the end of a shell is looked for while a background job holds its output."""
+_BUFFER_BYTES = 4 * 1024 * 1024
+_POLL_SEC = 0.1
+"""The interval of checks whether the shell has ended while a background job has its output."""
 
 
 class Shell:
-    """Runs commands as the agent's own user, one shell each."""
+    """Runs commands as the agent's user, each in a new shell."""
 
     def __init__(self, wire: Wire, settings: Settings, cwd: str) -> None:
         self._wire = wire
@@ -39,10 +39,12 @@ class Shell:
             },
             "required": ["command"],
         }
-        says = "Run a command in a new shell, in the working directory; see its output and code."
-        return Tool("shell", says, parameters, self._run, kind="execute")
+        description = (
+            "Run a command in a new shell, in the working directory; see its output and code."
+        )
+        return Tool("shell", description, parameters, self._run, kind="execute")
 
-    def _run(self, arguments: Json) -> Outcome:
+    def _run(self, arguments: Json) -> ToolResult:
         command, seconds = arguments.get("command"), arguments.get("timeout")
         if not isinstance(command, str) or not command.strip() or "\0" in command:
             raise ToolError("`command` must be a command line")
@@ -55,12 +57,12 @@ class Shell:
             text += f"\n[ended after {limit:g} s]"
         elif code:
             text += f"\n[exit code {code}]"
-        return Outcome(
+        return ToolResult(
             text or "[no output]", {"exit_code": code, "output": text}, failed=bool(code)
         )
 
     def _execute(self, command: str, limit: float) -> tuple[int | None, bytes]:
-        """Return the exit code, `None` when time ran out, and the output."""
+        """Return the exit code (`None` after a timeout) and the output."""
         with subprocess.Popen(
             [self._program, "-c", command],
             cwd=self._cwd,
@@ -81,24 +83,24 @@ class Shell:
         return (code if code >= 0 else 128 - code), output
 
     def _follow(self, child: "subprocess.Popen[bytes]", deadline: float) -> tuple[bytes, bool]:
-        """Collect output until the shell ended; what it left behind may run on."""
+        """Collect output until the shell ends. Its background jobs may continue."""
         assert child.stdout is not None
         pipe = child.stdout.fileno()
-        output = _Kept()
+        output = _OutputBuffer()
         while (left := deadline - time.monotonic()) > 0:
-            # In this order: what a shell wrote before it ended is in the pipe by then.
-            over = child.poll() is not None
-            if self._wire.wait(pipe, 0 if over else min(left, _LOOK_SEC)):
+            # Check for the exit first: then the pipe has all output from before the exit.
+            exited = child.poll() is not None
+            if self._wire.wait(pipe, 0 if exited else min(left, _POLL_SEC)):
                 chunk = os.read(pipe, 65536)
                 if not chunk:
-                    return output.bytes(), _ends(child, deadline)
+                    return output.bytes(), _wait_for_exit(child, deadline)
                 output.add(chunk)
-            elif over:
+            elif exited:
                 return output.bytes(), True
         return output.bytes(), False
 
 
-def _ends(child: "subprocess.Popen[bytes]", deadline: float) -> bool:
+def _wait_for_exit(child: "subprocess.Popen[bytes]", deadline: float) -> bool:
     try:
         child.wait(max(0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
@@ -106,8 +108,8 @@ def _ends(child: "subprocess.Popen[bytes]", deadline: float) -> bool:
     return True
 
 
-class _Kept:
-    """The head and the tail of a stream, in bounded memory."""
+class _OutputBuffer:
+    """The start and the end of a stream, in bounded memory."""
 
     def __init__(self) -> None:
         self._head = bytearray()
@@ -115,12 +117,12 @@ class _Kept:
         self._cut = 0
 
     def add(self, chunk: bytes) -> None:
-        room = _KEPT_BYTES - len(self._head)
-        self._head += chunk[: max(0, room)]
-        self._tail += chunk[max(0, room) :]
-        if len(self._tail) > 2 * _KEPT_BYTES:
-            self._cut += len(self._tail) - _KEPT_BYTES
-            del self._tail[:-_KEPT_BYTES]
+        space = _BUFFER_BYTES - len(self._head)
+        self._head += chunk[: max(0, space)]
+        self._tail += chunk[max(0, space) :]
+        if len(self._tail) > 2 * _BUFFER_BYTES:
+            self._cut += len(self._tail) - _BUFFER_BYTES
+            del self._tail[:-_BUFFER_BYTES]
 
     def bytes(self) -> bytes:
         note = f"\n[{self._cut} bytes were cut here]\n".encode() if self._cut else b""

@@ -1,4 +1,4 @@
-"""A tool, as the model sees it and as it is run."""
+"""A tool: its definition for the model and its function."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from .wire import Json
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a tool call gave: the text for the model, and the same as data."""
+class ToolResult:
+    """The result of a tool call: text for the model, and the same as data."""
 
     text: str
     raw: Json | None = None
@@ -17,20 +17,20 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One tool."""
+    """A tool of the model."""
 
     name: str
     description: str
     parameters: Json
     """The JSON schema of its arguments."""
-    run: Callable[[Json], Outcome]
-    """May raise `ToolError`, whose text goes to the model."""
+    run: Callable[[Json], ToolResult]
+    """Runs the tool. It may raise `ToolError`, whose text goes to the model."""
     kind: str = "other"
     """ACP's ToolKind."""
-    gated: bool = True
-    """Whether the mode `ask` puts a permission in front of it."""
-    shown: bool = True
-    """Whether a call is reported as one. A question reports itself."""
+    needs_permission: bool = True
+    """Whether the tool asks for permission in the mode `ask`."""
+    reported: bool = True
+    """Whether the client gets a tool call update. A question is a request of its own."""
 
     def definition(self) -> Json:
         """Return the entry of a request's `tools`."""
@@ -43,9 +43,9 @@ class Tool:
 
 
 def clip(text: str, limit: int) -> str:
-    """Return `text`, or its head and tail with a note of what is gone."""
+    """Return `text`, or its start and end with a note of how much was cut."""
     if len(text) <= limit:
         return text
     half = limit // 2
-    gone = len(text) - 2 * half
-    return f"{text[:half]}\n[{gone} characters were cut here]\n{text[-half:]}"
+    cut = len(text) - 2 * half
+    return f"{text[:half]}\n[{cut} characters were cut here]\n{text[-half:]}"

@@ -1,21 +1,21 @@
-"""One prompt turn: the model acts until it has nothing more to do."""
+"""One prompt turn: the model acts until it calls no more tools."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .completion import Completion, WantedCall
-from .faults import ContextFullError, ToolError, TurnCancelledError
+from .completion import Completion, ModelToolCall
+from .errors import ContextFullError, ToolError, TurnCancelledError
 from .model import Model
 from .session import Session, tool_message
 from .settings import Settings
-from .tool import Outcome, Tool
+from .tool import Tool, ToolResult
 from .wire import Json, Wire, as_object
 
 _TITLE_CHARS = 200
-_CUT = "Not run: the reply was cut before its end."
-_OPEN = "Not finished: the turn was ended."
-_GATE: list[Json] = [
+_NOT_RUN = "Not run: the reply was cut before its end."
+_NOT_FINISHED = "Not finished: the turn was ended."
+_PERMISSION_OPTIONS: list[Json] = [
     {"optionId": "allow", "name": "Allow", "kind": "allow_once"},
     {"optionId": "reject", "name": "Reject", "kind": "reject_once"},
 ]
@@ -36,7 +36,7 @@ class _Usage:
 
 
 class Turn:
-    """Runs one prompt. Messages are only ever added, so that the model's prefix stays."""
+    """Runs one prompt. Messages are only appended, so the prompt prefix never changes."""
 
     def __init__(
         self,
@@ -54,10 +54,10 @@ class Turn:
         self._usage = _Usage()
 
     def run(self, text: str) -> Json:
-        """Play the turn; return the result of `session/prompt`.
+        """Run the turn; return the result of `session/prompt`.
 
         Raises:
-            TurnFailedError: The model cannot be used. What was said so far is kept.
+            TurnFailedError: The model failed. The messages so far stay in the session.
         """
         self._session.messages.append({"role": "user", "content": text})
         try:
@@ -67,7 +67,7 @@ class Turn:
         except ContextFullError:
             reason = "max_tokens"
         finally:
-            self._session.settle(_OPEN)
+            self._session.close_tool_calls(_NOT_FINISHED)
         return {"stopReason": reason, **self._report()}
 
     def _loop(self) -> str:
@@ -75,20 +75,20 @@ class Turn:
         while self._usage.calls < self._settings.max_calls:
             if limit is not None and self._session.used_tokens >= limit:
                 return "max_tokens"
-            completion = self._next()
+            completion = self._call_model()
             if completion.finish_reason == "length":
-                self._session.settle(_CUT)
+                self._session.close_tool_calls(_NOT_RUN)
                 return "max_tokens"
             if completion.finish_reason == "content_filter":
                 return "refusal"
             if not completion.calls:
                 return "end_turn"
             for call in completion.calls:
-                result = self._act(call)
+                result = self._run_call(call)
                 self._session.messages.append(tool_message(call.id, result))
         return "max_turn_requests"
 
-    def _next(self) -> Completion:
+    def _call_model(self) -> Completion:
         session = self._session
         tools = [tool.definition() for tool in self._tools.values()]
         completion = self._model.complete(session.messages, tools, session.options, session.chain)
@@ -105,68 +105,72 @@ class Turn:
                 self._update(kind, content=content, messageId=message_id)
         return completion
 
-    def _act(self, call: WantedCall) -> str:
-        """Run one tool call; return what the model is told."""
-        self._wire.check()
+    def _run_call(self, call: ModelToolCall) -> str:
+        """Run one tool call; return the text for the model."""
+        self._wire.raise_if_cancelled()
         tool = self._tools.get(call.name)
         arguments = _arguments(call.arguments)
-        if tool is not None and not tool.shown and arguments is not None:
+        if tool is not None and not tool.reported and arguments is not None:
             return _run(tool, arguments).text
-        shown = self._begin(call, tool, arguments)
+        call_id = self._begin(call, tool, arguments)
         try:
-            outcome = self._outcome(shown, call, tool, arguments)
+            result = self._result(call_id, call, tool, arguments)
         except BaseException:
-            self._end(shown, Outcome(_OPEN, failed=True))
+            self._end(call_id, ToolResult(_NOT_FINISHED, failed=True))
             raise
-        self._end(shown, outcome)
-        return outcome.text
+        self._end(call_id, result)
+        return result.text
 
-    def _outcome(
-        self, shown: str, call: WantedCall, tool: Tool | None, arguments: Json | None
-    ) -> Outcome:
+    def _result(
+        self, call_id: str, call: ModelToolCall, tool: Tool | None, arguments: Json | None
+    ) -> ToolResult:
         if tool is None:
-            return Outcome(f"There is no tool {call.name!r:.80}.", failed=True)
+            return ToolResult(f"There is no tool {call.name!r:.80}.", failed=True)
         if arguments is None:
-            return Outcome("The arguments are no JSON object.", failed=True)
-        if tool.gated and self._session.mode == "ask" and not self._allowed(shown, call):
-            return Outcome("The user did not allow this.", failed=True)
+            return ToolResult("The arguments are not a JSON object.", failed=True)
+        if (
+            tool.needs_permission
+            and self._session.mode == "ask"
+            and not self._is_allowed(call_id, call)
+        ):
+            return ToolResult("The user did not allow this.", failed=True)
         return _run(tool, arguments)
 
-    def _allowed(self, shown: str, call: WantedCall) -> bool:
+    def _is_allowed(self, call_id: str, call: ModelToolCall) -> bool:
         params = {
             "sessionId": self._session.id,
-            "toolCall": {"toolCallId": shown, "title": _title(call, _arguments(call.arguments))},
-            "options": _GATE,
+            "toolCall": {"toolCallId": call_id, "title": _title(call, _arguments(call.arguments))},
+            "options": _PERMISSION_OPTIONS,
         }
         reply = self._wire.ask("session/request_permission", params)
         return as_object(reply.get("outcome")).get("optionId") == "allow"
 
-    def _begin(self, call: WantedCall, tool: Tool | None, arguments: Json | None) -> str:
+    def _begin(self, call: ModelToolCall, tool: Tool | None, arguments: Json | None) -> str:
         self._session.tool_calls += 1
-        shown = f"call-{self._session.tool_calls}"
+        call_id = f"call-{self._session.tool_calls}"
         self._update(
             "tool_call",
-            toolCallId=shown,
+            toolCallId=call_id,
             title=_title(call, arguments),
             kind=tool.kind if tool else "other",
             status="in_progress",
             rawInput=arguments if arguments is not None else {"text": call.arguments},
             _meta={"toolName": call.name, "modelCallId": call.id},
         )
-        return shown
+        return call_id
 
-    def _end(self, shown: str, outcome: Outcome) -> None:
-        block = {"type": "content", "content": {"type": "text", "text": outcome.text}}
+    def _end(self, call_id: str, result: ToolResult) -> None:
+        block = {"type": "content", "content": {"type": "text", "text": result.text}}
         self._update(
             "tool_call_update",
-            toolCallId=shown,
-            status="failed" if outcome.failed else "completed",
+            toolCallId=call_id,
+            status="failed" if result.failed else "completed",
             content=[block],
-            rawOutput=outcome.raw,
+            rawOutput=result.raw,
         )
 
-    def _update(self, kind_of_update: str, **fields: object) -> None:
-        body = {"sessionUpdate": kind_of_update, **fields}
+    def _update(self, update_type: str, **fields: object) -> None:
+        body = {"sessionUpdate": update_type, **fields}
         self._wire.send(
             method="session/update", params={"sessionId": self._session.id, "update": body}
         )
@@ -184,11 +188,11 @@ class Turn:
         }
 
 
-def _run(tool: Tool, arguments: Json) -> Outcome:
+def _run(tool: Tool, arguments: Json) -> ToolResult:
     try:
         return tool.run(arguments)
     except ToolError as error:
-        return Outcome(str(error), failed=True)
+        return ToolResult(str(error), failed=True)
 
 
 def _arguments(text: str) -> Json | None:
@@ -199,7 +203,7 @@ def _arguments(text: str) -> Json | None:
     return arguments if arguments or not text.strip("{} \t\r\n") else None
 
 
-def _title(call: WantedCall, arguments: Json | None) -> str:
+def _title(call: ModelToolCall, arguments: Json | None) -> str:
     command = (arguments or {}).get("command")
     text = command if isinstance(command, str) and command.strip() else call.name
     return text.strip().partition("\n")[0][:_TITLE_CHARS]

@@ -1,4 +1,4 @@
-"""ndjson on the standard streams: the client's end of the conversation."""
+"""ndjson on the standard streams: the connection to the client."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any, cast
 
-from .faults import TurnCancelledError
+from .errors import TurnCancelledError
 
 Json = dict[str, Any]
 
@@ -15,17 +15,17 @@ _LINE_BYTES = 64 * 1024 * 1024
 
 
 def as_object(value: object) -> Json:
-    """Return a parsed JSON value when it is an object, or an empty object."""
+    """Return a parsed JSON value if it is an object, else an empty object."""
     return cast("Json", value) if isinstance(value, dict) else {}
 
 
 def as_list(value: object) -> list[Any]:
-    """Return a parsed JSON value when it is an array, or an empty list."""
+    """Return a parsed JSON value if it is an array, else an empty list."""
     return value if isinstance(value, list) else []  # pyright: ignore[reportUnknownVariableType]
 
 
 class Wire:
-    """Talks to the client, and listens to it while something else is waited for."""
+    """Exchanges messages with the client, also while the agent waits for something else."""
 
     def __init__(self) -> None:
         self.cancelled = False
@@ -39,7 +39,7 @@ class Wire:
             data = data[os.write(1, data) :]
 
     def receive(self) -> Json:
-        """Return the next message; leave when the client closed its end."""
+        """Return the next message; exit when the client closes the pipe."""
         while True:
             while b"\n" not in self._buffer:
                 chunk = os.read(0, 65536)
@@ -53,22 +53,22 @@ class Wire:
                 message = {}
             if message:
                 return message
-            self.send(id=None, error={"code": -32700, "message": "no JSON object"})
+            self.send(id=None, error={"code": -32700, "message": "not a JSON object"})
 
     def ask(self, method: str, params: Json) -> Json:
-        """Send a request and wait for its result. A cancelled turn raises."""
+        """Send a request and return its result. Raise if the turn is cancelled."""
         request_id = f"policy-{self._next_id}"
         self._next_id += 1
         self.send(id=request_id, method=method, params=params)
         while True:
             message = self.receive()
             if message.get("id") == request_id and "method" not in message:
-                self.check()
+                self.raise_if_cancelled()
                 return as_object(message.get("result"))
-            self._note(message)
+            self._handle_during_turn(message)
 
     def wait(self, fd: int | None, seconds: float, *, events: int = select.POLLIN) -> bool:
-        """Return whether `fd` got ready in time. Listens to the client meanwhile.
+        """Wait for `fd`, and handle the client's messages; return whether `fd` is ready in time.
 
         Raises:
             TurnCancelledError: The client ended the turn.
@@ -80,24 +80,24 @@ class Wire:
             poll.register(fd, events)
         while True:
             while b"\n" in self._buffer:
-                self._note(self.receive())
-            self.check()
+                self._handle_during_turn(self.receive())
+            self.raise_if_cancelled()
             left = deadline - time.monotonic()
             ready = dict(poll.poll(max(0, left) * 1000))
             if 0 in ready:
-                self._note(self.receive())
+                self._handle_during_turn(self.receive())
             elif ready:
                 return True
             elif left <= 0:
                 return False
 
-    def check(self) -> None:
-        """Raise when the client ended the turn."""
+    def raise_if_cancelled(self) -> None:
+        """Raise if the client ended the turn."""
         if self.cancelled:
             raise TurnCancelledError
 
-    def _note(self, message: Json) -> None:
-        """Take a message that arrived while a turn runs."""
+    def _handle_during_turn(self, message: Json) -> None:
+        """Handle a message that arrives during a turn."""
         if message.get("method") == "session/cancel":
             self.cancelled = True
         elif "method" in message and "id" in message:

@@ -1,4 +1,4 @@
-"""Passes questions from the box's sockets to the host's pipe, and answers back."""
+"""Pass questions from sockets of the sandbox to the host's pipe, and answers back."""
 
 import os
 import select
@@ -7,38 +7,38 @@ import sys
 from contextlib import suppress
 from typing import NoReturn
 
-from .broker_protocol import LINE_BYTES, Json, address, decoded, encoded, peer_uid
+from .broker_protocol import LINE_BYTES, Json, address, decode, encode, peer_uid
 
 _CLIENTS = 64
 
 
 class Broker:
-    """One connection is one question. Everything is bounded; a bad line ends its own."""
+    """Serves one question per connection. Buffers are bounded; a bad line closes its connection."""
 
     def __init__(self) -> None:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(address())
         self._listener.listen(_CLIENTS)
         self._clients: dict[int, tuple[int, socket.socket]] = {}
-        self._asked: dict[int, socket.socket] = {}
-        self._heard: dict[int, bytes] = {}
-        self._host = b""
+        self._pending: dict[int, socket.socket] = {}
+        self._buffers: dict[int, bytes] = {}
+        self._host_buffer = b""
         self._next_id = 1
 
     def serve(self) -> NoReturn:
-        """Serve until the host closes its end."""
-        self._say({"ready": True, "python": sys.executable})
+        """Serve until the host closes the pipe."""
+        self._send({"ready": True, "python": sys.executable})
         while True:
             poll = select.poll()
             for fd in (0, self._listener.fileno(), *self._clients):
                 poll.register(fd, select.POLLIN)
             for fd, _ in poll.poll():
                 if fd == 0:
-                    self._hear_host()
+                    self._read_host()
                 elif fd == self._listener.fileno():
                     self._accept()
                 elif fd in self._clients:
-                    self._hear_client(fd)
+                    self._read_client(fd)
 
     def _accept(self) -> None:
         client, _ = self._listener.accept()
@@ -46,54 +46,54 @@ class Broker:
             client.close()
             return
         self._clients[client.fileno()] = (self._next_id, client)
-        self._heard[self._next_id] = b""
+        self._buffers[self._next_id] = b""
         self._next_id += 1
 
-    def _hear_client(self, fd: int) -> None:
+    def _read_client(self, fd: int) -> None:
         number, client = self._clients[fd]
         try:
             chunk = client.recv(LINE_BYTES)
         except OSError:
             chunk = b""
-        if not chunk or number in self._asked:
-            self._drop(number)
+        if not chunk or number in self._pending:
+            self._close(number)
             return
-        self._heard[number] += chunk
-        line, found, _ = self._heard[number].partition(b"\n")
+        self._buffers[number] += chunk
+        line, found, _ = self._buffers[number].partition(b"\n")
         if len(line) > LINE_BYTES:
-            self._drop(number)
+            self._close(number)
         elif found:
-            params = decoded(line)
-            if params and self._say({"id": number, "params": params}):
-                self._asked[number] = client
+            params = decode(line)
+            if params and self._send({"id": number, "params": params}):
+                self._pending[number] = client
             else:
-                self._drop(number)
+                self._close(number)
 
-    def _hear_host(self) -> None:
+    def _read_host(self) -> None:
         chunk = os.read(0, 65536)
         if not chunk:
             sys.exit(0)
-        *lines, self._host = (self._host + chunk).split(b"\n")
+        *lines, self._host_buffer = (self._host_buffer + chunk).split(b"\n")
         for line in lines:
-            reply = decoded(line)
+            reply = decode(line)
             number = str(reply.get("id", "")).rpartition("-")[2]
-            client = self._asked.get(int(number)) if number.isdecimal() else None
+            client = self._pending.get(int(number)) if number.isdecimal() else None
             if client is not None:
-                # One that no longer waits has closed its end.
+                # A client that no longer waits has closed its socket.
                 with suppress(OSError):
                     client.sendall(line + b"\n")
-                self._drop(int(number))
+                self._close(int(number))
 
-    def _drop(self, number: int) -> None:
-        self._asked.pop(number, None)
-        self._heard.pop(number, None)
+    def _close(self, number: int) -> None:
+        self._pending.pop(number, None)
+        self._buffers.pop(number, None)
         for fd, (known, client) in list(self._clients.items()):
             if known == number:
                 del self._clients[fd]
                 client.close()
 
-    def _say(self, body: Json) -> bool:
-        line = encoded(body)
+    def _send(self, body: Json) -> bool:
+        line = encode(body)
         if line is None:
             return False
         os.write(1, line)

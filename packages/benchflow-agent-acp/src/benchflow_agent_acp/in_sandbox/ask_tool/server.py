@@ -1,4 +1,4 @@
-"""The MCP server `ask_user`, on stdio, as the agent starts it."""
+"""The MCP server of the tool `ask_user`, on stdio. The agent starts it."""
 
 import json
 import os
@@ -8,11 +8,11 @@ import sys
 import time
 from typing import NoReturn
 
-from .broker_protocol import LINE_BYTES, Json, address, as_object, decoded, encoded
+from .broker_protocol import LINE_BYTES, Json, address, as_object, decode, encode
 
 _INPUT_BYTES = 1024 * 1024
 _PROGRESS_SEC = 10.0
-"""How often a client that wants it hears that its call still waits."""
+"""The interval of progress messages, for clients that ask for them."""
 
 _DESCRIPTION = (
     "Ask the user one question and wait for the answer. Give `options` when the answers can be "
@@ -37,7 +37,7 @@ _TOOL: Json = {
         "required": ["question"],
     },
 }
-_ASKED = tuple(_TOOL["inputSchema"]["properties"])
+_FIELDS = tuple(_TOOL["inputSchema"]["properties"])
 
 
 class Call:
@@ -47,12 +47,12 @@ class Call:
         self.key = key
         self.link = link
         self.progress = progress
-        self.heard = b""
+        self.buffer = b""
         self.steps = 0
 
 
 class Server:
-    """Serves one client. Questions may wait side by side."""
+    """Serves one client. Several questions may wait at once."""
 
     def __init__(self, tool: str) -> None:
         self._tool = tool
@@ -61,7 +61,7 @@ class Server:
         self._buffer = b""
 
     def serve(self) -> NoReturn:
-        """Serve until the client closes its end."""
+        """Serve until the client closes the pipe."""
         due = time.monotonic() + _PROGRESS_SEC
         while True:
             poll = select.poll()
@@ -70,23 +70,23 @@ class Server:
             left = max(0.0, due - time.monotonic()) if self._calls else None
             for fd, _ in poll.poll(None if left is None else left * 1000):
                 if fd == 0:
-                    self._hear_client()
+                    self._read_client()
                 elif fd in self._calls:
-                    self._hear_broker(self._calls[fd])
+                    self._read_broker(self._calls[fd])
             if time.monotonic() >= due:
                 due = time.monotonic() + _PROGRESS_SEC
                 self._report_progress()
 
-    def _hear_client(self) -> None:
+    def _read_client(self) -> None:
         chunk = os.read(0, 65536)
         if not chunk or len(self._buffer) > _INPUT_BYTES:
             sys.exit(0)
         *lines, self._buffer = (self._buffer + chunk).split(b"\n")
         for line in lines:
-            message = decoded(line)
+            message = decode(line)
             method, params = message.get("method"), as_object(message.get("params"))
             if method == "notifications/cancelled":
-                self._forget(params.get("requestId"))
+                self._cancel(params.get("requestId"))
             elif "id" in message and isinstance(method, str):
                 self._answer(message["id"], method, params)
 
@@ -96,21 +96,21 @@ class Server:
             info = {"name": "benchflow", "version": "1.0.0"}
             capabilities: Json = {"tools": {}}
             result = {"protocolVersion": version, "capabilities": capabilities, "serverInfo": info}
-            self._say(id=key, result=result)
+            self._send(id=key, result=result)
         elif method == "ping":
-            self._say(id=key, result={})
+            self._send(id=key, result={})
         elif method == "tools/list":
-            self._say(id=key, result={"tools": [{"name": self._tool, **_TOOL}]})
+            self._send(id=key, result={"tools": [{"name": self._tool, **_TOOL}]})
         elif method == "tools/call" and params.get("name") == self._tool:
             self._ask(key, params)
         else:
-            self._say(id=key, error={"code": -32601, "message": "method not found"})
+            self._send(id=key, error={"code": -32601, "message": "method not found"})
 
     def _ask(self, key: object, params: Json) -> None:
         arguments = as_object(params.get("arguments"))
-        line = encoded({name: arguments[name] for name in _ASKED if name in arguments})
+        line = encode({name: arguments[name] for name in _FIELDS if name in arguments})
         if line is None:
-            self._tell(key, "The question is too long: keep it below 4 KB.", failed=True)
+            self._reply(key, "The question is too long: keep it below 4 KB.", failed=True)
             return
         link = socket.socket(socket.AF_UNIX)
         try:
@@ -118,29 +118,29 @@ class Server:
             link.sendall(line)
         except OSError:
             link.close()
-            self._tell(key, "The user cannot be reached. Decide yourself.", failed=True)
+            self._reply(key, "The user cannot be reached. Decide yourself.", failed=True)
             return
         token = as_object(params.get("_meta")).get("progressToken")
         self._calls[link.fileno()] = Call(key, link, token)
 
-    def _hear_broker(self, call: Call) -> None:
+    def _read_broker(self, call: Call) -> None:
         chunk = call.link.recv(LINE_BYTES)
-        call.heard += chunk
-        if chunk and b"\n" not in call.heard:
+        call.buffer += chunk
+        if chunk and b"\n" not in call.buffer:
             return
-        self._drop(call)
-        result = as_object(decoded(call.heard).get("result"))
+        self._close(call)
+        result = as_object(decode(call.buffer).get("result"))
         if result:
-            self._tell(call.key, _said(result), failed=False)
+            self._reply(call.key, _answer_text(result), failed=False)
         else:
-            self._tell(call.key, "This question cannot be asked. Decide yourself.", failed=True)
+            self._reply(call.key, "This question cannot be asked. Decide yourself.", failed=True)
 
-    def _forget(self, key: object) -> None:
+    def _cancel(self, key: object) -> None:
         for call in list(self._calls.values()):
             if call.key == key:
-                self._drop(call)
+                self._close(call)
 
-    def _drop(self, call: Call) -> None:
+    def _close(self, call: Call) -> None:
         del self._calls[call.link.fileno()]
         call.link.close()
 
@@ -149,19 +149,19 @@ class Server:
             if call.progress is not None:
                 call.steps += 1
                 params = {"progressToken": call.progress, "progress": call.steps}
-                self._say(method="notifications/progress", params=params)
+                self._send(method="notifications/progress", params=params)
 
-    def _tell(self, key: object, text: str, *, failed: bool) -> None:
+    def _reply(self, key: object, text: str, *, failed: bool) -> None:
         content = [{"type": "text", "text": text}]
-        self._say(id=key, result={"content": content, "isError": failed})
+        self._send(id=key, result={"content": content, "isError": failed})
 
-    def _say(self, **message: object) -> None:
+    def _send(self, **message: object) -> None:
         data = json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n"
         while data:
             data = data[os.write(1, data) :]
 
 
-def _said(result: Json) -> str:
+def _answer_text(result: Json) -> str:
     words = ". ".join(str(part) for part in (result.get("selected"), result.get("text")) if part)
     if result.get("outcome") != "answered" or not words:
         return "The user gave no answer. Decide yourself."
@@ -169,5 +169,5 @@ def _said(result: Json) -> str:
 
 
 def main(tool: str) -> NoReturn:
-    """Serve the tool, by this name, on the standard streams."""
+    """Serve the tool under this name on the standard streams."""
     Server(tool).serve()

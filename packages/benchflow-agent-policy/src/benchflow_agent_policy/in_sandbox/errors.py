@@ -1,4 +1,4 @@
-"""What can go wrong, by who has to deal with it."""
+"""The errors of the agent."""
 
 
 class TurnCancelledError(Exception):
@@ -6,7 +6,7 @@ class TurnCancelledError(Exception):
 
 
 class TurnFailedError(Exception):
-    """The turn cannot go on. `kind` is one word for it, for programs."""
+    """The turn cannot continue. `kind` is the reason as one word, for programs."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -14,12 +14,12 @@ class TurnFailedError(Exception):
 
 
 class ContextFullError(Exception):
-    """What was said no longer fits into the model's context."""
+    """The conversation no longer fits into the model's context."""
 
 
 class HttpError(Exception):
-    """No complete answer came from an HTTP server."""
+    """An HTTP server sent no complete response."""
 
 
 class ToolError(Exception):
-    """A tool call failed; the model is told, and may do better."""
+    """A tool call failed. The model gets the message and may try again."""

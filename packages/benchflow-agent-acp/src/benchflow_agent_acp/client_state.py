@@ -1,4 +1,4 @@
-"""The client's half of a live fork: everything that it knows, as JSON."""
+"""The client's half of a live fork: its state, as JSON."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class ClientState(BaseModel):
-    """One end of a conversation between two reads. `SessionCarry.data` is its JSON.
+    """The state of a client between two reads. `SessionCarry.data` is its JSON.
 
-    Steps and the session's id are not in it: the carry itself has them.
+    The steps and the session's id are in the carry itself.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -29,7 +29,7 @@ class ClientState(BaseModel):
     version: Literal[1] = 1
     next_id: int
     buffer: str
-    """The start of a line whose end has not arrived, in base64."""
+    """The start of a line that has not ended yet, in base64."""
     calls: tuple[tuple[int, str], ...]
     requests: tuple[IncomingRequest, ...]
     prompt_id: int | None
@@ -38,17 +38,17 @@ class ClientState(BaseModel):
     builder: BuilderState
     terminals: TerminalsState
     snapshot: SessionSnapshot | None
-    """How the session is carried at a turn boundary, with its mode and options."""
+    """How to resume the session from its files, with its mode and options."""
 
     @classmethod
-    def of(
+    def from_parts(
         cls,
         state: ConnectionState,
         builder: BuilderState,
         terminals: TerminalsState,
         snapshot: SessionSnapshot | None,
     ) -> ClientState:
-        """Copy what is known now."""
+        """Copy the current state."""
         return cls(
             next_id=state.next_id,
             buffer=base64.b64encode(state.buffer).decode("ascii"),
@@ -63,7 +63,7 @@ class ClientState(BaseModel):
         )
 
     def connection(self, session_id: str) -> ConnectionState:
-        """Return a connection's state of its own, for one child."""
+        """Return a new connection state for one child."""
         return ConnectionState(
             next_id=self.next_id,
             buffer=bytearray(base64.b64decode(self.buffer, validate=True)),
@@ -76,23 +76,23 @@ class ClientState(BaseModel):
         )
 
     def data(self) -> Mapping[str, Any]:
-        """Return it as JSON values."""
+        """Return this state as JSON values."""
         return self.model_dump(mode="json")
 
 
 def read_carry(carry: SessionCarry, agent: str) -> tuple[ClientState, ConnectionState]:
-    """Return the state of a client that goes on from `carry`. Shares nothing with it.
+    """Return the state of a client that continues from `carry`. The two share no object.
 
     Raises:
-        AgentError: It is another agent's, or another version of this package made it.
+        AgentError: The carry is of another agent or of another version of this package.
     """
     if carry.agent != agent:
         raise AgentError(
             f"the carried session is of agent {carry.agent!r}, not of {agent!r}",
-            hint="a live child goes on with the agent of its parent",
+            hint="continue a live child with the agent of its parent",
         )
     try:
-        # Through JSON text, so that no two children share a list or a dict.
+        # Copy through JSON text, so two children never share a list or a dict.
         client = ClientState.model_validate_json(json.dumps(dict(carry.data)))
         return client, client.connection(carry.session_id)
     except (ValidationError, binascii.Error, TypeError) as error:

@@ -1,4 +1,4 @@
-"""From a spawned process to a session that is ready for its first prompt."""
+"""The ACP handshake: from a new process to a session that is ready for a prompt."""
 
 import asyncio
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ from .tool_servers import servers_on_wire
 _Reply = TypeVar("_Reply", bound=BaseModel)
 
 
-class Opening:
+class Handshake:
     """The handshake with one agent process."""
 
     def __init__(self, decl: AgentDecl, connection: Connection, role: Role) -> None:
@@ -50,15 +50,15 @@ class Opening:
         self.initialized: InitializeResponse | None = None
 
     async def open(self, cwd: str, resume: SessionSnapshot | None) -> Mapping[str, str | bool]:
-        """Run the handshake; return what was set, to be set again after a load.
+        """Run the handshake; return the session options, which a later load must set again.
 
         Raises:
-            AgentError: The agent refused something, or speaks another protocol.
-            AgentTimeoutError: It did not answer within the declared start timeout.
+            AgentError: The agent refused a call, or speaks another protocol version.
+            AgentTimeoutError: The agent did not answer within the declared start timeout.
         """
         initialized = await self._initialize()
         if resume is not None and resume.steps == 0:
-            # Several agents save nothing before the first prompt; nothing was said yet.
+            # Several agents save nothing before the first prompt, so start a new session.
             resume = None
         if self._decl.auth is not None:
             await self._call("authenticate", {"methodId": self._decl.auth.method_id})
@@ -103,7 +103,7 @@ class Opening:
         self, cwd: str, resume: SessionSnapshot, initialized: InitializeResponse
     ) -> LoadSessionResponse | ForkSessionResponse:
         if self._decl.session.snapshot == "none":
-            raise AgentError(f"the sessions of agent {self._decl.id!r} cannot be loaded")
+            raise AgentError(f"agent {self._decl.id!r} cannot load sessions")
         if self._decl.session.cwd_bound and resume.cwd != cwd:
             raise AgentError(
                 f"agent {self._decl.id!r} loads a session only in {resume.cwd!r}, not in {cwd!r}"
@@ -173,7 +173,7 @@ class Opening:
             return reply.model_validate(result)
         except ValidationError as error:
             raise AgentProtocolError(
-                f"agent {self._decl.id!r} gave a wrong reply to {method!r}: {error!s:.300}"
+                f"agent {self._decl.id!r} sent an invalid reply to {method!r}: {error!s:.300}"
             ) from error
 
     async def _call(self, method: str, params: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The deadline of one prompt turn. It stands still while the user is asked."""
+"""The deadlines of one prompt turn. The clock stops while the user is asked."""
 
 import asyncio
 from types import TracebackType
@@ -8,18 +8,18 @@ Reason = Literal["idle", "turn", "cancel"]
 
 
 class TurnClock:
-    """Ends the block that it guards with `TimeoutError`, for one of three reasons.
+    """Ends its `async with` block with `TimeoutError`, for one of three reasons.
 
-    `idle`: no byte from the agent for `idle` seconds. `turn`: the block took longer
-    than `total` seconds. `cancel`: the agent did not end its turn within the grace
-    after `hurry`. Time spent in `hold` counts for neither of the first two.
+    `idle`: the agent sent no byte for `idle` seconds. `turn`: the block took longer than `total`
+    seconds. `cancel`: the agent did not end its turn within the grace period of `shorten`. The
+    first two do not count time between `pause` and `resume`.
     """
 
     def __init__(self, *, idle: float, total: float) -> None:
         self._idle = idle
         self._left = total
         self._timeout = asyncio.timeout(None)
-        self._holds = 0
+        self._pauses = 0
         self._turn_at = 0.0
         self._idle_at = 0.0
         self._cancel_at: float | None = None
@@ -38,31 +38,31 @@ class TurnClock:
         await self._timeout.__aexit__(exc_type, exc, traceback)
 
     def touch(self) -> None:
-        """Note a sign of life of the agent."""
+        """Restart the idle deadline: the agent sent something."""
         self._idle_at = _now() + self._idle
         self._arm()
 
-    def hold(self) -> None:
-        """Stop counting: the agent waits for us. Nests."""
-        self._holds += 1
-        if self._holds == 1:
+    def pause(self) -> None:
+        """Stop counting: the agent waits for us. Calls nest."""
+        self._pauses += 1
+        if self._pauses == 1:
             self._left = self._turn_at - _now()
             self._arm()
 
-    def release(self) -> None:
-        """Count again: the agent has its answer."""
-        self._holds -= 1
-        if self._holds == 0:
+    def resume(self) -> None:
+        """Continue counting: the agent has its answer."""
+        self._pauses -= 1
+        if self._pauses == 0:
             self._run()
 
-    def hurry(self, grace: float) -> None:
-        """Give the block `grace` more seconds, whatever else is due."""
+    def shorten(self, grace: float) -> None:
+        """End the block in at most `grace` seconds."""
         self._cancel_at = _now() + grace
         self._arm()
 
     @property
     def expired(self) -> Reason | None:
-        """Why the block was ended, if this clock ended it."""
+        """The reason that this clock ended the block, or `None`."""
         if not self._timeout.expired():
             return None
         if self._cancel_at is not None and _now() >= self._cancel_at:
@@ -74,7 +74,7 @@ class TurnClock:
         self.touch()
 
     def _arm(self) -> None:
-        due = [] if self._holds else [self._idle_at, self._turn_at]
+        due = [] if self._pauses else [self._idle_at, self._turn_at]
         if self._cancel_at is not None:
             due.append(self._cancel_at)
         if not self._timeout.expired():

@@ -1,4 +1,4 @@
-"""Putting a session around a process."""
+"""Open a session with a process."""
 
 from pathlib import Path
 
@@ -13,26 +13,25 @@ from benchflow_contracts import (
 )
 
 from .ask_mcp.joined_process import attach_joined
-from .carry import read_carry
+from .client_state import read_carry
 from .connection import Connection
 from .declaration import AgentDecl
+from .handshake import Handshake
 from .launch import Launcher
 from .limits import WireLimits
-from .opening import Opening
+from .logs import StderrLog, WireLog
 from .render import Values, render
 from .services import ClientServices
 from .session import AcpSession
 from .state import ConnectionState
-from .stderr import StderrLog
 from .steps import StepBuilder
-from .wirelog import WireLog
 
 WIRE_LOG = "acp_wire.jsonl"
 STDERR_LOG = "stderr.txt"
 
 
-class Attachment:
-    """Everything that a session needs besides its process."""
+class SessionFactory:
+    """Makes sessions of one agent in one sandbox."""
 
     def __init__(
         self,
@@ -51,36 +50,36 @@ class Attachment:
     async def open(
         self, process: Process, launcher: Launcher, resume: SessionSnapshot | None
     ) -> AcpSession:
-        """Run the handshake. The process is dead when this raises."""
+        """Run the handshake with a new process. If this raises, the process is dead."""
         connection = self._connection(process)
         try:
             self._check_paths(launcher, resume)
             connection.on_request(self._services(connection).serve)
             cwd = self._sandbox.spec.workdir
-            config = await Opening(self._decl, connection, self._role).open(cwd, resume)
+            config = await Handshake(self._decl, connection, self._role).open(cwd, resume)
         except BaseException:
             await connection.aclose("the handshake failed")
             raise
         assert launcher.values is not None
-        carried = self._carried(launcher.values, dict(config), resume)
+        base = self._snapshot_base(launcher.values, dict(config), resume)
         first = resume.steps + 1 if resume else 1
         services = self._services(connection)
-        return self._session(connection, services, self._builder(first), carried)
+        return self._session(connection, services, self._builder(first), base)
 
-    async def adopt(self, carry: SessionCarry) -> AcpSession:
-        """Go on with a process that is alive already."""
+    async def attach(self, carry: SessionCarry) -> AcpSession:
+        """Continue with a live process that a fork copied into the sandbox."""
         client, state = read_carry(carry, self._decl.id)
         try:
             process = await attach_joined(
-                self._sandbox, carry.process_id, began=bytes(state.buffer)
+                self._sandbox, carry.process_id, partial_line=bytes(state.buffer)
             )
         except SandboxError as error:
-            raise AgentError(f"agent {self._decl.id!r} was not carried in: {error}") from error
+            raise AgentError(f"agent {self._decl.id!r} is not in this sandbox: {error}") from error
         connection = self._connection(process, state)
         builder = self._builder()
-        builder.go_on(client.builder, carry.steps)
+        builder.restore(client.builder, carry.steps)
         services = self._services(connection)
-        services.terminals.go_on(client.terminals)
+        services.terminals.restore(client.terminals)
         return self._session(connection, services, builder, client.snapshot)
 
     def _builder(self, first: int = 1) -> StepBuilder:
@@ -113,7 +112,7 @@ class Attachment:
         connection: Connection,
         services: ClientServices,
         builder: StepBuilder,
-        carried: SessionSnapshot | None,
+        base: SessionSnapshot | None,
     ) -> AcpSession:
         return AcpSession(
             connection,
@@ -121,21 +120,21 @@ class Attachment:
             builder,
             agent=self._decl.id,
             role=self._role,
-            carried=carried,
+            base=base,
         )
 
     def _check_paths(self, launcher: Launcher, resume: SessionSnapshot | None) -> None:
         assert launcher.values is not None
-        here = tuple(render(path, launcher.values) for path in self._decl.session.paths)
+        paths = tuple(render(path, launcher.values) for path in self._decl.session.paths)
         same = self._decl.session.snapshot == "same_path_files"
-        if resume is not None and same and resume.files != here:
+        if resume is not None and same and resume.files != paths:
             raise AgentError(
-                f"the session files of agent {self._decl.id!r} hold their own paths: a session "
-                f"of {resume.files} cannot be loaded from {here}",
+                f"the session files of agent {self._decl.id!r} contain their own paths: a session "
+                f"of {resume.files} cannot be loaded from {paths}",
                 hint="fork the whole sandbox, where every path stays the same",
             )
 
-    def _carried(
+    def _snapshot_base(
         self, values: Values, config: dict[str, str | bool], resume: SessionSnapshot | None
     ) -> SessionSnapshot | None:
         if self._decl.session.snapshot == "none":

@@ -1,4 +1,4 @@
-"""`benchflow/ask_user`: a question of the portable tool, and the reply to it."""
+"""The messages of `benchflow/ask_user`: questions of the portable tool, and replies."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from benchflow_agent_acp.state import IncomingRequest
 
 METHOD = "benchflow/ask_user"
-"""Never on an agent's wire: the host gives it to what the broker says."""
+"""The host gives this method to the broker's messages. An agent never sends it."""
 
 _QUESTION = "answer"
 
@@ -26,7 +26,7 @@ def tool_ask(request: IncomingRequest) -> Ask:
     """Return the request as an Ask.
 
     Raises:
-        ValidationError: It is no such question.
+        ValidationError: The request is not a valid question.
     """
     form = _Form.model_validate(request.params)
     labels = [label for label in dict.fromkeys(form.options) if label.strip()]
@@ -47,19 +47,19 @@ def tool_ask(request: IncomingRequest) -> Ask:
 
 
 def tool_reply(ask: Ask, answer: Answer) -> dict[str, Any]:
-    """Return the result that carries `answer` to the tool."""
+    """Return the result that sends `answer` to the tool."""
     if answer.outcome != "answered":
         return {"outcome": answer.outcome}
     question = ask.questions[0]
     chosen = answer.selected.get(question.id, ())
     unknown = set(chosen) - {option.id for option in question.options}
     if unknown or len(chosen) > 1:
-        raise UsageError(f"ask {ask.id!r}: no such options {sorted(chosen)!r}")
+        raise UsageError(f"ask {ask.id!r} does not have the options {sorted(chosen)!r}")
     text = answer.text.get(question.id)
     if text is not None and not question.allow_custom:
-        raise UsageError(f"ask {ask.id!r} takes no free text")
+        raise UsageError(f"ask {ask.id!r} does not accept free text")
     if not chosen and text is None:
-        raise UsageError(f"the answer to ask {ask.id!r} answers none of its questions")
+        raise UsageError(f"the answer to ask {ask.id!r} does not answer its question")
     reply: dict[str, Any] = {"outcome": "answered"}
     if chosen:
         reply["selected"] = chosen[0]
@@ -69,7 +69,7 @@ def tool_reply(ask: Ask, answer: Answer) -> dict[str, Any]:
 
 
 def tool_answer(ask: Ask, reply: dict[str, Any]) -> Answer:
-    """Read the answer back."""
+    """Return the answer in a reply."""
     outcome = reply.get("outcome")
     if outcome != "answered":
         return Answer(outcome="declined" if outcome == "declined" else "cancelled")

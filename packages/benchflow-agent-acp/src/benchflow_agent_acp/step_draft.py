@@ -1,4 +1,4 @@
-"""A step in the making."""
+"""Steps and tool calls that are not finished."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,15 +14,15 @@ from benchflow_contracts import Answer, Ask, Observation, Step, StopReason, Tool
 from benchflow_contracts.step import ToolStatus
 from pydantic import BaseModel
 
-from .caps import TEXT_CHARS, TITLE_CHARS, TOOL_CALLS, cap_text, cap_value
 from .framing import as_object
+from .limits import TEXT_CHARS, TITLE_CHARS, TOOL_CALLS, cap_text, cap_value
 
 _DONE = frozenset({"completed", "failed"})
 
 
 @dataclass(slots=True)
 class ToolDraft:
-    """What is known of one tool call so far."""
+    """The data of one tool call so far."""
 
     id: str
     title: str = ""
@@ -35,7 +35,7 @@ class ToolDraft:
     diffs: list[object] = field(default_factory=list[object])
 
     def merge(self, update: ToolCallStart | ToolCallProgress) -> None:
-        """Take over every field that the update sets."""
+        """Copy every field that the update sets."""
         self.title = cap_text(update.title, TITLE_CHARS) if update.title else self.title
         self.kind = update.kind or self.kind
         self.status = update.status or self.status
@@ -61,7 +61,7 @@ class ToolDraft:
         self.content = cap_text("\n".join(texts))
 
     def call(self) -> ToolCall:
-        """Return the request half."""
+        """Return the request of the call."""
         return ToolCall(
             id=self.id,
             title=self.title or self.id,
@@ -71,7 +71,7 @@ class ToolDraft:
         )
 
     def observation(self) -> Observation:
-        """Return the answer half. Diffs go to `raw_output` when that is free."""
+        """Return the result of the call. Diffs go into `raw_output` if the agent sent none."""
         raw = self.raw_output
         if raw is None and self.diffs:
             raw = {"diffs": self.diffs}
@@ -82,7 +82,7 @@ class ToolDraft:
 
 @dataclass(slots=True)
 class StepDraft:
-    """Everything that happened since the last step ended."""
+    """The data of the open step."""
 
     started_at: float
     prompt: str | None = None
@@ -91,15 +91,15 @@ class StepDraft:
     message: str = ""
     message_ids: dict[str, str] = field(default_factory=dict[str, str])
     calls: dict[str, ToolDraft] = field(default_factory=dict[str, ToolDraft])
-    seen: dict[str, None] = field(default_factory=dict[str, None])
-    """Ids of the tool calls that reported a result here, in order."""
+    result_ids: dict[str, None] = field(default_factory=dict[str, None])
+    """The ids of the tool calls that reported a result in this step, in order."""
     has_result: bool = False
     meta: dict[str, Any] = field(default_factory=dict[str, Any])
     finished_at: float = 0.0
 
     @property
-    def opener(self) -> bool:
-        """Whether a prompt or an answer opened it."""
+    def has_opener(self) -> bool:
+        """Whether a prompt or an answer opened the step."""
         return self.prompt is not None or self.answer is not None
 
     def add_text(self, part: str, text: str, message_id: str | None) -> None:
@@ -116,18 +116,18 @@ class StepDraft:
         setattr(self, part, so_far + text[: max(0, room)])
 
     def add_tool(self, tool: ToolDraft, *, new: bool) -> None:
-        """Note a tool call that began here, or one whose result arrived here."""
+        """Add a tool call that began in this step, or whose result arrived in it."""
         if new:
             if len(self.calls) >= TOOL_CALLS:
                 self.meta["cut_tool_calls"] = self.meta.get("cut_tool_calls", 0) + 1
                 return
             self.calls[tool.id] = tool
         if tool.status in _DONE:
-            self.seen[tool.id] = None
+            self.result_ids[tool.id] = None
             self.has_result = True
 
     def count(self, what: str) -> None:
-        """Count something that was left out."""
+        """Count an item that was left out."""
         self.meta[what] = self.meta.get(what, 0) + 1
 
     def finish(
@@ -141,14 +141,16 @@ class StepDraft:
         stop_reason: StopReason | None = None,
         usage: Usage | None = None,
     ) -> Step:
-        """Return the step. At the end of a turn, a call without a result shows what it has."""
+        """Return the step. At the end of a turn, unfinished calls show their partial output."""
         last = stop_reason is not None or "incomplete" in self.meta
         open_calls = [
             call
             for call in self.calls.values()
-            if last and call.id not in self.seen and (call.content or call.raw_output is not None)
+            if last
+            and call.id not in self.result_ids
+            and (call.content or call.raw_output is not None)
         ]
-        results = [tools[key] for key in self.seen if key in tools]
+        results = [tools[key] for key in self.result_ids if key in tools]
         return Step(
             id=step_id,
             role=role,
@@ -169,14 +171,14 @@ class StepDraft:
 
 
 def block_text(block: BaseModel) -> str:
-    """Return a content block as text. What is no text is named, not kept."""
+    """Return a content block as text. Other blocks become the name of their type."""
     if isinstance(block, TextContentBlock):
         return block.text
     return f"[{getattr(block, 'type', 'block')}]"
 
 
 def _tool_name(meta: dict[str, Any] | None) -> str | None:
-    """Find the tool's own name, which agents put at different places in `_meta`."""
+    """Return the tool's own name, which agents put at different places in `_meta`."""
     top = as_object(meta)
     for place in (top, *map(as_object, top.values())):
         for key in ("toolName", "tool_name"):

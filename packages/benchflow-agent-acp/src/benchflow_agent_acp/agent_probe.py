@@ -1,4 +1,4 @@
-"""Trying an agent for real: what its declaration may claim, and what it may not."""
+"""Run an agent in a sandbox and report what its declaration may state."""
 
 import time
 from collections.abc import Generator
@@ -25,12 +25,12 @@ from benchflow_contracts import (
 from .agent import AcpAgent
 from .declaration import ASK_SWITCH
 from .fork_probe import ForkProbe
-from .probe_asks import ASK_PROMPT, PROBE_FILE, PROBE_TEXT, WRITE_PROMPT
 from .probe_report import FACTS, ProbeReport
+from .question_probe import ASK_PROMPT, PROBE_FILE, PROBE_TEXT, WRITE_PROMPT
 
 NUDGE = "Say in one word what you wrote before."
-_VARIABLE = "BENCHFLOW_SCRIPT"
-_SCRIPT = Path(__file__).parent / "scripts" / "probe.toml"
+_SCRIPT_VARIABLE = "BENCHFLOW_SCRIPT"
+_SCRIPT_FILE = Path(__file__).parent / "scripts" / "probe.toml"
 _SCRIPT_PATH = "/opt/benchflow/probe.toml"
 
 
@@ -45,10 +45,10 @@ async def probe(
 ) -> ProbeReport:
     """Start `agent` in a sandbox of `provider` and report what works.
 
-    Runs one turn that must write a file, loads the session in a new process after a
-    kill, asks for a question, and forks the agent at each fidelity that the provider
-    has. A failure of the agent is a fact in the report; a failure of the sandbox is
-    raised, except while it forks.
+    The probe runs one turn that must write a file, loads the session in a new process after a
+    kill, makes the agent ask a question, and forks the agent at each fidelity of the provider. A
+    failure of the agent is a result in the report. A failure of the sandbox is raised, but during
+    a fork it is a result.
     """
     role = (role or Role()).model_copy(update={"agent": agent.name, "model": model})
     run = _Probe(agent, role, log_dir)
@@ -60,7 +60,7 @@ async def probe(
     spec = SandboxSpec(mounts=mounts, network="model-only" if endpoint else "none", model=endpoint)
     sandbox = await provider.create(spec, labels={"benchflow.probe": agent.name})
     try:
-        await run.brief(sandbox)
+        await run.upload_script(sandbox)
         await run.collect(sandbox)
     finally:
         await sandbox.teardown()
@@ -70,7 +70,7 @@ async def probe(
 
 
 class _Probe:
-    """The facts so far."""
+    """One run of the probe, and its results so far."""
 
     def __init__(self, agent: AcpAgent, role: Role, log_dir: Path | None) -> None:
         self.results: dict[str, str] = {}
@@ -79,7 +79,7 @@ class _Probe:
         self._log_dir = log_dir
         self._timings: dict[str, float] = {}
         self._asks: list[Ask] = []
-        self._briefing: tuple[Path, str] | None = None
+        self._script: tuple[Path, str] | None = None
 
     def report(self) -> ProbeReport:
         return ProbeReport(
@@ -90,19 +90,19 @@ class _Probe:
             timings_sec=self._timings,
         )
 
-    async def brief(self, sandbox: Sandbox) -> None:
-        """Give the agent that follows a script one that does what the prompts ask for."""
+    async def upload_script(self, sandbox: Sandbox) -> None:
+        """Upload a script that does what the prompts ask, if the agent follows a script."""
         decl = self._agent.decl
         follows_script = decl.distribution.builtin is not None and decl.model.wire == "none"
-        if not follows_script or _VARIABLE in self._role.env:
+        if not follows_script or _SCRIPT_VARIABLE in self._role.env:
             return
-        self._briefing = (_SCRIPT, _SCRIPT_PATH)
-        await sandbox.upload(*self._briefing)
-        env = {**self._role.env, _VARIABLE: _SCRIPT_PATH}
+        self._script = (_SCRIPT_FILE, _SCRIPT_PATH)
+        await sandbox.upload(*self._script)
+        env = {**self._role.env, _SCRIPT_VARIABLE: _SCRIPT_PATH}
         self._role = self._role.model_copy(update={"env": env})
 
     async def collect(self, sandbox: Sandbox) -> None:
-        """Collect facts until one of them makes the rest impossible."""
+        """Collect facts until a failure makes the rest impossible."""
         snapshot: SessionSnapshot | None = None
         async with AsyncExitStack() as stack:
             with self._fact("start"):
@@ -125,7 +125,7 @@ class _Probe:
         """Fork the agent in every way that its declaration and the provider allow."""
         levels = (await provider.capabilities()).snapshot_levels
         decl = self._agent.decl
-        forks = ForkProbe(self._agent, provider, spec, self._role, briefing=self._briefing)
+        forks = ForkProbe(self._agent, provider, spec, self._role, script=self._script)
         asks = decl.ask.channel != "none" or decl.ask.mcp
         runs = {
             "state": (forks.state, "filesystem" in levels and decl.session.snapshot != "none"),
@@ -139,8 +139,8 @@ class _Probe:
                     await run()
 
     @contextmanager
-    def _fact(self, name: str, *also: type[BenchFlowError]) -> Generator[None]:
-        failures: tuple[type[BenchFlowError], ...] = (AgentError, SnapshotError, *also)
+    def _fact(self, name: str, *more: type[BenchFlowError]) -> Generator[None]:
+        failures: tuple[type[BenchFlowError], ...] = (AgentError, SnapshotError, *more)
         started = time.monotonic()
         try:
             yield
@@ -180,9 +180,9 @@ class _Probe:
             await session.aclose()
 
     async def _check_file(self, sandbox: Sandbox) -> None:
-        found = await sandbox.exec(["cat", "--", PROBE_FILE], timeout=30)
-        if PROBE_TEXT not in found.stdout:
-            raise AgentError(f"the turn ended, but {PROBE_FILE!r} does not hold {PROBE_TEXT!r}")
+        result = await sandbox.exec(["cat", "--", PROBE_FILE], timeout=30)
+        if PROBE_TEXT not in result.stdout:
+            raise AgentError(f"the turn ended, but {PROBE_FILE!r} does not contain {PROBE_TEXT!r}")
 
     async def _ask(self, sandbox: Sandbox) -> None:
         self._asks.clear()

@@ -1,29 +1,29 @@
-"""Whether each model call's prompt goes on from the tokens of the call before it."""
+"""Check that each model call's prompt starts with the tokens of the call before."""
 
 import hashlib
 from array import array
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from .wire import Json, as_list, as_object
 
 
 @dataclass(slots=True)
 class TokenChain:
-    """Checks the endpoint's token ids as they come; keeps a digest, not the ids.
+    """Checks the endpoint's token ids; stores a digest, not the ids.
 
-    A broken link means that the chat template rendered what was said before with other
-    tokens than the ones it was sampled with. A trainer has to know that.
+    A break means that the chat template rendered an earlier message with other tokens than the
+    model sampled. A trainer must know of breaks.
     """
 
     length: int = 0
-    """Tokens of the last prompt and its completion; 0 when the endpoint tells none."""
+    """The tokens of the last prompt and completion; 0 if the endpoint sends no ids."""
     digest: str = ""
     links: int = 0
-    """Calls whose prompt began with exactly those tokens."""
+    """The calls whose prompt started with exactly those tokens."""
     breaks: int = 0
 
     def feed(self, response: Json) -> None:
-        """Take the ids of one response, if it has some."""
+        """Check the ids of one response, if it has ids."""
         choices = as_list(response.get("choices"))
         choice = as_object(choices[0]) if choices else {}
         prompt = _ids(response.get("prompt_token_ids")) or _ids(choice.get("prompt_token_ids"))
@@ -38,12 +38,8 @@ class TokenChain:
         self.length, self.digest = len(whole), _digest(whole)
 
     def report(self) -> Json:
-        """Return the two counts, for the client."""
+        """Return the two counts for the client."""
         return {"links": self.links, "breaks": self.breaks}
-
-    def state(self) -> Json:
-        """Return what a loaded session goes on from."""
-        return asdict(self)
 
 
 def _ids(value: object) -> list[int]:
