@@ -48,7 +48,7 @@ def to_reply(ask: Ask, answer: Answer) -> dict[str, Any]:
     """Return the result object that carries `answer` to the agent.
 
     Raises:
-        UsageError: The answer names a question or an option that was not asked.
+        UsageError: The answer names a question or an option that the Ask does not have.
     """
     if ask.channel == "elicitation":
         return form_reply(ask, answer)
@@ -86,24 +86,24 @@ def _from_form(request: IncomingRequest) -> Ask | None:
 
 
 def _from_permission(request: IncomingRequest) -> Ask | None:
-    asked = RequestPermissionRequest.model_validate(request.params)
+    permission = RequestPermissionRequest.model_validate(request.params)
     questions = questionnaire(request.params)
-    if questions is None and not asked.options:
+    if questions is None and not permission.options:
         return None
-    tool = asked.tool_call
-    gate = Question(
+    tool = permission.tool_call
+    question = Question(
         id=PERMISSION_QUESTION,
         text=tool.title or f"Allow the tool call {tool.tool_call_id!r}?",
         options=tuple(
             AskOption(id=option.option_id, label=option.name, kind=option.kind)
-            for option in asked.options
+            for option in permission.options
         ),
     )
     return Ask(
         id=f"ask-{request.id}",
         channel="permission" if questions is None else "vendor",
         kind="permission" if questions is None else "question",
-        questions=questions or (gate,),
+        questions=questions or (question,),
         tool_call_id=tool.tool_call_id,
         raw=request.params,
     )

@@ -149,18 +149,18 @@ class Handshake:
         await self._call("session_set_mode", {"modeId": mode.unattended})
 
     async def _set_options(self, resume: SessionSnapshot | None) -> None:
-        wanted: dict[str, str | bool] = dict(resume.config) if resume else {}
+        options: dict[str, str | bool] = dict(resume.config) if resume else {}
         model, role = self._decl.model, self._role
         if model.config_option and role.model:
-            wanted[model.config_option] = role.model
+            options[model.config_option] = role.model
         if model.effort_option and role.reasoning_effort:
-            wanted[model.effort_option] = role.reasoning_effort
+            options[model.effort_option] = role.reasoning_effort
         if wants_asks(role):
-            wanted |= self._decl.ask.enable
-        self._config = wanted
+            options |= self._decl.ask.enable
+        self._config = options
         if resume is not None and "config" not in self._decl.session.reapply:
             return
-        for option, value in wanted.items():
+        for option, value in options.items():
             params: dict[str, Any] = {"configId": option, "value": value}
             if isinstance(value, bool):
                 params["type"] = "boolean"

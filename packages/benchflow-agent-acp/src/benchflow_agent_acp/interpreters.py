@@ -105,10 +105,10 @@ def _on_path(names: list[str]) -> Iterator[Path]:
 
 
 def _unique(paths: Iterator[Path]) -> Iterator[Path]:
-    seen: set[Path] = set()
+    known: set[Path] = set()
     for path in paths:
-        if path not in seen:
-            seen.add(path)
+        if path not in known:
+            known.add(path)
             yield path
 
 

@@ -25,7 +25,7 @@ class QuestionProbe:
     """
 
     def __init__(self, decl: AgentDecl) -> None:
-        self._gate = decl.ask.channel == "permission"
+        self._asks_permission = decl.ask.channel == "permission"
 
     def answer_count(self, ask: Ask) -> int:
         """Return the number of different answers to try."""
@@ -33,7 +33,7 @@ class QuestionProbe:
 
     def is_same(self, first: Ask, second: Ask) -> bool:
         """Return whether two Asks are equal. A permission may have a new tool call id."""
-        if not self._gate:
+        if not self._asks_permission:
             return first.questions == second.questions
         return first.questions[0].options == second.questions[0].options
 
@@ -54,7 +54,7 @@ class QuestionProbe:
         asks: list[Ask] = []
 
         async def answer(ask: Ask) -> Answer:
-            if asks or ask.kind != ("permission" if self._gate else "question"):
+            if asks or ask.kind != ("permission" if self._asks_permission else "question"):
                 return Answer.choose(ask, ask.questions[0].options[0].id)
             asks.append(ask)
             if meanwhile is not None:
@@ -63,7 +63,7 @@ class QuestionProbe:
 
         place.session.on_ask_user(answer)
         before = len(place.session.steps)
-        await place.session.prompt(WRITE_PROMPT if self._gate else ASK_PROMPT)
+        await place.session.prompt(WRITE_PROMPT if self._asks_permission else ASK_PROMPT)
         if not asks:
             raise AgentError("the turn ended without a question")
         await self._check(place, asks[0], number, before)
@@ -86,13 +86,13 @@ class QuestionProbe:
 
     def _options(self, ask: Ask) -> list[str]:
         options = ask.questions[0].options
-        if not self._gate:
+        if not self._asks_permission:
             return [option.id for option in options[:_MAX_ANSWERS]]
         kinds = {option.kind: option.id for option in reversed(options)}
         return [kinds[kind] for kind in ("allow_once", "reject_once") if kind in kinds]
 
     async def _check(self, place: SandboxedSession, ask: Ask, number: int, before: int) -> None:
-        if self._gate:
+        if self._asks_permission:
             written = (await place.sandbox.exec(["test", "-e", PROBE_FILE], timeout=60)).ok
             if written != (number == 0):
                 raise AgentError(f"the answer was {number}, but the file shows another answer")

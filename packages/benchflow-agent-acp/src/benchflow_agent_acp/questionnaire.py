@@ -39,10 +39,10 @@ def questionnaire(params: dict[str, Any]) -> tuple[Question, ...] | None:
         return None
     raw = meta.get(_QUESTIONS) or as_object(tool_call.get("rawInput")).get("questions")
     try:
-        asked = _LIST.validate_python(raw)
+        questions = _LIST.validate_python(raw)
     except ValidationError:
         return None
-    return tuple(_question(index, item) for index, item in enumerate(asked)) or None
+    return tuple(_question(index, item) for index, item in enumerate(questions)) or None
 
 
 def _question(index: int, item: _Question) -> Question:
@@ -63,9 +63,9 @@ def questionnaire_reply(ask: Ask, answer: Answer) -> dict[str, Any]:
     if answer.outcome == "cancelled":
         return {"outcome": {"outcome": "cancelled"}}
     options = ask.raw.get("options", ())
-    wanted = "allow" if answer.outcome == "answered" else "reject"
+    kind = "allow" if answer.outcome == "answered" else "reject"
     for option in options:
-        if str(option.get("kind", "")).startswith(wanted):
+        if str(option.get("kind", "")).startswith(kind):
             break
     else:
         return {"outcome": {"outcome": "cancelled"}}

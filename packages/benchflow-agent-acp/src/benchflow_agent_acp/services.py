@@ -64,21 +64,21 @@ class ClientServices:
             await self._connection.reply(request, result)
 
     async def _read(self, request: IncomingRequest) -> Mapping[str, Any]:
-        wanted = ReadTextFileRequest.model_validate(request.params)
-        text = await self._shell(_READ, absolute(wanted.path), str(_FILE_BYTES + 1))
+        params = ReadTextFileRequest.model_validate(request.params)
+        text = await self._shell(_READ, absolute(params.path), str(_FILE_BYTES + 1))
         if len(text) > _FILE_BYTES:
-            raise BadRequestError(f"{wanted.path!r} is larger than {_FILE_BYTES} bytes")
+            raise BadRequestError(f"{params.path!r} is larger than {_FILE_BYTES} bytes")
         lines = text.splitlines(keepends=True)
-        first = max(0, (wanted.line or 1) - 1)
-        last = None if wanted.limit is None else first + wanted.limit
+        first = max(0, (params.line or 1) - 1)
+        last = None if params.limit is None else first + params.limit
         return {"content": "".join(lines[first:last])}
 
     async def _write(self, request: IncomingRequest) -> Mapping[str, Any]:
-        wanted = WriteTextFileRequest.model_validate(request.params)
-        content = wanted.content.encode()
+        params = WriteTextFileRequest.model_validate(request.params)
+        content = params.content.encode()
         if len(content) > _FILE_BYTES:
-            raise BadRequestError(f"more than {_FILE_BYTES} bytes for {wanted.path!r}")
-        await self._shell(_WRITE, absolute(wanted.path), stdin=content)
+            raise BadRequestError(f"more than {_FILE_BYTES} bytes for {params.path!r}")
+        await self._shell(_WRITE, absolute(params.path), stdin=content)
         return {}
 
     async def _shell(self, script: str, *args: str, stdin: bytes = b"") -> str:

@@ -122,19 +122,19 @@ class Terminals:
             await self._connection.refuse(request.id, INVALID_PARAMS, f"{error!s:.300}")
 
     async def _create(self, request: IncomingRequest) -> None:
-        wanted = CreateTerminalRequest.model_validate(request.params)
+        params = CreateTerminalRequest.model_validate(request.params)
         if len(self._open) >= _MAX_TERMINALS:
             raise KeyError(f"more than {_MAX_TERMINALS} terminals")
         # Without arguments, the command is a shell command line.
         process = await self._sandbox.spawn(
-            [wanted.command, *wanted.args] if wanted.args else wanted.command,
-            cwd=wanted.cwd,
-            env={variable.name: variable.value for variable in wanted.env or ()},
+            [params.command, *params.args] if params.args else params.command,
+            cwd=params.cwd,
+            env={variable.name: variable.value for variable in params.env or ()},
         )
         try:
             self._count += 1
             key = f"terminal-{self._count}"
-            limit = min(wanted.output_byte_limit or _OUTPUT_BYTES, _OUTPUT_BYTES)
+            limit = min(params.output_byte_limit or _OUTPUT_BYTES, _OUTPUT_BYTES)
             terminal = self._open[key] = _Terminal(process, limit)
             await process.stdin.aclose()
             await self._connection.reply(request, {"terminalId": key})
@@ -161,20 +161,20 @@ class Terminals:
             await self._find(KillTerminalRequest.model_validate(params)).kill()
             return {}
         if request.method == "terminal/release":
-            wanted = ReleaseTerminalRequest.model_validate(params)
-            await self._find(wanted).kill()
-            del self._open[wanted.terminal_id]
+            release = ReleaseTerminalRequest.model_validate(params)
+            await self._find(release).kill()
+            del self._open[release.terminal_id]
             return {}
         raise NotImplementedError(f"unknown method {request.method!r:.100}")
 
     def _find(
         self,
-        wanted: TerminalOutputRequest
+        params: TerminalOutputRequest
         | WaitForTerminalExitRequest
         | KillTerminalRequest
         | ReleaseTerminalRequest,
     ) -> _Terminal:
-        return self._open[wanted.terminal_id]
+        return self._open[params.terminal_id]
 
     def _output(self, terminal: _Terminal) -> dict[str, Any]:
         result: dict[str, Any] = {

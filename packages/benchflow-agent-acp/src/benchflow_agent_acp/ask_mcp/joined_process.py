@@ -79,8 +79,8 @@ class JoinedReader:
         *lines, rest = (bytes(self._tail) + data).split(b"\n")
         for line in lines:
             if b"ask_user" in line and b"tool_call" in line:
-                found = _CALL.search(line)
-                self._call = found.group(1) if found else self._call
+                match = _CALL.search(line)
+                self._call = match.group(1) if match else self._call
         # A longer line is not our tool call. The tail only shows that the line is open.
         self._tail[:] = rest[-_TAIL_BYTES:]
         return data

@@ -26,7 +26,7 @@ CAPABILITIES: Json = {
     "promptCapabilities": {},
     "sessionCapabilities": {"fork": {}},
 }
-GATE: list[Json] = [
+PERMISSION_OPTIONS: list[Json] = [
     {"optionId": "allow", "name": "Allow", "kind": "allow_once"},
     {"optionId": "reject", "name": "Reject", "kind": "reject_once"},
 ]
@@ -131,7 +131,7 @@ class Session:
         self.turn = 0
         self.answers: dict[str, str] = {}
         self.updates: list[Json] = []
-        self.heard: list[str] = []
+        self.prompts: list[str] = []
         self.calls = 0
 
     @classmethod
@@ -148,7 +148,7 @@ class Session:
             state = loads(file.read())
         session.turn, session.calls = state["turn"], state["calls"]
         session.answers, session.updates = state["answers"], state["updates"]
-        session.heard = state["heard"]
+        session.prompts = state["prompts"]
         return session
 
     def fork(self) -> Session:
@@ -180,8 +180,8 @@ class Turn:
         for action in actions:
             if self.wire.cancelled:
                 raise CancelledError
-            wanted: Json = action.get("when", {})
-            if all(self.session.answers.get(key) == value for key, value in wanted.items()):
+            conditions: Json = action.get("when", {})
+            if all(self.session.answers.get(key) == value for key, value in conditions.items()):
                 self.act(action)
 
     def act(self, action: Json) -> None:
@@ -209,7 +209,7 @@ class Turn:
 
     def recall(self, _action: Json) -> None:
         """Send all prompts of this session as a message."""
-        self.say({"say": "\n".join(self.session.heard)})
+        self.say({"say": "\n".join(self.session.prompts)})
 
     def run(self, action: Json) -> None:
         """Run a shell command as a tool call."""
@@ -317,7 +317,7 @@ class Turn:
         params = {
             "sessionId": self.session.id,
             "toolCall": {"toolCallId": call, "title": title},
-            "options": GATE,
+            "options": PERMISSION_OPTIONS,
         }
         reply = self.wire.ask("session/request_permission", params)
         return bool(reply.get("outcome", {}).get("optionId") == "allow")
@@ -451,7 +451,7 @@ class Agent:
         """Run the turn whose words are in the prompt, or else the session's next turn."""
         session = self.sessions[params["sessionId"]]
         text = "\n".join(block.get("text", "") for block in params["prompt"])
-        session.heard.append(text)
+        session.prompts.append(text)
         self.wire.cancelled = False
         reason = "end_turn"
         try:

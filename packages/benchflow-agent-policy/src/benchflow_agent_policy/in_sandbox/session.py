@@ -74,9 +74,9 @@ class Session:
 
     def close_tool_calls(self, note: str) -> None:
         """Give each open tool call the result `note`; endpoints refuse calls without a result."""
-        done = {message.get("tool_call_id") for message in self.messages}
+        answered = {message.get("tool_call_id") for message in self.messages}
         for call in self._last_calls():
-            if call["id"] not in done:
+            if call["id"] not in answered:
                 self.messages.append(tool_message(call["id"], note))
 
     def _last_calls(self) -> list[Json]:

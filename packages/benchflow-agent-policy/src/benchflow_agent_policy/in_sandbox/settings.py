@@ -47,17 +47,17 @@ class Settings:
         Raises:
             ValueError: A number or the JSON of the sampling parameters is invalid.
         """
-        given = {
+        texts = {
             name: env[f"BENCHFLOW_POLICY_{name.upper()}"]
             for name in ("system_prompt", "sampling", *_NUMBERS)
             if env.get(f"BENCHFLOW_POLICY_{name.upper()}")
         }
-        values: Json = {name: _NUMBERS[name](given[name]) for name in _NUMBERS if name in given}
-        if "sampling" in given:
-            sampling = as_object(json.loads(given["sampling"]))
+        values: Json = {name: _NUMBERS[name](texts[name]) for name in _NUMBERS if name in texts}
+        if "sampling" in texts:
+            sampling = as_object(json.loads(texts["sampling"]))
             values["sampling"] = {key: sampling[key] for key in sampling if key not in _FIXED}
-        if "system_prompt" in given:
-            values["system_prompt"] = given["system_prompt"]
+        if "system_prompt" in texts:
+            values["system_prompt"] = texts["system_prompt"]
         return cls(
             base_url=env.get("OPENAI_BASE_URL", "http://127.0.0.1:8721").rstrip("/"),
             api_key=env.get("OPENAI_API_KEY", ""),

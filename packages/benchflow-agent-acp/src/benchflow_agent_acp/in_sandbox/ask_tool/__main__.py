@@ -7,7 +7,7 @@ from pathlib import Path
 if __name__ == "__main__":
     here = Path(__file__).resolve().parent
     sys.path[0] = str(here.parent)
-    part, *given = sys.argv[1:]
+    part, *arguments = sys.argv[1:]
     if part not in ("broker", "server"):
         sys.exit(f"unknown part: {part}")
-    import_module(f"{here.name}.{part}").main(*given)
+    import_module(f"{here.name}.{part}").main(*arguments)

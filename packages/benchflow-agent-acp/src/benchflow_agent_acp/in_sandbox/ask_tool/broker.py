@@ -59,10 +59,10 @@ class Broker:
             self._close(number)
             return
         self._buffers[number] += chunk
-        line, found, _ = self._buffers[number].partition(b"\n")
+        line, newline, _ = self._buffers[number].partition(b"\n")
         if len(line) > LINE_BYTES:
             self._close(number)
-        elif found:
+        elif newline:
             params = decode(line)
             if params and self._send({"id": number, "params": params}):
                 self._pending[number] = client
