@@ -40,7 +40,7 @@ def test_an_agent_that_takes_no_tool_servers_cannot_have_it(in_sandbox):
     in_sandbox(body)
 
 
-def test_the_server_bears_with_any_client(tmp_path):
+def test_the_server_accepts_any_input(tmp_path):
     """It answers what it knows, refuses the rest, and ends with its input."""
     lines = [
         b"no json",
@@ -69,7 +69,7 @@ def test_the_server_bears_with_any_client(tmp_path):
 
 
 @given(st.dictionaries(st.text(), st.none() | st.booleans() | st.text() | st.lists(st.text())))
-def test_any_parameters_are_a_question_or_none(params):
+def test_any_parameters_are_read_as_a_question_or_refused(params):
     for given_params in (params, {**params, "question": "Which?", "options": ["a", "b", "a"]}):
         ask = to_ask(IncomingRequest("ask-mcp-1", METHOD, given_params))
         if ask is not None:
@@ -87,7 +87,7 @@ def test_any_parameters_are_a_question_or_none(params):
         Answer(),
     ],
 )
-def test_an_answer_to_what_was_not_asked_is_refused(answer):
+def test_an_answer_that_does_not_fit_the_question_is_refused(answer):
     params = {"question": "Which?", "options": ["a", "b"]}
     ask = tool_ask(IncomingRequest("ask-mcp-1", METHOD, params))
     with pytest.raises(UsageError):
@@ -110,7 +110,7 @@ CALL = line(update={"sessionUpdate": "tool_call", "title": "ask_user", "toolCall
 QUESTION = line(id=1, params={"question": "Which?"})
 
 
-def test_a_question_never_cuts_a_line_of_the_agent_in_two(memory_process):
+def test_a_question_never_splits_a_line_of_the_agent(memory_process):
     async def body(process, agent, broker):
         await broker.raw(QUESTION)
         await agent.raw(CALL[:30])
@@ -151,7 +151,7 @@ async def both_are_read(*processes):
     raise AssertionError("nobody reads")
 
 
-def test_what_was_said_at_once_is_told_in_the_order_of_its_causes(memory_process):
+def test_the_tool_call_comes_before_its_question_if_both_arrive_at_once(memory_process):
     """The call that asks is known, also when both are read in the same moment."""
 
     async def body(process, agent, broker):
@@ -199,7 +199,7 @@ def test_only_replies_to_the_tool_go_to_the_broker(memory_process):
     joined(memory_process, body)
 
 
-def test_the_agent_lives_on_when_the_broker_has_ended(memory_process):
+def test_the_agent_continues_after_the_broker_has_ended(memory_process):
     async def body(process, agent, broker):
         await broker.stdout.aclose()
         await agent.raw(b"{}\n")
@@ -211,7 +211,7 @@ def test_the_agent_lives_on_when_the_broker_has_ended(memory_process):
 
 
 @pytest.mark.parametrize("bytes_", [b"\xff\n", b"{" * 9 + b"\n", b"x" * 5000, b'{"id": NaN}\n'])
-def test_hostile_bytes_of_the_broker_are_a_typed_error(memory_process, bytes_):
+def test_hostile_bytes_of_the_broker_raise_a_typed_error(memory_process, bytes_):
     async def body(process, agent, broker):
         await broker.raw(bytes_)
         with pytest.raises(AgentProtocolError):
@@ -220,7 +220,7 @@ def test_hostile_bytes_of_the_broker_are_a_typed_error(memory_process, bytes_):
     joined(memory_process, body)
 
 
-def test_both_processes_are_found_again_in_a_child(memory_process):
+def test_a_child_attaches_to_both_processes(memory_process):
     class Child:
         def __init__(self):
             self.processes = {"a": memory_process(), "b": memory_process()}

@@ -115,17 +115,17 @@ def test_a_missing_file_is_a_usage_error(tmp_path):
         agent_from_file(tmp_path / "nowhere.toml")
 
 
-def test_templates_are_filled_once_and_foreign_braces_stay():
+def test_templates_are_filled_once_and_other_braces_stay():
     assert render('{"a":{home},"b":{other}}', VALUES) == '{"a":/home/agent,"b":{other}}'
 
 
 @pytest.mark.parametrize("model", ['x"\ny = 1', "a b", "$(id)", "{home}", "-rf", "'"])
-def test_a_value_that_could_break_out_of_its_place_is_refused(model):
+def test_a_value_with_quotes_spaces_or_braces_is_refused(model):
     with pytest.raises(AgentError, match="cannot be used as the agent's model"):
         Values(base_url=None, api_key="k", model=model, home="/h", workdir="/w")
 
 
-def test_a_template_that_needs_an_absent_model_says_so():
+def test_a_template_that_needs_a_missing_model_is_an_error():
     values = Values(base_url=None, api_key="k", model=None, home="/h", workdir="/w")
     with pytest.raises(AgentError, match="needs a model"):
         render("{model}", values)

@@ -32,7 +32,7 @@ def proven(path):
     return dict(AcpAgent(read_declaration(path)).capabilities().proven)
 
 
-def test_what_was_proven_is_written_and_nothing_else_changes(own):
+def test_a_proof_is_written_and_nothing_else_changes(own):
     kept = set(proven(own))
     before = own.read_text()
     write_proven(own, REPORT)
@@ -43,14 +43,14 @@ def test_what_was_proven_is_written_and_nothing_else_changes(own):
     assert own.read_text().count("[proven.state]") == 1
 
 
-def test_a_failure_takes_a_proof_away_and_what_was_not_tried_stays(own):
+def test_a_failure_removes_a_proof_and_other_proofs_stay(own):
     write_proven(own, REPORT.model_copy(update={"results": {"state": "ok", "replay-ask": "ok"}}))
     write_proven(own, REPORT.model_copy(update={"results": {"state": "a leak"}}))
     assert "state" not in proven(own)
     assert proven(own)["replay-ask"] == "1.0.0 2026-11-22"
 
 
-def test_a_proof_of_another_version_is_none(own):
+def test_a_proof_of_another_version_does_not_count(own):
     write_proven(own, REPORT)
     own.write_text(own.read_text().replace('version = "1.0.0"', 'version = "1.1.0"', 1))
     assert "state" not in proven(own)
@@ -58,7 +58,7 @@ def test_a_proof_of_another_version_is_none(own):
         write_proven(own, REPORT)
 
 
-def test_a_file_that_says_it_otherwise_is_left_alone(own):
+def test_a_file_with_inline_tables_is_not_changed(own):
     text = own.read_text().partition("\n[proven")[0]
     own.write_text('proven = { state = { version = "1.0.0", date = "2026-11-20" } }\n' + text)
     before = own.read_text()
@@ -78,7 +78,7 @@ def test_the_command_of_a_cell_is_kept(own):
     assert "replay" not in read_declaration(own).unproven
 
 
-def test_an_unknown_fidelity_is_no_declaration(own):
+def test_an_unknown_fidelity_is_refused(own):
     text = own.read_text() + '\n[proven.perhaps]\nversion = "1.0.0"\ndate = "2026-11-22"\n'
     with pytest.raises(UsageError, match="proven"):
         parse_declaration(text.encode(), where="own.toml")

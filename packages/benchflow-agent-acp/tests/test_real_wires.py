@@ -47,7 +47,7 @@ def test_a_real_question_is_a_node_with_its_answer_on_the_next_edge(
     assert not any("ignored_updates" in step.meta for step in steps)
 
 
-def test_a_real_tool_call_has_its_input_its_result_and_the_closing_words():
+def test_a_real_tool_call_has_its_input_and_its_result():
     first, last = steps_of("opencode")
     assert first.message == "I will write the file."
     (call,) = first.tool_calls

@@ -123,7 +123,7 @@ def test_a_declaration_can_give_the_tool_to_every_role(in_sandbox):
     assert TOOL in llm.requests[0].tools
 
 
-def test_a_cancelled_turn_leaves_no_question_behind(in_sandbox):
+def test_a_cancelled_turn_leaves_no_pending_question(in_sandbox):
     async def body(sandbox):
         session = await policy().connect(with_model(sandbox), role_for(llm))
 

@@ -147,7 +147,7 @@ def test_each_request_begins_with_the_one_before_it_token_by_token(play, tmp_pat
     assert state["chain"] == {**state["chain"], "links": 3, "breaks": 0}
 
 
-def test_an_endpoint_that_knows_no_token_ids_is_not_asked_for_them_again(play):
+def test_an_endpoint_that_refuses_token_ids_is_not_asked_again(play):
     def act(request):
         if "return_token_ids" in request.raw:
             return ModelReply(status=400, text="Unrecognized argument: return_token_ids")
@@ -177,13 +177,13 @@ def test_its_question_reaches_the_user_as_an_ask(play):
     assert session.steps[1].answer == Answer(selected={"answer": ("Tuesday",)})
 
 
-def test_a_question_nobody_answers_ends_nothing(play):
+def test_an_unanswered_question_does_not_end_the_turn(play):
     ask = {"question": "Which day?"}
     *_, requests = play([ModelReply(tools=(ToolUse("ask_user", ask),)), DONE])
     assert "no answer" in requests[1].tool_results[0]
 
 
-def test_a_new_process_goes_on_from_the_session_file(in_sandbox):
+def test_a_new_process_resumes_from_the_session_file(in_sandbox):
     async def body(sandbox):
         session = await policy().connect(with_model(sandbox), role)
         await session.prompt("The secret is alpha-7.")
@@ -205,7 +205,7 @@ def test_a_new_process_goes_on_from_the_session_file(in_sandbox):
     assert after["reasoning_effort"] == "low"
 
 
-def test_a_model_that_fails_for_a_while_is_asked_again(play):
+def test_a_temporary_failure_of_the_model_is_retried(play):
     busy = ModelReply(status=503, text="busy")
     session, reasons, *_, requests = play([busy, ModelReply(status=429), DONE])
     assert reasons == ["end_turn"]
@@ -220,7 +220,7 @@ def test_a_model_that_fails_for_a_while_is_asked_again(play):
         ([ModelReply(status=500)] * 2, "failed 2 times: HTTP 500", 2),
     ],
 )
-def test_a_model_that_stays_away_is_a_typed_end(play, replies, says, calls):
+def test_a_permanent_failure_of_the_model_is_a_typed_error(play, replies, says, calls):
     role = {"env": {"BENCHFLOW_POLICY_ATTEMPTS": "2"}}
     seen = []
 
@@ -273,7 +273,7 @@ def test_a_turn_is_cancelled_while_the_model_thinks_and_the_next_one_works(in_sa
         in_sandbox(body)
 
 
-def test_a_call_that_makes_no_sense_is_told_to_the_model(play):
+def test_the_model_gets_an_error_for_an_invalid_call(play):
     calls = (ToolUse("launch", {}), ToolUse("shell", {"command": 7}), ToolUse("ask_user", {}))
     session, reasons, *_, requests = play([ModelReply(tools=calls), DONE])
     assert reasons == ["end_turn"]
@@ -285,7 +285,7 @@ def test_a_call_that_makes_no_sense_is_told_to_the_model(play):
     assert seen == ["failed", "failed"]
 
 
-def test_the_output_of_a_tool_is_capped_and_a_background_job_holds_up_nothing(play):
+def test_tool_output_is_limited_and_a_background_job_does_not_block(play):
     flood = "head -c 9000000 /dev/zero | tr '\\0' x; echo the end; sleep 300 &"
     role = {"env": {"BENCHFLOW_POLICY_OUTPUT_CHARS": "2000"}}
     *_, requests = play([shell(flood), shell("sleep 60", timeout=0.2), DONE], role=role)
@@ -296,7 +296,7 @@ def test_the_output_of_a_tool_is_capped_and_a_background_job_holds_up_nothing(pl
     assert late.endswith("[ended after 0.2 s]")
 
 
-def test_the_mode_ask_puts_a_gate_before_each_call(play):
+def test_the_mode_ask_requests_permission_for_each_call(play):
     gated = policy().decl.model_copy(update={"mode": type(policy().decl.mode)(unattended="ask")})
     asks = []
 
@@ -335,7 +335,7 @@ for line in sys.stdin:
 """
 
 
-def test_the_tools_of_an_mcp_server_are_the_models(play, tmp_path):
+def test_the_model_gets_the_tools_of_an_mcp_server(play, tmp_path):
     server = tmp_path / "server.py"
     server.write_text(STDIO_SERVER)
     mcp = McpServer(name="calc", command=sys.executable, args=("-I", str(server)))
@@ -350,7 +350,7 @@ def test_the_tools_of_an_mcp_server_are_the_models(play, tmp_path):
     assert "has ended" in requests[3].tool_results[2]
 
 
-def test_a_tool_server_that_is_none_ends_the_start(play):
+def test_a_broken_tool_server_fails_the_start(play):
     mcp = McpServer(name="calc", command="/bin/false")
     with pytest.raises(AgentError, match="'calc'"):
         play([DONE], role={"mcp_servers": (mcp,)})
@@ -364,6 +364,6 @@ def test_the_skills_of_its_role_are_in_the_prompt(play, tmp_path):
     assert "booking: Books zebra hall." in requests[0].raw["messages"][0]["content"]
 
 
-def test_the_usual_scripted_model_makes_it_write_a_file(play):
+def test_the_standard_scripted_model_makes_it_write_a_file(play):
     _, _, sandbox, *_ = play(WriteOneFile("hello.txt", "hello\n"), "Write hello.txt.")
     assert (sandbox.workspace / "hello.txt").read_text() == "hello\n"

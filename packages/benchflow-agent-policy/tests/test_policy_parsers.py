@@ -44,14 +44,14 @@ def test_any_reply_is_read_or_refused(message, usage, finish):
 
 
 @given(JSON)
-def test_what_is_no_completion_is_refused(response):
+def test_a_reply_without_a_completion_is_refused(response):
     body = response if isinstance(response, dict) else {"choices": response}
     with contextlib.suppress(BadReplyError):
         read_completion(body)
 
 
 @given(st.lists(st.integers(0, 200_000), min_size=1), st.lists(st.integers(0, 200_000)), JSON)
-def test_a_prompt_that_goes_on_is_a_link_and_any_other_a_break(prompt, more, junk):
+def test_a_prompt_that_continues_is_a_link_and_any_other_a_break(prompt, more, junk):
     chain = TokenChain()
     chain.feed({"prompt_token_ids": prompt, "choices": [{"token_ids": [7]}]})
     chain.feed({"prompt_token_ids": [*prompt, 7, *more], "choices": [{"token_ids": []}]})
@@ -61,7 +61,7 @@ def test_a_prompt_that_goes_on_is_a_link_and_any_other_a_break(prompt, more, jun
 
 
 @given(st.text(), st.integers(2, 50))
-def test_a_clipped_text_keeps_its_head_and_its_tail(text, limit):
+def test_a_clipped_text_keeps_its_start_and_end(text, limit):
     short = clip(text, limit)
     assert short == text or (
         short.startswith(text[: limit // 2]) and short.endswith(text[-(limit // 2) :])
@@ -69,12 +69,12 @@ def test_a_clipped_text_keeps_its_head_and_its_tail(text, limit):
 
 
 @pytest.mark.parametrize("name", ["../policy-1", "policy-1/../x", "policy-", "x", ""])
-def test_a_session_id_names_no_other_file(name):
+def test_a_session_id_cannot_name_another_file(name):
     with pytest.raises(ValueError, match="not a session id"):
         Session.load(name)
 
 
-def test_sampling_cannot_replace_what_the_agent_says():
+def test_sampling_cannot_replace_the_agents_messages():
     sampling = {"temperature": 0.5, "messages": [], "stream": True}
     settings = Settings.from_env(
         {"BENCHFLOW_POLICY_SAMPLING": json.dumps(sampling), "BENCHFLOW_POLICY_MAX_CALLS": "3"}
@@ -128,7 +128,7 @@ def fetch(answer, limit=1000):
 
 @settings(max_examples=40)
 @given(st.binary(max_size=200))
-def test_any_bytes_are_an_answer_or_a_typed_error(junk):
+def test_any_bytes_give_a_response_or_a_typed_error(junk):
     for answer in (junk, b"HTTP/1.1 200 OK\r\n" + junk):
         with contextlib.suppress(HttpError):
             status, data = fetch(answer)
@@ -157,7 +157,7 @@ def test_every_framing_is_read(answer, read):
         (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 2000, "larger than 1000"),
     ],
 )
-def test_a_cut_or_endless_answer_is_an_error(answer, says):
+def test_a_cut_or_endless_response_is_an_error(answer, says):
     with pytest.raises(HttpError, match=says):
         fetch(answer)
 
