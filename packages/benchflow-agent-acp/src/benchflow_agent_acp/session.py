@@ -58,6 +58,7 @@ class AcpSession:
         self._agent = agent
         self._role = role
         self._base = base
+        """The snapshot at the start; `None` if a new process cannot load the session."""
         self._replies: dict[RequestId, dict[str, Any]] = {}
         """Replies to carried Asks, which are not asked again."""
         self._ask_handler: AskUserHandler | None = None
