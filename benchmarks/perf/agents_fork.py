@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchflow_agent_acp import AcpAgent, shipped_declaration
-from benchflow_agent_acp.code_words import Place
+from benchflow_agent_acp.code_words import SandboxedSession
 from benchflow_agent_acp.declaration import ASK_SWITCH
-from benchflow_agent_acp.probe_asks import Asking
+from benchflow_agent_acp.question_probe import QuestionProbe
 from benchflow_contracts import (
     Ask,
     ModelEndpoint,
@@ -92,7 +92,7 @@ class Bench:
         self._provider = provider
         self._spec = spec
         self._role = role
-        self._asking = Asking(agent.decl)
+        self._asking = QuestionProbe(agent.decl)
         self.samples = Samples()
 
     async def run(self) -> None:
@@ -101,7 +101,7 @@ class Bench:
         try:
             watcher = await box.spawn(["python3", "-I", "-S", "-c", WATCH])
             session = await self._agent.connect(box, self._role)
-            parent = Place(box, session)
+            parent = SandboxedSession(box, session)
             images: list[tuple[SessionCarry, SandboxImage]] = []
 
             async def measure() -> None:
@@ -117,7 +117,9 @@ class Bench:
         finally:
             await box.teardown()
 
-    async def _fork(self, parent: Place, watcher: Process) -> tuple[SessionCarry, SandboxImage]:
+    async def _fork(
+        self, parent: SandboxedSession, watcher: Process
+    ) -> tuple[SessionCarry, SandboxImage]:
         carries: list[SessionCarry] = []
 
         async def carry() -> None:
@@ -127,7 +129,7 @@ class Bench:
             await gap_of(watcher)
             started = time.perf_counter()
             try:
-                image = await parent.box.snapshot("live", during=carry)
+                image = await parent.sandbox.snapshot("live", during=carry)
             except SnapshotError as error:
                 if not error.retryable:
                     raise
@@ -145,7 +147,7 @@ class Bench:
             async with self._child(carry, image) as child:
                 self.samples.serial.append((time.perf_counter() - started) * 1000)
                 await self._answer(child, carry.ask, number)
-                self.samples.memory_mb.append(own_memory(child.box.machine.pid))
+                self.samples.memory_mb.append(own_memory(child.sandbox.machine.pid))
         ready = asyncio.Barrier(PARALLEL)
         started = time.perf_counter()
 
@@ -161,16 +163,18 @@ class Bench:
             for number in range(PARALLEL):
                 group.create_task(one(number))
 
-    async def _answer(self, child: Place, ask: Ask | None, number: int) -> None:
+    async def _answer(self, child: SandboxedSession, ask: Ask | None, number: int) -> None:
         assert ask is not None
-        await self._asking.proceed(child, ask, number % self._asking.answers(ask))
+        await self._asking.answer(child, ask, number % self._asking.answer_count(ask))
 
     @asynccontextmanager
-    async def _child(self, carry: SessionCarry, image: SandboxImage) -> AsyncGenerator[Place]:
+    async def _child(
+        self, carry: SessionCarry, image: SandboxImage
+    ) -> AsyncGenerator[SandboxedSession]:
         box = await self._provider.create(self._spec, image=image)
         try:
             session = await self._agent.attach(box, self._role, carry)
-            yield Place(box, session)
+            yield SandboxedSession(box, session)
             await session.aclose()
         finally:
             await box.teardown()

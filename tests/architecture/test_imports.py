@@ -37,6 +37,7 @@ ALLOWED = {
         "benchflow_sandbox_native",
     },
     "benchflow_agent_acp": {"pydantic", "benchflow_contracts", "acp"},
+    "benchflow_agent_policy": {"benchflow_contracts", "benchflow_agent_acp"},
     "benchflow_env_manifest": {"pydantic", "benchflow_contracts"},
     "benchflow_gateway": {"pydantic", "pydantic_core", "benchflow_contracts", "aiohttp", "yarl"},
     "benchflow_engine": {

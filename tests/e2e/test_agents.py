@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from benchflow_agent_acp import declaration_path
+from benchflow_agent_acp.builtin import scripted
 from benchflow_sandbox_local import LocalProvider
 
 
@@ -15,7 +15,7 @@ async def can_fork_live() -> bool:
 
 def test_the_scripted_agent_passes_its_own_probe_in_a_real_box(bench: Any, tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
-    mine.write_bytes(declaration_path("scripted").read_bytes())
+    mine.write_bytes(scripted().declaration_path.read_bytes())
     report = bench("agent", "probe", mine, "--write", "--json")
     expected = {"start", "write", "load_after_kill", "ask", "state", "replay-ask"}
     if asyncio.run(can_fork_live()):

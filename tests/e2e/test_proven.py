@@ -1,8 +1,7 @@
 """Real agents carry what `docs/reference/agents-proven.md` says, by the commands that it names."""
 
 import pytest
-from benchflow_agent_acp.proven_page import shipped
-from proven import Cell, cells, remember_and_ask
+from proven import Cell, cells, remember_and_ask, shipped_declarations
 from scripted_llm import ScriptedLlm
 
 pytestmark = pytest.mark.timeout(700)
@@ -20,7 +19,7 @@ def marks(cell: Cell) -> list[pytest.MarkDecorator]:
     "cell",
     [
         pytest.param(cell, id=f"{cell.decl.id}-{cell.fidelity}", marks=marks(cell))
-        for cell in cells(shipped())
+        for cell in cells(shipped_declarations())
         if cell.fidelity in cell.decl.proven
     ],
 )

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from benchflow_agent_acp import AcpAgent, shipped_declaration
-from benchflow_agent_acp.code_words import Place, expect_words, tell
+from benchflow_agent_acp.code_words import SandboxedSession, expect_words, tell_word
 from benchflow_agent_acp.declaration import ASK_SWITCH
-from benchflow_agent_acp.probe_asks import Asking
+from benchflow_agent_acp.question_probe import QuestionProbe
 from benchflow_contracts import ModelEndpoint, Role, SandboxImage, SandboxSpec, SessionCarry
 from benchflow_sandbox_local import LocalProvider, LocalSandbox
 from scripted_llm import AnswersProbes, ScriptedLlm
@@ -60,21 +60,23 @@ class World:
     """One agent with a question, and the ways into its children."""
 
     def __init__(self, agent: AcpAgent, provider: LocalProvider, spec: SandboxSpec) -> None:
-        self.asking = Asking(agent.decl)
+        self.asking = QuestionProbe(agent.decl)
         self._agent, self._provider, self._spec = agent, provider, spec
         self._role = Role(
             model="mock-model", env={ASK_SWITCH: "1"}, timeout_sec=300, idle_timeout_sec=200
         )
 
     @asynccontextmanager
-    async def parent(self) -> AsyncGenerator[Place]:
+    async def parent(self) -> AsyncGenerator[SandboxedSession]:
         async with self._box(None) as box:
-            yield Place(box, await self._agent.connect(box, self._role))
+            yield SandboxedSession(box, await self._agent.connect(box, self._role))
 
     @asynccontextmanager
-    async def child(self, carry: SessionCarry, image: SandboxImage) -> AsyncGenerator[Place]:
+    async def child(
+        self, carry: SessionCarry, image: SandboxImage
+    ) -> AsyncGenerator[SandboxedSession]:
         async with self._box(image) as box:
-            yield Place(box, await self._agent.attach(box, self._role, carry))
+            yield SandboxedSession(box, await self._agent.attach(box, self._role, carry))
 
     @asynccontextmanager
     async def _box(self, image: SandboxImage | None) -> AsyncGenerator[LocalSandbox]:
@@ -84,15 +86,15 @@ class World:
         finally:
             await box.teardown()
 
-    async def fork(self, parent: Place) -> tuple[SessionCarry, SandboxImage]:
-        async with parent.box.freeze():
-            return await parent.session.carry(), await parent.box.snapshot("live")
+    async def fork(self, parent: SandboxedSession) -> tuple[SessionCarry, SandboxImage]:
+        async with parent.sandbox.freeze():
+            return await parent.session.carry(), await parent.sandbox.snapshot("live")
 
 
-async def learn(place: Place) -> str:
+async def learn(place: SandboxedSession) -> str:
     """Tell a place a word of its own, also as a row; return it."""
-    word = await tell(place.session)
-    stored = await place.box.exec(["python3", "-I", "-c", ROWS, word])
+    word = await tell_word(place.session)
+    stored = await place.sandbox.exec(["python3", "-I", "-c", ROWS, word])
     assert stored.ok, stored.stderr
     return word
 
@@ -107,19 +109,19 @@ async def run(world: World) -> None:
             forks.append(await world.fork(parent))
 
         ask = await world.asking.run(parent, 0, meanwhile=fork)
-        assert world.asking.answers(ask) == 3
+        assert world.asking.answer_count(ask) == 3
         [(carry, image)] = forks
         places = [parent]
         for _ in range(3):
             places.append(await stack.enter_async_context(world.child(carry, image)))
         async with asyncio.TaskGroup() as group:
             for number, child in enumerate(places[1:]):
-                group.create_task(world.asking.proceed(child, ask, number))
+                group.create_task(world.asking.answer(child, ask, number))
         own = [await learn(place) for place in places]
         for place, word in zip(places, own, strict=True):
-            await expect_words(place.session, place.box.id, {past, word})
-            assert isinstance(place.box, LocalSandbox)
-            init = place.box.machine.pid
+            await expect_words(place.session, place.sandbox.id, {past, word})
+            assert isinstance(place.sandbox, LocalSandbox)
+            init = place.sandbox.machine.pid
             assert words_in_memory(init) == {past, word}
             assert words_in_files(init) == {past, word}
 

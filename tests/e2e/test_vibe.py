@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from benchflow_agent_acp.builtin import mistral_vibe
+from benchflow_agent_acp.logs import read_wire_log
 from benchflow_agent_acp.steps import steps_from_wire
-from benchflow_agent_acp.wirelog import read_wire_log
 from benchflow_contracts import Answer, Ask, ModelEndpoint, Role, SandboxSpec
 from benchflow_sandbox_local import LocalProvider
 from scripted_llm import ScriptedLlm, WriteOneFile

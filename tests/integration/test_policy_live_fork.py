@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from benchflow_agent_acp.builtin import policy
+from benchflow_agent_policy import policy
 from benchflow_contracts import Answer, Ask, ModelEndpoint, Role, SandboxSpec
 from benchflow_sandbox_local import LocalProvider
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse

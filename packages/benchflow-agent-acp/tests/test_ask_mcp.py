@@ -7,140 +7,28 @@ import sys
 from importlib.resources import files
 
 import pytest
-from benchflow_agent_acp import AcpAgent
-from benchflow_agent_acp.ask_mcp.form import METHOD, tool_answer, tool_ask, tool_reply
-from benchflow_agent_acp.ask_mcp.joined import JoinedProcess, attach_joined
+from benchflow_agent_acp.ask_mcp.joined_process import JoinedProcess, attach_joined
+from benchflow_agent_acp.ask_mcp.messages import METHOD, tool_answer, tool_ask, tool_reply
 from benchflow_agent_acp.asks import to_ask
-from benchflow_agent_acp.builtin import policy, scripted
+from benchflow_agent_acp.builtin import scripted
 from benchflow_agent_acp.state import IncomingRequest
-from benchflow_agent_acp.steps import steps_from_wire
-from benchflow_agent_acp.wirelog import read_wire_log
 from benchflow_contracts import (
     AgentError,
     AgentProtocolError,
     Answer,
-    ModelEndpoint,
     Role,
     UsageError,
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_llm import ModelReply, ScriptedLlm, ToolUse
 
-INSIDE = files("benchflow_agent_acp").joinpath("ask_mcp/inside")
-TOOL = "mcp__benchflow__ask_user"
+PROGRAM = files("benchflow_agent_acp").joinpath("in_sandbox/ask_tool")
 
 
 @pytest.fixture(autouse=True)
 def _place(monkeypatch, tmp_path):
     """The test sandbox moves paths in commands, and not those in a session's messages."""
     monkeypatch.setattr("benchflow_agent_acp.ask_mcp.tool.TARGET", str(tmp_path / "ask-tool"))
-
-
-def role_for(llm, switch="1"):
-    env = {"OPENAI_BASE_URL": f"{llm.url}/v1", "BENCHFLOW_ASK_MCP": switch}
-    return Role(model="m", env=env, timeout_sec=120)
-
-
-def with_model(sandbox):
-    changed = {"model": ModelEndpoint(upstream="http://127.0.0.1:9"), "network": "model-only"}
-    sandbox.spec = sandbox.spec.model_copy(update=changed)
-    return sandbox
-
-
-def asking(question):
-    def act(request):
-        if request.tool_results:
-            return ModelReply(text=request.tool_results[-1])
-        return ModelReply(tools=(ToolUse(TOOL, question),))
-
-    return act
-
-
-def play(in_sandbox, question, answer, log_dir=None):
-    asks = []
-
-    async def note(ask):
-        asks.append(ask)
-        return answer(ask)
-
-    async def body(sandbox):
-        session = await policy().connect(with_model(sandbox), role_for(llm), log_dir=log_dir)
-        session.on_ask_user(note)
-        try:
-            assert await session.prompt("Go.") == "end_turn"
-        finally:
-            await session.aclose()
-        assert len(sandbox.processes) == 2
-        assert all(process.group_is_dead for process in sandbox.processes)
-        return session
-
-    with ScriptedLlm(asking(question)) as llm:
-        return in_sandbox(body), asks, llm.requests
-
-
-def test_a_call_of_the_tool_is_an_ask_and_its_answer_the_result(in_sandbox, tmp_path):
-    question = {"question": "Which dày?", "options": ["Monday", "Tuesday"]}
-    session, asks, requests = play(
-        in_sandbox, question, lambda ask: Answer.choose(ask, "Tuesday"), tmp_path / "log"
-    )
-    (ask,) = asks
-    assert (ask.channel, ask.kind, ask.branchable) == ("mcp", "question", True)
-    assert ask.questions[0].text == "Which dày?"
-    assert not ask.questions[0].allow_custom
-    assert requests[1].tool_results == ("The user answered: Tuesday",)
-    asking_step, answered = session.steps[:2]
-    assert asking_step.ask == ask
-    # The tool call of the agent's own is the one that asks.
-    assert [call.id for call in asking_step.tool_calls] == [ask.tool_call_id]
-    assert answered.answer == Answer(selected={"answer": ("Tuesday",)})
-    assert [seen.tool_call_id for seen in answered.observations] == [ask.tool_call_id]
-    records = read_wire_log(tmp_path / "log/acp_wire.jsonl")
-    assert steps_from_wire(records) == session.steps
-
-
-@pytest.mark.parametrize(
-    ("question", "answer", "result"),
-    [
-        ({"question": "Where?"}, Answer(text={"answer": "here"}), "The user answered: here"),
-        ({"question": "Where?"}, Answer(outcome="declined"), "no answer"),
-        ({"question": ""}, None, "cannot be asked"),
-        ({"question": "x" * 5000}, None, "too long"),
-    ],
-)
-def test_every_outcome_reaches_the_model(in_sandbox, question, answer, result):
-    _, asks, requests = play(in_sandbox, question, lambda _: answer)
-    assert result in requests[1].tool_results[0]
-    assert len(asks) == (answer is not None)
-
-
-def test_a_role_without_the_switch_has_no_tool(in_sandbox):
-    async def body(sandbox):
-        session = await policy().connect(with_model(sandbox), role_for(llm, switch="0"))
-        await session.prompt("Go.")
-        await session.aclose()
-        assert len(sandbox.processes) == 1
-
-    with ScriptedLlm(lambda _: ModelReply(text="Done.")) as llm:
-        in_sandbox(body)
-    assert TOOL not in llm.requests[0].tools
-
-
-def test_a_declaration_can_give_the_tool_to_every_role(in_sandbox):
-    ask = policy().decl.ask.model_copy(update={"channel": "none", "mcp": True})
-    agent = AcpAgent(policy().decl.model_copy(update={"ask": ask}))
-    assert agent.capabilities().ask_user
-
-    async def body(sandbox):
-        role = role_for(llm)
-        role = role.model_copy(update={"env": {"OPENAI_BASE_URL": role.env["OPENAI_BASE_URL"]}})
-        session = await agent.connect(with_model(sandbox), role)
-        await session.prompt("Go.")
-        await session.aclose()
-
-    with ScriptedLlm(lambda _: ModelReply(text="Done.")) as llm:
-        in_sandbox(body)
-    assert TOOL in llm.requests[0].tools
 
 
 def test_an_agent_that_takes_no_tool_servers_cannot_have_it(in_sandbox):
@@ -152,31 +40,7 @@ def test_an_agent_that_takes_no_tool_servers_cannot_have_it(in_sandbox):
     in_sandbox(body)
 
 
-def test_a_cancelled_turn_leaves_no_question_behind(in_sandbox):
-    async def body(sandbox):
-        session = await policy().connect(with_model(sandbox), role_for(llm))
-
-        async def cancel(ask):
-            await session.cancel()
-            return Answer(outcome="cancelled")
-
-        session.on_ask_user(cancel)
-        assert await session.prompt("Go.") == "cancelled"
-
-        async def choose(ask):
-            return Answer.choose(ask, "a")
-
-        session.on_ask_user(choose)
-        assert await session.prompt("Again.") == "end_turn"
-        await session.aclose()
-        return session
-
-    with ScriptedLlm(asking({"question": "Which?", "options": ["a", "b"]})) as llm:
-        session = in_sandbox(body)
-    assert session.steps[-1].message == "The user answered: a"
-
-
-def test_the_server_bears_with_any_client(tmp_path):
+def test_the_server_accepts_any_input(tmp_path):
     """It answers what it knows, refuses the rest, and ends with its input."""
     lines = [
         b"no json",
@@ -190,7 +54,7 @@ def test_the_server_bears_with_any_client(tmp_path):
         b"\xff\xfe",
     ]
     done = subprocess.run(
-        [sys.executable, "-I", str(INSIDE), "server", "ask_user"],
+        [sys.executable, "-I", str(PROGRAM), "server", "ask_user"],
         env={"BENCHFLOW_ASK_SOCKET": "nobody-listens"},
         input=b"\n".join(lines) + b"\n",
         capture_output=True,
@@ -205,7 +69,7 @@ def test_the_server_bears_with_any_client(tmp_path):
 
 
 @given(st.dictionaries(st.text(), st.none() | st.booleans() | st.text() | st.lists(st.text())))
-def test_any_parameters_are_a_question_or_none(params):
+def test_any_parameters_are_read_as_a_question_or_refused(params):
     for given_params in (params, {**params, "question": "Which?", "options": ["a", "b", "a"]}):
         ask = to_ask(IncomingRequest("ask-mcp-1", METHOD, given_params))
         if ask is not None:
@@ -223,7 +87,7 @@ def test_any_parameters_are_a_question_or_none(params):
         Answer(),
     ],
 )
-def test_an_answer_to_what_was_not_asked_is_refused(answer):
+def test_an_answer_that_does_not_fit_the_question_is_refused(answer):
     params = {"question": "Which?", "options": ["a", "b"]}
     ask = tool_ask(IncomingRequest("ask-mcp-1", METHOD, params))
     with pytest.raises(UsageError):
@@ -234,10 +98,10 @@ def line(**fields):
     return json.dumps(fields).encode() + b"\n"
 
 
-def joined(memory_process, body, began=b""):
+def joined(memory_process, body, partial_line=b""):
     async def main():
         agent, broker = memory_process(), memory_process()
-        return await body(JoinedProcess(agent, broker, began=began), agent, broker)
+        return await body(JoinedProcess(agent, broker, partial_line=partial_line), agent, broker)
 
     return asyncio.run(main())
 
@@ -246,7 +110,7 @@ CALL = line(update={"sessionUpdate": "tool_call", "title": "ask_user", "toolCall
 QUESTION = line(id=1, params={"question": "Which?"})
 
 
-def test_a_question_never_cuts_a_line_of_the_agent_in_two(memory_process):
+def test_a_question_never_splits_a_line_of_the_agent(memory_process):
     async def body(process, agent, broker):
         await broker.raw(QUESTION)
         await agent.raw(CALL[:30])
@@ -274,7 +138,7 @@ def test_a_line_that_began_before_the_fork_is_ended_first(memory_process):
         await agent.raw(b"end}\n")
         return await process.stdout.read(), await process.stdout.read()
 
-    first, second = joined(memory_process, body, began=b'{"the ')
+    first, second = joined(memory_process, body, partial_line=b'{"the ')
     assert first == b"end}\n"
     assert b"ask-mcp-1" in second
 
@@ -287,7 +151,7 @@ async def both_are_read(*processes):
     raise AssertionError("nobody reads")
 
 
-def test_what_was_said_at_once_is_told_in_the_order_of_its_causes(memory_process):
+def test_the_tool_call_comes_before_its_question_if_both_arrive_at_once(memory_process):
     """The call that asks is known, also when both are read in the same moment."""
 
     async def body(process, agent, broker):
@@ -335,7 +199,7 @@ def test_only_replies_to_the_tool_go_to_the_broker(memory_process):
     joined(memory_process, body)
 
 
-def test_the_agent_lives_on_when_the_broker_has_ended(memory_process):
+def test_the_agent_continues_after_the_broker_has_ended(memory_process):
     async def body(process, agent, broker):
         await broker.stdout.aclose()
         await agent.raw(b"{}\n")
@@ -347,7 +211,7 @@ def test_the_agent_lives_on_when_the_broker_has_ended(memory_process):
 
 
 @pytest.mark.parametrize("bytes_", [b"\xff\n", b"{" * 9 + b"\n", b"x" * 5000, b'{"id": NaN}\n'])
-def test_hostile_bytes_of_the_broker_are_a_typed_error(memory_process, bytes_):
+def test_hostile_bytes_of_the_broker_raise_a_typed_error(memory_process, bytes_):
     async def body(process, agent, broker):
         await broker.raw(bytes_)
         with pytest.raises(AgentProtocolError):
@@ -356,7 +220,7 @@ def test_hostile_bytes_of_the_broker_are_a_typed_error(memory_process, bytes_):
     joined(memory_process, body)
 
 
-def test_both_processes_are_found_again_in_a_child(memory_process):
+def test_a_child_attaches_to_both_processes(memory_process):
     class Child:
         def __init__(self):
             self.processes = {"a": memory_process(), "b": memory_process()}
@@ -368,9 +232,9 @@ def test_both_processes_are_found_again_in_a_child(memory_process):
         agent.id, broker.id = "a", "b"
         assert process.id == "a+b"
         child = Child()
-        twin = await attach_joined(child, process.id, began=b"")
+        twin = await attach_joined(child, process.id, partial_line=b"")
         await child.processes["b"].raw(QUESTION)
         assert b"ask-mcp-1" in await twin.stdout.read()
-        assert await attach_joined(child, "a", began=b"") is child.processes["a"]
+        assert await attach_joined(child, "a", partial_line=b"") is child.processes["a"]
 
     joined(memory_process, body)

@@ -121,7 +121,7 @@ def test_claudes_form_is_one_branchable_question_with_free_text():
     assert ask.raw == CLAUDE
 
 
-def test_codex_form_has_every_kind_of_question_and_hides_its_room_for_a_text():
+def test_codex_form_has_every_kind_of_question_and_no_option_for_free_text():
     ask = form(CODEX)
     assert [question.id for question in ask.questions] == ["color", "size", "sure", "tags"]
     assert [question.multi for question in ask.questions] == [False, False, False, True]
@@ -130,7 +130,7 @@ def test_codex_form_has_every_kind_of_question_and_hides_its_room_for_a_text():
     assert not ask.branchable
 
 
-def test_a_gate_is_a_permission_and_its_options_are_the_agents_own():
+def test_a_permission_request_has_the_options_of_the_agent():
     ask = gate(GATE)
     assert (ask.channel, ask.kind, ask.tool_call_id) == ("permission", "permission", "call_1")
     assert [option.kind for option in ask.questions[0].options] == [
@@ -140,7 +140,7 @@ def test_a_gate_is_a_permission_and_its_options_are_the_agents_own():
     ]
 
 
-def test_qwens_questionnaire_is_a_question_although_it_travels_as_a_permission():
+def test_qwens_questionnaire_in_a_permission_request_is_a_question():
     ask = gate(QWEN)
     assert (ask.channel, ask.kind) == ("vendor", "question")
     assert [question.text for question in ask.questions] == ["Which color?", "Which extras?"]
@@ -213,12 +213,12 @@ def test_qwens_questionnaire_is_a_question_although_it_travels_as_a_permission()
         (gate(QWEN), Answer(outcome="cancelled"), {"outcome": {"outcome": "cancelled"}}),
     ],
 )
-def test_an_answer_goes_to_the_wire_and_comes_back_from_it(ask, answer, reply):
+def test_an_answer_survives_the_conversion_to_a_reply(ask, answer, reply):
     assert to_reply(ask, answer) == reply
     assert to_answer(ask, reply) == answer
 
 
-def test_a_declined_gate_rejects_and_is_recorded_as_that_choice():
+def test_a_declined_permission_selects_reject_and_is_recorded_so():
     reply = to_reply(gate(GATE), Answer(outcome="declined"))
     assert reply == {"outcome": {"outcome": "selected", "optionId": "no"}}
     assert to_answer(gate(GATE), reply) == Answer(selected={"permission": ("no",)})
@@ -238,7 +238,7 @@ def test_a_declined_gate_rejects_and_is_recorded_as_that_choice():
         (gate(QWEN), Answer(selected={"0": ("Red",)})),
     ],
 )
-def test_an_answer_that_was_not_asked_for_is_refused(ask, answer):
+def test_an_answer_to_another_question_is_refused(ask, answer):
     with pytest.raises(UsageError):
         to_reply(ask, answer)
 
@@ -256,5 +256,5 @@ def test_an_answer_that_was_not_asked_for_is_refused(ask, answer):
         ("fs/read_text_file", {"path": "/etc/passwd"}),
     ],
 )
-def test_what_is_no_question_is_no_ask(method, params):
+def test_a_request_without_a_question_is_not_an_ask(method, params):
     assert ask_of(method, params) is None

@@ -188,7 +188,7 @@ async def heard(session):
     return session.steps[-1].message
 
 
-def test_children_of_one_carry_know_the_past_and_nothing_of_each_other(memory_process):
+def test_children_of_one_carry_share_the_past_and_nothing_else(memory_process):
     async def body(session, child):
         await session.prompt("past")
         carry = await session.carry()
@@ -243,14 +243,14 @@ def test_each_child_gives_the_pending_question_its_own_answer(memory_process):
     assert len({step.id for step in parent}) == len(parent)
 
 
-def test_a_carried_question_wants_one_right_answer(memory_process):
+def test_a_carried_question_accepts_one_valid_answer(memory_process):
     async def body(session, child):
-        with pytest.raises(RuntimeError, match="no carried answer"):
+        with pytest.raises(RuntimeError, match="does not wait for the answer"):
             await session.proceed(Answer())
         done = []
 
         async def ask_user(ask):
-            with pytest.raises(RuntimeError, match="no carried answer"):
+            with pytest.raises(RuntimeError, match="does not wait for the answer"):
                 await session.proceed(Answer.choose(ask, "mon"))
             twin = await child(await session.carry())
             with pytest.raises(AgentError, match="still in a turn"):
@@ -260,7 +260,7 @@ def test_a_carried_question_wants_one_right_answer(memory_process):
             again = await twin.carry()
             assert again.ask == ask
             await twin.proceed(Answer.choose(ask, "tue"))
-            with pytest.raises(RuntimeError, match="no carried answer"):
+            with pytest.raises(RuntimeError, match="does not wait for the answer"):
                 await twin.proceed(Answer.choose(ask, "tue"))
             done.append(twin.steps[-1].message)
             return Answer.choose(ask, "mon")
@@ -272,7 +272,7 @@ def test_a_carried_question_wants_one_right_answer(memory_process):
     assert forked(memory_process, body) == ["heard ['ask', 'tue']"]
 
 
-def test_the_call_of_the_portable_tool_may_be_shown_after_its_question(memory_process):
+def test_the_portable_tools_call_may_arrive_after_its_question(memory_process):
     async def body(session, child):
         carries = []
 
@@ -291,12 +291,12 @@ def test_the_call_of_the_portable_tool_may_be_shown_after_its_question(memory_pr
 @pytest.mark.parametrize(
     ("prompt", "why"),
     [
-        ("ask, working on the side", "tool call is in flight"),
-        ("ask by the portable tool, working on the side", "tool call is in flight"),
+        ("ask, working on the side", "tool call is running"),
+        ("ask by the portable tool, working on the side", "tool call is running"),
         ("ask twice", "exactly one answer"),
     ],
 )
-def test_no_carry_is_made_where_a_child_could_not_go_on(memory_process, prompt, why):
+def test_carry_is_refused_if_a_child_could_not_continue(memory_process, prompt, why):
     async def body(session, child):
         asked, refused, tried = [], [], asyncio.Event()
 
@@ -314,7 +314,7 @@ def test_no_carry_is_made_where_a_child_could_not_go_on(memory_process, prompt, 
         assert await session.prompt(prompt) == "end_turn"
         assert (await session.carry()).ask is None
         await session.aclose()
-        with pytest.raises(SnapshotError, match="is over") as caught:
+        with pytest.raises(SnapshotError, match="has ended") as caught:
             await session.carry()
         assert not caught.value.retryable
         return refused
@@ -356,7 +356,7 @@ def test_a_carry_of_another_agent_or_version_is_refused(memory_process):
     forked(memory_process, body)
 
 
-def test_a_carried_ask_is_the_very_request(memory_process):
+def test_a_carried_ask_keeps_the_id_of_its_request(memory_process):
     async def body(session, child):
         seen = []
 

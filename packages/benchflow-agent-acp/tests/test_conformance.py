@@ -67,7 +67,7 @@ def test_the_scripted_agent_keeps_the_contract(host_sandbox, tmp_path):
     assert "a_session_goes_on_from_its_snapshot" in run_checks(scripted(), provider, TALK, tmp_path)
 
 
-def test_the_scripted_agent_asks_as_the_contract_says(host_sandbox, tmp_path):
+def test_the_scripted_agent_asks_according_to_the_contract(host_sandbox, tmp_path):
     provider = FreshSandboxes(host_sandbox, tmp_path)
     passed = run_checks(scripted(), provider, ASK, tmp_path, ask_prompt="Ask.")
     assert "an_ask_ends_a_step_and_its_answer_opens_the_next" in passed

@@ -1,8 +1,7 @@
 import asyncio
 
 import pytest
-from benchflow_agent_acp.connection import Connection
-from benchflow_agent_acp.failures import AgentReplyError
+from benchflow_agent_acp.connection import AgentReplyError, Connection
 
 
 def test_an_error_reply_keeps_the_connection_usable(memory_process):

@@ -13,7 +13,6 @@ SHIPPED = [
     "gemini",
     "mistral-vibe",
     "opencode",
-    "policy",
     "qwen",
     "scripted",
     "zed-codex-acp",
@@ -99,7 +98,7 @@ def test_a_users_own_file_is_an_agent(tmp_path):
         (MINIMAL.replace('cmd = "my-agent"', ""), "mine.toml:launch.cmd"),
         (MINIMAL.replace('"none"', '"telnet"'), "mine.toml:model.wire"),
         (MINIMAL.replace("[distribution.binary]", "[distribution]"), "mine.toml:distribution"),
-        (MINIMAL + "[model]", "mine.toml: no valid TOML"),
+        (MINIMAL + "[model]", "mine.toml: not valid TOML"),
         (MINIMAL + "x = " + "[" * 5000, "mine.toml: nested"),
         ("a." * 20_000 + "b = 1", "mine.toml: a line with more"),
         ("x = 1\n" * 20_000, "mine.toml: larger than"),
@@ -116,17 +115,17 @@ def test_a_missing_file_is_a_usage_error(tmp_path):
         agent_from_file(tmp_path / "nowhere.toml")
 
 
-def test_templates_are_filled_once_and_foreign_braces_stay():
+def test_templates_are_filled_once_and_other_braces_stay():
     assert render('{"a":{home},"b":{other}}', VALUES) == '{"a":/home/agent,"b":{other}}'
 
 
 @pytest.mark.parametrize("model", ['x"\ny = 1', "a b", "$(id)", "{home}", "-rf", "'"])
-def test_a_value_that_could_break_out_of_its_place_is_refused(model):
+def test_a_value_with_quotes_spaces_or_braces_is_refused(model):
     with pytest.raises(AgentError, match="cannot be used as the agent's model"):
         Values(base_url=None, api_key="k", model=model, home="/h", workdir="/w")
 
 
-def test_a_template_that_needs_an_absent_model_says_so():
+def test_a_template_that_needs_a_missing_model_is_an_error():
     values = Values(base_url=None, api_key="k", model=None, home="/h", workdir="/w")
     with pytest.raises(AgentError, match="needs a model"):
         render("{model}", values)

@@ -70,7 +70,7 @@ def test_hostile_json_is_refused(line):
         parse_message(line, max_depth=64)
 
 
-def test_brackets_in_strings_are_no_depth():
+def test_brackets_in_strings_do_not_count_as_depth():
     line = json.dumps({"a": "[" * 500 + '"\\"{{{'}).encode()
     assert parse_message(line, max_depth=4)["a"].startswith("[[[")
 

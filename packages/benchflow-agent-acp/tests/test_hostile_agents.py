@@ -82,8 +82,8 @@ END = 'say(id=request["id"], result={"stopReason": "end_turn"})'
         ("raw(b'[' * 10 + b'\\n')\nraw(b'{\"a\":' * 2000 + b'\\n')", "deeper than"),
         ('raw(b\'{"jsonrpc": "2.0", "method": NaN}\\n\')', "broken message"),
         ("raw(b'{oh no\\n')", "broken message"),
-        ('raw(b\'{"jsonrpc": "2.0"}\\n\')', "no JSON-RPC message"),
-        ("raw(b'banner\\n' * 30)", "no messages"),
+        ('raw(b\'{"jsonrpc": "2.0"}\\n\')', "not a JSON-RPC message"),
+        ("raw(b'banner\\n' * 30)", "not messages"),
         ('say(id=[1], method="session/request_permission", params={})', "request id"),
         ('say(id="x" * 1000, method="x", params={})', "request id"),
         ("for n in range(500): say(id=n, method='no/such')", "requests open"),
@@ -97,7 +97,7 @@ END = 'say(id=request["id"], result={"stopReason": "end_turn"})'
     ],
     ids=lambda value: value[:40] if len(value) > 40 else value,
 )
-def test_a_breach_ends_the_session_at_once(run_hostile, turn, match):
+def test_an_exceeded_limit_ends_the_session_immediately(run_hostile, turn, match):
     run_hostile(turn, expect=AgentProtocolError, match=match)
 
 
@@ -123,20 +123,20 @@ time.sleep(60)
     run_hostile(turn, expect=AgentTimeoutError, match="silent", idle_timeout_sec=0.5)
 
 
-def test_an_agent_that_exits_in_its_turn_is_reported_with_its_last_words(run_hostile):
+def test_an_agent_that_exits_in_its_turn_is_reported_with_its_stderr(run_hostile):
     turn = "message('oh'); sys.stderr.write('out of cheese\\n'); sys.exit(9)"
     session = run_hostile(turn, expect=AgentError, match="exit code 9.*\\n.*out of cheese")
     assert session.steps[-1].message == "oh"
     assert session.steps[-1].meta["incomplete"]
 
 
-def test_a_grandchild_that_holds_the_pipes_does_not_hold_the_runner(run_hostile):
+def test_a_grandchild_with_open_pipes_does_not_block_the_runner(run_hostile):
     turn = """
 import subprocess
 subprocess.Popen(["sleep", "3"], start_new_session=True, stdout=subprocess.DEVNULL)
 sys.stderr.write("gone\\n"); sys.exit(4)
 """
-    run_hostile(turn, expect=AgentError, match=r"last words:\ngone")
+    run_hostile(turn, expect=AgentError, match=r"the end of its stderr:\ngone")
 
 
 def test_an_agent_that_closes_its_output_and_stays_is_killed(run_hostile):
@@ -170,7 +170,7 @@ def test_a_few_lines_of_noise_are_logged_and_skipped(run_hostile, tmp_path):
     assert noise == ["Welcome!", "[info] x"]
 
 
-def test_unknown_requests_are_refused_and_the_turn_goes_on(run_hostile):
+def test_unknown_requests_are_refused_and_the_turn_continues(run_hostile):
     turn = f"""
 say(id="q", method="terminal/create", params={{"sessionId": "s", "command": "id"}})
 message(str(hear()["error"]["code"]))
@@ -208,7 +208,7 @@ message("fine")
     assert step.message == "fine"
 
 
-def test_a_form_that_is_no_question_is_refused(run_hostile):
+def test_a_form_without_a_question_is_refused(run_hostile):
     turn = f"""
 say(id="q", method="elicitation/create", params={{"sessionId": "s", "mode": "url",
     "message": "m", "elicitationId": "e", "url": "http://192.0.2.1/"}})
@@ -247,7 +247,7 @@ say(id=prompt["id"], result={{"stopReason": "end_turn"}})
     assert in_sandbox(main).steps[-1].message == "answered"
 
 
-def test_the_wire_log_and_stderr_are_capped_and_say_so(run_hostile, tmp_path):
+def test_the_wire_log_and_stderr_have_limits_and_note_the_rest(run_hostile, tmp_path):
     limits = WireLimits(log_bytes=2000, log_stderr_bytes=100)
     turn = f"""
 sys.stderr.write("e" * 5000); sys.stderr.flush()

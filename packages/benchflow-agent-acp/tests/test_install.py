@@ -53,7 +53,7 @@ def calls(tmp_path):
     return (tmp_path / "calls").read_text().splitlines()
 
 
-def test_an_agent_is_installed_once_and_shown_where_its_user_may_look(machine, tmp_path):
+def test_an_agent_is_installed_once_and_mounted_where_its_user_can_read(machine, tmp_path):
     first = asyncio.run(install(vibe()))
     again = asyncio.run(install(vibe()))
     assert first == again
@@ -76,7 +76,7 @@ def test_a_venv_points_to_its_interpreter_inside(machine, tmp_path):
     assert f"home = {runtime.target}/bin" in (venv / "pyvenv.cfg").read_text()
 
 
-def test_two_at_once_install_once(machine, tmp_path):
+def test_two_concurrent_calls_install_once(machine, tmp_path):
     async def both():
         async with asyncio.TaskGroup() as tasks:
             one = tasks.create_task(install(vibe()))
@@ -140,7 +140,7 @@ def test_missing_tools_are_named_with_a_remedy(machine, tmp_path, monkeypatch):
     assert "pip install uv" in caught.value.hint
 
 
-def test_an_interpreter_is_believed_only_after_it_ran(machine, monkeypatch, tmp_path):
+def test_an_interpreter_is_accepted_only_after_a_run(machine, monkeypatch, tmp_path):
     machine("python3.99", "#!/bin/sh\nexit 127\n")
     monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))

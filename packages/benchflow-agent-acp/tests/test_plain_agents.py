@@ -8,7 +8,7 @@ def solution(tmp_path, text):
     (tmp_path / "solution/solve.sh").write_text(text)
 
 
-def test_nop_ends_each_turn_at_once_and_starts_nothing(in_sandbox):
+def test_nop_ends_each_turn_immediately_and_starts_nothing(in_sandbox):
     async def body(sandbox):
         session = await nop().connect(sandbox, Role(name="solver"))
         seen = []
@@ -19,7 +19,7 @@ def test_nop_ends_each_turn_at_once_and_starts_nothing(in_sandbox):
         again = await nop().connect(sandbox, Role(), resume=snapshot)
         await again.prompt("three")
         await session.aclose()
-        with pytest.raises(AgentError, match="over"):
+        with pytest.raises(AgentError, match="has ended"):
             await session.prompt("four")
         assert sandbox.processes == []
         assert seen == session.steps
@@ -71,7 +71,7 @@ def test_a_task_without_a_solution_is_an_agent_error(in_sandbox):
     in_sandbox(body)
 
 
-def test_a_solution_of_harbors_is_run_by_its_own_first_line(in_sandbox, tmp_path):
+def test_a_harbor_solution_runs_by_its_interpreter_line(in_sandbox, tmp_path):
     (tmp_path / "logs/agent").mkdir(parents=True)
     solution(
         tmp_path, "#!/usr/bin/env python3\nimport os\nprint(os.environ['K'])\nraise SystemExit(3)\n"

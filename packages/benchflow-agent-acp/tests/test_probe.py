@@ -1,6 +1,6 @@
 from benchflow_agent_acp import AcpAgent, probe
+from benchflow_agent_acp.agent_probe import PROBE_FILE, PROBE_TEXT
 from benchflow_agent_acp.builtin import scripted
-from benchflow_agent_acp.probing import PROBE_FILE, PROBE_TEXT
 from benchflow_contracts import Role, SandboxCapabilities
 
 HONEST = f"""
@@ -53,7 +53,7 @@ def run_probe(in_sandbox, tmp_path, script, decl=None):
     return in_sandbox(body)
 
 
-def test_an_honest_agent_gets_its_facts(in_sandbox, tmp_path):
+def test_a_working_agent_passes_the_probe(in_sandbox, tmp_path):
     report = run_probe(in_sandbox, tmp_path, HONEST)
     assert report.ok
     assert report.results == {
@@ -66,14 +66,14 @@ def test_an_honest_agent_gets_its_facts(in_sandbox, tmp_path):
     assert set(report.timings_sec) == set(report.results)
 
 
-def test_a_turn_without_the_file_is_no_success(in_sandbox, tmp_path):
+def test_a_turn_without_the_file_is_a_failure(in_sandbox, tmp_path):
     report = run_probe(in_sandbox, tmp_path, ASKS_FIRST)
     assert not report.ok
-    assert "does not hold" in report.results["write"]
+    assert "does not contain" in report.results["write"]
     assert report.results["ask"] == "ok"
 
 
-def test_a_session_that_was_promised_but_does_not_load_is_found_out(in_sandbox, tmp_path):
+def test_a_declared_session_that_does_not_load_is_reported(in_sandbox, tmp_path):
     decl = scripted().decl
     source = decl.distribution.builtin
     assert source is not None
@@ -93,7 +93,7 @@ runpy.run_path(os.environ["ROOT"] + "/scripted_agent.py", run_name="__main__")
 """
 
 
-def test_an_agent_that_does_not_start_is_a_fact_and_no_crash(in_sandbox, tmp_path):
+def test_an_agent_that_does_not_start_is_reported(in_sandbox, tmp_path):
     decl = scripted().decl
     launch = decl.launch.model_copy(update={"args": ("-c", "raise SystemExit(5)")})
     report = run_probe(in_sandbox, tmp_path, HONEST, decl.model_copy(update={"launch": launch}))

@@ -6,8 +6,8 @@ Only what is outside of the turn was taken out of the logs.
 from pathlib import Path
 
 import pytest
+from benchflow_agent_acp.logs import read_wire_log
 from benchflow_agent_acp.steps import steps_from_wire
-from benchflow_agent_acp.wirelog import read_wire_log
 
 WIRES = Path(__file__).parent / "wires"
 
@@ -47,7 +47,7 @@ def test_a_real_question_is_a_node_with_its_answer_on_the_next_edge(
     assert not any("ignored_updates" in step.meta for step in steps)
 
 
-def test_a_real_tool_call_has_its_input_its_result_and_the_closing_words():
+def test_a_real_tool_call_has_its_input_and_its_result():
     first, last = steps_of("opencode")
     assert first.message == "I will write the file."
     (call,) = first.tool_calls

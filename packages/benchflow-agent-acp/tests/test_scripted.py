@@ -5,8 +5,8 @@ from importlib.resources import files
 
 import pytest
 from benchflow_agent_acp.builtin import oracle, scripted
+from benchflow_agent_acp.logs import read_wire_log
 from benchflow_agent_acp.steps import steps_from_wire
-from benchflow_agent_acp.wirelog import read_wire_log
 from benchflow_contracts import AgentError, AgentTimeoutError, Answer, Role
 
 ASKING = """
@@ -46,7 +46,7 @@ async def choose_tuesday(ask):
 
 
 @pytest.mark.parametrize(("text", "why"), [(None, "No such file"), ("[[turn", "Expected")])
-def test_a_script_that_cannot_be_read_is_told_with_its_place_and_what_to_do(
+def test_an_unreadable_script_is_reported_with_its_path_and_a_remedy(
     in_sandbox, tmp_path, text, why
 ):
     path = tmp_path / "script.toml"
@@ -56,7 +56,7 @@ def test_a_script_that_cannot_be_read_is_told_with_its_place_and_what_to_do(
 
     async def body(sandbox):
         session = await scripted().connect(sandbox, role, log_dir=tmp_path / "log")
-        with pytest.raises(AgentError, match="no script to follow in") as failed:
+        with pytest.raises(AgentError, match="cannot read the script") as failed:
             await session.prompt("Book a day.")
         await session.aclose()
         return str(failed.value)
@@ -67,7 +67,7 @@ def test_a_script_that_cannot_be_read_is_told_with_its_place_and_what_to_do(
     assert "BENCHFLOW_SCRIPT" in told
 
 
-def test_a_script_acts_asks_and_goes_on_with_the_answer(in_sandbox, tmp_path):
+def test_a_script_acts_asks_and_continues_with_the_answer(in_sandbox, tmp_path):
     role = role_with(tmp_path, ASKING)
     log_dir = tmp_path / "log"
 
@@ -110,7 +110,7 @@ def test_a_script_acts_asks_and_goes_on_with_the_answer(in_sandbox, tmp_path):
     assert steps_from_wire(records, role="solver") == session.steps
 
 
-def test_a_killed_session_goes_on_in_a_new_process_with_the_next_turn(in_sandbox, tmp_path):
+def test_a_killed_session_resumes_in_a_new_process_with_the_next_turn(in_sandbox, tmp_path):
     role = role_with(tmp_path, ASKING)
 
     async def body(sandbox):
@@ -132,7 +132,7 @@ def test_a_killed_session_goes_on_in_a_new_process_with_the_next_turn(in_sandbox
     assert {step.id for step in again.steps}.isdisjoint(step.id for step in session.steps)
 
 
-def test_a_session_without_a_turn_goes_on_as_a_new_one(in_sandbox, tmp_path):
+def test_a_session_without_a_turn_resumes_as_a_new_session(in_sandbox, tmp_path):
     role = role_with(tmp_path, ASKING)
 
     async def body(sandbox):
@@ -149,7 +149,7 @@ def test_a_session_without_a_turn_goes_on_as_a_new_one(in_sandbox, tmp_path):
     assert in_sandbox(body)[-1].message == "Done."
 
 
-def test_skills_are_put_where_the_agent_looks_for_them(in_sandbox, tmp_path):
+def test_skills_are_copied_to_the_directories_of_the_agent(in_sandbox, tmp_path):
     (tmp_path / "skills/booking").mkdir(parents=True)
     (tmp_path / "skills/booking/SKILL.md").write_text("Book early.")
     role = role_with(tmp_path, ASKING, skills_dir=str(tmp_path / "skills"))
@@ -161,7 +161,7 @@ def test_skills_are_put_where_the_agent_looks_for_them(in_sandbox, tmp_path):
     assert (tmp_path / "home/.agents/skills/booking/SKILL.md").read_text() == "Book early."
 
 
-def test_a_permission_gate_is_no_question(in_sandbox, tmp_path):
+def test_a_permission_request_is_not_a_question(in_sandbox, tmp_path):
     script = """
     [[turn]]
     [[turn.do]]
@@ -298,7 +298,7 @@ def test_a_turn_that_takes_too_long_is_cancelled_in_time(in_sandbox, tmp_path):
     assert session.steps[-1].stop_reason == "cancelled"
 
 
-def test_the_users_thinking_time_counts_for_no_timeout(in_sandbox, tmp_path):
+def test_timeouts_do_not_count_the_time_of_the_user(in_sandbox, tmp_path):
 
     async def body(sandbox):
         role = role_with(tmp_path, ASKING, idle_timeout_sec=5, timeout_sec=5)
@@ -331,7 +331,7 @@ def test_a_failed_handshake_leaves_no_process(in_sandbox, tmp_path):
     in_sandbox(body)
 
 
-def test_the_oracle_plays_a_script_over_acp(in_sandbox, tmp_path):
+def test_the_oracle_runs_a_script_over_acp(in_sandbox, tmp_path):
     (tmp_path / "solution").mkdir()
     (tmp_path / "solution/script.toml").write_text(
         '[[turn]]\n[[turn.do]]\nrun = "echo hi > out.txt"\n'
@@ -348,8 +348,8 @@ def test_the_oracle_plays_a_script_over_acp(in_sandbox, tmp_path):
     in_sandbox(body)
 
 
-def test_the_shipped_example_script_is_playable(in_sandbox, tmp_path):
-    script = files("benchflow_agent_acp").joinpath("scripted/example.toml").read_text()
+def test_the_shipped_example_script_runs(in_sandbox, tmp_path):
+    script = files("benchflow_agent_acp").joinpath("scripts/example.toml").read_text()
 
     async def body(sandbox):
         session = await scripted().connect(sandbox, role_with(tmp_path, script))
@@ -376,7 +376,9 @@ def test_every_step_survives_a_round_trip_as_json(in_sandbox, tmp_path):
 
 
 def test_the_agent_reads_and_writes_json_as_the_library_does():
-    program = runpy.run_path(str(files("benchflow_agent_acp").joinpath("scripted/agent.py")))
+    program = runpy.run_path(
+        str(files("benchflow_agent_acp").joinpath("in_sandbox/scripted_agent.py"))
+    )
     loads, dumps = program["make_codec"]()
     assert loads is not json.loads, "it shall do without the library"
     value = {"a": [1, -2.5e300, True, None, '\u2028 "\\ \U0001f600 \ud800'], "": {"b": [{}]}}

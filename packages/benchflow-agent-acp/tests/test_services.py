@@ -67,7 +67,7 @@ def test_nothing_is_offered_or_served_by_default(run_calls):
     assert log == [[{"readTextFile": False, "writeTextFile": False}, False], -32601, -32601]
 
 
-def test_files_are_written_and_read_where_the_agent_lives(run_calls, tmp_path):
+def test_files_are_written_and_read_inside_the_sandbox(run_calls, tmp_path):
     path = f"{tmp_path}/workspace/deep/x.txt"
     log = run_calls(
         f"log.append(call('fs/write_text_file', path={path!r}, content='a\\nb\\nc\\n'))\n"
@@ -91,7 +91,7 @@ def test_bad_file_requests_are_refused_one_by_one(run_calls, tmp_path):
     assert log == [-32602] * 7
 
 
-def test_a_terminal_runs_tells_its_output_and_is_released(run_calls):
+def test_a_terminal_runs_returns_its_output_and_is_released(run_calls):
     log = run_calls(
         "t = call('terminal/create', command='echo out; echo err >&2; exit 3')['terminalId']\n"
         "log.append(call('terminal/wait_for_exit', terminalId=t))\n"
@@ -122,7 +122,7 @@ def test_a_terminal_can_be_killed(run_calls):
     assert log == [{}, {"exitCode": 137}]
 
 
-def test_a_terminal_that_nobody_releases_ends_with_the_turn(in_sandbox, run_calls, tmp_path):
+def test_an_unreleased_terminal_ends_with_the_turn(in_sandbox, run_calls, tmp_path):
     log = run_calls(
         f"t = call('terminal/create', command='echo $$ > {tmp_path}/pid; exec sleep 60')\n"
         "log.append(list(t))\n"

@@ -1,7 +1,7 @@
 import json
 
+from benchflow_agent_acp.logs import WireLog, WireRecord, read_wire_log
 from benchflow_agent_acp.steps import BuilderState, StepBuilder, steps_from_wire
-from benchflow_agent_acp.wirelog import WireLog, WireRecord, read_wire_log
 from benchflow_contracts import Usage
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,7 +60,7 @@ def fold(*messages):
     return steps_from_wire(records(*messages))
 
 
-def test_a_step_is_reason_act_tool_in_tool_out():
+def test_a_step_has_reasoning_message_tool_call_and_result():
     steps = fold(
         prompt("go"),
         updated(chunk("thought", "hm")),
@@ -99,7 +99,7 @@ def test_parallel_tool_calls_share_a_step_and_a_sequence_does_not():
     assert [[o.tool_call_id for o in step.observations] for step in steps] == [["b", "a"], ["c"]]
 
 
-def test_a_result_that_comes_late_is_an_observation_of_the_running_step():
+def test_a_late_result_is_an_observation_of_the_running_step():
     steps = fold(
         prompt("go"),
         updated(tool("slow", kind="tool_call")),
@@ -141,7 +141,7 @@ def test_a_new_message_id_is_a_new_paragraph():
     assert step.message == "one two\n\nthree"
 
 
-def test_a_chunk_without_text_begins_nothing():
+def test_a_chunk_without_text_does_not_begin_a_step():
     steps = fold(
         prompt("go"), updated(tool("a", "completed", "tool_call")), updated(chunk("message", "")),
         end(),
@@ -160,14 +160,14 @@ def test_an_empty_turn_is_one_step():
     assert (step.prompt, step.stop_reason, step.message) == ("go", "end_turn", "")
 
 
-def test_a_cancelled_turn_says_so_whatever_the_agent_says():
+def test_a_cancelled_turn_is_cancelled_whatever_the_agent_reports():
     cancel = ("out", {"method": "session/cancel", "params": {"sessionId": "s"}})
     for ending in (end(), ("in", {"id": 3, "error": {"code": -1, "message": "x"}})):
         (step,) = fold(prompt("go"), cancel, ending)
         assert step.stop_reason == "cancelled"
 
 
-def test_an_unfinished_call_shows_what_it_had_at_the_end():
+def test_an_unfinished_call_shows_its_partial_output():
     partial = [{"type": "content", "content": {"type": "text", "text": "half"}}]
     (step,) = fold(
         prompt("go"), updated(tool("a", "in_progress", "tool_call", content=partial)), end()
@@ -216,7 +216,7 @@ def test_the_steps_of_a_prefix_are_a_prefix_of_the_steps(messages, cut):
         if at == cut:
             twin = StepBuilder()
             state = BuilderState.model_validate_json(builder.state().model_dump_json())
-            twin.go_on(state, builder.steps)
+            twin.restore(state, builder.steps)
             prefix = steps_from_wire(log[:cut])
             assert prefix == seen
         seen += builder.feed(record)
@@ -229,7 +229,7 @@ def test_the_steps_of_a_prefix_are_a_prefix_of_the_steps(messages, cut):
 
 
 @given(st.lists(events, max_size=12))
-def test_the_steps_can_be_made_again_from_the_log_on_disk(tmp_path_factory, messages):
+def test_the_steps_can_be_rebuilt_from_the_log_on_disk(tmp_path_factory, messages):
     path = tmp_path_factory.mktemp("wire") / "log.jsonl"
     live = StepBuilder()
     with WireLog(path, max_bytes=1 << 20) as log:
@@ -239,7 +239,7 @@ def test_the_steps_can_be_made_again_from_the_log_on_disk(tmp_path_factory, mess
     assert steps_from_wire(read_wire_log(path)) == live.steps
 
 
-def test_a_torn_last_line_of_the_log_is_skipped(tmp_path):
+def test_an_incomplete_last_line_of_the_log_is_skipped(tmp_path):
     path = tmp_path / "log.jsonl"
     with WireLog(path, max_bytes=1 << 20) as log:
         for record in records(prompt("go"), end()):

@@ -5,7 +5,7 @@ import json
 import pytest
 from benchflow_agent_acp import AcpAgent, shipped_declaration
 from benchflow_agent_acp.declaration_file import parse_declaration
-from benchflow_agent_acp.wirelog import read_wire_log
+from benchflow_agent_acp.logs import read_wire_log
 from benchflow_contracts import AgentError, McpServer, Role, UsageError
 
 # The scripted agent, which first writes down what its environment says of servers.
@@ -64,7 +64,7 @@ def test_servers_are_in_the_session_or_in_the_agents_variable(in_sandbox, tmp_pa
         (REMOTE, {"transport": "env", "variable": "SERVERS"}, "over 'stdio' only"),
     ],
 )
-def test_a_server_that_an_agent_cannot_be_told_of_is_an_error(in_sandbox, server, mcp, why):
+def test_a_server_that_an_agent_cannot_use_is_an_error(in_sandbox, server, mcp, why):
     async def body(sandbox):
         await agent(**mcp).connect(sandbox, Role(mcp_servers=(server,)))
 

@@ -5,5 +5,15 @@
 
 from .cells import Cell, cells, cells_of
 from .model import PORT, remember_and_ask
+from .page import proven_page, shipped_agents, shipped_declarations
 
-__all__ = ["PORT", "Cell", "cells", "cells_of", "remember_and_ask"]
+__all__ = [
+    "PORT",
+    "Cell",
+    "cells",
+    "cells_of",
+    "proven_page",
+    "remember_and_ask",
+    "shipped_agents",
+    "shipped_declarations",
+]

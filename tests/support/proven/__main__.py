@@ -12,13 +12,13 @@ import time
 from datetime import UTC, datetime
 from typing import get_args
 
-from benchflow_agent_acp import ProbeReport, declaration_path, write_proven
+from benchflow_agent_acp import ProbeReport, write_proven
 from benchflow_agent_acp.declaration import ProvenFidelity
-from benchflow_agent_acp.proven_page import proven_page, shipped
 from scripted_llm import ScriptedLlm
 
 from .cells import ROOT, Cell, NotSeenError, cells
 from .model import remember_and_ask
+from .page import proven_page, shipped_agents, shipped_declarations
 
 PAGE = ROOT / "docs/reference/agents-proven.md"
 
@@ -46,16 +46,16 @@ def report(cell: Cell, result: str) -> ProbeReport:
 
 def main() -> int:
     """Run the cells; the exit code says whether all were shown."""
-    decls = {decl.id: decl for decl in shipped()}
+    agents = {agent.name: agent for agent in shipped_agents()}
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--agent", action="append", choices=[*decls])
+    parser.add_argument("--agent", action="append", choices=[*agents])
     parser.add_argument("--cell", action="append", choices=get_args(ProvenFidelity))
     parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
     failed = 0
     with ScriptedLlm(remember_and_ask) as llm:
         port = int(llm.url.rpartition(":")[2])
-        for cell in cells([decls[name] for name in asked.agent or decls]):
+        for cell in cells([agents[name].decl for name in asked.agent or agents]):
             if asked.cell and cell.fidelity not in asked.cell:
                 continue
             began = time.monotonic()
@@ -64,9 +64,9 @@ def main() -> int:
             print(f"{cell.decl.id} {cell.fidelity}: {result} ({took:.0f} s)", flush=True)
             failed += result != "ok"
             if asked.write:
-                write_proven(declaration_path(cell.decl.id), report(cell, result))
+                write_proven(agents[cell.decl.id].declaration_path, report(cell, result))
     if asked.write:
-        PAGE.write_text(proven_page(shipped()))
+        PAGE.write_text(proven_page(shipped_declarations()))
     return 1 if failed else 0
 
 

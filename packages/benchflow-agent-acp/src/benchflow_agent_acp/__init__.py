@@ -1,24 +1,24 @@
 """ACP agents for BenchFlow: the client, the session and the agent declarations.
 
-The session itself is in `benchflow_agent_acp.session`: it needs the ACP library,
-whose import takes a second, so this package imports it at the first connect. Declarations
-and the probe are loaded on first use: the oracle and nop have none.
+`benchflow_agent_acp.session` needs the ACP library, whose import takes a second, so this package
+imports it at the first connect. Declarations and the probe are imported on first use, because the
+oracle and nop need neither.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from .agent import AcpAgent
-from .builtin import agent_from_file, declaration_path, shipped_declaration
+from .builtin import agent_from_file, agent_from_package, shipped_declaration
 from .limits import WireLimits
 from .nop import NopAgent
 from .oracle import OracleAgent
 
 if TYPE_CHECKING:
+    from .agent_probe import probe
     from .declaration import AgentDecl, Proof
     from .declaration_file import parse_declaration, read_declaration, write_proven
     from .probe_report import ProbeReport
-    from .probing import probe
 
 __all__ = [
     "AcpAgent",
@@ -29,7 +29,7 @@ __all__ = [
     "Proof",
     "WireLimits",
     "agent_from_file",
-    "declaration_path",
+    "agent_from_package",
     "parse_declaration",
     "probe",
     "read_declaration",
@@ -42,7 +42,7 @@ _LAZY = {
     "ProbeReport": "probe_report",
     "Proof": "declaration",
     "parse_declaration": "declaration_file",
-    "probe": "probing",
+    "probe": "agent_probe",
     "read_declaration": "declaration_file",
     "write_proven": "declaration_file",
 }

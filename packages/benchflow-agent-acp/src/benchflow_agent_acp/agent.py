@@ -11,6 +11,7 @@ from benchflow_contracts import (
     Sandbox,
     SessionCarry,
     SessionSnapshot,
+    UsageError,
 )
 
 from .ask_mcp.tool import AskTool, wants_tool
@@ -26,31 +27,46 @@ if TYPE_CHECKING:
 class AcpAgent:
     """An agent that speaks ACP over the pipes of a process inside the sandbox."""
 
-    def __init__(self, decl: AgentDecl, *, limits: WireLimits | None = None) -> None:
+    def __init__(
+        self, decl: AgentDecl, *, path: Path | None = None, limits: WireLimits | None = None
+    ) -> None:
+        """Take a declaration; `path` is its file, if the declaration was read from one."""
         self.decl = decl
+        self._path = path
         self._limits = limits or WireLimits()
         self._homes: dict[tuple[str | None, str], str] = {}
-        """Found in boxes, by image and user: a session that goes on has its parent's."""
+        """The home directories found in sandboxes, by image and user, for resumed sessions."""
 
     @property
     def name(self) -> str:
         """The declaration's id."""
         return self.decl.id
 
+    @property
+    def declaration_path(self) -> Path:
+        """The file of the declaration.
+
+        Raises:
+            UsageError: The declaration was not read from a file.
+        """
+        if self._path is None:
+            raise UsageError(f"agent {self.name!r} has no declaration file")
+        return self._path
+
     def capabilities(self) -> AgentCapabilities:
-        """Return what the declaration vouches for."""
+        """Return the capabilities that the declaration states."""
         return self.decl.capabilities()
 
     def asks(self, role: Role) -> bool:
-        """Whether this role's agent has a way to put a question to its user."""
+        """Return whether the agent can ask its user a question in this role."""
         return self.decl.asks(role) or self.asks_by_tool(role)
 
     def asks_by_tool(self, role: Role) -> bool:
-        """Whether this role's agent is given the portable question tool."""
+        """Return whether the agent gets the portable question tool in this role."""
         return wants_tool(self.decl, role)
 
     async def needs(self, role: Role) -> AgentNeeds:
-        """Install the agent when it is missing; return its directories as mounts."""
+        """Install the agent if it is missing; return its directories as mounts."""
         from .install import install  # noqa: PLC0415 - see connect
 
         del role
@@ -67,23 +83,23 @@ class AcpAgent:
         """Start the agent inside `sandbox` and open (or load) a session.
 
         Raises:
-            AgentError: It did not start, or refused the session. No process is left.
+            AgentError: The agent did not start, or refused the session. Its processes are dead.
         """
-        # The schema models of the ACP library take about a second to import, which must not
-        # be a cost of looking at the list of agents; the rest none of agents without a protocol.
-        from .ask_mcp.joined import JoinedProcess  # noqa: PLC0415
-        from .attach import Attachment  # noqa: PLC0415
+        # The schema models of the ACP library take about a second to import. A list of agents
+        # must not pay for that, and agents without a protocol need none of these modules.
+        from .ask_mcp.joined_process import JoinedProcess  # noqa: PLC0415
         from .install import install  # noqa: PLC0415
         from .launch import Launcher  # noqa: PLC0415
+        from .session_factory import SessionFactory  # noqa: PLC0415
 
         installed = await install(self.decl)
         broker = None
         if wants_tool(self.decl, role):
             broker, role = await AskTool(self.decl, sandbox, role).start()
-        box = (sandbox.spec.image, sandbox.spec.user)
-        home = self._homes.get(box) if resume is not None else None
+        user = (sandbox.spec.image, sandbox.spec.user)
+        home = self._homes.get(user) if resume is not None else None
         launcher = Launcher(self.decl, sandbox, role, home=home)
-        attachment = Attachment(self.decl, sandbox, role, self._limits, log_dir)
+        factory = SessionFactory(self.decl, sandbox, role, self._limits, log_dir)
         try:
             process = await launcher.launch(installed)
         except BaseException:
@@ -92,9 +108,9 @@ class AcpAgent:
             raise
         if broker is not None:
             process = JoinedProcess(process, broker)
-        if launcher.found_home is not None:
-            self._homes[box] = launcher.found_home
-        return await attachment.open(process, launcher, resume)
+        if launcher.home is not None:
+            self._homes[user] = launcher.home
+        return await factory.open(process, launcher, resume)
 
     async def attach(
         self,
@@ -104,15 +120,15 @@ class AcpAgent:
         *,
         log_dir: Path | None = None,
     ) -> AcpSession:
-        """Go on with the live process that a fork carried into `sandbox`.
+        """Continue with the live process that a fork copied into `sandbox`.
 
-        Any number of children may go on from one carry; they share nothing.
+        Any number of children may continue from one carry. The children share nothing.
 
         Raises:
-            AgentError: The carry is not this agent's, cannot be read, or its process is
-                not there.
+            AgentError: The carry is of another agent or cannot be read, or the process is
+                missing.
         """
-        from .attach import Attachment  # noqa: PLC0415 - see connect
+        from .session_factory import SessionFactory  # noqa: PLC0415 - see connect
 
-        attachment = Attachment(self.decl, sandbox, role, self._limits, log_dir)
-        return await attachment.adopt(carry)
+        factory = SessionFactory(self.decl, sandbox, role, self._limits, log_dir)
+        return await factory.attach(carry)

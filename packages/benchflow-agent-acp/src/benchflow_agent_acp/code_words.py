@@ -1,4 +1,4 @@
-"""Code words: how a probe finds out what a session knows."""
+"""Code words, which show what a session knows."""
 
 import re
 import secrets
@@ -15,18 +15,18 @@ _WORD = re.compile(r"word-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A session and the box that its agent is in."""
+class SandboxedSession:
+    """A session and the sandbox of its agent."""
 
-    box: Sandbox
+    sandbox: Sandbox
     session: Session
 
 
-Branch = Callable[[], AbstractAsyncContextManager[Place]]
+OpenBranch = Callable[[], AbstractAsyncContextManager[SandboxedSession]]
 
 
-async def tell(session: Session) -> str:
-    """Tell the session a new word; return it."""
+async def tell_word(session: Session) -> str:
+    """Tell the session a new code word; return the word."""
     word = f"word-{secrets.token_hex(4)}"
     await session.prompt(TELL_PROMPT.format(word=word))
     return word
@@ -36,24 +36,26 @@ async def expect_words(session: Session, who: str, words: set[str]) -> None:
     """Raise `AgentError` unless the session knows exactly `words`."""
     before = len(session.steps)
     await session.prompt(RECALL_PROMPT)
-    said = "\n".join(step.message for step in session.steps[before:])
-    known = set(_WORD.findall(said))
+    text = "\n".join(step.message for step in session.steps[before:])
+    known = set(_WORD.findall(text))
     if known - words:
-        raise AgentError(f"a leak: {who} knows what was told to another branch")
+        raise AgentError(f"a leak: {who} knows a code word of another branch")
     if words - known:
-        raise AgentError(f"{who} does not know what it was told: it said {said!r:.200}")
+        raise AgentError(f"{who} does not know its code words: it said {text!r:.200}")
 
 
-async def diverge(parent: Session, branches: Iterable[tuple[str, Branch]], past: str) -> set[str]:
-    """Tell each branch a word of its own; raise `AgentError` when one knows another's.
+async def check_isolation(
+    parent: Session, branches: Iterable[tuple[str, OpenBranch]], past: str
+) -> set[str]:
+    """Tell each branch its own word; raise `AgentError` if a branch knows another's word.
 
-    One branch after the other, so that a later one would read what an earlier one
-    wrote into a shared file. Returns what the parent knows.
+    The branches run one after the other, so a later branch would read what an earlier branch
+    wrote into a shared file. Returns the words of the parent.
     """
-    words = {past, await tell(parent)}
+    words = {past, await tell_word(parent)}
     for who, branch in branches:
         async with branch() as place:
             await expect_words(place.session, who, {past})
-            await expect_words(place.session, who, {past, await tell(place.session)})
+            await expect_words(place.session, who, {past, await tell_word(place.session)})
     await expect_words(parent, "the parent", words)
     return words

@@ -1,4 +1,4 @@
-"""Running a host tool to its end."""
+"""Run a program of the host."""
 
 import asyncio
 import contextlib
@@ -14,10 +14,10 @@ _TAIL_CHARS = 1500
 async def run_tool(*argv: str, timeout: float, env: Mapping[str, str] | None = None) -> str:
     """Run a program of the host; return its stdout.
 
-    Its whole process group is dead when this returns or raises.
+    The whole process group of the program is dead when this returns or raises.
 
     Raises:
-        AgentError: It is missing, failed, or ran out of time.
+        AgentError: The program is missing, failed, or did not end in time.
     """
     try:
         process = await asyncio.create_subprocess_exec(

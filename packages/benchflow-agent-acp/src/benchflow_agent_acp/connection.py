@@ -1,18 +1,16 @@
-"""One end of a JSON-RPC conversation with a hostile peer, over a process's pipes."""
+"""The client end of a JSON-RPC connection to a hostile peer, over a process's pipes."""
 
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from benchflow_contracts import AgentError, AgentProtocolError, Process, SandboxError
 
-from .failures import AgentReplyError, first_failure
 from .framing import as_object, is_noise, parse_message, split_lines
 from .limits import WireLimits
+from .logs import Direction, StderrLog, WireLog, WireRecord
 from .state import ConnectionState, IncomingRequest, RequestId
-from .stderr import StderrLog
-from .wirelog import Direction, WireLog, WireRecord
 
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
@@ -23,19 +21,41 @@ Observer = Callable[[WireRecord], None]
 _EXIT_WAIT_SEC = 2.0
 _ID_CHARS = 128
 _QUIET_TURNS = 20
-"""Of the event loop. A reader may hold for some of them what it took from a pipe."""
+"""Turns of the event loop. A reader may hold bytes of the pipe for some turns."""
+
+
+class AgentReplyError(AgentError):
+    """The agent answered a request with a JSON-RPC error. The connection stays open.
+
+    Attributes:
+        code: The JSON-RPC code; 0 if the agent sent none.
+    """
+
+    code: int = 0
+
+    @classmethod
+    def from_error(cls, agent: str, method: str, error: object) -> "AgentReplyError":
+        """Build the error from the `error` member of a response, which may be any value."""
+        body = as_object(error) or {"message": error}
+        detail = str(body.get("message"))[:500]
+        if body.get("data") is not None:
+            detail += f" ({str(body['data'])[:500]})"
+        failure = cls(f"agent {agent!r} refused {method!r}: {detail}")
+        code = body.get("code")
+        failure.code = code if isinstance(code, int) else 0
+        return failure
 
 
 class Connection:
     """Calls an agent and serves its requests.
 
-    Pipes are read only while a call waits for its response: an idle connection has
-    no task, so that its whole state is `state`, which a fork can copy. A second
-    `Connection` over another process goes on from such a copy. The operating
-    system's pipe buffers hold what an agent says between calls.
+    The pipes are read only while a call waits for its response. An idle connection has no task,
+    so `state` is its whole state, and a fork can copy it. Another `Connection` can continue from
+    the copy with another process. Between calls, the pipe buffers of the operating system hold
+    the agent's output.
 
-    Whatever the peer does, memory stays within `limits`, and a breach kills the
-    process group before `AgentProtocolError` is raised.
+    Memory stays within `limits`, whatever the peer does. If the peer exceeds a limit, its process
+    group is dead before `AgentProtocolError` is raised.
     """
 
     def __init__(
@@ -56,34 +76,34 @@ class Connection:
         self._name = name
         self._handler: RequestHandler | None = None
         self._observer: Observer | None = None
-        self._alive: Callable[[], None] = _nothing
+        self._on_activity: Callable[[], None] = _ignore
         self._results: dict[int, dict[str, Any]] = {}
         self._tasks: asyncio.TaskGroup | None = None
-        self._draining: asyncio.Task[None] | None = None
-        self._served: set[asyncio.Task[None]] = set()
-        self._writing = asyncio.Lock()
+        self._stderr_task: asyncio.Task[None] | None = None
+        self._handler_tasks: set[asyncio.Task[None]] = set()
+        self._write_lock = asyncio.Lock()
         self._received = 0
-        self._pumping = False
-        self._over: str | None = None
+        self._reading = False
+        self._closed_reason: str | None = None
 
     def on_request(self, handler: RequestHandler) -> None:
-        """Let `handler` serve the agent's requests; it must `reply` or `refuse`."""
+        """Set the handler of the agent's requests. The handler must `reply` or `refuse`."""
         self._handler = handler
 
     def on_record(self, observer: Observer) -> None:
-        """Call `observer` with each message, in wire order; it must not block."""
+        """Call `observer` with each message, in wire order. The observer must not block."""
         self._observer = observer
 
-    def on_life(self, alive: Callable[[], None]) -> None:
-        """Call `alive` at each sign of life of the agent."""
-        self._alive = alive
+    def on_activity(self, callback: Callable[[], None]) -> None:
+        """Call `callback` each time the agent sends bytes."""
+        self._on_activity = callback
 
     async def call(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Send a request and wait for its result. The caller sets the timeout.
 
         Raises:
             AgentReplyError: The agent answered with an error.
-            AgentProtocolError: The agent broke the protocol; it is dead.
+            AgentProtocolError: The agent broke the protocol; its processes are dead.
             AgentError: The agent ended.
         """
         return await self.finish(await self.start(method, params))
@@ -97,70 +117,70 @@ class Connection:
         return request_id
 
     async def finish(self, request_id: int) -> dict[str, Any]:
-        """Wait for the response to a request that this state once sent."""
+        """Wait for the response to an earlier request of this state."""
         method = self.state.calls.get(request_id, "")
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 for request in list(self.state.requests.values()):
                     self._serve(request)
-                self._draining = tasks.create_task(self._stderr.drain(self._process.stderr))
-                response = await self._pump(request_id)
-                self._draining.cancel()
-                await self._drop_served()
+                self._stderr_task = tasks.create_task(self._stderr.drain(self._process.stderr))
+                response = await self._read_until(request_id)
+                self._stderr_task.cancel()
+                await self._cancel_handlers()
         except BaseExceptionGroup as failures:
-            raise first_failure(failures) from None
+            raise _first_failure(failures) from None
         finally:
-            self._tasks = self._draining = None
+            self._tasks = self._stderr_task = None
         if "error" in response:
-            raise AgentReplyError.of(self._name, method, response["error"])
+            raise AgentReplyError.from_error(self._name, method, response["error"])
         return as_object(response["result"])
 
     async def drain(self) -> None:
-        """Take in everything that the agent has written. Ends while it is frozen.
+        """Read everything that a frozen agent has written.
 
-        Requests that arrive outside of a call wait for the next `finish`. A frozen
-        agent cannot be killed, so that a breach leaves this to `aclose`.
+        Requests that arrive outside of a call wait for the next `finish`. A frozen agent cannot be
+        killed, so `aclose` kills an agent that exceeds a limit here.
 
         Raises:
-            AgentProtocolError: The agent broke the protocol; the connection is over.
+            AgentProtocolError: The agent broke the protocol; the connection is closed.
         """
         quiet = 0
-        while self._over is None and quiet < _QUIET_TURNS:
+        while self._closed_reason is None and quiet < _QUIET_TURNS:
             quiet = 0 if self._process.stdout.waiting() else quiet + 1
-            if self._pumping:
+            if self._reading:
                 await asyncio.sleep(0)
             elif quiet == 0:
-                await self._take_some()
+                await self._read_once()
 
-    async def _take_some(self) -> None:
+    async def _read_once(self) -> None:
         try:
-            self._take(await self._process.stdout.read())
+            self._receive(await self._process.stdout.read())
         except AgentProtocolError as error:
-            self._over = str(error)
+            self._closed_reason = str(error)
             raise
 
     @property
     def process_id(self) -> str:
-        """The process at the other end, as its sandbox knows it."""
+        """The sandbox's id of the process at the other end."""
         return self._process.id
 
     @property
-    def over(self) -> str | None:
-        """Why nothing more can be said, if so."""
-        return self._over
+    def closed_reason(self) -> str | None:
+        """The reason that the connection is closed, or `None` if it is open."""
+        return self._closed_reason
 
     @property
-    def settled(self) -> bool:
-        """Whether nothing is half said: no write under way, no response untaken."""
-        return not self._results and not self._writing.locked()
+    def is_settled(self) -> bool:
+        """Whether no write is in progress and no response waits for its call."""
+        return not self._results and not self._write_lock.locked()
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Send a notification."""
         await self._send({"method": method, "params": params})
 
     async def reply(self, request: IncomingRequest, result: Mapping[str, Any]) -> None:
-        """Answer a request of the agent, unless that was done or it no longer waits."""
+        """Answer a request of the agent. Do nothing if the request no longer waits."""
         if self.state.requests.pop(request.id, None) is None:
             return
         await self._send({"id": request.id, "result": result})
@@ -173,7 +193,7 @@ class Connection:
     async def cancel_call(
         self, request_id: int, params: Mapping[str, Any], *, grace: float
     ) -> bool:
-        """Ask the agent to end a turn; return whether it did so within `grace` seconds."""
+        """Ask the agent to end a turn; return whether the turn ended within `grace` seconds."""
         try:
             async with asyncio.timeout(grace):
                 await self.notify("session/cancel", params)
@@ -185,51 +205,53 @@ class Connection:
         return True
 
     def end(self, reason: str) -> None:
-        """Write into the log that nothing more will come of the running turn."""
+        """Write an `end` record into the log: the running turn has no further messages."""
         self._record("end", json.dumps({"reason": reason}).encode(), {"reason": reason})
 
     async def aclose(self, reason: str = "closed") -> None:
         """Kill the process group and close the logs. Idempotent."""
-        self._over = self._over or reason
+        self._closed_reason = self._closed_reason or reason
         await self._process.aclose()
         self._log.close()
         self._stderr.close()
 
     async def _send(self, body: Mapping[str, Any]) -> None:
-        if self._over is not None:
-            raise AgentError(f"the session with agent {self._name!r} is over: {self._over}")
+        if self._closed_reason is not None:
+            raise AgentError(
+                f"the session with agent {self._name!r} has ended: {self._closed_reason}"
+            )
         message = {"jsonrpc": "2.0", **body}
         raw = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
-        async with self._writing:
+        async with self._write_lock:
             self._record("out", raw, message)
             try:
                 await self._process.stdin.write(raw + b"\n")
             except SandboxError as error:
-                raise await self._ended() from error
+                raise await self._exit_error() from error
 
-    async def _pump(self, request_id: int) -> dict[str, Any]:
+    async def _read_until(self, request_id: int) -> dict[str, Any]:
         self._received = 0
-        self._pumping = True
+        self._reading = True
         try:
             while request_id not in self._results:
                 chunk = await self._process.stdout.read()
                 if not chunk:
-                    raise await self._ended()
-                self._take(chunk)
+                    raise await self._exit_error()
+                self._receive(chunk)
                 # A flooding agent must not starve our timers and handlers.
                 await asyncio.sleep(0)
         except AgentProtocolError as error:
-            self._over = str(error)
-            for task in self._served:
+            self._closed_reason = str(error)
+            for task in self._handler_tasks:
                 task.cancel()
             await self._process.kill()
             raise
         finally:
-            self._pumping = False
+            self._reading = False
         return self._results.pop(request_id)
 
-    def _take(self, chunk: bytes) -> None:
-        self._alive()
+    def _receive(self, chunk: bytes) -> None:
+        self._on_activity()
         self._received += len(chunk)
         if self._received > self.limits.turn_bytes:
             raise AgentProtocolError(
@@ -239,15 +261,15 @@ class Connection:
             if not line.strip():
                 continue
             if is_noise(line):
-                self._note_noise(line)
+                self._record_noise(line)
             else:
                 self._dispatch(line, parse_message(line, max_depth=self.limits.json_depth))
 
-    def _note_noise(self, line: bytes) -> None:
+    def _record_noise(self, line: bytes) -> None:
         self.state.noise_lines += 1
         if self.state.noise_lines > self.limits.noise_lines:
             raise AgentProtocolError(
-                f"the agent wrote more than {self.limits.noise_lines} lines that are no messages"
+                f"the agent wrote more than {self.limits.noise_lines} lines that are not messages"
             )
         entry = {"text": line[:500].decode("utf-8", "replace")}
         self._record("noise", json.dumps(entry).encode(), entry)
@@ -261,20 +283,20 @@ class Connection:
         self._record("in", line, message)
         if "method" in message:
             if "id" in message:
-                self._admit(message)
+                self._accept(message)
         elif "id" in message and ("result" in message or "error" in message):
-            self._settle(message)
+            self._store_result(message)
         else:
-            raise AgentProtocolError("the agent sent an object that is no JSON-RPC message")
+            raise AgentProtocolError("the agent sent an object that is not a JSON-RPC message")
 
-    def _settle(self, message: dict[str, Any]) -> None:
+    def _store_result(self, message: dict[str, Any]) -> None:
         key = message["id"]
         if type(key) is int and self.state.calls.pop(key, None) is not None:
             self._results[key] = message
         else:
             self.state.strays += 1
 
-    def _admit(self, message: dict[str, Any]) -> None:
+    def _accept(self, message: dict[str, Any]) -> None:
         request = _incoming(message)
         if request.id in self.state.requests:
             self.state.strays += 1
@@ -288,54 +310,66 @@ class Connection:
 
     def _serve(self, request: IncomingRequest) -> None:
         if self._tasks is None:
-            return  # read by drain(): finish() serves it
+            return  # `drain` read the request; `finish` serves it
         handler = self._handler or self._refuse_unknown
         task = self._tasks.create_task(_run(handler, request))
-        self._served.add(task)
-        task.add_done_callback(self._served.discard)
+        self._handler_tasks.add(task)
+        task.add_done_callback(self._handler_tasks.discard)
 
-    async def _drop_served(self) -> None:
-        """Forget the requests that the agent itself no longer waits for.
+    async def _cancel_handlers(self) -> None:
+        """Cancel the handlers of requests for which the agent no longer waits.
 
-        The lock makes sure that no reply is cut in the middle.
+        The lock prevents a partly written reply.
         """
-        async with self._writing:
-            for task in self._served:
+        async with self._write_lock:
+            for task in self._handler_tasks:
                 task.cancel()
             self.state.requests.clear()
 
     async def _refuse_unknown(self, request: IncomingRequest) -> None:
-        await self.refuse(request.id, METHOD_NOT_FOUND, f"no method {request.method!r:.100}")
+        await self.refuse(request.id, METHOD_NOT_FOUND, f"unknown method {request.method!r:.100}")
 
-    async def _ended(self) -> AgentError:
-        """Say how the agent ended. Kills what is left of it."""
+    async def _exit_error(self) -> AgentError:
+        """Kill the rest of the agent; return an error that says how the agent ended."""
         try:
             async with asyncio.timeout(_EXIT_WAIT_SEC):
                 code: int | None = await self._process.wait()
         except TimeoutError:
             code = None
         await self._process.kill()
-        if self._draining is not None:
-            # A process outside of the group may hold the pipe open, so not for long.
-            await asyncio.wait({self._draining}, timeout=_EXIT_WAIT_SEC)
+        if self._stderr_task is not None:
+            # A process outside of the group may hold the pipe open, so wait only briefly.
+            await asyncio.wait({self._stderr_task}, timeout=_EXIT_WAIT_SEC)
         how = "closed its output" if code is None else f"ended with exit code {code}"
-        self._over = f"agent {self._name!r} {how}"
+        self._closed_reason = f"agent {self._name!r} {how}"
         tail = self._stderr.last_lines()
-        return AgentError(self._over + (f"; its last words:\n{tail}" if tail else ""))
+        return AgentError(
+            self._closed_reason + (f"; the end of its stderr:\n{tail}" if tail else "")
+        )
 
 
 async def _run(handler: RequestHandler, request: IncomingRequest) -> None:
     await handler(request)
 
 
-def _nothing() -> None:
-    """Stand in for an absent callback."""
+def _ignore() -> None:
+    """Do nothing: the default callback."""
 
 
 def _incoming(message: dict[str, Any]) -> IncomingRequest:
     key, method = message["id"], message["method"]
     if type(key) not in (int, str) or (isinstance(key, str) and len(key) > _ID_CHARS):
-        raise AgentProtocolError("the agent sent a request id that is no short string or integer")
+        raise AgentProtocolError(
+            "the agent sent a request id that is not a short string or an integer"
+        )
     if not isinstance(method, str):
-        raise AgentProtocolError("the agent sent a request whose method is no string")
+        raise AgentProtocolError("the agent sent a request whose method is not a string")
     return IncomingRequest(key, method, as_object(message.get("params")))
+
+
+def _first_failure(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the first exception of a task group's failures, which caused the others."""
+    first = group.exceptions[0]
+    if isinstance(first, BaseExceptionGroup):
+        return _first_failure(cast("BaseExceptionGroup[BaseException]", first))
+    return first

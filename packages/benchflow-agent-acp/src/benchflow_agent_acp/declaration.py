@@ -1,4 +1,4 @@
-"""AgentDecl: everything BenchFlow knows about one agent, as data."""
+"""AgentDecl: everything that BenchFlow knows about one agent, as data."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -7,11 +7,11 @@ from benchflow_contracts import AgentCapabilities, Role
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 ASK_SWITCH = "BENCHFLOW_ASK"
-"""The variable of a role's env that turns on `[ask] enable`."""
+"""The variable of a role's env that turns on `[ask] enable`, `args` and `env`."""
 
 
 def wants_asks(role: Role) -> bool:
-    """Whether the role's agent is to be made to ask its user."""
+    """Return whether this role turns on the agent's questions."""
     return role.env.get(ASK_SWITCH) == "1"
 
 
@@ -32,23 +32,25 @@ class PackageSource(Section):
 
 
 class BinarySource(Section):
-    """A program that is already there."""
+    """A program that the host or the image has already."""
 
     path: Text | None = None
-    """A host directory shown to the sandbox; `None` when its image has the program."""
+    """A host directory to mount into the sandbox; `None` if the image has the program."""
 
 
 class BuiltinSource(Section):
-    """A program that ships in this package and is copied into the sandbox."""
+    """A program that ships in a Python package and is copied into the sandbox."""
 
-    file: Text
-    """Relative to this package."""
+    package: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]
+    """The import name of the package, which must be installed on the host."""
+    file: Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)*$")]
+    """A Python file or a directory, relative to the package."""
     target: Text
-    """Absolute, inside the sandbox."""
+    """Its absolute path inside the sandbox."""
 
 
 class Distribution(Section):
-    """Where the agent comes from: exactly one of the four."""
+    """Where the agent comes from: exactly one of the four sources."""
 
     npx: PackageSource | None = None
     uvx: PackageSource | None = None
@@ -57,8 +59,8 @@ class Distribution(Section):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> "Distribution":
-        given = [self.npx, self.uvx, self.binary, self.builtin]
-        if sum(source is not None for source in given) != 1:
+        sources = [self.npx, self.uvx, self.binary, self.builtin]
+        if sum(source is not None for source in sources) != 1:
             raise ValueError("give exactly one of npx, uvx, binary and builtin")
         return self
 
@@ -71,16 +73,16 @@ class RuntimeSection(Section):
 
 
 class LaunchSection(Section):
-    """How the process is started. Values are templates, see `render`."""
+    """How to start the process. The values are templates, see `render`."""
 
     cmd: Text
-    """A program name: looked up in the installed package, then on the sandbox's PATH."""
+    """A program name, found in the installed package or else on the sandbox's PATH."""
     args: tuple[Text, ...] = ()
     env: Mapping[str, Text] = {}
     files: Mapping[str, Text] = {}
     """Absolute path template to content template; written before the start."""
     start_timeout_sec: float = Field(default=60, gt=0, strict=False)
-    """For each call before the first prompt."""
+    """The timeout of each call before the first prompt."""
 
 
 class ModelSection(Section):
@@ -88,65 +90,67 @@ class ModelSection(Section):
 
     wire: Literal["anthropic", "openai-chat", "openai-responses", "gemini", "none"]
     config_option: str | None = None
-    """The session option that `role.model` is set with, besides the templates."""
+    """The session option that takes `role.model`, in addition to the templates."""
     effort_option: str | None = None
-    """The session option that `role.reasoning_effort` is set with."""
+    """The session option that takes `role.reasoning_effort`."""
 
 
 class AuthSection(Section):
-    """What to authenticate with after initialize."""
+    """How to authenticate after `initialize`."""
 
     method_id: str
 
 
 class SessionSection(Section):
-    """How a session is carried to a new process. Only what a probe has shown."""
+    """How a new process resumes a session. State only what a probe has shown."""
 
     paths: tuple[Text, ...] = ()
-    """Templates of the files that hold the sessions."""
+    """Templates of the paths of the session files."""
     snapshot: Literal["none", "files", "same_path_files"] = "none"
     fork: Literal["none", "live", "live_after_load"] = "none"
     cwd_bound: bool = False
-    """Whether a session loads only in the directory it was made in."""
+    """Whether a session loads only in the directory where it was created."""
     resume: Literal["load", "fork"] = "load"
-    """How a new process goes on: with the same session, or with a fork that has its own id."""
+    """Whether a new process loads the session, or a fork of the session with a new id."""
     reapply: tuple[Literal["mode", "config"], ...] = ("mode", "config")
-    """What must be set again after loading."""
+    """The settings that must be set again after loading."""
 
 
 class AskSection(Section):
-    """How the agent puts questions to its user."""
+    """How the agent asks its user."""
 
     channel: Literal["elicitation", "permission", "vendor", "none"] = "none"
-    """`permission`: it never asks a question, but can be made to ask before it acts."""
+    """`permission`: the agent asks no questions, but can ask for permission before it acts."""
     mcp: bool = False
-    """Whether every role gets the portable `ask_user` tool, see `ask_mcp`."""
+    """Whether every role gets the portable `ask_user` tool (see `ask_mcp`)."""
     tool: Annotated[str, Field(pattern=r"^[a-z_]{0,32}ask_user[a-z_]{0,32}$")] = "ask_user"
-    """The name of that tool, for an agent that hides every tool called `ask_user`."""
+    """The name of that tool. Some agents hide every tool with the name `ask_user`."""
     enable: Mapping[str, str | bool] = {}
-    """Session options without which it never asks. They change how the agent works, so
-    they are set only for a role whose env has `ASK_SWITCH` as "1"."""
+    """Session options that make the agent ask. The options change how the agent works, so they
+    are set only for a role whose env has `ASK_SWITCH` = "1"."""
     args: tuple[Text, ...] = ()
-    """Arguments that it needs besides, for such a role."""
+    """More arguments for such a role."""
     env: Mapping[str, Text] = {}
-    """Variables that it needs besides, for such a role. An agent whose channel is
-    `permission` is not put into its unattended mode then."""
+    """More variables for such a role. If the channel is `permission`, the unattended mode is
+    not set for such a role."""
 
 
 class McpSection(Section):
-    """The way an agent receives tool servers, so that their tools reach its model."""
+    """How the agent receives the role's tool servers."""
 
     transport: Literal["acp", "env", "none"] = "none"
-    """`acp`: in `session/new`. `env`: in a variable, as a JSON list; only servers on stdio."""
+    """`acp`: in `session/new`. `env`: in a variable, as a JSON list, for stdio servers only."""
     variable: str = ""
-    """For `env`, the name of that variable."""
+    """The name of the variable, for `env`."""
     fields: Mapping[str, str | int | bool] = {}
-    """For `env`, what the entry of each server has besides."""
+    """More fields of each server's entry, for `env`."""
 
     @model_validator(mode="after")
     def _variable_for_env(self) -> "McpSection":
         if (self.transport == "env") != bool(self.variable):
-            raise ValueError("transport 'env' needs a variable, and no other transport takes one")
+            raise ValueError(
+                "transport 'env' needs a variable, and other transports must not have one"
+            )
         return self
 
 
@@ -158,26 +162,26 @@ class SkillsSection(Section):
 
 
 class ModeSection(Section):
-    """The session mode in which the agent acts without a gate on every call."""
+    """The session mode in which the agent acts without asking for permission."""
 
     unattended: str
 
 
 class TelemetrySection(Section):
-    """What turns off the traffic that is not for the model."""
+    """The variables that turn off traffic to hosts other than the model."""
 
     env: Mapping[str, Text] = {}
 
 
 class ClientSection(Section):
-    """The client services that the agent is offered, all inside the sandbox."""
+    """The client services that BenchFlow offers to the agent, all inside the sandbox."""
 
     fs: bool = False
     terminal: bool = False
 
 
 class ProbeSection(Section):
-    """What was really seen, with which version and when."""
+    """The results of a real probe, with its version and date."""
 
     verified_version: str | None = None
     date: str | None = None
@@ -185,32 +189,32 @@ class ProbeSection(Section):
 
 
 class Proof(Section):
-    """What one command has shown."""
+    """Evidence that the agent can do something: one command that showed it."""
 
     version: Text
-    """Of the agent."""
+    """The version of the agent."""
     date: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
     command: Text = "bench agent probe"
 
 
 class Failure(Proof):
-    """What one command has not shown."""
+    """A command that failed to show a fidelity."""
 
     reason: Text
 
 
 ProvenFidelity = Literal["state", "live", "live-ask", "replay-ask", "replay"]
-"""`state`: new processes go on from copied session files. `live`: copies of the process
-go on at a turn boundary. `live-ask`: they do while it waits for an answer, each with an
-answer of its own. `replay-ask`: the prompt that led to a question leads there again.
-`replay`: from the recorded model calls the agent takes the same steps again."""
+"""`state`: new processes resume from copied session files. `live`: copies of the process
+continue at a turn boundary. `live-ask`: copies of the process continue while the agent waits for
+an answer, and each copy gets its own answer. `replay-ask`: the prompt that led to a question leads
+to the question again. `replay`: from the recorded model calls, the agent takes the same steps."""
 
 
 class AgentDecl(Section):
     """One agent.
 
     `id`, `name`, `version`, `description` and `distribution` are the fields of the
-    ACP registry; the rest is what it takes to evaluate the agent.
+    ACP registry; the others say how to run the agent.
     """
 
     id: AgentId
@@ -233,17 +237,17 @@ class AgentDecl(Section):
     client: ClientSection = ClientSection()
     probe: ProbeSection = ProbeSection()
     proven: Mapping[ProvenFidelity, Proof] = {}
-    """Written by what ran the commands, such as `bench agent probe AGENT --write`."""
+    """Written by tools that run the commands, such as `bench agent probe AGENT --write`."""
     unproven: Mapping[ProvenFidelity, Failure] = {}
-    """Written likewise: what was tried and failed."""
+    """The attempts that failed, written by the same tools."""
 
     def asks(self, role: Role) -> bool:
-        """Whether the agent itself puts questions to the user of this role."""
+        """Return whether the agent itself asks questions in this role."""
         switched_on = not self.ask.enable or wants_asks(role)
         return self.ask.channel in ("elicitation", "vendor") and switched_on
 
     def capabilities(self) -> AgentCapabilities:
-        """Return what the declaration vouches for. A proof of another version is none."""
+        """Return the capabilities that the declaration states; ignore proofs of other versions."""
         return AgentCapabilities(
             protocol="acp",
             version=self.version,

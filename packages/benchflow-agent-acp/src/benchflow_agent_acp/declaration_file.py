@@ -1,4 +1,4 @@
-"""Reading a declaration: caps first, then TOML, then the strict model."""
+"""Read a declaration: check its size and nesting, parse the TOML, validate the model."""
 
 import json
 import re
@@ -18,15 +18,15 @@ _MAX_BYTES = 64 * 1024
 _MAX_DOTS = 64
 _MAX_NESTING = 16
 _PROVEN = re.compile(r"^\[(?:un)?proven[.\]][^\n]*\n(?:(?!\[)[^\n]*\n)*", re.MULTILINE)
-_TABLES = "write it as tables: [proven.state], version, date, command"
-_HINT = "see the shipped declarations of benchflow-agent-acp for the format"
+_TABLES = "write the entries as tables: [proven.state], version, date, command"
+_HINT = "see the declarations in benchflow-agent-acp for the format"
 
 
 def read_declaration(path: Path) -> AgentDecl:
     """Read an agent declaration from a TOML file.
 
     Raises:
-        UsageError: It is missing, too large, no TOML, or not a declaration; the
+        UsageError: The file is missing, too large, not TOML, or not a declaration; the
             message starts with `file:key`.
     """
     try:
@@ -38,14 +38,14 @@ def read_declaration(path: Path) -> AgentDecl:
 
 
 def parse_declaration(data: bytes, *, where: str) -> AgentDecl:
-    """Parse a declaration. `where` names its source in errors."""
+    """Parse a declaration. `where` is the name of its source in errors."""
     _check_shape(data, where)
     try:
         table = tomllib.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"no valid TOML: {error}", where=where, hint=_HINT) from error
+        raise UsageError(f"not valid TOML: {error}", where=where, hint=_HINT) from error
     try:
-        return AgentDecl.model_validate(_tuples(table))
+        return AgentDecl.model_validate(_arrays_to_tuples(table))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
@@ -53,24 +53,29 @@ def parse_declaration(data: bytes, *, where: str) -> AgentDecl:
 
 
 def write_proven(path: Path, report: ProbeReport) -> None:
-    """Put outcomes into the `[proven]` and `[unproven]` tables of a declaration file.
+    """Write outcomes into the `[proven]` and `[unproven]` tables of a declaration file.
 
-    What was tried is in one of them, as it came out; what could not be tried stays. Nothing
-    else in the file changes, and the file is replaced in one piece.
+    Entries of the report replace earlier ones; entries that the report does not have stay.
+    Nothing else in the file changes, and the file is replaced atomically.
 
     Raises:
-        UsageError: It is not the declaration that was probed, or cannot be written.
+        UsageError: The file declares another agent or version, or cannot be result.
     """
     decl = read_declaration(path)
     if (decl.id, decl.version) != (report.agent, report.version):
-        raise UsageError(f"it does not describe {report.agent!r} {report.version}", where=str(path))
-    proven: dict[ProvenFidelity, Proof] = {**_kept(decl.proven, report), **report.proven()}
-    unproven: dict[ProvenFidelity, Failure] = {**_kept(decl.unproven, report), **report.unproven()}
+        raise UsageError(
+            f"the declaration is not of {report.agent!r} {report.version}", where=str(path)
+        )
+    proven: dict[ProvenFidelity, Proof] = {**_not_tried(decl.proven, report), **report.proven()}
+    unproven: dict[ProvenFidelity, Failure] = {
+        **_not_tried(decl.unproven, report),
+        **report.unproven(),
+    }
     rest = _PROVEN.sub("", path.read_text().rstrip("\n") + "\n").rstrip("\n")
-    text = f"{rest}\n{_written('proven', proven)}{_written('unproven', unproven)}"
-    written = parse_declaration(text.encode(), where=str(path))
-    if (written.proven, written.unproven) != (proven, unproven):
-        raise UsageError("its `[proven]` cannot be rewritten", where=str(path), hint=_TABLES)
+    text = f"{rest}\n{_render_proofs('proven', proven)}{_render_proofs('unproven', unproven)}"
+    result = parse_declaration(text.encode(), where=str(path))
+    if (result.proven, result.unproven) != (proven, unproven):
+        raise UsageError("the `[proven]` tables cannot be rewritten", where=str(path), hint=_TABLES)
     scratch = path.with_name(f".{path.name}.new")
     try:
         scratch.write_text(text)
@@ -79,21 +84,23 @@ def write_proven(path: Path, report: ProbeReport) -> None:
         raise UsageError(f"cannot write the declaration: {error}", where=str(path)) from error
 
 
-def _kept(proofs: Mapping[ProvenFidelity, _P], report: ProbeReport) -> dict[ProvenFidelity, _P]:
+def _not_tried(
+    proofs: Mapping[ProvenFidelity, _P], report: ProbeReport
+) -> dict[ProvenFidelity, _P]:
     return {key: proof for key, proof in proofs.items() if key not in report.results}
 
 
-def _written(table: str, proofs: Mapping[ProvenFidelity, Proof]) -> str:
+def _render_proofs(table: str, proofs: Mapping[ProvenFidelity, Proof]) -> str:
     return "".join(
         f"\n[{table}.{key}]\n"
-        # A basic string of TOML is written as one of JSON is.
+        # JSON strings are valid basic strings of TOML.
         + "".join(f"{name} = {json.dumps(value)}\n" for name, value in proof.model_dump().items())
         for key, proof in sorted(proofs.items())
     )
 
 
 def _check_shape(data: bytes, where: str) -> None:
-    """Refuse what would take a TOML parser seconds: size, dotted keys, nesting."""
+    """Refuse input that takes a TOML parser seconds: large files, dotted keys, deep nesting."""
     if len(data) > _MAX_BYTES:
         raise UsageError(f"larger than {_MAX_BYTES} bytes", where=where, hint=_HINT)
     text = data.decode("utf-8", "replace")
@@ -107,10 +114,12 @@ def _check_shape(data: bytes, where: str) -> None:
         depth = max(0, depth)
 
 
-def _tuples(value: object) -> object:
-    """Turn arrays into tuples, which is what a strict model takes."""
+def _arrays_to_tuples(value: object) -> object:
+    """Turn arrays into tuples, because a strict model refuses lists."""
     if isinstance(value, dict):
-        return {key: _tuples(item) for key, item in cast("dict[str, object]", value).items()}
+        return {
+            key: _arrays_to_tuples(item) for key, item in cast("dict[str, object]", value).items()
+        }
     if isinstance(value, list):
-        return tuple(map(_tuples, cast("list[object]", value)))
+        return tuple(map(_arrays_to_tuples, cast("list[object]", value)))
     return value

@@ -1,8 +1,8 @@
 """`elicitation/create` in form mode: each property of the form is one question.
 
 Claude sends `question_0` with a companion `question_0_custom` for free text; Codex
-sends its own ids with a companion `<id>_note`. A companion is no question of its own.
-Codex adds an option of its own for free text, which is no answer by itself either.
+sends its own ids with a companion `<id>_note`. A companion is not a question of its own.
+Codex also adds an option for free text. That option is not an answer without the text.
 """
 
 from typing import Any
@@ -50,7 +50,7 @@ def _question(name: str, properties: dict[str, Any], message: str, *, alone: boo
     options = _options(schema)
     if _has_other(schema.field_meta):
         options = tuple(option for option in options if option.id != _OTHER)
-    # Claude puts the question itself into the message, Codex into the title.
+    # Claude puts the question into the message, Codex into the title.
     parts = [message if alone else None, schema.title, schema.description]
     text = "\n".join(dict.fromkeys(part for part in parts if part))
     return Question(
@@ -85,7 +85,7 @@ def _options(schema: object) -> tuple[AskOption, ...]:
 
 
 def form_reply(ask: Ask, answer: Answer) -> dict[str, Any]:
-    """Fill in the form, decline it, or cancel it."""
+    """Return the reply that fills in, declines or cancels the form."""
     if answer.outcome == "declined":
         return _dump(DeclineElicitationResponse(action="decline"))
     if answer.outcome == "cancelled":
@@ -94,7 +94,7 @@ def form_reply(ask: Ask, answer: Answer) -> dict[str, Any]:
     for question in ask.questions:
         _fill(content, ask, question, answer)
     if not content:
-        raise UsageError(f"the answer to ask {ask.id!r} answers none of its questions")
+        raise UsageError(f"the answer to ask {ask.id!r} does not answer any of its questions")
     return _dump(AcceptElicitationResponse(action="accept", content=content))
 
 
@@ -103,7 +103,7 @@ def _fill(content: dict[str, Any], ask: Ask, question: Question, answer: Answer)
     chosen = answer.selected.get(question.id, ())
     unknown = set(chosen) - {option.id for option in question.options}
     if unknown or (len(chosen) > 1 and not question.multi):
-        raise UsageError(f"ask {ask.id!r}: no such options {sorted(chosen)!r}")
+        raise UsageError(f"ask {ask.id!r} does not have the options {sorted(chosen)!r}")
     kind = properties[question.id].get("type")
     if chosen and question.multi:
         content[question.id] = list(chosen)
@@ -115,7 +115,7 @@ def _fill(content: dict[str, Any], ask: Ask, question: Question, answer: Answer)
     if question.options:
         field = _companion(question.id, properties)
         if field is None:
-            raise UsageError(f"ask {ask.id!r} takes no free text for {question.id!r}")
+            raise UsageError(f"ask {ask.id!r} does not accept free text for {question.id!r}")
         content[field] = text
         if not chosen and _has_other(properties[question.id].get("_meta")):
             content[question.id] = _OTHER
@@ -127,11 +127,11 @@ def _typed(text: str, kind: str | None) -> str | int | float:
     try:
         return int(text) if kind == "integer" else float(text) if kind == "number" else text
     except ValueError as error:
-        raise UsageError(f"{text!r:.80} is no {kind}") from error
+        raise UsageError(f"{text!r:.80} is not of type {kind}") from error
 
 
 def form_answer(ask: Ask, reply: dict[str, Any]) -> Answer:
-    """Read a filled form back."""
+    """Return the answer in a reply."""
     if reply.get("action") != "accept":
         return Answer(outcome="declined" if reply.get("action") == "decline" else "cancelled")
     content: dict[str, Any] = reply.get("content") or {}
@@ -140,7 +140,7 @@ def form_answer(ask: Ask, reply: dict[str, Any]) -> Answer:
     for question in ask.questions:
         value = content.get(question.id)
         if value is not None and question.options:
-            # What only makes room for a free text was no option of the question.
+            # `_OTHER` only marks free text, unless it is an option of the question.
             if value != _OTHER or any(option.id == _OTHER for option in question.options):
                 selected[question.id] = _as_options(value)
         elif value is not None:

@@ -1,4 +1,4 @@
-"""Forking one agent for real: the runs behind a declaration's `[proven]`."""
+"""Fork one agent for real, as evidence for a declaration's `[proven]` tables."""
 
 import asyncio
 import shlex
@@ -21,13 +21,13 @@ from benchflow_contracts import (
 )
 
 from .agent import AcpAgent
-from .code_words import Branch, Place, diverge, expect_words, tell
+from .code_words import OpenBranch, SandboxedSession, check_isolation, expect_words, tell_word
 from .declaration import ASK_SWITCH
-from .probe_asks import Asking
+from .question_probe import QuestionProbe
 from .render import Values, render
 
 _PAUSES_SEC = (0.2, 1.0, 3.0)
-"""Between the attempts at a live fork that may succeed later."""
+"""Pauses between attempts at a live fork, which may succeed later."""
 
 _COPY = """
 umask 077
@@ -41,10 +41,10 @@ done
 
 
 class ForkProbe:
-    """Each method is a fact: it returns, or raises why not.
+    """Each public method checks one fidelity; it raises if the agent fails.
 
-    Every branch is told a code word of its own and asked for all that it knows, so a
-    word that it cannot know is a leak, whatever the agent announces.
+    Each branch gets its own code word and is asked for all words that it knows. A word of another
+    branch is a leak, whatever the agent announces.
     """
 
     def __init__(
@@ -54,59 +54,59 @@ class ForkProbe:
         spec: SandboxSpec,
         role: Role,
         *,
-        briefing: tuple[Path, str] | None = None,
+        script: tuple[Path, str] | None = None,
     ) -> None:
         self._agent = agent
         self._provider = provider
         self._spec = spec
         self._role = role
-        self._briefing = briefing
-        """A file that each new box needs, and where."""
+        self._script = script
+        """A file that each new sandbox needs, and its path inside the sandbox."""
 
     async def state(self) -> None:
-        """New processes, in boxes with the same files, go on from a saved session.
+        """Resume a saved session in new processes, in sandboxes with the same files.
 
-        Where the declaration says that plain copies of the files are enough, copies
-        at other paths of one box must not know of each other either.
+        If the declaration says that plain copies of the files are enough, copies at other paths
+        of one sandbox must not know of each other either.
         """
         async with AsyncExitStack() as stack:
             parent = await stack.enter_async_context(self._new())
-            past = await tell(parent.session)
-            async with parent.box.freeze():
+            past = await tell_word(parent.session)
+            async with parent.sandbox.freeze():
                 snapshot = await parent.session.snapshot()
-                image = await self._image(stack, parent.box)
-            branches: list[tuple[str, Branch]] = [
-                (f"the {number} box", partial(self._resumed, image, snapshot))
+                image = await self._image(stack, parent.sandbox)
+            branches: list[tuple[str, OpenBranch]] = [
+                (f"the {number} sandbox", partial(self._resumed, image, snapshot))
                 for number in ("first", "second")
             ]
             if self._agent.decl.session.snapshot == "files":
                 for number in ("first", "second"):
-                    home = await self._copy_home(parent.box, snapshot, number)
-                    moved = partial(self._moved, parent.box, snapshot, home)
-                    branches.append((f"the {number} copied home", moved))
-            words = await diverge(parent.session, branches, past)
+                    home = await self._copy_home(parent.sandbox, snapshot, number)
+                    relocated = partial(self._relocated, parent.sandbox, snapshot, home)
+                    branches.append((f"the {number} copied home", relocated))
+            words = await check_isolation(parent.session, branches, past)
             await parent.session.aclose()
-            async with self._session(parent.box, self._role, snapshot) as again:
+            async with self._session(parent.sandbox, self._role, snapshot) as again:
                 await expect_words(again, "the parent, loaded again,", words)
 
     async def live(self) -> None:
-        """Copies of the process go on at a turn boundary, each on its own."""
+        """Continue with copies of the process at a turn boundary."""
         async with AsyncExitStack() as stack:
             parent = await stack.enter_async_context(self._new())
-            past = await tell(parent.session)
+            past = await tell_word(parent.session)
             carry, image = await self._fork(stack, parent)
-            branches: list[tuple[str, Branch]] = [
-                (f"the {number} live child", partial(self._carried, image, carry))
+            branches: list[tuple[str, OpenBranch]] = [
+                (f"the {number} live child", partial(self._forked, image, carry))
                 for number in ("first", "second")
             ]
-            await diverge(parent.session, branches, past)
+            await check_isolation(parent.session, branches, past)
 
     async def live_ask(self) -> None:
-        """Copies of the process that waits for an answer each get one of their own."""
-        asking = Asking(self._agent.decl)
+        """Give each copy of a process that waits for an answer its own answer."""
+        asking = QuestionProbe(self._agent.decl)
         async with AsyncExitStack() as stack:
             parent = await stack.enter_async_context(self._new(asks=True))
-            past = await tell(parent.session)
+            past = await tell_word(parent.session)
             forks: list[tuple[SessionCarry, SandboxImage]] = []
 
             async def fork() -> None:
@@ -115,38 +115,38 @@ class ForkProbe:
             ask = await asking.run(parent, 0, meanwhile=fork)
 
             @asynccontextmanager
-            async def answered(number: int) -> AsyncGenerator[Place]:
+            async def answered(number: int) -> AsyncGenerator[SandboxedSession]:
                 carry, image = forks[0]
-                async with self._carried(image, carry) as child:
-                    await asking.proceed(child, ask, number)
+                async with self._forked(image, carry) as child:
+                    await asking.answer(child, ask, number)
                     yield child
 
-            branches: list[tuple[str, Branch]] = [
+            branches: list[tuple[str, OpenBranch]] = [
                 (f"the child with answer {number}", partial(answered, number))
-                for number in range(asking.answers(ask))
+                for number in range(asking.answer_count(ask))
             ]
-            await diverge(parent.session, branches, past)
+            await check_isolation(parent.session, branches, past)
 
     async def replay_ask(self) -> None:
-        """The prompt that led to a question leads there again, from before the prompt."""
-        asking = Asking(self._agent.decl)
+        """Repeat the prompt that led to a question; the same question must follow."""
+        asking = QuestionProbe(self._agent.decl)
         async with AsyncExitStack() as stack:
             parent = await stack.enter_async_context(self._new(asks=True))
             snapshot: SessionSnapshot | None = None
             if self._agent.decl.session.snapshot != "none":
-                await tell(parent.session)
+                await tell_word(parent.session)
                 snapshot = await parent.session.snapshot()
-            async with parent.box.freeze():
-                image = await self._image(stack, parent.box)
+            async with parent.sandbox.freeze():
+                image = await self._image(stack, parent.sandbox)
             ask = await asking.run(parent, 0)
-            for number in range(asking.answers(ask)):
+            for number in range(asking.answer_count(ask)):
                 async with self._resumed(image, snapshot, asks=True) as child:
                     again = await asking.run(child, number)
-                    if not asking.same(ask, again):
+                    if not asking.is_same(ask, again):
                         raise AgentError("the same prompt led to another question")
 
     async def _fork(
-        self, stack: AsyncExitStack, parent: Place
+        self, stack: AsyncExitStack, parent: SandboxedSession
     ) -> tuple[SessionCarry, SandboxImage]:
         carries: list[SessionCarry] = []
 
@@ -155,85 +155,95 @@ class ForkProbe:
 
         for pause in (*_PAUSES_SEC, None):
             try:
-                image = await parent.box.snapshot("live", during=carry)
+                image = await parent.sandbox.snapshot("live", during=carry)
                 stack.push_async_callback(self._provider.discard, image)
                 return carries[-1], image
             except SnapshotError as error:
                 if not error.retryable or pause is None:
                     raise
-                # The agent is at work on something that ends by itself.
+                # The agent is busy with something that ends by itself.
                 await asyncio.sleep(pause)
         raise AssertionError("the last attempt returns or raises")
 
-    async def _image(self, stack: AsyncExitStack, box: Sandbox) -> SandboxImage:
-        image = await box.snapshot()
+    async def _image(self, stack: AsyncExitStack, sandbox: Sandbox) -> SandboxImage:
+        image = await sandbox.snapshot()
         stack.push_async_callback(self._provider.discard, image)
         return image
 
     @asynccontextmanager
-    async def _box(self, image: SandboxImage | None = None) -> AsyncGenerator[Sandbox]:
+    async def _sandbox(self, image: SandboxImage | None = None) -> AsyncGenerator[Sandbox]:
         labels = {"benchflow.probe": self._agent.name}
-        box = await self._provider.create(self._spec, image=image, labels=labels)
+        sandbox = await self._provider.create(self._spec, image=image, labels=labels)
         try:
-            if image is None and self._briefing is not None:
-                await box.upload(*self._briefing)
-            yield box
+            if image is None and self._script is not None:
+                await sandbox.upload(*self._script)
+            yield sandbox
         finally:
-            await box.teardown()
+            await sandbox.teardown()
 
     @asynccontextmanager
     async def _session(
-        self, box: Sandbox, role: Role, resume: SessionSnapshot | None = None
+        self, sandbox: Sandbox, role: Role, resume: SessionSnapshot | None = None
     ) -> AsyncGenerator[Session]:
-        session = await self._agent.connect(box, role, resume=resume)
+        session = await self._agent.connect(sandbox, role, resume=resume)
         try:
             yield session
         finally:
             await session.aclose()
 
-    def _asked(self, asks: bool) -> Role:
+    def _role_for(self, asks: bool) -> Role:
         env = {**self._role.env, ASK_SWITCH: "1"} if asks else self._role.env
         return self._role.model_copy(update={"env": env})
 
     @asynccontextmanager
-    async def _new(self, *, asks: bool = False) -> AsyncGenerator[Place]:
-        async with self._box() as box, self._session(box, self._asked(asks)) as session:
-            yield Place(box, session)
+    async def _new(self, *, asks: bool = False) -> AsyncGenerator[SandboxedSession]:
+        async with (
+            self._sandbox() as sandbox,
+            self._session(sandbox, self._role_for(asks)) as session,
+        ):
+            yield SandboxedSession(sandbox, session)
 
     @asynccontextmanager
     async def _resumed(
         self, image: SandboxImage, snapshot: SessionSnapshot | None, *, asks: bool = False
-    ) -> AsyncGenerator[Place]:
-        role = self._asked(asks)
-        async with self._box(image) as box, self._session(box, role, snapshot) as session:
-            yield Place(box, session)
+    ) -> AsyncGenerator[SandboxedSession]:
+        role = self._role_for(asks)
+        async with (
+            self._sandbox(image) as sandbox,
+            self._session(sandbox, role, snapshot) as session,
+        ):
+            yield SandboxedSession(sandbox, session)
 
     @asynccontextmanager
-    async def _carried(self, image: SandboxImage, carry: SessionCarry) -> AsyncGenerator[Place]:
-        async with self._box(image) as box:
-            session = await self._agent.attach(box, self._role, carry)
+    async def _forked(
+        self, image: SandboxImage, carry: SessionCarry
+    ) -> AsyncGenerator[SandboxedSession]:
+        async with self._sandbox(image) as sandbox:
+            session = await self._agent.attach(sandbox, self._role, carry)
             try:
-                yield Place(box, session)
+                yield SandboxedSession(sandbox, session)
             finally:
                 await session.aclose()
 
     @asynccontextmanager
-    async def _moved(
-        self, box: Sandbox, snapshot: SessionSnapshot, home: str
-    ) -> AsyncGenerator[Place]:
+    async def _relocated(
+        self, sandbox: Sandbox, snapshot: SessionSnapshot, home: str
+    ) -> AsyncGenerator[SandboxedSession]:
         role = self._role.model_copy(update={"env": {**self._role.env, "HOME": home}})
-        async with self._session(box, role, snapshot) as session:
-            yield Place(box, session)
+        async with self._session(sandbox, role, snapshot) as session:
+            yield SandboxedSession(sandbox, session)
 
-    async def _copy_home(self, box: Sandbox, snapshot: SessionSnapshot, number: str) -> str:
-        """Copy the session's files to where another HOME would have them."""
-        home = (await box.exec(["sh", "-c", "cd && pwd"])).stdout.strip()
+    async def _copy_home(self, sandbox: Sandbox, snapshot: SessionSnapshot, number: str) -> str:
+        """Copy the session's files to their paths below another HOME; return that HOME."""
+        home = (await sandbox.exec(["sh", "-c", "cd && pwd"])).stdout.strip()
         copy = f"{home}-{number}"
-        made = await box.exec(f"install -d -o {shlex.quote(self._spec.user)} {copy}", user="root")
+        created = await sandbox.exec(
+            f"install -d -o {shlex.quote(self._spec.user)} {copy}", user="root"
+        )
         values = Values(base_url=None, api_key="none", model=None, home=copy, workdir=snapshot.cwd)
         targets = [render(path, values) for path in self._agent.decl.session.paths]
         pairs = [path for pair in zip(snapshot.files, targets, strict=True) for path in pair]
-        done = await box.exec(["sh", "-c", _COPY, "sh", *pairs])
-        if not (made.ok and done.ok):
-            raise AgentError(f"cannot copy the session files: {made.stderr}{done.stderr:.300}")
+        copied = await sandbox.exec(["sh", "-c", _COPY, "sh", *pairs])
+        if not (created.ok and copied.ok):
+            raise AgentError(f"cannot copy the session files: {created.stderr}{copied.stderr:.300}")
         return copy

@@ -1,4 +1,4 @@
-"""ndjson from a hostile writer: bytes in, checked JSON objects out."""
+"""Split bytes from a hostile writer into lines, and lines into checked JSON objects."""
 
 import json
 import math
@@ -12,9 +12,9 @@ _OPENERS = (b"[", b"{")
 
 
 def split_lines(buffer: bytearray, chunk: bytes, *, limit: int) -> list[bytes]:
-    """Append `chunk` to `buffer` and take out every complete line, without its end.
+    """Append `chunk` to `buffer`; remove and return the complete lines, without line ends.
 
-    What is left in `buffer` is one incomplete line of at most `limit` bytes.
+    `buffer` then has one incomplete line of at most `limit` bytes.
 
     Raises:
         AgentProtocolError: A line is longer than `limit` bytes.
@@ -37,19 +37,19 @@ def _check_length(length: int, limit: int) -> None:
 
 
 def is_noise(line: bytes) -> bool:
-    """Whether `line` is no attempt at a JSON-RPC message at all."""
+    """Return whether `line` is not a JSON object, such as a banner."""
     return not line.lstrip().startswith(b"{")
 
 
 def parse_message(line: bytes, *, max_depth: int) -> dict[str, Any]:
     """Parse one JSON-RPC object.
 
-    The result holds finite numbers and valid Unicode only (a lone surrogate, which
-    JavaScript may send after cutting a string, becomes `?`), so that it can be
-    written again by any strict JSON writer.
+    The result has finite numbers and valid Unicode only, so any strict JSON writer can write the
+    result again. A lone surrogate becomes `?`; JavaScript sends one when it cuts a string.
 
     Raises:
-        AgentProtocolError: Not UTF-8, not JSON, too deep, or NaN or infinity in it.
+        AgentProtocolError: The line is not UTF-8 or not JSON, is too deep, or has NaN or
+            infinity.
     """
     _check_depth(line, max_depth)
     try:
@@ -64,7 +64,7 @@ def parse_message(line: bytes, *, max_depth: int) -> dict[str, Any]:
 
 
 def as_object(value: object) -> dict[str, Any]:
-    """Return a parsed JSON value when it is an object, or an empty object."""
+    """Return a parsed JSON value if it is an object, else an empty object."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 

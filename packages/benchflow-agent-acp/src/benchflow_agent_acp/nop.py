@@ -1,4 +1,4 @@
-"""nop: the agent that does nothing. Every task must give it a zero."""
+"""The agent `nop`, which does nothing. Every task must score it 0."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from .plain_session import PlainSession
 
 
 class NopSession(PlainSession):
-    """Ends each turn at once."""
+    """Ends each turn immediately."""
 
     async def act(self, step: Step) -> Step:
         """Return the empty step."""
@@ -30,7 +30,7 @@ class NopAgent:
     name = "nop"
 
     def capabilities(self) -> AgentCapabilities:
-        """Return what a session without state can do."""
+        """Return the capabilities of sessions without state."""
         return AgentCapabilities(protocol="none", session_snapshot="files")
 
     async def needs(self, role: Role) -> AgentNeeds:
@@ -59,7 +59,7 @@ class NopAgent:
         *,
         log_dir: Path | None = None,
     ) -> NopSession:
-        """Refuse: there is no process to go on with.
+        """Refuse: there is no process to continue with.
 
         Raises:
             AgentError: Always.

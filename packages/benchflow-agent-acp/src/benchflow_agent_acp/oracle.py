@@ -1,4 +1,4 @@
-"""oracle: the agent that plays the task's own solution. Every task must give it a one."""
+"""The agent `oracle`, which runs the task's own solution. Every task must score it 1."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -21,12 +21,12 @@ from benchflow_contracts import (
 )
 
 from .agent import AcpAgent
-from .caps import cap_text
+from .limits import cap_text
 from .plain_session import PlainSession
 
 SCRIPT = "/solution/script.toml"
 SOLVE = "/solution/solve.sh"
-# `sh` where the image has no bash; the script's own interpreter line is not used.
+# Use `sh` if the image has no bash. The interpreter line of the script is ignored.
 _RUN = f'if command -v bash >/dev/null; then exec bash "{SOLVE}"; else exec sh "{SOLVE}"; fi'
 HARBOR_LOG = "/logs/agent/oracle.txt"
 _RUN_AS_HARBOR = f"""run='({SOLVE}) > {HARBOR_LOG} 2>&1'
@@ -35,13 +35,13 @@ code=$?
 head -c 1000000 {HARBOR_LOG}
 exit $code
 """
-"""By its own interpreter line, and where its tests may look for its output: as Harbor runs it.
-The shell takes a script without that line."""
+"""Run the script as Harbor does: by its interpreter line, with the output in a log that the tests
+may read. The shell runs a script that does not have that line."""
 _CALL = "solve"
 
 
 class SolveSession(PlainSession):
-    """Runs solve.sh on the first prompt; any later one ends at once."""
+    """Runs solve.sh on the first prompt. Later prompts do nothing."""
 
     def __init__(self, sandbox: Sandbox, role: Role, *, steps_before: int = 0) -> None:
         super().__init__("oracle", role, sandbox.spec.workdir, steps_before=steps_before)
@@ -49,7 +49,7 @@ class SolveSession(PlainSession):
 
     async def act(self, step: Step) -> Step:
         """Run the solution as the agent's user."""
-        if self._before or self.steps:
+        if self._steps_before or self.steps:
             return step
         as_harbor = self._role.solution_protocol == "harbor"
         if as_harbor:
@@ -66,13 +66,13 @@ class SolveSession(PlainSession):
             raise AgentTimeoutError(
                 f"{SOLVE} did not end within {self._role.timeout_sec:g} s"
             ) from error
-        seen = Observation(
+        observation = Observation(
             tool_call_id=_CALL,
             status="completed" if result.ok else "failed",
             content=cap_text(result.stdout + result.stderr),
             raw_output={"exit_code": result.exit_code},
         )
-        step = step.model_copy(update={"observations": (seen,)})
+        step = step.model_copy(update={"observations": (observation,)})
         if not result.ok and not as_harbor:
             self.finish(step)
             tail = (result.stderr or result.stdout).strip()[-500:]
@@ -84,12 +84,12 @@ class SolveSession(PlainSession):
 
 
 class OracleAgent:
-    """Plays `/solution/script.toml` over ACP, or else runs `/solution/solve.sh`."""
+    """Runs `/solution/script.toml` over ACP, or else `/solution/solve.sh`."""
 
     name = "oracle"
 
     def __init__(self, scripted: Callable[[], AcpAgent]) -> None:
-        """`scripted` makes what plays scripts; few solutions are one."""
+        """Take a factory of the scripted agent, which few solutions need."""
         self._make_scripted = scripted
 
     @cached_property
@@ -101,8 +101,8 @@ class OracleAgent:
         return self._scripted.capabilities()
 
     async def needs(self, role: Role) -> AgentNeeds:
-        """Ask for the task's solution: only the oracle may see it."""
-        del role  # a script's player is copied into the box, and needs no mounts
+        """Request the task's solution, which only the oracle may see."""
+        del role  # the scripted agent is copied into the sandbox, and needs no mounts
         return AgentNeeds(solution=True)
 
     async def connect(
@@ -114,19 +114,19 @@ class OracleAgent:
         log_dir: Path | None = None,
     ) -> Session:
         """Open the session that fits the solution."""
-        kind = await sandbox.exec(
+        result = await sandbox.exec(
             ["sh", "-c", f"test -f {SCRIPT} && echo script; test -f {SOLVE} && echo solve; true"],
             timeout=30,
         )
-        found = kind.stdout.split()
-        if "script" in found:
+        kinds = result.stdout.split()
+        if "script" in kinds:
             scripted_role = role.model_copy(
                 update={"env": {"BENCHFLOW_SCRIPT": SCRIPT, **role.env}}
             )
             return await self._scripted.connect(
                 sandbox, scripted_role, resume=resume, log_dir=log_dir
             )
-        if "solve" not in found:
+        if "solve" not in kinds:
             raise AgentError(
                 f"the task has neither {SCRIPT} nor {SOLVE}",
                 hint="give the task a solution/ directory with solve.sh or script.toml",
@@ -141,9 +141,9 @@ class OracleAgent:
         *,
         log_dir: Path | None = None,
     ) -> Session:
-        """Go on with the scripted process; a solve.sh never waits to be carried.
+        """Continue with the scripted agent's process. A solve.sh cannot be forked live.
 
         Raises:
-            AgentError: The carry is not the scripted agent's, or its process is not there.
+            AgentError: The carry is not of the scripted agent, or the process is missing.
         """
         return await self._scripted.attach(sandbox, role, carry, log_dir=log_dir)

@@ -1,4 +1,4 @@
-"""The base of sessions without a protocol: one step per turn, made in the runner."""
+"""The base class of sessions without a protocol: the runner makes one step per turn."""
 
 import time
 from abc import ABC, abstractmethod
@@ -18,20 +18,20 @@ from benchflow_contracts.step import StopReason
 
 
 class PlainSession(ABC):
-    """A session that never asks. Subclasses say what a turn does."""
+    """A session that never asks. Subclasses implement a turn in `act`."""
 
     def __init__(self, agent: str, role: Role, cwd: str, *, steps_before: int = 0) -> None:
         self._agent = agent
         self._role = role
         self._cwd = cwd
-        self._before = steps_before
+        self._steps_before = steps_before
         self._steps: list[Step] = []
         self._handler: StepHandler | None = None
-        self._over = False
+        self._closed = False
 
     @property
     def id(self) -> str:
-        """The agent's name: there is one such session per connect."""
+        """The agent's name: each connect has one session."""
         return self._agent
 
     @property
@@ -41,17 +41,17 @@ class PlainSession(ABC):
 
     @abstractmethod
     async def act(self, step: Step) -> Step:
-        """Do the turn that `step` opens; return it with what happened.
+        """Run the turn that `step` opens; return the step with its actions.
 
         Raises:
-            AgentError: The turn failed; `fail` records the step first.
+            AgentError: The turn failed. Call `finish` with the step first.
         """
 
     async def prompt(self, text: str) -> StopReason:
         """Run one turn, which is one step."""
-        if self._over:
-            raise AgentError(f"the session of agent {self._agent!r} is over")
-        number = self._before + len(self._steps) + 1
+        if self._closed:
+            raise AgentError(f"the session of agent {self._agent!r} has ended")
+        number = self._steps_before + len(self._steps) + 1
         now = round(time.time(), 6)
         step = Step(
             id=f"{self._agent}-{number}",
@@ -61,8 +61,8 @@ class PlainSession(ABC):
             started_at=now,
             finished_at=now,
         )
-        done = await self.act(step)
-        self.finish(done.model_copy(update={"stop_reason": "end_turn"}))
+        result = await self.act(step)
+        self.finish(result.model_copy(update={"stop_reason": "end_turn"}))
         return "end_turn"
 
     def finish(self, step: Step) -> None:
@@ -73,11 +73,11 @@ class PlainSession(ABC):
             self._handler(ended)
 
     async def cancel(self) -> None:
-        """Do nothing: whoever runs the turn cancels its task."""
+        """Do nothing: the caller cancels the task of the turn."""
         return
 
     def on_ask_user(self, handler: AskUserHandler) -> None:
-        """Take the handler; it is never called."""
+        """Ignore the handler, which is never called."""
         del handler
 
     def on_step(self, handler: StepHandler) -> None:
@@ -85,16 +85,16 @@ class PlainSession(ABC):
         self._handler = handler
 
     async def snapshot(self) -> SessionSnapshot:
-        """Return how many steps were made: a plain session has no other state."""
+        """Return the number of steps. A plain session has no other state."""
         return SessionSnapshot(
             agent=self._agent,
             session_id=self.id,
             cwd=self._cwd,
-            steps=self._before + len(self._steps),
+            steps=self._steps_before + len(self._steps),
         )
 
     async def carry(self) -> SessionCarry:
-        """Refuse: there is no process that an image could carry.
+        """Refuse: there is no process for a fork to copy.
 
         Raises:
             SnapshotError: Always.
@@ -107,8 +107,8 @@ class PlainSession(ABC):
         Raises:
             RuntimeError: Always.
         """
-        raise RuntimeError(f"agent {self._agent!r} asked nothing: {answer.outcome!r}")
+        raise RuntimeError(f"agent {self._agent!r} did not ask: {answer.outcome!r}")
 
     async def aclose(self) -> None:
         """End the session. Idempotent."""
-        self._over = True
+        self._closed = True

@@ -1,4 +1,4 @@
-"""What a probe found."""
+"""The results of a probe."""
 
 from collections.abc import Mapping
 from typing import get_args
@@ -12,9 +12,9 @@ FACTS = ("start", "write", "load_after_kill", "ask", *get_args(ProvenFidelity))
 
 
 class ProbeReport(BaseModel):
-    """Facts about one agent on one machine: what its `[probe]` table may record.
+    """The results of one agent on one machine.
 
-    Each result is `ok`, or else the reason; a fact that was not reached is absent.
+    Each result is `ok`, or the reason for a failure. A fact that was not tried is absent.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -22,42 +22,42 @@ class ProbeReport(BaseModel):
     agent: str
     version: str
     date: str
-    """Of the probe, as YYYY-MM-DD in UTC."""
+    """The day of the probe, as YYYY-MM-DD in UTC."""
     results: Mapping[str, str]
     """By fact: `start`, `write`, `load_after_kill`, `ask`, and the fidelities of a fork."""
     timings_sec: Mapping[str, float]
     commands: Mapping[str, str] = {}
-    """What has shown a fact, where it was not `bench agent probe`."""
+    """The commands behind the results; `bench agent probe` if absent."""
 
     @property
     def ok(self) -> bool:
-        """Whether the agent starts and finishes a turn that writes a file."""
+        """Whether the agent finished a turn that wrote a file."""
         return self.results.get("write") == "ok"
 
     def proven(self) -> Mapping[ProvenFidelity, Proof]:
-        """Return what `[proven]` may say from now on."""
+        """Return the new entries of `[proven]`."""
         return {
-            each: Proof(version=self.version, date=self.date, command=self._command(each))
-            for each in _FIDELITIES
-            if self.results.get(each) == "ok"
+            fidelity: Proof(version=self.version, date=self.date, command=self._command(fidelity))
+            for fidelity in _FIDELITIES
+            if self.results.get(fidelity) == "ok"
         }
 
     def unproven(self) -> Mapping[ProvenFidelity, Failure]:
-        """Return what `[unproven]` must say from now on."""
+        """Return the new entries of `[unproven]`."""
         return {
-            each: Failure(
+            fidelity: Failure(
                 version=self.version,
                 date=self.date,
-                command=self._command(each),
-                reason=_line(self.results[each]),
+                command=self._command(fidelity),
+                reason=_one_line(self.results[fidelity]),
             )
-            for each in _FIDELITIES
-            if self.results.get(each, "ok") != "ok"
+            for fidelity in _FIDELITIES
+            if self.results.get(fidelity, "ok") != "ok"
         }
 
     def _command(self, fidelity: ProvenFidelity) -> str:
         return self.commands.get(fidelity, f"bench agent probe {self.agent}")
 
 
-def _line(reason: str) -> str:
+def _one_line(reason: str) -> str:
     return " ".join(reason.split())[:500] or "no reason was given"

@@ -1,7 +1,7 @@
 """Qwen's questionnaire: questions in the `_meta` of a permission request.
 
-The reply selects the request's allow option, and carries a map of answers beside
-the outcome: the question's index to the chosen labels, joined with a comma.
+The reply selects the request's allow option. A map beside the outcome has the answers: from the
+index of each question to the chosen labels, joined with a comma.
 """
 
 from typing import Any
@@ -32,17 +32,17 @@ _LIST: TypeAdapter[list[_Question]] = TypeAdapter(list[_Question])
 
 
 def questionnaire(params: dict[str, Any]) -> tuple[Question, ...] | None:
-    """Return the questions that a permission request carries, if it is such a form."""
+    """Return the questions in a permission request, or `None` if it has no questionnaire."""
     tool_call = as_object(params.get("toolCall"))
     meta = as_object(tool_call.get("_meta"))
     if meta.get(_KIND) != "user_question":
         return None
     raw = meta.get(_QUESTIONS) or as_object(tool_call.get("rawInput")).get("questions")
     try:
-        asked = _LIST.validate_python(raw)
+        questions = _LIST.validate_python(raw)
     except ValidationError:
         return None
-    return tuple(_question(index, item) for index, item in enumerate(asked)) or None
+    return tuple(_question(index, item) for index, item in enumerate(questions)) or None
 
 
 def _question(index: int, item: _Question) -> Question:
@@ -59,13 +59,13 @@ def _question(index: int, item: _Question) -> Question:
 
 
 def questionnaire_reply(ask: Ask, answer: Answer) -> dict[str, Any]:
-    """Select the submit option and put the answers beside it."""
+    """Return the reply: the submit option, with the answers beside it."""
     if answer.outcome == "cancelled":
         return {"outcome": {"outcome": "cancelled"}}
     options = ask.raw.get("options", ())
-    wanted = "allow" if answer.outcome == "answered" else "reject"
+    kind = "allow" if answer.outcome == "answered" else "reject"
     for option in options:
-        if str(option.get("kind", "")).startswith(wanted):
+        if str(option.get("kind", "")).startswith(kind):
             break
     else:
         return {"outcome": {"outcome": "cancelled"}}
@@ -87,7 +87,7 @@ def _value(ask: Ask, question: Question, answer: Answer) -> str:
 
 
 def questionnaire_answer(ask: Ask, reply: dict[str, Any]) -> Answer:
-    """Read the answers back. A value that is no label is free text."""
+    """Return the answer in a reply. A value that is not a label is free text."""
     answers = reply.get("answers")
     if answers is None:
         cancelled = reply["outcome"]["outcome"] == "cancelled"

@@ -1,4 +1,4 @@
-"""The five template values of a declaration."""
+"""The template values of a declaration."""
 
 import re
 from dataclasses import asdict, dataclass
@@ -11,10 +11,10 @@ _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+\-]*|/[A-Za-z0-9._/@+\-]*")
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What the templates are filled with. `None` marks a value that is not there.
+    """The values of the template names. `None` means that the rollout has no such value.
 
-    Every value is checked to be free of quotes, spaces and control characters, so
-    that it stays one value in TOML, JSON, a shell line or an environment variable.
+    Quotes, spaces and control characters are refused, so a value stays one value in TOML, JSON, a
+    shell line or an environment variable.
     """
 
     base_url: str | None
@@ -30,10 +30,10 @@ class Values:
 
 
 def render(template: str, values: Values) -> str:
-    """Fill in `{base_url} {api_key} {model} {home} {workdir}`; leave other braces alone.
+    """Fill in `{base_url} {api_key} {model} {home} {workdir}`; do not change other braces.
 
     Raises:
-        AgentError: The template needs a value that this rollout does not have.
+        AgentError: The template needs a value that the rollout does not have.
     """
 
     def fill(match: re.Match[str]) -> str:

@@ -1,7 +1,7 @@
-"""What the agent may ask of its client: files and terminals, inside the sandbox only.
+"""The client services for the agent: files and terminals, inside the sandbox only.
 
-Everything runs there as the agent's own user, so that a request reaches nothing
-that the agent process could not reach by itself.
+The services run as the agent's own user, so a request cannot reach more than the agent process
+can reach itself.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -31,7 +31,7 @@ class BadRequestError(ValueError):
 
 
 class ClientServices:
-    """Serves `fs/*` and `terminal/*` as far as the declaration turns them on."""
+    """Serves `fs/*` and `terminal/*` if the declaration turns them on."""
 
     def __init__(self, sandbox: Sandbox, offered: ClientSection, connection: Connection) -> None:
         self._sandbox = sandbox
@@ -44,14 +44,14 @@ class ClientServices:
         self._terminal = offered.terminal
 
     async def serve(self, request: IncomingRequest) -> None:
-        """Answer one request; refuse what was not offered."""
+        """Answer one request; refuse methods that were not offered."""
         if self._terminal and request.method.startswith("terminal/"):
             await self.terminals.serve(request)
             return
         service = self._services.get(request.method)
         if service is None:
             await self._connection.refuse(
-                request.id, METHOD_NOT_FOUND, f"no method {request.method!r:.100}"
+                request.id, METHOD_NOT_FOUND, f"unknown method {request.method!r:.100}"
             )
             return
         try:
@@ -64,21 +64,21 @@ class ClientServices:
             await self._connection.reply(request, result)
 
     async def _read(self, request: IncomingRequest) -> Mapping[str, Any]:
-        wanted = ReadTextFileRequest.model_validate(request.params)
-        text = await self._shell(_READ, absolute(wanted.path), str(_FILE_BYTES + 1))
+        params = ReadTextFileRequest.model_validate(request.params)
+        text = await self._shell(_READ, absolute(params.path), str(_FILE_BYTES + 1))
         if len(text) > _FILE_BYTES:
-            raise BadRequestError(f"{wanted.path!r} is larger than {_FILE_BYTES} bytes")
+            raise BadRequestError(f"{params.path!r} is larger than {_FILE_BYTES} bytes")
         lines = text.splitlines(keepends=True)
-        first = max(0, (wanted.line or 1) - 1)
-        last = None if wanted.limit is None else first + wanted.limit
+        first = max(0, (params.line or 1) - 1)
+        last = None if params.limit is None else first + params.limit
         return {"content": "".join(lines[first:last])}
 
     async def _write(self, request: IncomingRequest) -> Mapping[str, Any]:
-        wanted = WriteTextFileRequest.model_validate(request.params)
-        content = wanted.content.encode()
+        params = WriteTextFileRequest.model_validate(request.params)
+        content = params.content.encode()
         if len(content) > _FILE_BYTES:
-            raise BadRequestError(f"more than {_FILE_BYTES} bytes for {wanted.path!r}")
-        await self._shell(_WRITE, absolute(wanted.path), stdin=content)
+            raise BadRequestError(f"more than {_FILE_BYTES} bytes for {params.path!r}")
+        await self._shell(_WRITE, absolute(params.path), stdin=content)
         return {}
 
     async def _shell(self, script: str, *args: str, stdin: bytes = b"") -> str:
@@ -91,7 +91,7 @@ class ClientServices:
 
 
 def absolute(path: str) -> str:
-    """Return `path` when it is absolute and free of NUL bytes."""
+    """Return `path`. Raise if the path is relative or has a NUL byte."""
     if not path.startswith("/") or "\0" in path:
-        raise BadRequestError(f"{path!r:.200} is no absolute path")
+        raise BadRequestError(f"{path!r:.200} is not an absolute path")
     return path

@@ -1,4 +1,4 @@
-"""A live ACP session: prompts, asks, steps, cancellation and its end."""
+"""A live ACP session: prompts, asks, steps and cancellation."""
 
 import logging
 from typing import Any
@@ -22,14 +22,13 @@ from benchflow_contracts.step import StopReason
 from pydantic import ValidationError
 
 from .asks import ASK_METHODS, to_ask, to_reply
-from .carry import ClientState
-from .clock import TurnClock
-from .connection import INVALID_PARAMS, Connection
-from .failures import AgentReplyError
+from .client_state import ClientState
+from .connection import INVALID_PARAMS, AgentReplyError, Connection
+from .logs import WireRecord
 from .services import ClientServices
 from .state import IncomingRequest, RequestId
 from .steps import StepBuilder
-from .wirelog import WireRecord
+from .turn_clock import TurnClock
 
 CANCEL_GRACE_SEC = 10.0
 
@@ -40,8 +39,7 @@ _log = logging.getLogger(__name__)
 class AcpSession:
     """One session with one agent process. See the `Session` contract.
 
-    Nothing reads the agent's pipes between turns; what it says then is taken in at
-    the start of the next one.
+    The agent's pipes are not read between turns. The next turn reads the output of that time.
     """
 
     def __init__(
@@ -52,24 +50,25 @@ class AcpSession:
         *,
         agent: str,
         role: Role,
-        carried: SessionSnapshot | None = None,
+        base: SessionSnapshot | None = None,
     ) -> None:
         self._connection = connection
         self._services = services
         self._builder = builder
         self._agent = agent
         self._role = role
-        self._carried = carried
+        self._base = base
+        """The snapshot at the start; `None` if a new process cannot load the session."""
         self._replies: dict[RequestId, dict[str, Any]] = {}
-        """What to say to a carried Ask, instead of asking again."""
+        """Replies to carried Asks, which are not asked again."""
         self._ask_handler: AskUserHandler | None = None
         self._step_handler: StepHandler | None = None
         self._clock: TurnClock | None = None
         self._cancelling = False
         self._closed = False
         connection.on_request(self._serve)
-        connection.on_record(self._take)
-        connection.on_life(self._touch)
+        connection.on_record(self._on_record)
+        connection.on_activity(self._on_activity)
 
     @property
     def id(self) -> str:
@@ -82,7 +81,7 @@ class AcpSession:
         return list(self._builder.steps)
 
     def on_ask_user(self, handler: AskUserHandler) -> None:
-        """Let `handler` answer every Ask. Without one, each is cancelled."""
+        """Let `handler` answer every Ask. Without a handler, each Ask is cancelled."""
         self._ask_handler = handler
 
     def on_step(self, handler: StepHandler) -> None:
@@ -90,7 +89,7 @@ class AcpSession:
         self._step_handler = handler
 
     async def prompt(self, text: str) -> StopReason:
-        """Run one prompt turn. Raises `AgentError` when one is already running."""
+        """Run one prompt turn. Raise `AgentError` if a turn is already running."""
         if self._connection.state.prompt_id is not None:
             raise AgentError(f"agent {self._agent!r} is still in a turn")
         block = TextContentBlock(type="text", text=text)
@@ -98,40 +97,42 @@ class AcpSession:
         return await self._turn(request.model_dump(mode="json", by_alias=True, exclude_none=True))
 
     async def proceed(self, answer: Answer) -> StopReason:
-        """Answer the Ask that the session was carried in, and run the rest of its turn.
+        """Answer the Ask that waited when the session was forked; run the rest of the turn.
 
-        The turn's clock starts anew.
+        The turn's clock restarts.
 
         Raises:
             RuntimeError: No carried Ask is pending.
-            UsageError: `answer` names what was not asked; the Ask is still pending.
+            UsageError: `answer` does not fit the Ask, which is still pending.
         """
         request = next(iter(self._connection.state.requests.values()), None)
         ask = to_ask(request) if request is not None else None
         in_turn = self._connection.state.prompt_id is not None and self._clock is None
         if request is None or ask is None or not in_turn:
-            raise RuntimeError(f"agent {self._agent!r} waits for no carried answer")
+            raise RuntimeError(
+                f"agent {self._agent!r} does not wait for the answer to a carried ask"
+            )
         self._replies = {request.id: to_reply(ask, answer)}
         return await self._turn(None)
 
     async def carry(self) -> SessionCarry:
-        """Copy everything the client knows, for the children of a live fork.
+        """Copy the client's state, for the children of a live fork.
 
-        The caller holds the sandbox's `freeze()`. What the agent wrote before it is
-        in the copy, and in this session too, which goes on unharmed.
+        Call this while the sandbox is frozen. The copy includes everything that the agent wrote
+        before the freeze. This session continues normally.
 
         Raises:
-            SnapshotError: The agent is neither at a turn boundary nor waiting for one
-                answer; retryable, unless the session is over.
+            SnapshotError: The agent is in a turn and does not wait for exactly one answer.
+                Retryable, unless the session has ended.
         """
         try:
             await self._connection.drain()
         except AgentError as error:
             raise SnapshotError(f"agent {self._agent!r} cannot be forked: {error}") from error
-        ask = self._point()
+        ask = self._fork_point()
         terminals = self._services.terminals.state()
-        client = ClientState.of(
-            self._connection.state, self._builder.state(), terminals, self._carried
+        client = ClientState.from_parts(
+            self._connection.state, self._builder.state(), terminals, self._base
         )
         return SessionCarry(
             agent=self._agent,
@@ -145,13 +146,13 @@ class AcpSession:
     async def cancel(self) -> None:
         """Ask the agent to end the running turn; `prompt` returns `cancelled`.
 
-        Does not wait for it, so that an ask handler may call it. The agent has
-        10 seconds to comply.
+        This method does not wait for the end, so an ask handler may call it. The agent has
+        10 seconds to end the turn.
         """
         clock = self._clock
         if clock is None or self._connection.state.prompt_id is None:
             return
-        clock.hurry(CANCEL_GRACE_SEC)
+        clock.shorten(CANCEL_GRACE_SEC)
         self._cancelling = True
         await self._connection.notify("session/cancel", {"sessionId": self.id})
         for request in list(self._connection.state.requests.values()):
@@ -163,17 +164,17 @@ class AcpSession:
         """Describe the session at a turn boundary."""
         if self._connection.state.prompt_id is not None:
             raise SnapshotError(f"agent {self._agent!r} is in the middle of a turn")
-        if self._carried is None:
+        if self._base is None:
             raise SnapshotError(
-                f"the sessions of agent {self._agent!r} cannot be carried to a new process",
-                hint="fork at fidelity replay, or use an agent whose declaration says `snapshot`",
+                f"a new process cannot load the sessions of agent {self._agent!r}",
+                hint="fork at fidelity replay, or use an agent whose declaration has `snapshot`",
             )
-        return self._carried.model_copy(
-            update={"session_id": self.id, "steps": self._carried.steps + len(self._builder.steps)}
+        return self._base.model_copy(
+            update={"session_id": self.id, "steps": self._base.steps + len(self._builder.steps)}
         )
 
     async def aclose(self) -> None:
-        """End the agent process and everything that it started. Idempotent."""
+        """End the agent's process group. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -190,13 +191,13 @@ class AcpSession:
         try:
             async with clock:
                 if params is not None:
-                    # The id is known before the write, so that a cut write is a running turn.
+                    # Set the id first: after a partial write, the turn counts as running.
                     state.prompt_id = state.next_id
                     await self._connection.start("session/prompt", params)
                 assert state.prompt_id is not None
                 result = await self._connection.finish(state.prompt_id)
         except TimeoutError:
-            await self._wind_down(clock)
+            await self._stop_turn(clock)
             raise self._timeout_error(clock) from None
         except AgentReplyError as error:
             state.prompt_id = None
@@ -218,7 +219,7 @@ class AcpSession:
         try:
             PromptResponse.model_validate(result)
         except ValidationError as error:
-            await self._connection.aclose("it broke the protocol")
+            await self._connection.aclose("the agent broke the protocol")
             raise AgentProtocolError(
                 f"agent {self._agent!r} ended its turn without a known stop reason"
             ) from error
@@ -226,72 +227,74 @@ class AcpSession:
         assert reason is not None
         return reason
 
-    def _point(self) -> Ask | None:
+    def _fork_point(self) -> Ask | None:
         """Return the Ask to fork at, or `None` at a turn boundary."""
-        if self._connection.over is not None:
-            raise SnapshotError(f"the session is over: {self._connection.over}")
-        if not self._connection.settled:
-            raise self._not_now("a message is under way")
+        if self._connection.closed_reason is not None:
+            raise SnapshotError(f"the session has ended: {self._connection.closed_reason}")
+        if not self._connection.is_settled:
+            raise self._retryable_error("a message is being sent")
         state = self._connection.state
         if state.prompt_id is None:
             return None
         asks = [to_ask(request) for request in state.requests.values()]
         if len(asks) != 1 or asks[0] is None or self._cancelling:
-            raise self._not_now("it is in a turn and does not wait for exactly one answer")
-        if self._busy(asks[0]) or self._services.terminals.running:
-            raise self._not_now("a tool call is in flight")
+            raise self._retryable_error(
+                "the agent is in a turn and does not wait for exactly one answer"
+            )
+        if self._has_other_calls(asks[0]) or self._services.terminals.running:
+            raise self._retryable_error("a tool call is running")
         return asks[0]
 
-    def _busy(self, ask: Ask) -> bool:
-        """Whether a tool call runs besides the one that asks."""
+    def _has_other_calls(self, ask: Ask) -> bool:
+        """Return whether a tool call runs besides the call that asks."""
         running = self._builder.running()
         if ask.tool_call_id in running:
             return len(running) > 1
-        # The portable tool's question may come before the agent shows the call of the tool.
+        # The portable tool's question may arrive before the agent reports the tool call.
         return len(running) > (ask.channel == "mcp")
 
-    def _not_now(self, why: str) -> SnapshotError:
+    def _retryable_error(self, reason: str) -> SnapshotError:
         return SnapshotError(
-            f"agent {self._agent!r} cannot be forked now: {why}",
+            f"agent {self._agent!r} cannot be forked now: {reason}",
             hint="fork at the end of a turn, or while the agent waits for an answer",
             retryable=True,
         )
 
     def _timeout_error(self, clock: TurnClock) -> AgentTimeoutError:
         if clock.expired is None:
-            return AgentTimeoutError(f"agent {self._agent!r}: a handler ran out of time")
-        why = {
+            return AgentTimeoutError(f"agent {self._agent!r}: a handler did not end in time")
+        reason = {
             "idle": f"was silent for {self._role.idle_timeout_sec:g} s",
             "turn": f"did not end its turn within {self._role.timeout_sec:g} s",
-            "cancel": f"did not end its turn {CANCEL_GRACE_SEC:g} s after it was cancelled",
+            "cancel": f"did not end its turn {CANCEL_GRACE_SEC:g} s after the cancel",
         }[clock.expired]
         return AgentTimeoutError(
-            f"agent {self._agent!r} {why}",
+            f"agent {self._agent!r} {reason}",
             hint="raise timeout_sec or idle_timeout_sec of the role, or read agent/stderr.txt",
         )
 
-    async def _wind_down(self, clock: TurnClock) -> None:
-        """Cancel the turn that ran out of time; kill the agent when it does not comply."""
+    async def _stop_turn(self, clock: TurnClock) -> None:
+        """Cancel a turn that did not end in time; kill the agent if it continues."""
         state = self._connection.state
         assert state.prompt_id is not None
-        complied = False
+        turn_ended = False
         if clock.expired != "cancel":
             self._cancelling = True
-            complied = await self._connection.cancel_call(
+            turn_ended = await self._connection.cancel_call(
                 state.prompt_id, {"sessionId": self.id}, grace=CANCEL_GRACE_SEC / 2
             )
-        if complied:
+        if turn_ended:
             state.prompt_id = None
         else:
-            self._connection.end("the turn ran out of time")
-            await self._connection.aclose("the turn ran out of time")
+            self._connection.end("the turn did not end in time")
+            await self._connection.aclose("the turn did not end in time")
 
-    def _take(self, record: WireRecord) -> None:
+    def _on_record(self, record: WireRecord) -> None:
         for step in self._builder.feed(record):
             if self._step_handler is not None:
                 self._step_handler(step)
 
-    def _touch(self) -> None:
+    def _on_activity(self) -> None:
         if self._clock is not None:
             self._clock.touch()
 
@@ -302,7 +305,7 @@ class AcpSession:
         ask = to_ask(request)
         if ask is None:
             await self._connection.refuse(
-                request.id, INVALID_PARAMS, "this client takes forms with questions only"
+                request.id, INVALID_PARAMS, "this client accepts only forms that have questions"
             )
             return
         reply = self._replies.pop(request.id, None)
@@ -314,7 +317,7 @@ class AcpSession:
         handler, clock = self._ask_handler, self._clock
         if handler is None or clock is None or self._cancelling:
             return _CANCELLED
-        clock.hold()
+        clock.pause()
         answer = await handler(ask)
-        clock.release()
+        clock.resume()
         return answer

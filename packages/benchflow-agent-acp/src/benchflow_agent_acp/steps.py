@@ -1,4 +1,4 @@
-"""Steps as a pure fold over the wire log."""
+"""Build steps from the wire log, as a pure fold."""
 
 import re
 from collections.abc import Iterable
@@ -17,17 +17,17 @@ from benchflow_contracts import AgentProtocolError, Ask, Step, StopReason, Usage
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from .asks import to_answer, to_ask
-from .caps import cap_value
-from .draft import StepDraft, ToolDraft, block_text
 from .framing import as_object
+from .limits import cap_value
+from .logs import WireRecord
 from .state import IncomingRequest, RequestId
-from .wirelog import WireRecord
+from .step_draft import StepDraft, ToolDraft, block_text
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 class BuilderState(BaseModel):
-    """A step builder between two records, without its finished steps."""
+    """The state of a step builder between two records, without its finished steps."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -41,12 +41,12 @@ class BuilderState(BaseModel):
 
 
 class StepBuilder:
-    """Turns wire records into steps. Same records, same steps; no clock, no randomness.
+    """Builds steps from wire records. The same records always give the same steps.
 
-    A step ends when a thought, message or tool call begins after a tool result, when
-    the agent asks (the answer opens the next step), and with its prompt turn. Updates
-    outside of a turn, such as the replay of a loaded session, make no step. Step ids
-    count from `first`, so that a loaded session goes on counting.
+    A step ends when a thought, message or tool call begins after a tool result, when the agent
+    asks (the answer opens the next step), and when its prompt turn ends. Updates outside of a
+    turn, such as the replay of a loaded session, are ignored. Step ids count from `first`, so a
+    loaded session continues its numbers.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class StepBuilder:
         self._asks: dict[RequestId, Ask] = {}
 
     def state(self) -> BuilderState:
-        """Return what it knows besides `steps`."""
+        """Return the state without `steps`."""
         return BuilderState(
             first=self._first,
             session=self._session,
@@ -81,8 +81,8 @@ class StepBuilder:
             asks=tuple(self._asks.items()),
         )
 
-    def go_on(self, state: BuilderState, steps: Iterable[Step]) -> None:
-        """Take over a state that nobody else holds, and the steps before it."""
+    def restore(self, state: BuilderState, steps: Iterable[Step]) -> None:
+        """Continue from a state and the steps before it. No other builder may use the state."""
         self.steps = list(steps)
         self._first = state.first
         self._session = state.session
@@ -92,7 +92,7 @@ class StepBuilder:
         self._asks = dict(state.asks)
         self._draft = state.draft
         if self._draft is not None:
-            # A later update of a call must show in the step that it began in.
+            # A later update of a call must change the step in which the call began.
             calls = self._draft.calls
             self._draft.calls = {key: self._tools.get(key, call) for key, call in calls.items()}
 
@@ -101,7 +101,7 @@ class StepBuilder:
         return {key for key, tool in self._tools.items() if tool.status == "in_progress"}
 
     def feed(self, record: WireRecord) -> list[Step]:
-        """Take one record; return the steps that it ended, in order.
+        """Process one record; return the steps that it ended, in order.
 
         Raises:
             AgentProtocolError: The session has too many steps.
@@ -140,9 +140,9 @@ class StepBuilder:
         if ask is None or self._prompt_id is None or "result" not in record.msg:
             return
         answer = to_answer(ask, record.msg["result"])
-        if self._draft is not None and self._draft.opener:
-            self._close(record.t)
-        # What a parallel tool said while the user was thinking belongs to the new step.
+        if self._draft is not None and self._draft.has_opener:
+            self._close_draft(record.t)
+        # Updates of a parallel tool during the question belong to the new step.
         self._draft = self._draft or StepDraft(started_at=record.t)
         self._draft.answer = answer
 
@@ -154,7 +154,7 @@ class StepBuilder:
             self._feed_update(record)
         elif "method" in message and "id" in message:
             self._feed_request(record)
-        elif "method" not in message and _same(message.get("id"), self._prompt_id):
+        elif "method" not in message and _is_same_id(message.get("id"), self._prompt_id):
             self._feed_response(record)
 
     def _feed_request(self, record: WireRecord) -> None:
@@ -167,7 +167,7 @@ class StepBuilder:
             return
         self._asks[request.id] = ask
         self._draft = self._draft or StepDraft(started_at=record.t)
-        self._close(record.t, ask=ask)
+        self._close_draft(record.t, ask=ask)
 
     def _feed_response(self, record: WireRecord) -> None:
         try:
@@ -190,7 +190,7 @@ class StepBuilder:
 
     def _end_turn(self, at: float, reason: StopReason | None, usage: Usage | None) -> None:
         self._draft = self._draft or StepDraft(started_at=at)
-        self._close(at, stop_reason=reason, usage=usage)
+        self._close_draft(at, stop_reason=reason, usage=usage)
         self._prompt_id = None
         self._asks = {}
 
@@ -198,40 +198,40 @@ class StepBuilder:
         try:
             update = SessionNotification.model_validate(record.msg.get("params")).update
         except ValidationError:
-            self._open(record.t).count("ignored_updates")
+            self._open_draft(record.t).count("ignored_updates")
             return
         if isinstance(update, AgentMessageChunk | AgentThoughtChunk):
             text = block_text(update.content)
-            # Qwen reports tokens in a chunk without text, which is no act.
-            draft = self._open(record.t, begins=bool(text))
+            # Qwen reports token counts in a chunk without text, which does not begin a step.
+            draft = self._open_draft(record.t, begins=bool(text))
             part = "message" if isinstance(update, AgentMessageChunk) else "reasoning"
             draft.add_text(part, text, update.message_id)
         elif isinstance(update, ToolCallStart | ToolCallProgress):
             self._feed_tool(record.t, update)
         elif isinstance(update, UsageUpdate):
-            self._open(record.t).meta["context"] = {"used": update.used, "size": update.size}
+            self._open_draft(record.t).meta["context"] = {"used": update.used, "size": update.size}
         elif isinstance(update, AgentPlanUpdate):
             plan = [entry.model_dump(mode="json", exclude_none=True) for entry in update.entries]
-            self._open(record.t).meta["plan"] = cap_value(plan)
+            self._open_draft(record.t).meta["plan"] = cap_value(plan)
 
     def _feed_tool(self, at: float, update: ToolCallStart | ToolCallProgress) -> None:
         key = update.tool_call_id[:256]
         new = key not in self._tools
-        draft = self._open(at, begins=new)
+        draft = self._open_draft(at, begins=new)
         tool = self._tools.setdefault(key, ToolDraft(key))
         tool.merge(update)
         draft.add_tool(tool, new=new)
 
-    def _open(self, at: float, *, begins: bool = False) -> StepDraft:
-        """Return the open step. `begins` says that the agent acts anew."""
+    def _open_draft(self, at: float, *, begins: bool = False) -> StepDraft:
+        """Return the open draft. `begins`: the update starts a new action of the agent."""
         if begins and self._draft is not None and self._draft.has_result:
-            self._close(self._draft.finished_at)
+            self._close_draft(self._draft.finished_at)
         if self._draft is None:
             self._draft = StepDraft(started_at=at)
         self._draft.finished_at = at
         return self._draft
 
-    def _close(
+    def _close_draft(
         self,
         at: float,
         *,
@@ -256,17 +256,17 @@ class StepBuilder:
                 usage=usage,
             )
         )
-        self._forget(draft)
+        self._release_calls(draft)
 
-    def _forget(self, draft: StepDraft) -> None:
-        """Let go of the finished calls, so that a long turn does not hold them all."""
-        for key in draft.seen:
+    def _release_calls(self, draft: StepDraft) -> None:
+        """Drop the data of finished calls, so a long turn does not keep all of it."""
+        for key in draft.result_ids:
             tool = self._tools.get(key)
             if tool is not None:
                 self._tools[key] = ToolDraft(key, title=tool.title, kind=tool.kind)
 
 
-def _same(key: object, known: RequestId) -> bool:
+def _is_same_id(key: object, known: RequestId) -> bool:
     return type(key) is type(known) and key == known
 
 

@@ -24,7 +24,7 @@ _MAX_TERMINALS = 16
 
 
 class EndedTerminal(BaseModel):
-    """A command that ran to its end, and what it wrote."""
+    """A command that has ended, and its output."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -36,7 +36,7 @@ class EndedTerminal(BaseModel):
 
 
 class TerminalsState(BaseModel):
-    """The terminals of a session at a moment when no command runs in one."""
+    """The terminals of a session while no command runs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -47,7 +47,7 @@ class TerminalsState(BaseModel):
 @dataclass(slots=True)
 class _Terminal:
     process: Process | None
-    """`None` for one that ended before a fork."""
+    """`None` if the command ended before a fork."""
     limit: int
     output: bytearray = field(default_factory=bytearray)
     truncated: bool = False
@@ -67,9 +67,9 @@ class _Terminal:
 
 
 class Terminals:
-    """The terminals of one session. A terminal ends at the latest with its turn.
+    """The terminals of one session. Every terminal ends with its turn, or earlier.
 
-    The task that serves `terminal/create` goes on as the owner of the process.
+    The task that serves `terminal/create` owns the process until the process ends.
     """
 
     def __init__(self, sandbox: Sandbox, connection: Connection) -> None:
@@ -80,11 +80,11 @@ class Terminals:
 
     @property
     def running(self) -> bool:
-        """Whether a command still runs in one of them."""
+        """Whether a command runs in one of the terminals."""
         return any(not terminal.exited.is_set() for terminal in self._open.values())
 
     def state(self) -> TerminalsState:
-        """Return the ended ones; a running one is lost with its turn."""
+        """Return the ended terminals. A running terminal is lost with its turn."""
         ended = tuple(
             EndedTerminal(
                 id=key,
@@ -97,8 +97,8 @@ class Terminals:
         )
         return TerminalsState(count=self._count, ended=ended)
 
-    def go_on(self, state: TerminalsState) -> None:
-        """Take over the terminals that ended before a fork."""
+    def restore(self, state: TerminalsState) -> None:
+        """Restore the terminals that ended before a fork."""
         self._count = state.count
         for ended in state.ended:
             output = bytearray(base64.b64decode(ended.output))
@@ -122,19 +122,19 @@ class Terminals:
             await self._connection.refuse(request.id, INVALID_PARAMS, f"{error!s:.300}")
 
     async def _create(self, request: IncomingRequest) -> None:
-        wanted = CreateTerminalRequest.model_validate(request.params)
+        params = CreateTerminalRequest.model_validate(request.params)
         if len(self._open) >= _MAX_TERMINALS:
             raise KeyError(f"more than {_MAX_TERMINALS} terminals")
-        # Agents that send no arguments mean a shell command line.
+        # Without arguments, the command is a shell command line.
         process = await self._sandbox.spawn(
-            [wanted.command, *wanted.args] if wanted.args else wanted.command,
-            cwd=wanted.cwd,
-            env={variable.name: variable.value for variable in wanted.env or ()},
+            [params.command, *params.args] if params.args else params.command,
+            cwd=params.cwd,
+            env={variable.name: variable.value for variable in params.env or ()},
         )
         try:
             self._count += 1
             key = f"terminal-{self._count}"
-            limit = min(wanted.output_byte_limit or _OUTPUT_BYTES, _OUTPUT_BYTES)
+            limit = min(params.output_byte_limit or _OUTPUT_BYTES, _OUTPUT_BYTES)
             terminal = self._open[key] = _Terminal(process, limit)
             await process.stdin.aclose()
             await self._connection.reply(request, {"terminalId": key})
@@ -161,20 +161,20 @@ class Terminals:
             await self._find(KillTerminalRequest.model_validate(params)).kill()
             return {}
         if request.method == "terminal/release":
-            wanted = ReleaseTerminalRequest.model_validate(params)
-            await self._find(wanted).kill()
-            del self._open[wanted.terminal_id]
+            release = ReleaseTerminalRequest.model_validate(params)
+            await self._find(release).kill()
+            del self._open[release.terminal_id]
             return {}
-        raise NotImplementedError(f"no method {request.method!r:.100}")
+        raise NotImplementedError(f"unknown method {request.method!r:.100}")
 
     def _find(
         self,
-        wanted: TerminalOutputRequest
+        params: TerminalOutputRequest
         | WaitForTerminalExitRequest
         | KillTerminalRequest
         | ReleaseTerminalRequest,
     ) -> _Terminal:
-        return self._open[wanted.terminal_id]
+        return self._open[params.terminal_id]
 
     def _output(self, terminal: _Terminal) -> dict[str, Any]:
         result: dict[str, Any] = {

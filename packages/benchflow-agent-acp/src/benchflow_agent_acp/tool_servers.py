@@ -1,4 +1,4 @@
-"""Telling an agent of its role's tool servers: in `session/new`, or in a variable."""
+"""Pass the role's tool servers to an agent: in `session/new`, or in a variable."""
 
 import json
 from typing import Any
@@ -9,23 +9,23 @@ from .declaration import McpSection
 
 
 def servers_on_wire(section: McpSection, servers: tuple[McpServer, ...]) -> list[Any]:
-    """Return `mcpServers` of `session/new`. The schema checks it as part of the request."""
+    """Return `mcpServers` for `session/new`. The schema of the request checks the value."""
     return [_on_wire(server) for server in servers] if section.transport == "acp" else []
 
 
 def servers_in_env(section: McpSection, servers: tuple[McpServer, ...]) -> dict[str, str]:
-    """Return the variable that tells the agent's program of its servers, as a JSON list.
+    """Return the variable that lists the servers for the agent's program, as JSON.
 
     Raises:
-        AgentError: A server is not started over stdio.
+        AgentError: A server does not use stdio.
     """
     if section.transport != "env" or not servers:
         return {}
     for server in servers:
         if server.transport != "stdio":
             raise AgentError(
-                f"tool server {server.name!r} is served over {server.transport!r}, and this agent"
-                " takes servers over 'stdio' only",
+                f"tool server {server.name!r} uses {server.transport!r}, but this agent takes"
+                " servers over 'stdio' only",
                 hint="choose an agent that takes tool servers over ACP",
             )
     return {section.variable: json.dumps([_in_env(section, server) for server in servers])}

@@ -1,6 +1,6 @@
-"""A question tool for agents that have none: an MCP server inside the sandbox.
+"""The portable question tool, for agents that have none: an MCP server inside the sandbox.
 
-`inside/` is what runs there. The agent starts the server, the agent plane starts the
-broker, and the two meet at a socket of the box: the host is reached over the broker's
-pipes only, so that a live fork carries all of it.
+The programs are in `in_sandbox/ask_tool`. The agent starts the server, and BenchFlow starts the
+broker. Server and broker connect over a socket of the sandbox. The host uses only the broker's
+pipes, so a live fork copies the whole tool.
 """

@@ -1,4 +1,4 @@
-"""Giving a role the portable `ask_user` tool."""
+"""Give a role the portable `ask_user` tool."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from benchflow_contracts import AgentError, McpServer, Process, Role, Sandbox, SandboxError
 
-from .inside.meeting import SOCKET, decoded
+from benchflow_agent_acp.in_sandbox.ask_tool.broker_protocol import SOCKET, decode
 
 if TYPE_CHECKING:
     from benchflow_agent_acp.declaration import AgentDecl
 
 ASK_MCP_SWITCH = "BENCHFLOW_ASK_MCP"
-"""The variable of a role's env that gives it the tool, whatever its declaration says."""
+"""The variable of a role's env that turns the tool on (`1`) or off, whatever the declaration."""
 
 SERVER_NAME = "benchflow"
 TARGET = "/opt/benchflow/benchflow_ask"
@@ -24,28 +24,28 @@ _SPAWN = 'exec python3 -I "$0" broker 2>/dev/null'
 
 
 def wants_tool(decl: AgentDecl, role: Role) -> bool:
-    """Whether this role gets the tool."""
+    """Return whether this role gets the tool."""
     switch = role.env.get(ASK_MCP_SWITCH)
     return decl.ask.mcp if switch is None else switch == "1"
 
 
 class AskTool:
-    """The tool of one session: its broker, and what the agent is told of its server."""
+    """The tool of one session: its broker and its MCP server."""
 
     def __init__(self, decl: AgentDecl, sandbox: Sandbox, role: Role) -> None:
         self._sandbox = sandbox
         self._role = role
         self._name = decl.ask.tool
-        # Only to tell two sessions of one box apart; whoever is in the box may ask.
+        # The token separates the sessions of one sandbox. It is not a secret inside the sandbox.
         self._token = secrets.token_hex(8)
 
     async def start(self) -> tuple[Process, Role]:
-        """Start the broker; it listens when this returns. Return the role with the tool.
+        """Start the broker, which listens on return; return the role with the tool.
 
         Raises:
-            AgentError: The box has no python3 >= 3.11.
+            AgentError: The sandbox does not have python3 >= 3.11.
         """
-        with as_file(files("benchflow_agent_acp").joinpath("ask_mcp/inside")) as program:
+        with as_file(files("benchflow_agent_acp").joinpath("in_sandbox/ask_tool")) as program:
             await self._sandbox.upload(program, TARGET)
         try:
             broker = await self._sandbox.spawn(
@@ -54,22 +54,22 @@ class AskTool:
         except SandboxError as error:
             raise AgentError(f"the ask tool did not start: {error}") from error
         try:
-            python = await _ready(broker)
+            python = await _wait_until_ready(broker)
         except BaseException:
             await broker.aclose()
             raise
         return broker, self._with_server(python)
 
     def _with_server(self, python: str) -> Role:
-        # By its path: an agent may have a Python of its own in front of PATH. The token is not
-        # in the arguments: an agent may tell its model of them, and then no two runs are alike.
+        # Use the path of Python: an agent may put its own Python in front of PATH. The token is not
+        # in the arguments: an agent may show them to its model, and every run has a new token.
         args = ("-I", TARGET, "server", self._name)
         env = {SOCKET: self._token}
         server = McpServer(name=SERVER_NAME, command=python, args=args, env=env)
         return self._role.model_copy(update={"mcp_servers": (*self._role.mcp_servers, server)})
 
 
-async def _ready(broker: Process) -> str:
+async def _wait_until_ready(broker: Process) -> str:
     """Return the path of the Python that runs the broker."""
     line = b""
     try:
@@ -81,11 +81,11 @@ async def _ready(broker: Process) -> str:
                 line += chunk
     except TimeoutError as error:
         raise AgentError(f"the ask tool was not ready within {_READY_SEC:g} s") from error
-    said = decoded(line)
-    python = said.get("python")
-    if said.get("ready") is not True or not isinstance(python, str) or not python:
+    message = decode(line)
+    python = message.get("python")
+    if message.get("ready") is not True or not isinstance(python, str) or not python:
         raise AgentError(
             "the ask tool did not start in the sandbox",
-            hint="it needs python3 >= 3.11 there; or take BENCHFLOW_ASK_MCP away from the role",
+            hint="install python3 >= 3.11 there, or remove BENCHFLOW_ASK_MCP from the role",
         )
     return python

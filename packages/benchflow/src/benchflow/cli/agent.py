@@ -1,6 +1,6 @@
 """`bench agent`: who can act."""
 
-from benchflow_agent_acp import AcpAgent, declaration_path, write_proven
+from benchflow_agent_acp import AcpAgent, write_proven
 from benchflow_agent_acp import probe as run_probe
 from benchflow_contracts import UsageError
 from benchflow_engine.options import RunOptions
@@ -70,7 +70,7 @@ async def probe(
     async with open_provider(options) as provider:
         report = await run_probe(loaded, provider, endpoint=options.endpoint(), model=options.model)
     if write:
-        write_proven(declaration_path(agent), report)
+        write_proven(loaded.declaration_path, report)
     data = report.model_dump(mode="json")
     if json:
         print_json(data)

@@ -1,1 +1,0 @@
-"""Runs inside the sandbox, with the standard library of its Python >= 3.11 only."""

@@ -1,0 +1,10 @@
+"""`python3 -I DIRECTORY`: import the directory as a package and serve."""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+if __name__ == "__main__":
+    here = Path(__file__).resolve().parent
+    sys.path[0] = str(here.parent)
+    import_module(f"{here.name}.agent").main()
