@@ -33,7 +33,7 @@ class Watch:
         self.seen: list[int] = []
         self.rewards: list[float | None] = []
 
-    def planned(self, _slots: object, _done: object) -> None:
+    def planned(self, _job: str, _slots: object, _done: object) -> None:
         """Nothing is shown."""
 
     def started(self, _slot: object) -> Callable[[Event], None]:

@@ -255,7 +255,7 @@ class Watch:
     def __init__(self):
         self.seen = []
 
-    def planned(self, slots, done):
+    def planned(self, job, slots, done):
         pass
 
     def started(self, slot):

@@ -3,7 +3,8 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
+from urllib.parse import urlsplit
 
 from benchflow_contracts import (
     AdapterOptions,
@@ -19,16 +20,25 @@ from benchflow_contracts import (
     UsageError,
 )
 from benchflow_store import RanWith
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from .branching import BranchKind, policy_of
+
+AGENT_ALIASES: Final = {
+    "claude-code": "claude-agent-acp",
+    "codex": "codex-acp",
+    "gemini-cli": "gemini",
+    "qwen-code": "qwen",
+}
+"""Names that other tools give to agents, with those of the registry."""
 
 
 class RunOptions(Model):
     """Everything that shapes a rollout and is not the task itself."""
 
     agent: str = "oracle"
-    """A registry name, or the path of an agent's TOML declaration."""
+    """A registry name, another name of such an agent (`claude-code`, `codex`, `gemini-cli`,
+    `qwen-code`), or the path of an agent's TOML declaration."""
     agent_import_path: str | None = None
     """`module:attr` of an Agent; only ever from the operator."""
     agent_env: dict[str, str] = Field(default_factory=dict)
@@ -126,6 +136,11 @@ class RunOptions(Model):
     keep_mb: int = Field(default=2048, gt=0)
     """Disk for kept checkpoints, per rollout; the oldest are dropped first."""
 
+    @field_validator("agent")
+    @classmethod
+    def _registry_name(cls, name: str) -> str:
+        return AGENT_ALIASES.get(name, name)
+
     @property
     def agent_name(self) -> str:
         """The name under which the agent is registered for this run."""
@@ -155,7 +170,17 @@ class RunOptions(Model):
             return None
         if not self.base_url.startswith(("http://", "https://")):
             raise UsageError(
-                f"--base-url {self.base_url!r} is no http(s) URL",
+                f"--base-url {self.base_url!r} is not an http(s) URL",
+                hint="for example http://127.0.0.1:8000/v1",
+            )
+        try:
+            host = urlsplit(self.base_url)
+            valid = bool(host.hostname) and (host.port is None or host.port > 0)
+        except ValueError:
+            valid = False
+        if not valid:
+            raise UsageError(
+                f"--base-url {self.base_url!r} does not name a host and a port from 1 to 65535",
                 hint="for example http://127.0.0.1:8000/v1",
             )
         key = os.environ.get(self.api_key_env)

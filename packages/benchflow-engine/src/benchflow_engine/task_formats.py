@@ -105,6 +105,7 @@ def runnable_task(source: str | Path, options: AdapterOptions = _NOTHING) -> Tas
     except TaskError:
         found = adapter_for(str(source), options)
         if found is None:
+            _refuse_folder_of_tasks(Path(source))
             raise
     listed = listed_tasks(found[1], str(source))
     if len(listed) != 1:
@@ -116,6 +117,16 @@ def runnable_task(source: str | Path, options: AdapterOptions = _NOTHING) -> Tas
     if not listed[0].ok:
         raise _error(listed[0].refusals)
     return _load(found[1], listed[0])
+
+
+def _refuse_folder_of_tasks(path: Path) -> None:
+    names = [found.parent.name for found in sorted(path.glob("*/task.toml"))]
+    if names and not (path / "task.toml").exists():
+        raise UsageError(
+            f"{str(path)!r} is a directory of {len(names)} tasks, not a task",
+            hint=f"name one of them, such as {str(path / names[0])!r}, or run all of them with"
+            f" `bench eval create --tasks-dir {path}`",
+        )
 
 
 def _loaded(adapter: TaskAdapter, listed: Sequence[ListedTask]) -> FoundTasks:

@@ -1,12 +1,13 @@
 """JobOptions: which rollouts a job is made of."""
 
+import re
 from fnmatch import fnmatch
 from pathlib import Path
 
 from benchflow_contracts import ListedTask, Model, Task, UsageError
 from benchflow_engine.options import RunOptions
 from benchflow_engine.task_formats import runnable_tasks
-from pydantic import Field
+from pydantic import Field, field_validator
 
 
 class JobOptions(Model):
@@ -18,8 +19,8 @@ class JobOptions(Model):
     """Of a registry.json: `NAME` or `NAME@VERSION`."""
     run: RunOptions = RunOptions()
     jobs_dir: Path = Path("jobs")
-    job_name: str | None = Field(default=None, pattern=r"^\w[\w.@-]*$")
-    """One name, no path: the job's directory below `jobs_dir`."""
+    job_name: str | None = None
+    """The name of the job's directory below `jobs_dir`, not a path."""
     repeats: int = Field(default=1, ge=1)
     concurrency: int = Field(default=4, ge=1)
     retries: int = Field(default=2, ge=0, le=3)
@@ -30,6 +31,13 @@ class JobOptions(Model):
     exclude: tuple[str, ...] = ()
     max_tasks: int | None = Field(default=None, ge=1)
     """Only the first so many of those that can be run here; the others are not asked for."""
+
+    @field_validator("job_name")
+    @classmethod
+    def _is_one_name(cls, name: str | None) -> str | None:
+        if name is not None and re.fullmatch(r"\w[\w.@-]*", name) is None:
+            raise ValueError("it is not one name of letters, digits, '_', '.', '@' and '-'")
+        return name
 
     def plan(self) -> "Planned":
         """Return the rollouts in schedule order, and the tasks that cannot be run here.

@@ -31,8 +31,8 @@ _PAUSES = (2.0, 10.0, 30.0)
 class JobListener(Protocol):
     """Follows a job. Callbacks run on the event loop and must not block."""
 
-    def planned(self, slots: list[Slot], done: int) -> None:
-        """The job is about to run; `done` slots were finished by an earlier run."""
+    def planned(self, job: str, slots: list[Slot], done: int) -> None:
+        """The job called `job` is about to run; `done` slots were finished by an earlier run."""
         ...
 
     def started(self, slot: Slot) -> Callable[[Event], None]:
@@ -81,7 +81,7 @@ async def _run_held(
     done = {key for key, record in latest_records(directory).items() if record.final}
     todo = [slot for slot in slots if slot.id not in done]
     if listener is not None:
-        listener.planned(slots, len(slots) - len(todo))
+        listener.planned(directory.name, slots, len(slots) - len(todo))
     try:
         async with open_provider(options.run) as provider:
             await provider.ready()

@@ -25,7 +25,7 @@ def load_task(path: Path) -> Task:
     data = read_toml(file)
     steps = load_steps(root, data)
     own = {name: value for name, value in data.items() if name != "steps"}
-    config = validated(TaskConfig, own, f"{file}:")
+    config = validated(TaskConfig, own, f"{file}:", file=file)
     instruction = steps[0].instruction if steps else read_instruction(root / "instruction.md")
     return Task(
         id=config.name,

@@ -12,6 +12,7 @@ from benchflow_contracts import Model, TaskError
 from pydantic import ValidationError
 
 from .caps import MAX_BYTES, check_caps
+from .faults import fault_of, line_of
 
 _MAX_INSTRUCTION_BYTES = 1024 * 1024
 
@@ -31,17 +32,24 @@ def read_toml(file: Path) -> dict[str, Any]:
     return data
 
 
-def validated(model: type[_Read], data: Mapping[str, Any], where: str) -> _Read:
+def validated(
+    model: type[_Read], data: Mapping[str, Any], where: str, *, file: Path | None = None
+) -> _Read:
     """Return `data` as a model, without any conversion between kinds of values.
 
     Raises:
-        TaskError: Naming every key that is wrong, after `where`.
+        TaskError: Naming every key that is wrong, after `where`, and its line in `file`.
     """
     try:
         # Through JSON, where strictness refuses "5" for 5 and still takes lists for tuples.
         return model.model_validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
-        lines = [f"{where}{_key(item['loc'])}: {item['msg']}" for item in error.errors()]
+        text = "" if file is None else _read(file, MAX_BYTES)
+        faults = error.errors(include_url=False, include_input=False)
+        lines = [
+            f"{where}{_key(item['loc'])}: {fault_of(model, item)}{_line(text, item['loc'])}"
+            for item in faults
+        ]
         raise TaskError("\n".join(lines)) from error
 
 
@@ -92,6 +100,11 @@ def _not_finite(value: object, key: tuple[str | int, ...]) -> list[str]:
         parts = enumerate(cast("Sequence[object]", value))
         return [found for index, item in parts for found in _not_finite(item, (*key, index))]
     return []
+
+
+def _line(text: str, location: tuple[str | int, ...]) -> str:
+    number = line_of(text, location)
+    return "" if number is None else f" (line {number})"
 
 
 def _key(location: tuple[str | int, ...]) -> str:

@@ -3,7 +3,7 @@
 from benchflow_agent_acp import AcpAgent, write_proven
 from benchflow_agent_acp import probe as run_probe
 from benchflow_contracts import UsageError
-from benchflow_engine.options import RunOptions
+from benchflow_engine.options import AGENT_ALIASES, RunOptions
 from benchflow_engine.planes import load_agent, open_provider
 from benchflow_kernel import Registry
 
@@ -64,7 +64,7 @@ async def probe(
         options: Where to run it and the model endpoint that it acts through.
         write: Write what was proven into the agent's declaration file.
     """
-    loaded = load_agent(options.model_copy(update={"agent": agent}))
+    loaded = load_agent(options.model_copy(update={"agent": AGENT_ALIASES.get(agent, agent)}))
     if not isinstance(loaded, AcpAgent):
         raise UsageError(f"agent {agent!r} does not speak ACP", hint="probe an ACP agent")
     async with open_provider(options) as provider:

@@ -130,6 +130,9 @@ GROUPS: dict[str, Group] = {
 }
 
 EPILOGUE = """\
+Short options of runs and jobs, as in Harbor:
+  -a --agent, -m --model, -p --tasks-dir, -d --dataset, -n --concurrency, -k --repeats
+
 Options for every command:
   --json       Print data as JSON on standard output.
   --config F   Take flags from a TOML or YAML file; BENCHFLOW_<FLAG> wins over it.

@@ -50,10 +50,30 @@ def take_config(words: list[str]) -> tuple[list[str], list[Config]]:
     reader = _READERS.get(path.suffix)
     if reader is None or not path.is_file():
         raise UsageError(
-            f"--config {str(path)!r} is no TOML or YAML file",
+            f"--config {str(path)!r} is not a TOML or YAML file",
             hint="give a file that ends in .toml, .yaml or .yml",
         )
-    return words[:at] + words[at + 2 :], [*sources, FlagFile(reader(path, must_exist=True))]
+    source = reader(path, must_exist=True)
+    try:
+        _ = source.config
+    except Exception as error:
+        raise UsageError(
+            f"cannot read the flags: {error}",
+            where=str(path),
+            hint="a flat TOML or YAML file with one flag a line, such as `agent: oracle`",
+        ) from error
+    return words[:at] + words[at + 2 :], [*sources, FlagFile(source)]
+
+
+SHORT = {"-a": "--agent", "-m": "--model"}
+"""Short forms of the options of a run, which several commands share."""
+
+
+def lengthen(words: list[str]) -> list[str]:
+    """Return `words` with the long form of each short option of a run."""
+    if words[:1] not in (["run"], ["demo"]) and words[:2] != ["eval", "create"]:
+        return words
+    return [SHORT.get(word, word) for word in words]
 
 
 def _split(word: str) -> list[str]:

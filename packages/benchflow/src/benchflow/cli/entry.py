@@ -2,11 +2,13 @@
 
 import asyncio
 import gc
+import json as jsonlib
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, cast
 
 from .commands import GROUPS, ROOT, find_command, overview
@@ -34,6 +36,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     # Through SIGINT, which asyncio turns into a cancellation; an exception raised in
     # the middle of the loop would cut the teardown short.
     signal.signal(signal.SIGTERM, lambda _signal, _frame: signal.raise_signal(signal.SIGINT))
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that is not UTF-8 gets a question mark for what it cannot show.
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
     # What a command loads at its start is no garbage: to look for it was a sixth of its time.
     gc.set_threshold(200_000)
     code = run(sys.argv[1:] if argv is None else argv)
@@ -58,21 +64,19 @@ def run(argv: Sequence[str]) -> int:
     try:
         return _dispatch(words)
     except (KeyboardInterrupt, asyncio.CancelledError):
-        resumed = words[:2] == ["eval", "create"]
-        hint = "a job goes on with its --job-name" if resumed else None
-        return _fail("interrupted", hint, INTERRUPTED)
+        return _fail("interrupted", None, INTERRUPTED, json="--json" in argv)
     except BrokenPipeError:
         return _closed_pipe()
     except Exception as error:  # noqa: BLE001 - the last boundary: every error is reported
         if "--debug" in argv:
             traceback.print_exc()
-        return _report(error, _see(words))
+        return _report(error, _see(words), json="--json" in argv)
 
 
 def _dispatch(words: list[str]) -> int:
-    from .config import take_config
+    from .config import lengthen, take_config
 
-    words, config = take_config(words)
+    words, config = take_config(lengthen(words))
     _check_known(words)
     result = _app(words[0], config)(words, exit_on_error=False, print_error=False)
     if {"--help", "-h"} & set(words) and (command := find_command(words)) is not None:
@@ -123,39 +127,52 @@ def _see(words: list[str]) -> str:
     return f"see `{' '.join(['bench', *words[:levels]])} --help`"
 
 
-def _report(error: Exception, see: str) -> int:
+def _report(error: Exception, see: str, *, json: bool) -> int:
     from benchflow_contracts import BenchFlowError, UsageError, host_error, host_is_short
-    from cyclopts import CycloptsError
+    from cyclopts import CycloptsError, UnusedCliTokensError
     from pydantic import ValidationError
 
     if host_is_short(error):
         error = host_error("run the command", error)
     if isinstance(error, BenchFlowError):
         code = _EXIT_CODES.get(error.boundary, INFRASTRUCTURE)
-        return _fail(str(error), see if error.hint == UsageError.default_hint else error.hint, code)
+        return _fail(
+            str(error),
+            see if error.hint == UsageError.default_hint else error.hint,
+            code,
+            json=json,
+        )
     wrong = error.__cause__ if isinstance(error, CycloptsError) else error
     if isinstance(wrong, ValidationError) and wrong.title.endswith("Options"):
-        return _fail(_flag(wrong), see, USAGE)
+        return _fail(_flag(wrong), see, USAGE, json=json)
+    if isinstance(error, UnusedCliTokensError):
+        return _fail(
+            f"unexpected argument {(error.unused_tokens or [''])[0]!r}", see, USAGE, json=json
+        )
     if isinstance(error, CycloptsError):
-        return _fail(str(error).strip(), see, USAGE)
+        return _fail(str(error).strip(), see, USAGE, json=json)
     if isinstance(error, BaseExceptionGroup):
         inner: BaseException = error
         while isinstance(inner, BaseExceptionGroup):
             inner = cast("BaseExceptionGroup[BaseException]", inner).exceptions[0]
-        return _report(inner, see) if isinstance(inner, Exception) else INTERRUPTED
+        return _report(inner, see, json=json) if isinstance(inner, Exception) else INTERRUPTED
     what = f"{type(error).__name__}: {error}"
-    return _fail(what, "run again with --debug and report the traceback", INFRASTRUCTURE)
+    return _fail(what, "run again with --debug and report the traceback", INFRASTRUCTURE, json=json)
 
 
 def _flag(error: "ValidationError") -> str:
     first = error.errors()[0]
     flag = "--" + str(first["loc"][0]).replace("_", "-") if first["loc"] else error.title
-    return f"{flag} {first['input']!r}: {first['msg']}"
+    return f"{flag} {first['input']!r}: {first['msg'].removeprefix('Value error, ')}"
 
 
-def _fail(message: str, hint: str | None, code: int) -> int:
+def _fail(message: str, hint: str | None, code: int, *, json: bool) -> int:
     from .output import note
 
+    if json:
+        fields = {"error": message, "hint": hint, "exit_code": code}
+        note(jsonlib.dumps(fields, ensure_ascii=False))
+        return code
     note(f"error: {message}")
     if hint:
         note(f"hint: {hint}")

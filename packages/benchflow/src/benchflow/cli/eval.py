@@ -1,5 +1,8 @@
 """`bench eval`: jobs."""
 
+import asyncio
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -21,13 +24,13 @@ from .rollouts import find_job
 
 async def create(
     *,
-    tasks_dir: str,
-    dataset: str | None = None,
+    tasks_dir: Annotated[str, Parameter(name=["--tasks-dir", "-p"])],
+    dataset: Annotated[str | None, Parameter(name=["--dataset", "-d"])] = None,
     options: Run = RunOptions(),
     jobs_dir: JobsDir = DEFAULT_JOBS,
     job_name: str | None = None,
-    n: Annotated[int, Parameter(name=["--repeats", "-n"])] = 1,
-    concurrency: int = 4,
+    n: Annotated[int, Parameter(name=["--repeats", "-k"])] = 1,
+    concurrency: Annotated[int, Parameter(name=["--concurrency", "-n"])] = 4,
     retries: int = 2,
     include: tuple[str, ...] = (),
     exclude: tuple[str, ...] = (),
@@ -43,7 +46,7 @@ async def create(
 
     Examples:
         bench eval create --tasks-dir benchmarks/clawsbench/tasks --fail-under 1.0 --json
-        bench eval create --tasks-dir TASKS --agent mistral-vibe --base-url URL --model M -n 4
+        bench eval create --tasks-dir TASKS -a mistral-vibe --base-url URL -m M -k 4
         bench eval create --tasks-dir HARBOR-TASKS --sandbox docker --export harbor
 
     Args:
@@ -75,10 +78,21 @@ async def create(
         max_tasks=max_tasks,
     )
     _check_exporters(export)
-    with LiveJob(quiet=quiet or json) as live:
-        report = await run_job(plan, listener=live)
+    report = await _run(plan, LiveJob(quiet=quiet or json))
     _show_and_export(report, export, json=json)
     return int(report_missing_forks(report.records, options) > 0) or _exit_code(report, fail_under)
+
+
+async def _run(plan: JobOptions, live: LiveJob) -> JobReport:
+    """Run the job; one that is interrupted says by which command it is resumed."""
+    with live:
+        try:
+            return await run_job(plan, listener=live)
+        except asyncio.CancelledError:
+            if live.job is not None:
+                name = () if plan.job_name else ("--job-name", live.job)
+                note(f"resume with: {shlex.join(('bench', *sys.argv[1:], *name))}")
+            raise
 
 
 def _check_exporters(names: tuple[str, ...]) -> None:

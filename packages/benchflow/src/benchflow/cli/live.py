@@ -44,6 +44,8 @@ class LiveJob:
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
+        self.job: str | None = None
+        """The name of the job, once it is about to run."""
         self._rows: dict[str, Row] = {}
         self._done = 0
         self._total = 0
@@ -63,8 +65,9 @@ class LiveJob:
         if self._table is not None:
             self._table.stop()
 
-    def planned(self, slots: list[Slot], done: int) -> None:
-        """Take the size of the job."""
+    def planned(self, job: str, slots: list[Slot], done: int) -> None:
+        """Take the name and the size of the job."""
+        self.job = job
         self._total, self._done = len(slots), done
         if self._table is not None:
             self._table.count(done, len(slots))
