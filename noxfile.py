@@ -15,9 +15,9 @@ from pathlib import Path
 import nox
 
 ROOT = Path(__file__).parent
-MEMBERS = ("packages", "adapters")
+MEMBERS = ("packages", "adapters", "benchmarks")
 PACKAGES = {
-    path.parent.name: str(path.parent.relative_to(ROOT))
+    tomllib.loads(path.read_text())["project"]["name"]: str(path.parent.relative_to(ROOT))
     for place in MEMBERS
     for path in sorted(ROOT.glob(f"{place}/*/pyproject.toml"))
 }
@@ -294,7 +294,7 @@ def docs(session: nox.Session) -> None:
 def e2e(session: nox.Session) -> None:
     """Run the real thing: sandboxes, services, agents, attacks."""
     _sync(session, "--all-packages")
-    targets = session.posargs or ["tests/integration", "tests/e2e", "benchmarks/clawsbench/tests"]
+    targets = session.posargs or ["tests/integration", "tests/e2e"]
     _pytest(session, "--timeout=300", *targets)
 
 

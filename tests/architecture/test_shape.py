@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-HOMES = [path.parent for place in ("packages", "adapters") for path in ROOT.glob(f"{place}/*/src")]
+HOMES = [
+    path.parent
+    for place in ("packages", "adapters", "benchmarks")
+    for path in ROOT.glob(f"{place}/*/src")
+]
 SOURCES = sorted(
-    [path for home in HOMES for path in home.glob("src/**/*.py")]
-    + [*ROOT.glob("benchmarks/**/*.py")]
+    {path for home in HOMES for path in home.glob("src/**/*.py")}
+    | {*ROOT.glob("benchmarks/**/*.py")}
 )
 MEMBERS = sorted(home / "pyproject.toml" for home in HOMES)
 

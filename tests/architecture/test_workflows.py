@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -23,7 +24,9 @@ WORKFLOWS = {
     path.name: yaml.safe_load(path.read_text()) for path in ROOT.glob(".github/workflows/*.yml")
 }
 ACTIONS = sorted(ROOT.glob(".github/actions/*/action.yml"))
-PACKAGES = {path.parent.name for path in ROOT.glob("*/*/pyproject.toml")}
+PACKAGES = {
+    tomllib.loads(path.read_text())["project"]["name"] for path in ROOT.glob("*/*/pyproject.toml")
+}
 JOBS = {
     f"{name}:{job}": body
     for name, workflow in WORKFLOWS.items()

@@ -1,15 +1,12 @@
 """`bench demo`: the whole product in one minute."""
 
-from pathlib import Path
 from typing import Annotated
 
-from benchflow_contracts import UsageError
+import benchflow_clawsbench as clawsbench
 from benchflow_engine.branching import BranchKind
 from benchflow_engine.options import RunOptions
 from benchflow_engine.rollout import run as run_rollout
 from cyclopts import Parameter
-
-import benchflow
 
 from . import format as fmt
 from .flags import DEFAULT_JOBS, JobsDir, Json
@@ -43,7 +40,7 @@ async def demo(
         bench demo
         bench demo --agent mistral-vibe --model M --base-url http://127.0.0.1:8000/v1
     """
-    task = find_demo_task()
+    task = clawsbench.root() / "tasks" / TASK
     if not json:
         note(f"task {task.name}, agent {options.agent_name}, fork at each question\n")
     subscribers = () if json else (narrator(),)
@@ -59,20 +56,3 @@ async def demo(
         note(f"trainer records: {home / 'trainer' / 'verifiers.jsonl'}")
         note(f"next: bench rollout show {home.name}")
     return exit_code(result, options)
-
-
-def find_demo_task() -> Path:
-    """Return the demo's task from the benchmark in this checkout.
-
-    Raises:
-        UsageError: BenchFlow was installed without its repository.
-    """
-    checkout = Path(benchflow.__file__).resolve().parents[4]
-    for root in (Path.cwd(), checkout):
-        task = root / "benchmarks" / "clawsbench" / "tasks" / TASK
-        if (task / "task.toml").is_file():
-            return task
-    raise UsageError(
-        "the demo needs benchmarks/clawsbench, which is not in the installed package",
-        hint="run it from a clone of the repository",
-    )

@@ -1,0 +1,5 @@
+"""ClawsBench: where its tasks are."""
+
+from .place import root
+
+__all__ = ["root"]
