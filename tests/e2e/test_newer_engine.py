@@ -26,6 +26,7 @@ from watching import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SKIPPED = {
+    "capabilities: no kill_all",
     "capabilities: no live snapshots",
     "capabilities: no disk limit",
     "capabilities: there are builds",

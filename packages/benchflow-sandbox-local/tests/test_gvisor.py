@@ -58,6 +58,7 @@ def test_a_gvisor_box_keeps_every_promise_of_the_contract(with_provider):
         "capabilities: no network mode allowlist",
         "capabilities: no network mode public",
         "capabilities: no builds",
+        "capabilities: no kill_all",
         "capabilities: no services",
         "capabilities: no pids limit",
         "capabilities: no memory limit",
