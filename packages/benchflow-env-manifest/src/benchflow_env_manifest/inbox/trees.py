@@ -102,10 +102,12 @@ def dress(paths: Sequence[str], directory: str) -> None:
             below = [entry.path for entry in entries(root)] if Path(root).is_dir() else []
             for copied in (root, *below):
                 live = path + copied.removeprefix(root)
-                if os.path.lexists(live):
+                try:
                     found = os.lstat(live)
-                    os.chown(copied, found.st_uid, found.st_gid, follow_symlinks=False)
-                    Path(copied).chmod(stat.S_IMODE(found.st_mode))
+                except FileNotFoundError:
+                    continue  # a writer that never stops has removed it since
+                os.chown(copied, found.st_uid, found.st_gid, follow_symlinks=False)
+                Path(copied).chmod(stat.S_IMODE(found.st_mode))
 
 
 def restore(paths: Sequence[str], directory: str) -> None:
