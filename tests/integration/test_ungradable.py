@@ -1,6 +1,7 @@
 """What an agent does to be rid of a bad score is scored 0, with the cause on the record."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -73,7 +74,7 @@ ATTACKS = {
         ("pipe-brought", PIPE, "hermetic", "benchflow", "is refused"),
         ("endless", ENDLESS, "twin", "harbor", "a reader may wait for without end"),
         ("deep", DEEP, "twin", "benchflow", "deeper than 200"),
-        ("bomb", BOMB, "shared", "harbor", ""),  # what fails first is a race
+        ("bomb", BOMB, "shared", "harbor", "no process is left|[Cc]annot fork"),
         ("bomb-brought", BOMB, "hermetic", "benchflow", "no process is left"),
         ("shells", SHELLS, "twin", "harbor", "cannot be started"),
         ("user-removed", NOBODY, "twin", "benchflow", "no user 'nobody'"),
@@ -104,7 +105,7 @@ def test_an_agent_that_makes_itself_ungradable_is_scored_0(
         assert (record["status"], record["reward"]) == ("completed", 0.0), record
         if why is not None:
             assert record["cause"]["by"] == "agent", record
-            assert why in record["cause"]["what"], record
+            assert re.search(why, record["cause"]["what"]), record
     assert "Traceback" not in said
 
 

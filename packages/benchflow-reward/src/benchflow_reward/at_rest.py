@@ -7,17 +7,20 @@ from benchflow_contracts import Sandbox, SandboxUnsupportedError, SupportsKillAl
 
 
 @asynccontextmanager
-async def at_rest(sandbox: Sandbox) -> AsyncGenerator[None]:
+async def at_rest(sandbox: Sandbox, *, may_kill: bool) -> AsyncGenerator[None]:
     """Freeze the sandbox for the block; where that is not possible, kill its processes first.
 
+    With `may_kill` false its processes are needed later, such as services of a next step.
+
     Raises:
-        SandboxUnsupportedError: The sandbox can do neither.
+        SandboxUnsupportedError: The sandbox cannot be frozen, nor can or may its processes be
+            killed.
     """
     async with AsyncExitStack() as stack:
         try:
             await stack.enter_async_context(sandbox.freeze())
         except SandboxUnsupportedError:
-            if not isinstance(sandbox, SupportsKillAll):
+            if not (may_kill and isinstance(sandbox, SupportsKillAll)):
                 raise
             await sandbox.kill_all()
         yield

@@ -46,6 +46,7 @@ async def collect(
     *,
     max_bytes: int = MAX_BYTES,
     leave_out: bool = False,
+    may_kill: bool = False,
     meanwhile: Callable[[], Awaitable[None]] | None = None,
 ) -> list[Collected]:
     """Copy `paths` to `into/0`, `into/1`, ... from one instant of the box.
@@ -54,7 +55,8 @@ async def collect(
     or more than `max_bytes` is `refused` as a whole. Both are the agent's doing and no fault:
     nothing in the box can raise an error from here. With `leave_out`, a tree is copied without
     what is no file or directory, nothing is run in the box, and what cannot be copied is
-    `absent`. `meanwhile` is called at the same instant of the box.
+    `absent`. `meanwhile` is called at the same instant of the box. With `may_kill`, a box that
+    cannot be frozen loses its processes.
 
     Raises:
         RewardError: The transfer itself broke, or the box is gone.
@@ -62,7 +64,7 @@ async def collect(
     """
     taken: list[Collected] = []
     failed: list[tuple[int, TransferError]] = []
-    async with at_rest(sandbox):
+    async with at_rest(sandbox, may_kill=may_kill):
         if meanwhile is not None:
             await meanwhile()
         for index, path in enumerate(paths):

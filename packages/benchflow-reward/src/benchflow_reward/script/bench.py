@@ -138,7 +138,7 @@ class OurBench:
             result = await self._exec(cwd, verifier.env)
             return ScriptRun(result, await self._take_logs(scratch))
         result = await self._exec(cwd, pinned_env(verifier))
-        async with at_rest(self.box):
+        async with at_rest(self.box, may_kill=True):
             return ScriptRun(result, await self._take_logs(scratch))
 
     async def _exec(self, cwd: str, env: Mapping[str, str]) -> ExecResult:

@@ -38,7 +38,14 @@ async def take_artifacts(
     await asyncio.to_thread(into.mkdir)
     paths = [artifact.source for artifact in artifacts if not artifact.service]
     of_box = iter(
-        await collect(live.sandbox, paths, into, leave_out=leave_out, meanwhile=meanwhile)
+        await collect(
+            live.sandbox,
+            paths,
+            into,
+            leave_out=leave_out,
+            may_kill=not live.goes_on,
+            meanwhile=meanwhile,
+        )
     )
     taken = [
         await collect_beside(live.sandbox, artifact, into / f"beside-{index}")
