@@ -26,7 +26,7 @@ from benchflow_contracts import (
     Role,
     SandboxImage,
     SandboxSpec,
-    SessionCarry,
+    SessionState,
     SnapshotError,
 )
 from benchflow_sandbox_local import LocalProvider
@@ -102,7 +102,7 @@ class Bench:
             watcher = await box.spawn(["python3", "-I", "-S", "-c", WATCH])
             session = await self._agent.connect(box, self._role)
             parent = SandboxedSession(box, session)
-            images: list[tuple[SessionCarry, SandboxImage]] = []
+            images: list[tuple[SessionState, SandboxImage]] = []
 
             async def measure() -> None:
                 for _ in range(FORKS):
@@ -119,17 +119,17 @@ class Bench:
 
     async def _fork(
         self, parent: SandboxedSession, watcher: Process
-    ) -> tuple[SessionCarry, SandboxImage]:
-        carries: list[SessionCarry] = []
+    ) -> tuple[SessionState, SandboxImage]:
+        carries: list[SessionState] = []
 
         async def carry() -> None:
-            carries.append(await parent.session.carry())
+            carries.append(await parent.session.capture())
 
         while True:
             await gap_of(watcher)
             started = time.perf_counter()
             try:
-                image = await parent.sandbox.snapshot("live", during=carry)
+                image = await parent.sandbox.snapshot("live", while_frozen=carry)
             except SnapshotError as error:
                 if not error.retryable:
                     raise
@@ -141,7 +141,7 @@ class Bench:
             self.samples.image_mb = image.bytes >> 20
             return carries[-1], image
 
-    async def _children(self, carry: SessionCarry, image: SandboxImage) -> None:
+    async def _children(self, carry: SessionState, image: SandboxImage) -> None:
         for number in range(CHILDREN):
             started = time.perf_counter()
             async with self._child(carry, image) as child:
@@ -169,7 +169,7 @@ class Bench:
 
     @asynccontextmanager
     async def _child(
-        self, carry: SessionCarry, image: SandboxImage
+        self, carry: SessionState, image: SandboxImage
     ) -> AsyncGenerator[SandboxedSession]:
         box = await self._provider.create(self._spec, image=image)
         try:

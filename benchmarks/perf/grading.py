@@ -15,7 +15,6 @@ from typing import Literal, NoReturn
 from unittest.mock import patch
 
 from benchflow_contracts import (
-    ComparedSandbox,
     NodeState,
     RolloutNode,
     Sandbox,
@@ -24,6 +23,7 @@ from benchflow_contracts import (
     SandboxUnsupportedError,
     Task,
     TaskConfig,
+    TracksFileChanges,
 )
 from benchflow_reward import ScriptVerifier
 from benchflow_sandbox_docker import DockerProvider
@@ -66,8 +66,8 @@ def write_task(path: Path, protocol: Protocol, test: str = TEST) -> Task:
 async def agents_box(provider: SandboxProvider) -> Sandbox:
     """Return a box in which an agent has answered, marked before it as the kernel does."""
     box = await provider.create(SPEC)
-    if isinstance(box, ComparedSandbox):
-        await box.mark()
+    if isinstance(box, TracksFileChanges):
+        await box.set_baseline()
     done = await box.exec("echo 42 > answer.txt")
     assert done.ok
     return box

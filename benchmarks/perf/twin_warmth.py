@@ -18,13 +18,13 @@ from typing import Literal
 from unittest.mock import patch
 
 from benchflow_contracts import (
-    ComparedSandbox,
     NodeState,
     RolloutNode,
     SandboxProvider,
     SandboxSpec,
     Task,
     TaskConfig,
+    TracksFileChanges,
 )
 from benchflow_reward import ScriptVerifier
 from benchflow_reward.script import bytecode
@@ -61,8 +61,8 @@ async def sandboxes(kind: str, image: str, store: Path) -> AsyncGenerator[Sandbo
 async def first_line(provider: SandboxProvider, task: Task, spec: SandboxSpec, mode: Mode) -> float:
     """Return the seconds from the start of the program to its first line."""
     box = await provider.create(spec)
-    if isinstance(box, ComparedSandbox):
-        await box.mark()
+    if isinstance(box, TracksFileChanges):
+        await box.set_baseline()
     await box.exec(["sh", "-c", "cat > program.py"], stdin=PROGRAM.encode())
     done = await box.exec("python3 program.py")
     assert done.ok, done

@@ -105,9 +105,9 @@ def test_what_an_image_calls_a_volume_is_in_forks_that_outlive_the_image(
         async with provider:
             box = await provider.create(spec)
             engine.api.remove_image("declared")
-            await box.mark()
+            await box.set_baseline()
             assert (await box.exec("echo first > /data/file")).ok
-            assert (await box.changes()).added == ("/data/file",)
+            assert (await box.changed_files()).added == ("/data/file",)
             await provider.save(await box.snapshot(), tmp_path / "kept")
             await box.teardown()
             fork = await provider.create(spec, image=await provider.load(tmp_path / "kept"))

@@ -11,7 +11,7 @@ from benchflow_agent_acp import AcpAgent, shipped_declaration
 from benchflow_agent_acp.code_words import SandboxedSession, expect_words, tell_word
 from benchflow_agent_acp.declaration import ASK_SWITCH
 from benchflow_agent_acp.question_probe import QuestionProbe
-from benchflow_contracts import ModelEndpoint, Role, SandboxImage, SandboxSpec, SessionCarry
+from benchflow_contracts import ModelEndpoint, Role, SandboxImage, SandboxSpec, SessionState
 from benchflow_sandbox_local import LocalProvider, LocalSandbox
 from scripted_llm import AnswersProbes, ScriptedLlm
 
@@ -73,7 +73,7 @@ class World:
 
     @asynccontextmanager
     async def child(
-        self, carry: SessionCarry, image: SandboxImage
+        self, carry: SessionState, image: SandboxImage
     ) -> AsyncGenerator[SandboxedSession]:
         async with self._box(image) as box:
             yield SandboxedSession(box, await self._agent.attach(box, self._role, carry))
@@ -86,9 +86,9 @@ class World:
         finally:
             await box.teardown()
 
-    async def fork(self, parent: SandboxedSession) -> tuple[SessionCarry, SandboxImage]:
+    async def fork(self, parent: SandboxedSession) -> tuple[SessionState, SandboxImage]:
         async with parent.sandbox.freeze():
-            return await parent.session.carry(), await parent.sandbox.snapshot("live")
+            return await parent.session.capture(), await parent.sandbox.snapshot("live")
 
 
 async def learn(place: SandboxedSession) -> str:
@@ -103,7 +103,7 @@ async def run(world: World) -> None:
     async with AsyncExitStack() as stack:
         parent = await stack.enter_async_context(world.parent())
         past = await learn(parent)
-        forks: list[tuple[SessionCarry, SandboxImage]] = []
+        forks: list[tuple[SessionState, SandboxImage]] = []
 
         async def fork() -> None:
             forks.append(await world.fork(parent))

@@ -107,7 +107,7 @@ def standing(planes: Planes) -> Planes:
     def make() -> Any:
         assert planes.environment is not None
         environment: Any = planes.environment()
-        quiesce, carry = environment.quiesce, environment.carry
+        quiesce, carry = environment.quiesce, environment.live_services
 
         def quiet() -> AbstractAsyncContextManager[None]:
             @asynccontextmanager
@@ -123,7 +123,7 @@ def standing(planes: Planes) -> Planes:
             stand("carried")
             return carried
 
-        environment.quiesce, environment.carry = quiet, carrying
+        environment.quiesce, environment.live_services = quiet, carrying
         return environment
 
     return replace(planes, environment=make)

@@ -8,7 +8,7 @@ from benchflow_agent_acp.builtin import scripted
 from benchflow_contracts import Mount, Role, SandboxSpec
 from benchflow_sandbox_local import LocalProvider
 from benchflow_testing import AgentSubject, check_agent
-from benchflow_testing.checks.carry_checks import CARRY_CHECKS
+from benchflow_testing.checks.session_state_checks import CARRY_CHECKS
 
 SCRIPT = """
 [[turn]]

@@ -45,9 +45,9 @@ def with_box(request, tmp_path):
 )
 def test_what_root_does_is_named_whatever_it_forges(with_box, script, kind, path):
     async def check(sandbox):
-        await sandbox.mark()
+        await sandbox.set_baseline()
         await sandbox.exec(script, user="root")
-        assert path in getattr(await sandbox.changes(), kind)
+        assert path in getattr(await sandbox.changed_files(), kind)
 
     with_box(check)
 
@@ -55,8 +55,8 @@ def test_what_root_does_is_named_whatever_it_forges(with_box, script, kind, path
 def test_a_file_that_was_only_touched_is_as_it_was(with_box):
     async def check(sandbox):
         await sandbox.exec("echo '#' >> /etc/passwd", user="root")
-        await sandbox.mark()
+        await sandbox.set_baseline()
         await sandbox.exec("touch /usr/bin/env /etc/passwd", user="root")
-        assert (await sandbox.changes()).changed == ()
+        assert (await sandbox.changed_files()).changed == ()
 
     with_box(check)

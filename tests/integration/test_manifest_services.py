@@ -77,7 +77,7 @@ class Undialled:
         self._box = box
 
     def __getattr__(self, name: str) -> object:
-        if name == "dial":
+        if name == "connect_tcp":
             raise AttributeError(name)
         return getattr(self._box, name)
 

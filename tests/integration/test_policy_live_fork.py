@@ -38,13 +38,13 @@ def test_three_live_children_each_give_the_waiting_question_an_answer(
 
     async def fork(provider: Any, parent: Any, session: Any, ask: Ask) -> None:
         async with parent.freeze():
-            carry = await session.carry()
+            carry = await session.capture()
             image = await parent.snapshot("live")
         assert carry.ask == ask
         for day in DAYS:
             child = await provider.create(parent.spec, image=image)
             twin = await policy().attach(child, role, carry)
-            assert await twin.proceed(Answer.choose(ask, day)) == "end_turn"
+            assert await twin.answer(Answer.choose(ask, day)) == "end_turn"
             written = await child.exec(["cat", "days"])
             said[day] = (twin.steps[-1].message, written.stdout)
             await twin.aclose()

@@ -130,7 +130,7 @@ async def seal(environment: ManifestEnvironment, box: Sandbox) -> Live:
     while True:
         try:
             async with environment.quiesce(), box.freeze():
-                state, carried = await environment.query(), await environment.carry()
+                state, carried = await environment.query(), await environment.capture()
                 return Live(await box.snapshot("live"), carried, state)
         except SnapshotError as error:
             if not error.retryable:

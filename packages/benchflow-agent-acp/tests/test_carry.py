@@ -14,7 +14,7 @@ from benchflow_contracts import (
     Role,
     SandboxError,
     SandboxSpec,
-    SessionCarry,
+    SessionState,
     SnapshotError,
     UsageError,
 )
@@ -169,7 +169,7 @@ def forked(memory_process, body):
 
         async def child(carry, at=None):
             # Through text, as when the carry was kept on a disk.
-            again = SessionCarry.model_validate_json(carry.model_dump_json())
+            again = SessionState.model_validate_json(carry.model_dump_json())
             boxes.append((at or parent).fork(memory_process()))
             return await MIND.attach(boxes[-1], ROLE, again)
 
@@ -191,13 +191,13 @@ async def heard(session):
 def test_children_of_one_carry_share_the_past_and_nothing_else(memory_process):
     async def body(session, child):
         await session.prompt("past")
-        carry = await session.carry()
+        carry = await session.capture()
         assert carry.ask is None
         one, two = await child(carry), await child(carry)
         await session.prompt("parent only")
         await one.prompt("one only")
         await two.prompt("two only")
-        grandchild = await child(await one.carry(), at=None)
+        grandchild = await child(await one.capture(), at=None)
         return [await heard(each) for each in (session, one, two)], carry, grandchild
 
     (parent, one, two), carry, grandchild = forked(memory_process, body)
@@ -214,10 +214,10 @@ def test_each_child_gives_the_pending_question_its_own_answer(memory_process):
         carries = []
 
         async def ask_user(ask):
-            carries.append(await session.carry())
+            carries.append(await session.capture())
             children = [await child(carries[0]) for _ in range(3)]
             for each, day in zip(children, ("mon", "tue", "wed"), strict=True):
-                assert await each.proceed(Answer.choose(ask, day)) == "end_turn"
+                assert await each.answer(Answer.choose(ask, day)) == "end_turn"
                 ends.append((each, await heard(each)))
             return Answer.choose(ask, "mon")
 
@@ -246,22 +246,22 @@ def test_each_child_gives_the_pending_question_its_own_answer(memory_process):
 def test_a_carried_question_accepts_one_valid_answer(memory_process):
     async def body(session, child):
         with pytest.raises(RuntimeError, match="does not wait for the answer"):
-            await session.proceed(Answer())
+            await session.answer(Answer())
         done = []
 
         async def ask_user(ask):
             with pytest.raises(RuntimeError, match="does not wait for the answer"):
-                await session.proceed(Answer.choose(ask, "mon"))
-            twin = await child(await session.carry())
+                await session.answer(Answer.choose(ask, "mon"))
+            twin = await child(await session.capture())
             with pytest.raises(AgentError, match="still in a turn"):
                 await twin.prompt("other")
             with pytest.raises(UsageError):
-                await twin.proceed(Answer(selected={"day": ("never",)}))
-            again = await twin.carry()
+                await twin.answer(Answer(selected={"day": ("never",)}))
+            again = await twin.capture()
             assert again.ask == ask
-            await twin.proceed(Answer.choose(ask, "tue"))
+            await twin.answer(Answer.choose(ask, "tue"))
             with pytest.raises(RuntimeError, match="does not wait for the answer"):
-                await twin.proceed(Answer.choose(ask, "tue"))
+                await twin.answer(Answer.choose(ask, "tue"))
             done.append(twin.steps[-1].message)
             return Answer.choose(ask, "mon")
 
@@ -277,7 +277,7 @@ def test_the_portable_tools_call_may_arrive_after_its_question(memory_process):
         carries = []
 
         async def ask_user(ask):
-            carries.append(await session.carry())
+            carries.append(await session.capture())
             return Answer.choose(ask, "mon")
 
         session.on_ask_user(ask_user)
@@ -304,7 +304,7 @@ def test_carry_is_refused_if_a_child_could_not_continue(memory_process, prompt, 
             asked.append(ask)
             if len(asked) == 1:
                 with pytest.raises(SnapshotError, match=why) as caught:
-                    await session.carry()
+                    await session.capture()
                 refused.append(caught.value.retryable)
                 tried.set()
             await tried.wait()
@@ -312,10 +312,10 @@ def test_carry_is_refused_if_a_child_could_not_continue(memory_process, prompt, 
 
         session.on_ask_user(ask_user)
         assert await session.prompt(prompt) == "end_turn"
-        assert (await session.carry()).ask is None
+        assert (await session.capture()).ask is None
         await session.aclose()
         with pytest.raises(SnapshotError, match="has ended") as caught:
-            await session.carry()
+            await session.capture()
         assert not caught.value.retryable
         return refused
 
@@ -329,11 +329,11 @@ def test_what_arrived_between_turns_is_carried(memory_process):
         process = session._connection._process
         await process.say(id="x", method="vendor/ping", params={"a": [1]})
         await process.raw(b'{"jsonrpc":"2.0","method":"ven')
-        carry = await session.carry()
+        carry = await session.capture()
         assert process.stdout.waiting() == 0
         twin = await child(carry)
         await twin._connection._process.raw(b'dor/note"}\n')
-        return carry, await heard(twin), await twin.carry()
+        return carry, await heard(twin), await twin.capture()
 
     carry, message, after = forked(memory_process, body)
     assert [request["method"] for request in carry.data["requests"]] == ["vendor/ping"]
@@ -345,7 +345,7 @@ def test_what_arrived_between_turns_is_carried(memory_process):
 
 def test_a_carry_of_another_agent_or_version_is_refused(memory_process):
     async def body(session, child):
-        carry = await session.carry()
+        carry = await session.capture()
         other = carry.model_copy(update={"agent": "other"})
         with pytest.raises(AgentError, match="is of agent 'other'"):
             await child(other)
@@ -361,7 +361,7 @@ def test_a_carried_ask_keeps_the_id_of_its_request(memory_process):
         seen = []
 
         async def ask_user(ask):
-            carry = await session.carry()
+            carry = await session.capture()
             twin = await child(carry)
             (request,) = twin._connection.state.requests.values()
             seen.append((to_ask(request), ask, type(request.id)))

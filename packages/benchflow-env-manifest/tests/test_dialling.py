@@ -16,7 +16,7 @@ class Loopback:
     def __init__(self) -> None:
         self.dialled = 0
 
-    async def dial(self, port: int) -> socket.socket:
+    async def connect_tcp(self, port: int) -> socket.socket:
         self.dialled += 1
         conn = socket.socket()
         conn.setblocking(False)

@@ -224,7 +224,7 @@ def test_reseed_runs_the_hooks_in_order_with_the_seed(tmp_path: Path):
 def test_carry_names_each_running_service_and_refuses_a_dead_one(tmp_path: Path):
     async def test(environment: ManifestEnvironment, box: FakeSandbox):
         await environment.provision(ProvisionContext(box, "t"))
-        carried = await environment.carry()
+        carried = await environment.live_services()
         assert list(carried) == ["mail"]
         (running,) = environment._world._services.running
         assert carried["mail"] == running.process.id
@@ -233,7 +233,7 @@ def test_carry_names_each_running_service_and_refuses_a_dead_one(tmp_path: Path)
             while running.exit_code is None:  # noqa: ASYNC110 - the watcher's next turn sets it
                 await asyncio.sleep(0)
         with pytest.raises(SnapshotError, match="dead service"):
-            await environment.carry()
+            await environment.live_services()
         with pytest.raises(EnvironmentError_, match="'mail' ended"):
             await environment.check()
 
@@ -253,14 +253,14 @@ def test_a_live_child_attaches_and_starts_nothing(tmp_path: Path):
         spawned = box.provider.operations.count("spawn")
         with pytest.raises(EnvironmentError_, match=r"\['chat'\] are not in the manifest"):
             await environment.provision(
-                ProvisionContext(box, "t", resumed=True, carried={"chat": "p1"})
+                ProvisionContext(box, "t", resumed=True, live_services={"chat": "p1"})
             )
         handle = await environment.provision(
-            ProvisionContext(box, "t", resumed=True, carried={"mail": "p9"})
+            ProvisionContext(box, "t", resumed=True, live_services={"mail": "p9"})
         )
         assert (attached, handle.services) == (["p9"], ("mail",))
         assert box.provider.operations.count("spawn") == spawned
-        assert await environment.carry() == {"mail": process.id}
+        assert await environment.live_services() == {"mail": process.id}
 
     in_box(tmp_path, FORKED, test)
 

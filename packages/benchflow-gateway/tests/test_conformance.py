@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from benchflow_contracts import ModelLine
+from benchflow_contracts import ModelRoute
 from benchflow_testing import GatewaySubject, check_gateway
 from gateway_peers import Behave, Taken, agent_of, hand_written, whole
 
@@ -27,7 +27,7 @@ def model(name: str, release: asyncio.Event, arrived: asyncio.Event) -> Behave:
     return behave
 
 
-async def call(line: ModelLine, text: str) -> str | None:
+async def call(line: ModelRoute, text: str) -> str | None:
     async with agent_of(line) as agent:
         status, body = await agent.post("openai-chat", text=text)
     return json.loads(body)["choices"][0]["message"]["content"] if status == 200 else None
@@ -38,7 +38,7 @@ def test_the_gateway_keeps_every_promise_of_the_contract(run: Any) -> None:
         release, arrived = asyncio.Event(), asyncio.Event()
 
         @asynccontextmanager
-        async def slow(line: ModelLine) -> AsyncIterator[None]:
+        async def slow(line: ModelRoute) -> AsyncIterator[None]:
             async with asyncio.TaskGroup() as group:
                 group.create_task(call(line, "slow"))
                 await arrived.wait()

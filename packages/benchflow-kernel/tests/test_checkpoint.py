@@ -127,13 +127,13 @@ def test_the_live_layers_are_captured_inside_one_freeze_environment_first(asking
     class Watched(FakeAgent):
         async def connect(self, sandbox, role, *, resume=None, log_dir=None):
             session = await super().connect(sandbox, role, resume=resume, log_dir=log_dir)
-            carry = session.carry
+            carry = session.capture
 
             async def noted():
                 order.append("session")
                 return await carry()
 
-            session.carry = noted
+            session.capture = noted
             return session
 
     record = asking.provider.record
@@ -281,8 +281,8 @@ STEPS = {
     "servers": ("environment", "quiesce", None),
     "freeze": ("provider", "freeze", "snapshot"),
     "environment": ("environment", "query", None),
-    "services": ("environment", "carry", None),
-    "session": ("agent", "carry", None),
+    "services": ("environment", "live_services", None),
+    "session": ("agent", "capture", None),
     "files and processes": ("provider", "snapshot:live", None),
 }
 """Who breaks, where, and what the rollout then fails at; `None`: it goes on without live."""
@@ -393,15 +393,15 @@ def test_a_passing_cause_is_tried_again(asking):
 
     async def connect(*args, **options):
         session = await make(*args, **options)
-        carry = session.carry
+        carry = session.capture
 
         async def third_time():
-            tries.append("carry")
+            tries.append("capture")
             if len(tries) < 3:
                 raise SnapshotError("busy", retryable=True)
             return await carry()
 
-        session.carry = third_time
+        session.capture = third_time
         return session
 
     asking.agent.connect = connect

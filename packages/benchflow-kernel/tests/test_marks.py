@@ -15,7 +15,7 @@ class Changes(FakeReward):
         self.each = {}
 
     async def score(self, node):
-        self.told = await node.state.sandbox.changes()
+        self.told = await node.state.sandbox.changed_files()
         self.each[node.state.task.instruction] = {*self.told.added, *self.told.changed}
         return await super().score(node)
 
@@ -40,12 +40,12 @@ def test_files_and_setup_of_the_task_are_no_change_in_a_twin(rig, where):
     told = scored(rig, "twin" if where == "option" else None)
     assert "/workspace/brought.txt" not in told.added
     assert "/etc/set" not in told.added
-    assert "mark" in rig.provider.operations
+    assert "set_baseline" in rig.provider.operations
 
 
 def test_nothing_is_marked_where_nobody_asks(rig):
     assert scored(rig, "hermetic") is None
-    assert "mark" not in rig.provider.operations
+    assert "set_baseline" not in rig.provider.operations
 
 
 class Each(FakeAgent):

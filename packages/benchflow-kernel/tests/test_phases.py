@@ -154,7 +154,7 @@ def test_what_a_step_brings_where_more_is_reached_is_not_counted_as_the_agents(w
     told = []
 
     async def look(node):
-        changes = await node.state.sandbox.changes()
+        changes = await node.state.sandbox.changed_files()
         told.append({*changes.added, *changes.changed})
         return VerifyResult(reward=1.0)
 

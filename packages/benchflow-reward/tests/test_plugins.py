@@ -24,7 +24,7 @@ def report(provider):
             box.files.mkdir(PACKAGES, parents=True)
             if before is not None:
                 before(box.files)
-            await box.mark()
+            await box.set_baseline()
             write(box.files)
             changes = await told_by_host(box)
             rules = Steering.of(tests, ["/srv"], "/usr/bin", expected, pinned=pinned)

@@ -260,7 +260,7 @@ def test_the_host_tells_nothing_of_a_sandbox_that_was_not_marked(provider):
     async def main():
         box = await provider.create(SandboxSpec())
         unknown = await told_by_host(box)
-        await box.mark()
+        await box.set_baseline()
         box.files.put("/workspace/new", b"1")
         return unknown, await told_by_host(box)
 

@@ -345,7 +345,7 @@ def test_a_rootless_engine_that_holds_nothing_still_says_so_and_compares_nothing
             rootless["CgroupDriver"] = "systemd"
             await box.snapshot()
             with pytest.raises(SandboxUnsupportedError, match="the engine is rootless"):
-                await box.mark()
+                await box.set_baseline()
             # Nobody but the engine can read the files: it counts them, and holes, too.
             assert (await box.exec("truncate -s 100G big")).ok
             with pytest.raises(SandboxLimitError, match="102400 MB"):

@@ -240,7 +240,7 @@ def test_another_sandbox_stands_in_for_one_beside_its_services(with_box, web):
         server = await box.spawn(["python3", "-m", "http.server", "7000", "--directory", "/"])
         image = await box.snapshot()
         spec = SandboxSpec(image="host", env={"GIVEN": "1"}, user="root", workdir="/")
-        async with box.stand_in(image, spec, labels={"purpose": "grading"}) as other:
+        async with box.replace_main(image, spec, labels={"purpose": "grading"}) as other:
             said = (await other.exec("cat /shared/state /left; env")).stdout
             page = await page_of(other, "http://web:8000/")
             deaf = await box_hears(box, "web", "main")
@@ -272,11 +272,11 @@ def test_another_sandbox_stands_in_for_one_beside_its_services(with_box, web):
 def test_what_volumes_hold_is_among_the_changes_of_a_sandbox(with_box, web):
     async def test(box):
         await box.exec("cd /shared; mkdir d; echo 1 > d/same; echo 1 > d/changed; echo 1 > gone")
-        await box.mark()
+        await box.set_baseline()
         await box.exec("cd /shared; ln -s /tests/wanted link; echo 2 > d/changed; rm gone")
         await box.service_exec("web", "mkdir -p /data/deep && touch /data/deep/new")
         async with box.freeze():
-            return await box.changes()
+            return await box.changed_files()
 
     shared, beside = ContainerOptions(volumes={"/shared": "d"}), web(volumes={"/data": "d"})
     found = with_box(test, services=[beside], container=shared, user="root", workdir="/")
@@ -294,7 +294,7 @@ def test_no_box_that_reaches_less_stands_in_beside_public_services(with_box, web
     async def test(box):
         image = await box.snapshot()
         with pytest.raises(SandboxUnsupportedError, match="public"):
-            async with box.stand_in(image, SandboxSpec(), labels={}):
+            async with box.replace_main(image, SandboxSpec(), labels={}):
                 pass
         return (await box.exec("echo on")).stdout
 

@@ -28,9 +28,9 @@ def test_what_is_written_to_volumes_is_in_snapshots_forks_and_changes(with_provi
         box = await provider.create(spec)
         said = await box.exec("cat /data/file; stat -c %u:%g:%a /data/own /absent/below")
         assert said.stdout == "first\n7:7:755\n0:0:755\n"
-        await box.mark()
+        await box.set_baseline()
         assert (await box.exec("echo second >> /data/file; echo n > /absent/below/new")).ok
-        changes = await box.changes()
+        changes = await box.changed_files()
         assert (changes.added, changes.changed) == (("/absent/below/new",), ("/data/file",))
         image = await box.snapshot()
         assert (await box.exec("echo lost >> /data/file")).ok

@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 from benchflow_contracts.errors import TransferError
-from benchflow_contracts.sandbox import DigestedSandbox, SandboxSpec
+from benchflow_contracts.sandbox import SandboxSpec, SupportsFileDigests
 
 
 def sha256(text: str) -> str:
@@ -13,15 +13,15 @@ def sha256(text: str) -> str:
 
 async def until_refused(sandbox):
     while True:  # a writer may not get to run beside one reading
-        await sandbox.digests(["/workspace/busy"])
+        await sandbox.file_digests(["/workspace/busy"])
 
 
 def test_files_are_digested_in_place_and_missing_ones_left_out(with_box):
     async def check(sandbox):
-        assert isinstance(sandbox, DigestedSandbox)
+        assert isinstance(sandbox, SupportsFileDigests)
         await sandbox.exec("printf one > a; printf two > b; : > empty")
         paths = [f"/workspace/{name}" for name in ("a", "b", "empty", "none", "none/below")]
-        assert await sandbox.digests(paths) == {
+        assert await sandbox.file_digests(paths) == {
             "/workspace/a": sha256("one"),
             "/workspace/b": sha256("two"),
             "/workspace/empty": sha256(""),
@@ -35,7 +35,7 @@ def test_what_is_no_regular_file_is_refused(with_box, plant):
     async def check(sandbox):
         await sandbox.exec(plant)
         with pytest.raises(TransferError, match="odd"):
-            await sandbox.digests(["/workspace/odd"])
+            await sandbox.file_digests(["/workspace/odd"])
 
     with_box(check)
 
@@ -44,7 +44,7 @@ def test_a_link_on_the_way_that_the_agent_made_is_refused(with_box):
     async def check(sandbox):
         await sandbox.exec("ln -s /etc there")
         with pytest.raises(TransferError, match="there"):
-            await sandbox.digests(["/workspace/there/passwd"])
+            await sandbox.file_digests(["/workspace/there/passwd"])
 
     with_box(check)
 
@@ -53,9 +53,9 @@ def test_more_than_the_cap_is_refused(with_box):
     async def check(sandbox):
         await sandbox.exec("printf 12345 > a; printf 67890 > b")
         paths = ["/workspace/a", "/workspace/b"]
-        assert len(await sandbox.digests(paths, max_bytes=10)) == 2
+        assert len(await sandbox.file_digests(paths, max_bytes=10)) == 2
         with pytest.raises(TransferError, match="cap"):
-            await sandbox.digests(paths, max_bytes=9)
+            await sandbox.file_digests(paths, max_bytes=9)
 
     with_box(check)
 
@@ -82,13 +82,13 @@ def test_a_child_s_change_shows_whatever_its_siblings_were_told(with_provider):
         told = {"/workspace/a": sha256("one"), "/workspace/b": sha256("two")}
         for _ in range(2):
             child = await provider.create(SandboxSpec(), image=image)
-            assert await child.digests(paths) == told
+            assert await child.file_digests(paths) == told
             await child.exec("printf ONE > a; touch -d @1000000000 a; rm b; printf TWO > b")
             changed = {"/workspace/a": sha256("ONE"), "/workspace/b": sha256("TWO")}
-            assert await child.digests(paths) == changed
+            assert await child.file_digests(paths) == changed
             await child.restore(image)
-            assert await child.digests(paths) == told
+            assert await child.file_digests(paths) == told
             await child.teardown()
-        assert await parent.digests(paths) == told
+        assert await parent.file_digests(paths) == told
 
     with_provider(check)

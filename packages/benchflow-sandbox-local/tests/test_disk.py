@@ -68,9 +68,9 @@ def test_what_takes_no_memory_inside_takes_no_disk_outside(
 ):
     async def check(provider):
         box = await provider.create(SandboxSpec())
-        await box.mark()
+        await box.set_baseline()
         assert (await box.exec(["python3", "-I", "-c", code])).ok
-        assert (await box.changes()).added
+        assert (await box.changed_files()).added
         image = await box.snapshot()
         assert least <= image.bytes <= least + (1 << 20)
         await provider.save(image, small / "saved")

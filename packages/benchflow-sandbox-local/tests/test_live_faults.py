@@ -100,16 +100,18 @@ def test_who_reads_beside_a_snapshot_can_be_cancelled_and_leaves_nothing(
             await asyncio.Event().wait()
 
         async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-            snapshot = group.create_task(parent.snapshot("live", during=hang))
+            snapshot = group.create_task(parent.snapshot("live", while_frozen=hang))
             await reading.wait()
             snapshot.cancel()
         assert snapshot.cancelled()
         assert left(store) == set()
         assert await echo(process, b"alive") == b"alive"
-        image = await parent.snapshot("live", during=lambda: asyncio.sleep(0))
+        image = await parent.snapshot("live", while_frozen=lambda: asyncio.sleep(0))
         assert await echo(process, b"still") == b"still"
         async with parent.freeze():
-            await provider.discard(await parent.snapshot("live", during=lambda: asyncio.sleep(0)))
+            await provider.discard(
+                await parent.snapshot("live", while_frozen=lambda: asyncio.sleep(0))
+            )
             with pytest.raises(SandboxFrozenError):
                 await parent.exec(["true"])
         child = await provider.create(SandboxSpec(), image=image)
@@ -136,7 +138,7 @@ def test_an_image_that_nobody_waits_for_any_more_is_discarded(
             read.set()
 
         async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-            snapshot = group.create_task(parent.snapshot("live", during=reads))
+            snapshot = group.create_task(parent.snapshot("live", while_frozen=reads))
             await read.wait()
             snapshot.cancel()
             (tmp_path / "told").touch()

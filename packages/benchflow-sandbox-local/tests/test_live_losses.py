@@ -148,7 +148,7 @@ def test_what_a_child_would_lack_is_refused_and_the_box_continues(with_provider)
 def test_a_snapshot_waits_until_the_box_has_read_what_would_be_lost(with_provider, reads):
     count = 0
 
-    async def during():
+    async def while_frozen():
         nonlocal count
         count += 1
 
@@ -157,7 +157,9 @@ def test_a_snapshot_waits_until_the_box_has_read_what_would_be_lost(with_provide
         process = await sandbox.spawn(["python3", "-I", "-c", READER])
         assert await ask(process, "") == "ready"
         async with asyncio.TaskGroup() as group:
-            snapshot = group.create_task(sandbox.snapshot("live", during=during if reads else None))
+            snapshot = group.create_task(
+                sandbox.snapshot("live", while_frozen=while_frozen if reads else None)
+            )
             await asyncio.sleep(0)
             go = Path(f"/proc/{sandbox.machine.pid}/root/tmp/go")
             go.touch()  # noqa: ASYNC240 - nothing can be run inside meanwhile

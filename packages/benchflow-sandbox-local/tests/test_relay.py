@@ -321,10 +321,10 @@ def test_a_port_inside_can_be_reached_from_the_host(with_provider):
             process = await sandbox.spawn(["python3", "-I", "-c", server])
             async with asyncio.timeout(20):
                 assert (await get(endpoint)).endswith(b"served\n")
-                with await sandbox.dial(8080) as direct:
+                with await sandbox.connect_tcp(8080) as direct:
                     assert direct.getpeername() == ("127.0.0.1", 8080)
                 with pytest.raises(ConnectionRefusedError):
-                    await sandbox.dial(8081)
+                    await sandbox.connect_tcp(8081)
             await sandbox.restore(image)
             await process.aclose()
         await sandbox.teardown()

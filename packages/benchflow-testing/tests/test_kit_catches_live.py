@@ -26,7 +26,7 @@ from benchflow_testing.fakes import (
     FakeAgent,
     FakeMachine,
     FakeModelGateway,
-    FakeModelLine,
+    FakeModelRoute,
     FakeSandbox,
     FakeSandboxProvider,
     FakeSession,
@@ -101,10 +101,10 @@ class SealsLate(FakeSandboxProvider):
 
 
 class ReadsAfterTheSnapshot(FakeSandbox):
-    async def snapshot(self, level="filesystem", *, during=None):
+    async def snapshot(self, level="filesystem", *, while_frozen=None):
         image = await super().snapshot(level)
-        if during is not None:
-            await during()
+        if while_frozen is not None:
+            await while_frozen()
         return image
 
 
@@ -274,46 +274,46 @@ class ForgetsSteps(FakeSession):
 
 
 class CarriesObjects(FakeSession):
-    async def carry(self):
-        carry = await super().carry()
+    async def capture(self):
+        carry = await super().capture()
         return carry.model_copy(update={"data": {**carry.data, "prompts": (object(),)}})
 
 
 class ForgetsTheAsk(FakeSession):
-    async def carry(self):
-        return (await super().carry()).model_copy(update={"ask": None})
+    async def capture(self):
+        return (await super().capture()).model_copy(update={"ask": None})
 
 
 class AnswersForEverybody(FakeSession):
     first: Answer | None = None
 
-    async def proceed(self, answer):
+    async def answer(self, answer):
         kind = type(self)
         kind.first = kind.first or answer
-        return await super().proceed(kind.first)
+        return await super().answer(kind.first)
 
 
 class ProceedsAgain(FakeSession):
-    async def proceed(self, answer):
+    async def answer(self, answer):
         try:
-            return await super().proceed(answer)
+            return await super().answer(answer)
         except RuntimeError:
             return "end_turn"
 
 
 class CarriesAtAnyTime(FakeSession):
-    async def carry(self):
+    async def capture(self):
         scope, self._scope = self._scope, None
         try:
-            return await super().carry()
+            return await super().capture()
         finally:
             self._scope = scope
 
 
 class GivesUpForGood(FakeSession):
-    async def carry(self):
+    async def capture(self):
         try:
-            return await super().carry()
+            return await super().capture()
         except SnapshotError as error:
             raise SnapshotError(str(error)) from error
 
@@ -358,7 +358,7 @@ def test_an_agent_that_attaches_to_anything_fails():
 
 def gateway_with(**methods):
     """Return a gateway class whose lines have these methods instead."""
-    line_type = type("BrokenLine", (FakeModelLine,), methods)
+    line_type = type("BrokenLine", (FakeModelRoute,), methods)
 
     class Broken(FakeModelGateway):
         async def open(self, rollout_id, node, **rest):

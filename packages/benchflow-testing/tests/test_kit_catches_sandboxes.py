@@ -91,19 +91,19 @@ class WaitsForItsOwnFreeze(FakeSandbox):
 
 
 class ReadsBeforeTheFreeze(FakeSandbox):
-    async def snapshot(self, level="filesystem", *, during=None):
-        if during is not None:
-            await during()
+    async def snapshot(self, level="filesystem", *, while_frozen=None):
+        if while_frozen is not None:
+            await while_frozen()
         return await super().snapshot(level)
 
 
 class StaysFrozenAfterAReader(FakeSandbox):
-    async def snapshot(self, level="filesystem", *, during=None):
-        if during is None:
+    async def snapshot(self, level="filesystem", *, while_frozen=None):
+        if while_frozen is None:
             return await super().snapshot(level)
         self.gate._holders.append(None)
         self.gate._open.clear()
-        await during()
+        await while_frozen()
         return await super().snapshot(level)
 
 

@@ -32,13 +32,13 @@ from benchflow_testing import (
     sandbox_checks,
     user_model_checks,
 )
-from benchflow_testing.checks.carry_checks import CARRY_CHECKS
 from benchflow_testing.checks.live_checks import LIVE_CHECKS
 from benchflow_testing.checks.observed_checks import OBSERVED_CHECKS
 from benchflow_testing.checks.pinned_checks import PINNED_CHECKS
 from benchflow_testing.checks.recipe_checks import RECIPE_CHECKS
 from benchflow_testing.checks.saved_checks import SAVED_CHECKS
 from benchflow_testing.checks.service_checks import SERVICE_CHECKS
+from benchflow_testing.checks.session_state_checks import CARRY_CHECKS
 from benchflow_testing.fakes import (
     FAKE_AGENT_CAPABILITIES,
     FAKE_WITHOUT_LIVE,

@@ -15,7 +15,7 @@ from benchflow_contracts import (
     SandboxError,
     SandboxSpec,
     SandboxUnsupportedError,
-    SessionCarry,
+    SessionState,
     SnapshotError,
 )
 from benchflow_testing.fakes import (
@@ -220,10 +220,10 @@ ASKS_TWICE = [
 def test_a_session_with_a_pending_ask_goes_on_in_each_child_with_its_own_answer():
     agent = FakeAgent(ASKS_TWICE)
 
-    async def child_of(box: FakeSandbox, carry: SessionCarry, option: str) -> list[str]:
+    async def child_of(box: FakeSandbox, carry: SessionState, option: str) -> list[str]:
         child = await forked(box)
         session = await agent.attach(
-            child, Role(), SessionCarry.model_validate_json(carry.model_dump_json())
+            child, Role(), SessionState.model_validate_json(carry.model_dump_json())
         )
         assert session.steps == list(carry.steps)
         told = []
@@ -233,9 +233,9 @@ def test_a_session_with_a_pending_ask_goes_on_in_each_child_with_its_own_answer(
             return Answer.choose(ask, "d")
 
         session.on_ask_user(later)
-        assert await session.proceed(Answer.choose(carry.ask, option)) == "end_turn"
+        assert await session.answer(Answer.choose(carry.ask, option)) == "end_turn"
         with pytest.raises(RuntimeError):
-            await session.proceed(Answer())
+            await session.answer(Answer())
         assert session.steps == [*carry.steps, *told]
         assert told[0].answer == Answer.choose(carry.ask, option)
         assert await session.prompt("again") == "end_turn"
@@ -247,19 +247,19 @@ def test_a_session_with_a_pending_ask_goes_on_in_each_child_with_its_own_answer(
         box = await provider.create(SandboxSpec())
         session = await agent.connect(box, Role())
         with pytest.raises(SnapshotError, match="not frozen"):
-            await session.carry()
+            await session.capture()
         with pytest.raises(RuntimeError):
-            await session.proceed(Answer())
+            await session.answer(Answer())
 
         async def fork_first(ask):
             if ask.id == "two":
                 async with box.freeze():
-                    carry = await session.carry()
+                    carry = await session.capture()
                 assert carry.ask == ask
                 assert await child_of(box, carry, "d") == ["a", "d", "d"]
                 return Answer.choose(ask, "c")
             async with box.freeze():
-                carry = await session.carry()
+                carry = await session.capture()
             assert await child_of(box, carry, "b") == ["b", "d", "d"]
             return Answer.choose(ask, "a")
 
@@ -267,12 +267,12 @@ def test_a_session_with_a_pending_ask_goes_on_in_each_child_with_its_own_answer(
         assert await session.prompt("Begin.") == "end_turn"
         assert box.files.read("/tmp/notes").decode().split() == ["a", "c"]
         async with box.freeze():
-            carry = await session.carry()
+            carry = await session.capture()
         assert carry.ask is None
         child = await forked(box)
         twin = await agent.attach(child, Role(), carry)
         with pytest.raises(RuntimeError):
-            await twin.proceed(Answer())
+            await twin.answer(Answer())
         await twin.prompt("again")
         assert child.files.read("/tmp/notes").decode().split() == ["a", "c", "c"]
         other = await provider.create(box.spec)
@@ -290,7 +290,7 @@ def test_a_session_is_not_carried_while_it_acts():
     async def carry(session) -> str:
         async with session.sandbox.freeze():
             try:
-                await session.carry()
+                await session.capture()
             except SnapshotError as error:
                 seen.append(error.retryable)
         return "tried"
@@ -319,12 +319,12 @@ def test_a_live_fork_keeps_what_a_service_has_in_memory_and_a_restart_loses_it()
         await parent.provision(ProvisionContext(sandbox=box, task_id="t"))
         parent.service("mail").memory["draft"] = ["hello"]
         async with box.freeze():
-            carried = await parent.carry()
+            carried = await parent.capture()
             live, files = await box.snapshot("live"), await box.snapshot()
         parent.service("mail").memory["draft"].append("later")
         child = world()
         inside = await provider.create(box.spec, image=live)
-        context = ProvisionContext(sandbox=inside, task_id="t", resumed=True, carried=carried)
+        context = ProvisionContext(sandbox=inside, task_id="t", resumed=True, live_services=carried)
         await child.provision(context)
         assert child.service("mail").memory == {"draft": ["hello"]}
         await child.reseed(7)
@@ -341,7 +341,7 @@ def test_a_live_fork_keeps_what_a_service_has_in_memory_and_a_restart_loses_it()
         assert restarted.service("mail").memory == {}
         with pytest.raises(EnvironmentError_, match="was not carried"):
             await world().provision(
-                ProvisionContext(sandbox=inside, task_id="t", resumed=True, carried=carried)
+                ProvisionContext(sandbox=inside, task_id="t", resumed=True, live_services=carried)
             )
         for each in (parent, child, restarted):
             await each.teardown()

@@ -9,8 +9,8 @@ from benchflow_contracts import (
     AgentNeeds,
     Role,
     Sandbox,
-    SessionCarry,
     SessionSnapshot,
+    SessionState,
     UsageError,
 )
 
@@ -116,19 +116,19 @@ class AcpAgent:
         self,
         sandbox: Sandbox,
         role: Role,
-        carry: SessionCarry,
+        state: SessionState,
         *,
         log_dir: Path | None = None,
     ) -> AcpSession:
         """Continue with the live process that a fork copied into `sandbox`.
 
-        Any number of children may continue from one carry. The children share nothing.
+        Any number of children may continue from one state. The children share nothing.
 
         Raises:
-            AgentError: The carry is of another agent or cannot be read, or the process is
+            AgentError: The state is of another agent or cannot be read, or the process is
                 missing.
         """
         from .session_factory import SessionFactory  # noqa: PLC0415 - see connect
 
         factory = SessionFactory(self.decl, sandbox, role, self._limits, log_dir)
-        return await factory.attach(carry)
+        return await factory.attach(state)

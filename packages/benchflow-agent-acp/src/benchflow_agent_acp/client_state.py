@@ -7,7 +7,7 @@ import binascii
 import json
 from typing import TYPE_CHECKING, Any, Literal
 
-from benchflow_contracts import AgentError, SessionCarry, SessionSnapshot
+from benchflow_contracts import AgentError, SessionSnapshot, SessionState
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from .state import ConnectionState, IncomingRequest
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class ClientState(BaseModel):
-    """The state of a client between two reads. `SessionCarry.data` is its JSON.
+    """The state of a client between two reads. `SessionState.data` is its JSON.
 
-    The steps and the session's id are in the carry itself.
+    The steps and the session's id are in the state itself.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -80,21 +80,21 @@ class ClientState(BaseModel):
         return self.model_dump(mode="json")
 
 
-def read_carry(carry: SessionCarry, agent: str) -> tuple[ClientState, ConnectionState]:
-    """Return the state of a client that continues from `carry`. The two share no object.
+def read_state(state: SessionState, agent: str) -> tuple[ClientState, ConnectionState]:
+    """Return the state of a client that continues from `capture`. The two share no object.
 
     Raises:
-        AgentError: The carry is of another agent or of another version of this package.
+        AgentError: The state is of another agent or of another version of this package.
     """
-    if carry.agent != agent:
+    if state.agent != agent:
         raise AgentError(
-            f"the carried session is of agent {carry.agent!r}, not of {agent!r}",
+            f"the carried session is of agent {state.agent!r}, not of {agent!r}",
             hint="continue a live child with the agent of its parent",
         )
     try:
         # Copy through JSON text, so two children never share a list or a dict.
-        client = ClientState.model_validate_json(json.dumps(dict(carry.data)))
-        return client, client.connection(carry.session_id)
+        client = ClientState.model_validate_json(json.dumps(dict(state.data)))
+        return client, client.connection(state.session_id)
     except (ValidationError, binascii.Error, TypeError) as error:
         raise AgentError(
             f"the carried state of agent {agent!r} cannot be read: {error!s:.300}",

@@ -15,8 +15,8 @@ from benchflow_contracts import (
     SandboxProvider,
     SandboxSpec,
     Session,
-    SessionCarry,
     SessionSnapshot,
+    SessionState,
     SnapshotError,
 )
 
@@ -107,7 +107,7 @@ class ForkProbe:
         async with AsyncExitStack() as stack:
             parent = await stack.enter_async_context(self._new(asks=True))
             past = await tell_word(parent.session)
-            forks: list[tuple[SessionCarry, SandboxImage]] = []
+            forks: list[tuple[SessionState, SandboxImage]] = []
 
             async def fork() -> None:
                 forks.append(await self._fork(stack, parent))
@@ -147,15 +147,15 @@ class ForkProbe:
 
     async def _fork(
         self, stack: AsyncExitStack, parent: SandboxedSession
-    ) -> tuple[SessionCarry, SandboxImage]:
-        carries: list[SessionCarry] = []
+    ) -> tuple[SessionState, SandboxImage]:
+        carries: list[SessionState] = []
 
         async def carry() -> None:
-            carries.append(await parent.session.carry())
+            carries.append(await parent.session.capture())
 
         for pause in (*_PAUSES_SEC, None):
             try:
-                image = await parent.sandbox.snapshot("live", during=carry)
+                image = await parent.sandbox.snapshot("live", while_frozen=carry)
                 stack.push_async_callback(self._provider.discard, image)
                 return carries[-1], image
             except SnapshotError as error:
@@ -216,7 +216,7 @@ class ForkProbe:
 
     @asynccontextmanager
     async def _forked(
-        self, image: SandboxImage, carry: SessionCarry
+        self, image: SandboxImage, carry: SessionState
     ) -> AsyncGenerator[SandboxedSession]:
         async with self._sandbox(image) as sandbox:
             session = await self._agent.attach(sandbox, self._role, carry)

@@ -8,8 +8,8 @@ from benchflow_contracts import (
     AgentNeeds,
     Role,
     Sandbox,
-    SessionCarry,
     SessionSnapshot,
+    SessionState,
     Step,
 )
 
@@ -55,7 +55,7 @@ class NopAgent:
         self,
         sandbox: Sandbox,
         role: Role,
-        carry: SessionCarry,
+        state: SessionState,
         *,
         log_dir: Path | None = None,
     ) -> NopSession:
@@ -65,4 +65,4 @@ class NopAgent:
             AgentError: Always.
         """
         del sandbox, role, log_dir
-        raise AgentError(f"session {carry.session_id!r} is not of agent {self.name!r}")
+        raise AgentError(f"session {state.session_id!r} is not of agent {self.name!r}")

@@ -14,8 +14,8 @@ from benchflow_contracts import (
     Sandbox,
     SandboxTimeoutError,
     Session,
-    SessionCarry,
     SessionSnapshot,
+    SessionState,
     Step,
     ToolCall,
 )
@@ -137,13 +137,13 @@ class OracleAgent:
         self,
         sandbox: Sandbox,
         role: Role,
-        carry: SessionCarry,
+        state: SessionState,
         *,
         log_dir: Path | None = None,
     ) -> Session:
         """Continue with the scripted agent's process. A solve.sh cannot be forked live.
 
         Raises:
-            AgentError: The carry is not of the scripted agent, or the process is missing.
+            AgentError: The state is not of the scripted agent, or the process is missing.
         """
-        return await self._scripted.attach(sandbox, role, carry, log_dir=log_dir)
+        return await self._scripted.attach(sandbox, role, state, log_dir=log_dir)

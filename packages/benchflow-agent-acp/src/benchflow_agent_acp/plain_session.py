@@ -8,8 +8,8 @@ from benchflow_contracts import (
     Answer,
     AskUserHandler,
     Role,
-    SessionCarry,
     SessionSnapshot,
+    SessionState,
     SnapshotError,
     Step,
     StepHandler,
@@ -93,7 +93,7 @@ class PlainSession(ABC):
             steps=self._steps_before + len(self._steps),
         )
 
-    async def carry(self) -> SessionCarry:
+    async def capture(self) -> SessionState:
         """Refuse: there is no process for a fork to copy.
 
         Raises:
@@ -101,7 +101,7 @@ class PlainSession(ABC):
         """
         raise SnapshotError(f"agent {self._agent!r} has no process to carry")
 
-    async def proceed(self, answer: Answer) -> StopReason:
+    async def answer(self, answer: Answer) -> StopReason:
         """Refuse: a plain session never asks.
 
         Raises:

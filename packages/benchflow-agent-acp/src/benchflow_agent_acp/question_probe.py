@@ -81,7 +81,7 @@ class QuestionProbe:
 
         place.session.on_ask_user(first)
         before = len(place.session.steps)
-        await place.session.proceed(Answer.choose(ask, self._options(ask)[number]))
+        await place.session.answer(Answer.choose(ask, self._options(ask)[number]))
         await self._check(place, ask, number, before)
 
     def _options(self, ask: Ask) -> list[str]:

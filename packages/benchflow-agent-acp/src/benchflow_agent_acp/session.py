@@ -12,8 +12,8 @@ from benchflow_contracts import (
     Ask,
     AskUserHandler,
     Role,
-    SessionCarry,
     SessionSnapshot,
+    SessionState,
     SnapshotError,
     Step,
     StepHandler,
@@ -96,7 +96,7 @@ class AcpSession:
         request = PromptRequest(session_id=self.id, prompt=[block])
         return await self._turn(request.model_dump(mode="json", by_alias=True, exclude_none=True))
 
-    async def proceed(self, answer: Answer) -> StopReason:
+    async def answer(self, answer: Answer) -> StopReason:
         """Answer the Ask that waited when the session was forked; run the rest of the turn.
 
         The turn's clock restarts.
@@ -115,7 +115,7 @@ class AcpSession:
         self._replies = {request.id: to_reply(ask, answer)}
         return await self._turn(None)
 
-    async def carry(self) -> SessionCarry:
+    async def capture(self) -> SessionState:
         """Copy the client's state, for the children of a live fork.
 
         Call this while the sandbox is frozen. The copy includes everything that the agent wrote
@@ -134,7 +134,7 @@ class AcpSession:
         client = ClientState.from_parts(
             self._connection.state, self._builder.state(), terminals, self._base
         )
-        return SessionCarry(
+        return SessionState(
             agent=self._agent,
             session_id=self.id,
             process_id=self._connection.process_id,

@@ -8,12 +8,12 @@ from benchflow_contracts import (
     Role,
     Sandbox,
     SandboxError,
-    SessionCarry,
     SessionSnapshot,
+    SessionState,
 )
 
 from .ask_mcp.joined_process import attach_joined
-from .client_state import read_carry
+from .client_state import read_state
 from .connection import Connection
 from .declaration import AgentDecl
 from .handshake import Handshake
@@ -66,18 +66,18 @@ class SessionFactory:
         services = self._services(connection)
         return self._session(connection, services, self._builder(first), base)
 
-    async def attach(self, carry: SessionCarry) -> AcpSession:
+    async def attach(self, state: SessionState) -> AcpSession:
         """Continue with a live process that a fork copied into the sandbox."""
-        client, state = read_carry(carry, self._decl.id)
+        client, connected = read_state(state, self._decl.id)
         try:
             process = await attach_joined(
-                self._sandbox, carry.process_id, partial_line=bytes(state.buffer)
+                self._sandbox, state.process_id, partial_line=bytes(connected.buffer)
             )
         except SandboxError as error:
             raise AgentError(f"agent {self._decl.id!r} is not in this sandbox: {error}") from error
-        connection = self._connection(process, state)
+        connection = self._connection(process, connected)
         builder = self._builder()
-        builder.restore(client.builder, carry.steps)
+        builder.restore(client.builder, state.steps)
         services = self._services(connection)
         services.terminals.restore(client.terminals)
         return self._session(connection, services, builder, client.snapshot)

@@ -12,8 +12,8 @@ from .agent import (
     McpServer,
     Role,
     Session,
-    SessionCarry,
     SessionSnapshot,
+    SessionState,
     StepHandler,
 )
 from .ask import Answer, Ask, AskChannel, AskKind, AskOption, Question
@@ -27,7 +27,7 @@ from .cause import (
     host_error,
     host_is_short,
 )
-from .compared import ComparedSandbox, FileChanges
+from .changed_files import FileChanges, TracksFileChanges
 from .config import (
     AskUserBranch,
     BestOfBranch,
@@ -120,9 +120,10 @@ from .factories import (
     SandboxProviderFactory,
     TaskAdapterFactory,
 )
-from .gateway import CallBudget, ModelApi, ModelCall, ModelGateway, ModelLine
+from .gateway import CallBudget, ModelApi, ModelCall, ModelGateway, ModelRoute
 from .image import ImageRecipe, PullPolicy
 from .limits import ResourceKind, ResourceLimits
+from .network_switch import SupportsNetworkSwitch
 from .node_state import NodeState
 from .observed import ObservedFiles, ObservedProcess, OpenedFile, SupportsFileObservation
 from .process import ByteReader, ByteWriter, Process
@@ -139,15 +140,13 @@ from .reward import (
     VerifyResult,
 )
 from .sandbox import (
-    DialledSandbox,
-    DigestedSandbox,
     Endpoint,
     ExecResult,
+    HasImageDigests,
     Isolation,
     ModelEndpoint,
     Mount,
     NetworkMode,
-    PinnedSandbox,
     Sandbox,
     SandboxCapabilities,
     SandboxImage,
@@ -155,13 +154,14 @@ from .sandbox import (
     SandboxSpec,
     SnapshotLevel,
     SupportsEntrypoint,
+    SupportsFileDigests,
     SupportsKillAll,
+    SupportsTcpConnect,
 )
 from .sandbox_record import DEADLINE, ReapPolicy, SandboxRecord
 from .service import ServiceHealth, ServiceSpec
-from .serviced_sandbox import ServicedSandbox
+from .services_support import SupportsServices
 from .step import Observation, Step, StopReason, ToolCall, ToolStatus, Usage
-from .switched import SwitchedSandbox
 from .task import (
     IMAGE_NAME,
     Artifact,
@@ -232,13 +232,10 @@ __all__ = [
     "Cause",
     "Checkpointed",
     "CollectCommand",
-    "ComparedSandbox",
     "ContainerOptions",
     "Credit",
     "Culprit",
     "Deadlines",
-    "DialledSandbox",
-    "DigestedSandbox",
     "DownloadVerifierDirError",
     "Endpoint",
     "EnvDiff",
@@ -262,6 +259,7 @@ __all__ = [
     "Grading",
     "Granularity",
     "GroupBranch",
+    "HasImageDigests",
     "Healthcheck",
     "HostError",
     "HostMount",
@@ -278,7 +276,7 @@ __all__ = [
     "ModelEndpoint",
     "ModelEndpointError",
     "ModelGateway",
-    "ModelLine",
+    "ModelRoute",
     "Mount",
     "NetworkMode",
     "NodeCredited",
@@ -293,7 +291,6 @@ __all__ = [
     "OpenedFile",
     "Phase",
     "PhaseEntered",
-    "PinnedSandbox",
     "PriorContextError",
     "Process",
     "ProvisionContext",
@@ -338,10 +335,9 @@ __all__ = [
     "ServiceCondition",
     "ServiceHealth",
     "ServiceSpec",
-    "ServicedSandbox",
     "Session",
-    "SessionCarry",
     "SessionSnapshot",
+    "SessionState",
     "SetupCommand",
     "SetupError",
     "SkillMode",
@@ -357,10 +353,13 @@ __all__ = [
     "StopReason",
     "StoreError",
     "SupportsEntrypoint",
+    "SupportsFileDigests",
     "SupportsFileObservation",
     "SupportsHostShortage",
     "SupportsKillAll",
-    "SwitchedSandbox",
+    "SupportsNetworkSwitch",
+    "SupportsServices",
+    "SupportsTcpConnect",
     "TableDiff",
     "TableState",
     "Task",
@@ -378,6 +377,7 @@ __all__ = [
     "TaskVerifier",
     "ToolCall",
     "ToolStatus",
+    "TracksFileChanges",
     "Trajectory",
     "TransferError",
     "Turn",

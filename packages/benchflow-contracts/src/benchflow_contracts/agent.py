@@ -87,7 +87,7 @@ class SessionSnapshot(Model):
     """Steps that the session had made, so that a loaded one goes on counting."""
 
 
-class SessionCarry(Model):
+class SessionState(Model):
     """The host's half of a session whose process a live image carries.
 
     It fits the instant of the freeze that it was taken in, and no other. Any number of
@@ -149,7 +149,7 @@ class Session(Protocol):
         """
         ...
 
-    async def carry(self) -> SessionCarry:
+    async def capture(self) -> SessionState:
         """Copy the host's half of the session, for children of a live snapshot.
 
         The caller holds `sandbox.freeze()`, at a turn boundary or while the handler of
@@ -162,7 +162,7 @@ class Session(Protocol):
         """
         ...
 
-    async def proceed(self, answer: Answer) -> StopReason:
+    async def answer(self, answer: Answer) -> StopReason:
         """Answer the Ask that was carried in, and run the rest of its prompt turn.
 
         As `prompt`, only once, and only right after `Agent.attach`.
@@ -223,15 +223,15 @@ class Agent(Protocol):
         self,
         sandbox: Sandbox,
         role: Role,
-        carry: SessionCarry,
+        state: SessionState,
         *,
         log_dir: Path | None = None,
     ) -> Session:
         """Go on with the process that a live image carried into `sandbox`.
 
-        Nothing is started and nothing is sent; `steps` are those of the carry.
+        Nothing is started and nothing is sent; `steps` are those of the state.
 
         Raises:
-            AgentError: The carry is not this agent's, or its process is not there.
+            AgentError: The state is not this agent's, or its process is not there.
         """
         ...

@@ -95,10 +95,10 @@ class BaseSandbox(ABC):
         self,
         level: SnapshotLevel = "filesystem",
         *,
-        during: Callable[[], Awaitable[None]] | None = None,
+        while_frozen: Callable[[], Awaitable[None]] | None = None,
     ) -> SandboxImage:
         """Refuse: no snapshots."""
-        del during
+        del while_frozen
         raise self._lacks(f"{level!r} snapshots")
 
     async def restore(self, image: SandboxImage) -> None:
@@ -176,7 +176,7 @@ class BaseEnvironment(ABC):
     """An `Environment` that needs a `name`, `provision`, `query` and `teardown`.
 
     Its state is compared through `query`. It cannot be rolled back in place, and it is forked
-    with the files of its sandbox. One with servers overrides `quiesce` and `carry`.
+    with the files of its sandbox. One with servers overrides `quiesce` and `live_services`.
     """
 
     name: str
@@ -230,6 +230,6 @@ class BaseEnvironment(ABC):
         """Do nothing: nothing here is random."""
         del seed
 
-    async def carry(self) -> Mapping[str, str]:
+    async def live_services(self) -> Mapping[str, str]:
         """Return nothing: there are no services."""
         return {}

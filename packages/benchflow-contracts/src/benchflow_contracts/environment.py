@@ -71,8 +71,8 @@ class ProvisionContext:
     task_id: str
     resumed: bool = False
     """The sandbox was made from a checkpoint: its state stands, seed nothing."""
-    carried: Mapping[str, str] | None = None
-    """Set in a live child, with `resumed`: what `Environment.carry` returned. The services
+    live_services: Mapping[str, str] | None = None
+    """Set in a live child, with `resumed`: what `Environment.live_services` returned. The services
     run already: start nothing, take hold of these, and let servers that `quiesce` held
     go on."""
     state: EnvState | None = None
@@ -84,7 +84,7 @@ class Environment(Protocol):
     """One world, in one sandbox. Made anew for every rollout and every fork.
 
     The order of calls is `prepare`, `provision`, `readiness`, then any of `query`,
-    `snapshot`, `restore`, `reset`, `check`, `reseed`, `quiesce` and `carry`, and
+    `snapshot`, `restore`, `reset`, `check`, `reseed`, `quiesce` and `live_services`, and
     `teardown` always.
     """
 
@@ -165,8 +165,8 @@ class Environment(Protocol):
         """
         ...
 
-    async def carry(self) -> Mapping[str, str]:
-        """Return what `ProvisionContext.carried` needs: the process id of each service.
+    async def live_services(self) -> Mapping[str, str]:
+        """Return what `ProvisionContext.live_services` needs: the process id of each service.
 
         Within `quiesce`, also of whatever else holds the world's servers.
 

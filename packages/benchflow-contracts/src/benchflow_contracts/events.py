@@ -65,7 +65,7 @@ class SandboxMade(_Event):
     kind: Literal["sandbox_made"] = "sandbox_made"
     node: str
     images: Mapping[str, str]
-    """As `PinnedSandbox.image_digests`."""
+    """As `HasImageDigests.image_digests`."""
 
 
 class StepFinished(_Event):

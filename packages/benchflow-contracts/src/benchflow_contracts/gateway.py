@@ -60,7 +60,7 @@ class CallBudget(Model):
     cost_usd: float | None = Field(default=None, ge=0)
 
 
-class ModelLine(Protocol):
+class ModelRoute(Protocol):
     """The model endpoint of one node of one rollout."""
 
     @property
@@ -126,7 +126,7 @@ class ModelGateway(Protocol):
         upstream: ModelEndpoint,
         replay: Sequence[ModelCall] = (),
         budget: CallBudget | None = None,
-    ) -> ModelLine:
+    ) -> ModelRoute:
         """Make the line of a node.
 
         The calls of `replay` are answered from the record, in order, as long as each

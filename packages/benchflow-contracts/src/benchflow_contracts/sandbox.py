@@ -73,7 +73,7 @@ class SandboxSpec(Model):
     allowed_hosts: tuple[str, ...] = ()
     """For `allowlist`: names, `*.example.org`, addresses and CIDR blocks, without ports."""
     switches: tuple[NetworkMode, ...] = ()
-    """All that `network` may become while it runs, by `SwitchedSandbox.switch_network`."""
+    """All that `network` may become while it runs, by `SupportsNetworkSwitch.switch_network`."""
     model: ModelEndpoint | None = None
     """Needs another network than `none`, among `switches` too."""
     ports: tuple[int, ...] = ()
@@ -262,12 +262,12 @@ class Sandbox(Protocol):
         self,
         level: SnapshotLevel = "filesystem",
         *,
-        during: Callable[[], Awaitable[None]] | None = None,
+        while_frozen: Callable[[], Awaitable[None]] | None = None,
     ) -> SandboxImage:
         """Seal the current state, from one instant. The sandbox goes on unharmed.
 
         May be called while the caller holds `freeze()`; the state is then that of the
-        freeze. `during` is awaited once, as if within such a block: what it reads is of the
+        freeze. `while_frozen` is awaited once, as if within such a block: what it reads is of the
         instant that is sealed; what it raises passes through, and then nothing is sealed.
         The sandbox stands still for no longer than both need, so that who reads beside a
         snapshot passes it here rather than to hold a freeze around the two.
@@ -296,10 +296,10 @@ class Sandbox(Protocol):
 
 
 @runtime_checkable
-class DialledSandbox(Protocol):
+class SupportsTcpConnect(Protocol):
     """What a sandbox can do whose loopback the host reaches without a lasting address."""
 
-    async def dial(self, port: int) -> socket.socket:
+    async def connect_tcp(self, port: int) -> socket.socket:
         """Return a connection to a port of the inside's loopback, not blocking.
 
         The caller closes it, at the latest before a snapshot.
@@ -312,10 +312,12 @@ class DialledSandbox(Protocol):
 
 
 @runtime_checkable
-class DigestedSandbox(Protocol):
+class SupportsFileDigests(Protocol):
     """What a sandbox can do whose files the host can read where they lie, while it runs."""
 
-    async def digests(self, paths: Sequence[str], *, max_bytes: int = 1 << 30) -> Mapping[str, str]:
+    async def file_digests(
+        self, paths: Sequence[str], *, max_bytes: int = 1 << 30
+    ) -> Mapping[str, str]:
         """Return the SHA-256, in hex, of each regular file of `paths` that is there.
 
         None of them was written, made or removed from the first look to the last. Nothing
@@ -364,7 +366,7 @@ class SupportsKillAll(Protocol):
 
 
 @runtime_checkable
-class PinnedSandbox(Protocol):
+class HasImageDigests(Protocol):
     """What a sandbox can do that knows by its bytes what it was made from."""
 
     @property

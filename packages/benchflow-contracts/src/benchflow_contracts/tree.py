@@ -154,7 +154,7 @@ class RolloutTree:
     meta: Mapping[str, object] = field(default_factory=dict[str, object])
     images: Mapping[str, str] = field(default_factory=dict[str, str])
     """What its first sandbox and the services beside were made from, as
-    `PinnedSandbox.image_digests`."""
+    `HasImageDigests.image_digests`."""
 
     @property
     def nodes(self) -> Iterator[RolloutNode]:

@@ -5,7 +5,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 
-from benchflow_contracts import DialledSandbox
+from benchflow_contracts import SupportsTcpConnect
 
 from .inbox.probe import STATUS_LINE, problem_of, request_of
 
@@ -24,7 +24,7 @@ class Dialler:
     """Asks again at once when a service stirs, else after growing pauses."""
 
     def __init__(
-        self, sandbox: DialledSandbox, stirred: asyncio.Event, dead: Callable[[], object]
+        self, sandbox: SupportsTcpConnect, stirred: asyncio.Event, dead: Callable[[], object]
     ) -> None:
         self._sandbox = sandbox
         self._stirred = stirred
@@ -64,7 +64,7 @@ class Dialler:
     async def _ask(self, probe: Probe, timeout: float) -> str:
         try:
             async with asyncio.timeout(timeout):
-                with await self._sandbox.dial(int(probe["port"])) as conn:
+                with await self._sandbox.connect_tcp(int(probe["port"])) as conn:
                     return await _answer(conn, probe) if probe["path"] else ""
         except OSError as exc:  # a TimeoutError is one
             return f"{type(exc).__name__}: {exc}"

@@ -177,7 +177,7 @@ class ManifestEnvironment:
         """
         await self._provisioned().reseed(seed)
 
-    async def carry(self) -> Mapping[str, str]:
+    async def live_services(self) -> Mapping[str, str]:
         """Return the process id of each service that the framework started.
 
         Within `quiesce`, also of each session of ours that holds a server.
@@ -186,7 +186,7 @@ class ManifestEnvironment:
         Raises:
             SnapshotError: A service has ended.
         """
-        return self._provisioned().carry()
+        return self._provisioned().live_services()
 
     async def teardown(self) -> None:
         """Stop the services that this object started, and only those. Idempotent."""

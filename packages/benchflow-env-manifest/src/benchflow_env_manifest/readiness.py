@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import urlsplit
 
-from benchflow_contracts import DialledSandbox, EnvironmentError_, ReadinessProbe
+from benchflow_contracts import EnvironmentError_, ReadinessProbe, SupportsTcpConnect
 
 from .box import Box
 from .dialling import Dialler, can_dial
@@ -80,7 +80,7 @@ async def wait_until_ready(
     started = time.monotonic()
     sandbox = box.sandbox
     dialler: Dialler | None = None
-    if isinstance(sandbox, DialledSandbox):
+    if isinstance(sandbox, SupportsTcpConnect):
         dialler = Dialler(sandbox, stirred, obituary)
     answers: Mapping[str, str] = dict.fromkeys(names, _NOT_ASKED)
     while True:

@@ -40,7 +40,7 @@ class World:
     ) -> None:
         self._manifest = manifest
         self._resumed = ctx.resumed
-        self._carried = ctx.carried
+        self._carried = ctx.live_services
         self._sealed_state = ctx.state
         self._services = Services(ctx.sandbox, service_env)
         self._installed: tuple[Service, ...] = ()
@@ -215,7 +215,7 @@ class World:
             words = ["env", f"BENCHFLOW_SEED={seed}", "sh", "-c", command]
             await self.box.must(words, what="a reseed hook", timeout=300)
 
-    def carry(self) -> Mapping[str, str]:
+    def live_services(self) -> Mapping[str, str]:
         """Return the process id of each running service, and of what holds a server.
 
         Raises:
@@ -223,7 +223,9 @@ class World:
         """
         if dead := self._obituary():
             raise SnapshotError(f"a dead service cannot be carried: {dead}")
-        held: Mapping[str, str] = self.store.servers.carry() if self.store is not None else {}
+        held: Mapping[str, str] = (
+            self.store.servers.live_services() if self.store is not None else {}
+        )
         return {**held, **{each.service.name: each.process.id for each in self._services.running}}
 
     async def reset(self) -> None:

@@ -41,7 +41,7 @@ class Rules:
 
 
 class Line:
-    """Satisfies `ModelLine`. Made by `HttpGateway.open`."""
+    """Satisfies `ModelRoute`. Made by `HttpGateway.open`."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from benchflow_contracts import (
     Sandbox,
     SandboxError,
     SandboxTimeoutError,
-    ServicedSandbox,
+    SupportsServices,
     TransferError,
     blame,
 )
@@ -90,7 +90,7 @@ async def collect_beside(sandbox: Sandbox, artifact: Artifact, local: Path) -> C
     Raises:
         RewardError: The transfer itself broke.
     """
-    if not isinstance(sandbox, ServicedSandbox):
+    if not isinstance(sandbox, SupportsServices):
         return Collected(artifact.source, "absent", reason="this sandbox has no services")
     try:
         await sandbox.service_download(

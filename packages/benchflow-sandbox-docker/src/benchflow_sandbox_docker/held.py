@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from benchflow_contracts.compared import FileChanges
+from benchflow_contracts.changed_files import FileChanges
 from benchflow_contracts.errors import SandboxLimitError
 from benchflow_sandbox_core.comparison import MAX_DEPTH, as_text
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from benchflow_contracts.compared import FileChanges
+from benchflow_contracts.changed_files import FileChanges
 from benchflow_contracts.errors import (
     SandboxError,
     SandboxTimeoutError,
@@ -147,7 +147,7 @@ class Keeper:
         return stack
 
     @asynccontextmanager
-    async def stand_in(
+    async def replace_main(
         self,
         sandbox: DockerSandbox,
         image: SandboxImage,
@@ -258,14 +258,14 @@ class Keeper:
         self._written.forget(image.ref)
         await self.images.discard(image)
 
-    async def mark(self, sandbox: DockerSandbox) -> None:
+    async def set_baseline(self, sandbox: DockerSandbox) -> None:
         """Remember the files of a container that was made from its spec."""
         image = self._parents.get(sandbox.id, "")
-        await self._written.mark(sandbox.id, sandbox.machine.container, image=image)
+        await self._written.set_baseline(sandbox.id, sandbox.machine.container, image=image)
 
-    async def changes(self, sandbox: DockerSandbox) -> FileChanges:
+    async def changed_files(self, sandbox: DockerSandbox) -> FileChanges:
         """Return what was written since the mark, while the container stands still."""
-        return await self._written.changes(sandbox.id, sandbox.machine.container)
+        return await self._written.changed_files(sandbox.id, sandbox.machine.container)
 
     async def prints(self, sandbox: DockerSandbox) -> Mapping[str, str]:
         """Return prints of its files, which stand still, when nothing but our own runs there.

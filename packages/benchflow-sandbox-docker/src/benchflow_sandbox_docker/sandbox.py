@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from benchflow_contracts.compared import FileChanges
+from benchflow_contracts.changed_files import FileChanges
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
 from benchflow_contracts.observed import ObservedFiles
 from benchflow_contracts.process import Process
@@ -68,11 +68,11 @@ class Keeper(Protocol):
         """Make an image of a sandbox that stands still."""
         ...
 
-    async def mark(self, sandbox: "DockerSandbox") -> None:
+    async def set_baseline(self, sandbox: "DockerSandbox") -> None:
         """Remember the files of a container that was made from its spec."""
         ...
 
-    async def changes(self, sandbox: "DockerSandbox") -> FileChanges:
+    async def changed_files(self, sandbox: "DockerSandbox") -> FileChanges:
         """Return what was written since the mark, while the container stands still."""
         ...
 
@@ -100,7 +100,7 @@ class Keeper(Protocol):
         """Remove the container and everything of it."""
         ...
 
-    def stand_in(
+    def replace_main(
         self,
         sandbox: "DockerSandbox",
         image: SandboxImage,
@@ -307,12 +307,12 @@ class DockerSandbox:
 
             await run(work)
 
-    async def mark(self) -> None:
+    async def set_baseline(self) -> None:
         """Take the files as they are now for what `changes` compares with."""
-        await self._keeper.mark(self)
+        await self._keeper.set_baseline(self)
 
     @asynccontextmanager
-    async def ours(self) -> AsyncGenerator[None, None]:
+    async def ignore_changes(self) -> AsyncGenerator[None, None]:
         """Let what is written while it is held be no change."""
         async with self._holding.hold(self.machine):
             before = await self._keeper.prints(self)
@@ -320,10 +320,10 @@ class DockerSandbox:
         async with self._holding.hold(self.machine):
             await self._keeper.take_for_ours(self, before)
 
-    async def changes(self) -> FileChanges:
+    async def changed_files(self) -> FileChanges:
         """Return what is not as it was at the mark, from where the engine keeps the files."""
         async with self._holding.hold(self.machine):
-            return await self._keeper.changes(self)
+            return await self._keeper.changed_files(self)
 
     @asynccontextmanager
     async def observe_files(self, wanted: Callable[[str], bool]) -> AsyncGenerator[ObservedFiles]:
@@ -364,13 +364,13 @@ class DockerSandbox:
         return await self._keeper.stack(self).logs(service, max_bytes)
 
     @asynccontextmanager
-    async def stand_in(
+    async def replace_main(
         self, image: SandboxImage, spec: SandboxSpec, *, labels: Mapping[str, str]
     ) -> AsyncGenerator["DockerSandbox"]:
         """Make a sandbox that the services take for this one, for the length of the block."""
         async with (
             self._holding.hold(self.machine),
-            self._keeper.stand_in(self, image, spec, labels) as other,
+            self._keeper.replace_main(self, image, spec, labels) as other,
         ):
             yield other
 
@@ -392,7 +392,7 @@ class DockerSandbox:
             yield
 
     async def snapshot(
-        self, level: SnapshotLevel = "filesystem", *, during: During | None = None
+        self, level: SnapshotLevel = "filesystem", *, while_frozen: During | None = None
     ) -> SandboxImage:
         """Seal the current state, from one instant. The sandbox goes on unharmed."""
         if level != "filesystem":
@@ -401,8 +401,8 @@ class DockerSandbox:
                 hint="use the local sandbox for them",
             )
         async with self._changing, self._holding.hold(self.machine):
-            if during is not None:
-                await during()
+            if while_frozen is not None:
+                await while_frozen()
             return await self._keeper.seal(self)
 
     async def restore(self, image: SandboxImage) -> None:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from benchflow_contracts._model import Model
 from benchflow_contracts.cause import host_error, refuse_shortage
-from benchflow_contracts.compared import FileChanges
+from benchflow_contracts.changed_files import FileChanges
 from benchflow_contracts.errors import SandboxUnsupportedError
 from benchflow_sandbox_core.comparison import Comparison
 from benchflow_sandbox_core.mark import saved, to_save, with_ours
@@ -56,7 +56,7 @@ class Written:
     _marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
     """By sandbox and by image."""
 
-    async def mark(self, sandbox: str, container: str, *, image: str) -> None:
+    async def set_baseline(self, sandbox: str, container: str, *, image: str) -> None:
         """Remember the files of a container.
 
         Raises:
@@ -73,7 +73,7 @@ class Written:
         prints = await _compare([found.upper], base, Comparison.prints)
         self._marks[sandbox] = Mark(len(found.layers), prints, await _in(found, Held.prints))
 
-    async def changes(self, sandbox: str, container: str) -> FileChanges:
+    async def changed_files(self, sandbox: str, container: str) -> FileChanges:
         """Return what was written since the mark, while the container stands still.
 
         Raises:

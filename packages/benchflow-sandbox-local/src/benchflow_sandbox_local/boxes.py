@@ -208,8 +208,8 @@ class Boxes(ABC):
         """Raise `SnapshotError` when `image` cannot be restored."""
         self.images.get(image)
 
-    async def seal(self, sandbox: LocalSandbox, during: During | None) -> SandboxImage:
-        """Copy the sandbox's upper layer away while it is frozen, `during` before that.
+    async def seal(self, sandbox: LocalSandbox, while_frozen: During | None) -> SandboxImage:
+        """Copy the sandbox's upper layer away while it is frozen, `while_frozen` before that.
 
         Raises:
             SnapshotError: It failed; nothing of it is left.
@@ -217,8 +217,8 @@ class Boxes(ABC):
         made: list[SandboxImage] = []
         async with AsyncExitStack() as still:
             await still.enter_async_context(sandbox.hold_for_seal())
-            if during is not None:
-                await during()
+            if while_frozen is not None:
+                await while_frozen()
             try:
                 return await finish(self._seal(sandbox, made, still))
             except asyncio.CancelledError:

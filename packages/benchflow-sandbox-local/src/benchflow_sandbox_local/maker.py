@@ -61,7 +61,7 @@ class Keeper(Protocol):
         """Forget a snapshot; free what nothing needs any more."""
         ...
 
-    async def seal(self, sandbox: "LocalSandbox", during: During | None) -> SandboxImage:
+    async def seal(self, sandbox: "LocalSandbox", while_frozen: During | None) -> SandboxImage:
         """Copy the sandbox's upper layer away while it is frozen."""
         ...
 

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from benchflow_contracts.compared import FileChanges
+from benchflow_contracts.changed_files import FileChanges
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
 from benchflow_contracts.observed import ObservedFiles
 from benchflow_contracts.sandbox import (
@@ -294,27 +294,29 @@ class LocalSandbox:
             work = partial(Download, root, max_bytes, leave_out=leave_out)
             await run(lambda stop: work(stop=stop).run(remote, local))
 
-    async def digests(self, paths: Sequence[str], *, max_bytes: int = 1 << 30) -> Mapping[str, str]:
+    async def file_digests(
+        self, paths: Sequence[str], *, max_bytes: int = 1 << 30
+    ) -> Mapping[str, str]:
         """Return the SHA-256 of each regular file that is there, while the box runs on."""
         async with self._files() as root:
             work = partial(Digests, root, max_bytes, self.known)
             return await run(lambda stop: work(stop).run(paths))
 
-    async def mark(self) -> None:
+    async def set_baseline(self) -> None:
         """Take the files as they are now for what `changes` compares with."""
-        await self._keeper.written(self).mark()
+        await self._keeper.written(self).set_baseline()
 
     @asynccontextmanager
-    async def ours(self) -> AsyncGenerator[None, None]:
+    async def ignore_changes(self) -> AsyncGenerator[None, None]:
         """Let what is written while it is held be no change."""
         written = self._keeper.written(self)
-        async with written.ours(self.hold_for_seal, self._group, self.machine.pid):
+        async with written.ignore_changes(self.hold_for_seal, self._group, self.machine.pid):
             yield
 
-    async def changes(self) -> FileChanges:
+    async def changed_files(self) -> FileChanges:
         """Return what is not as it was at the mark, from what the host has of the files."""
         async with self.hold_for_seal():
-            return await self._keeper.written(self).changes()
+            return await self._keeper.written(self).changed_files()
 
     @asynccontextmanager
     async def observe_files(self, wanted: Callable[[str], bool]) -> AsyncGenerator[ObservedFiles]:
@@ -332,7 +334,7 @@ class LocalSandbox:
         """Return an unconnected TCP socket in the sandbox's network namespace."""
         return await self._keeper.socket_in(self.machine.netns)
 
-    async def dial(self, port: int) -> socket.socket:
+    async def connect_tcp(self, port: int) -> socket.socket:
         """Connect to a port of the inside's loopback."""
         async with self._work.passing():
             return await self._dial(port)
@@ -391,14 +393,14 @@ class LocalSandbox:
             await init.kill_all()
 
     async def snapshot(
-        self, level: SnapshotLevel = "filesystem", *, during: During | None = None
+        self, level: SnapshotLevel = "filesystem", *, while_frozen: During | None = None
     ) -> SandboxImage:
         """Seal the current state, from one instant. The sandbox goes on unharmed."""
         async with self._changing:
             _ = self.machine
             if level != "live":
-                return await self._keeper.seal(self, during)
-            return await self._forks.take(during)
+                return await self._keeper.seal(self, while_frozen)
+            return await self._forks.take(while_frozen)
 
     async def disconnect(self) -> None:
         """End what leads into a life that is over; the addresses stay."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from benchflow_contracts.cause import host_error
-from benchflow_contracts.compared import FileChanges
+from benchflow_contracts.changed_files import FileChanges
 from benchflow_contracts.errors import SandboxUnsupportedError
 from benchflow_sandbox_core.comparison import Comparison
 from benchflow_sandbox_core.mark import with_ours
@@ -31,7 +31,7 @@ class Written:
     counts: bool = True
     """Whether the processes of the box are the host's, so that it is known when there is none."""
 
-    async def mark(self) -> None:
+    async def set_baseline(self) -> None:
         """Remember what was written until now, for this box and all that are made of it.
 
         Raises:
@@ -46,7 +46,7 @@ class Written:
         self.lineage.mark = await self._prints()
 
     @asynccontextmanager
-    async def ours(
+    async def ignore_changes(
         self, hold: Callable[[], AbstractAsyncContextManager[None]], group: Group, first: int
     ) -> AsyncGenerator[None, None]:
         """Let the mark have what is written meanwhile.
@@ -74,7 +74,7 @@ class Written:
             )
         return mark
 
-    async def changes(self) -> FileChanges:
+    async def changed_files(self) -> FileChanges:
         """Return what was written since the mark.
 
         Raises:

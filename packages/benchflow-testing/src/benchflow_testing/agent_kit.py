@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from .agent_subject import AgentCheck, AgentSubject
 from .check import CheckResult, run_checks
 from .checks.agent_checks import AGENT_CHECKS
-from .checks.carry_checks import CARRY_CHECKS
+from .checks.session_state_checks import CARRY_CHECKS
 
 
 def agent_checks() -> list[AgentCheck]:

@@ -53,7 +53,7 @@ class EnvironmentSubject:
         try:
             resumed = image is not None
             context = ProvisionContext(
-                sandbox=sandbox, task_id=_TASK, resumed=resumed, carried=carried, state=state
+                sandbox=sandbox, task_id=_TASK, resumed=resumed, live_services=carried, state=state
             )
             await environment.provision(context)
             probe = await environment.readiness()
@@ -233,13 +233,13 @@ async def _live_image(
     for pause in _PAUSES_SEC:
         try:
             async with parent.quiesce(), sandbox.freeze():
-                return await parent.carry(), await sandbox.snapshot("live")
+                return await parent.live_services(), await sandbox.snapshot("live")
         except SnapshotError as error:
             if not error.retryable:
                 raise
             await asyncio.sleep(pause)
     async with parent.quiesce(), sandbox.freeze():
-        return await parent.carry(), await sandbox.snapshot("live")
+        return await parent.live_services(), await sandbox.snapshot("live")
 
 
 @promise(_lacks_live)
@@ -253,7 +253,9 @@ async def a_live_fork_goes_on_with_the_same_services(subject: EnvironmentSubject
             async with world as (child, inner):
                 expect_equal(await child.query(), at_fork, "the child's state")
                 async with child.quiesce():
-                    expect_equal(set(await child.carry()), set(carried), "the child's services")
+                    expect_equal(
+                        set(await child.live_services()), set(carried), "the child's services"
+                    )
                 await child.check()
                 await subject.changed(child, inner)
                 expect_equal(await parent.query(), at_fork, "the parent's state")

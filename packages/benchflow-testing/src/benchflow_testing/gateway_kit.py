@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from benchflow_contracts.errors import AgentError, BenchFlowError, ReplayDivergedError
-from benchflow_contracts.gateway import CallBudget, ModelCall, ModelGateway, ModelLine
+from benchflow_contracts.gateway import CallBudget, ModelCall, ModelGateway, ModelRoute
 from benchflow_contracts.sandbox import ModelEndpoint
 
 from .check import Check, CheckResult, expect, expect_equal, promise, run_checks
@@ -24,12 +24,12 @@ class GatewaySubject:
     """A model that answers every call; give it a header, to see that it is kept secret."""
     other: ModelEndpoint
     """One whose answers differ."""
-    call: Callable[[ModelLine, str], Awaitable[str | None]]
+    call: Callable[[ModelRoute, str], Awaitable[str | None]]
     """Makes one call with this user text, as an agent does: by HTTP to the line's endpoint.
 
     Returns the answer's text, or `None` when the line refused the call.
     """
-    slow: Callable[[ModelLine], AbstractAsyncContextManager[None]]
+    slow: Callable[[ModelRoute], AbstractAsyncContextManager[None]]
     """Holds a call in flight: entered when the line counts it, ended on exit."""
 
     @asynccontextmanager
@@ -39,7 +39,7 @@ class GatewaySubject:
         *,
         replay: Sequence[ModelCall] = (),
         budget: CallBudget | None = None,
-    ) -> AsyncGenerator[ModelLine, None]:
+    ) -> AsyncGenerator[ModelRoute, None]:
         """Open a line of a new rollout and close it in the end."""
         rollout = f"rollout-{uuid4().hex[:8]}"
         line = await self.gateway.open(
@@ -50,13 +50,13 @@ class GatewaySubject:
         finally:
             await line.aclose()
 
-    async def said(self, line: ModelLine, text: str) -> str:
+    async def said(self, line: ModelRoute, text: str) -> str:
         """Make a call that must be answered."""
         answer = await self.call(line, text)
         expect(answer is not None, f"the call {text!r} was refused")
         return answer or ""
 
-    async def refused(self, line: ModelLine, text: str) -> None:
+    async def refused(self, line: ModelRoute, text: str) -> None:
         """Make a call that must be refused."""
         expect_equal(await self.call(line, text), None, f"the answer to {text!r}")
 

@@ -10,8 +10,8 @@ from benchflow_contracts import (
     Role,
     Sandbox,
     Session,
-    SessionCarry,
     SessionSnapshot,
+    SessionState,
     UsageError,
 )
 
@@ -56,13 +56,13 @@ class FaultyWorld:
         self,
         sandbox: Sandbox,
         role: Role,
-        carry: SessionCarry,
+        state: SessionState,
         *,
         log_dir: Path | None = None,
     ) -> Session:
         """Break the world, then go on with the agent."""
         await self._break(sandbox)
-        return await self._agent.attach(sandbox, role, carry, log_dir=log_dir)
+        return await self._agent.attach(sandbox, role, state, log_dir=log_dir)
 
     async def _break(self, sandbox: Sandbox) -> None:
         for command in self._commands:

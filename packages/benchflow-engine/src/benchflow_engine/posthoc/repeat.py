@@ -14,7 +14,7 @@ from benchflow_contracts import (
     ModelCall,
     ModelEndpoint,
     ModelGateway,
-    ModelLine,
+    ModelRoute,
     RolloutNode,
     Step,
     UsageError,
@@ -119,7 +119,7 @@ class TapeGateway:
         upstream: ModelEndpoint,
         replay: Sequence[ModelCall] = (),
         budget: CallBudget | None = None,
-    ) -> ModelLine:
+    ) -> ModelRoute:
         """Open a line; the record comes before `replay`."""
         calls = (*self._calls, *replay)
         return await self._gateway.open(

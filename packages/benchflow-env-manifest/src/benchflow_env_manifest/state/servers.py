@@ -10,7 +10,7 @@ from .backend import StateBackend
 from .reading import in_folder, read_all
 
 _CARRIED = "state:"
-"""Begins what `carry` calls a holder; no service is called so."""
+"""Begins what `capture` calls a holder; no service is called so."""
 
 
 class Servers:
@@ -44,7 +44,7 @@ class Servers:
         """Return what all of them show."""
         return await read_all(self._backends, still=False)
 
-    def carry(self) -> Mapping[str, str]:
+    def live_services(self) -> Mapping[str, str]:
         """Return the processes that hold them, for a live image to carry."""
         return {_CARRIED + each.name: each.holder for each in self._backends if each.holder}
 
@@ -70,7 +70,7 @@ class Servers:
 
 
 def services_in(carried: Mapping[str, str]) -> Mapping[str, str]:
-    """Return what `carry` told of services, without the holders of servers."""
+    """Return what `capture` told of services, without the holders of servers."""
     return {name: ident for name, ident in carried.items() if not name.startswith(_CARRIED)}
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from uuid import uuid4
 
 from benchflow_contracts import (
-    DigestedSandbox,
     EnvironmentError_,
     EnvState,
     SandboxUnsupportedError,
+    SupportsFileDigests,
     TableState,
     TransferError,
 )
@@ -72,11 +72,11 @@ class SqliteState(StateBackend):
     async def glance(self) -> EnvState | None:
         """Recognise databases that were read before, the checkpoint's, by their digests."""
         sandbox = self._box.sandbox
-        if not isinstance(sandbox, DigestedSandbox):
+        if not isinstance(sandbox, SupportsFileDigests):
             return None
         paths = [path + suffix for path in self.files for suffix in FILES]
         try:
-            found = await sandbox.digests(paths, max_bytes=MAX_FILE_BYTES)
+            found = await sandbox.file_digests(paths, max_bytes=MAX_FILE_BYTES)
         except (TransferError, SandboxUnsupportedError):
             return None
         databases: dict[str, Mapping[str, TableState]] = {}

@@ -61,10 +61,10 @@ async def _capture(
         state = await world.query()
         # The pipes are drained before the processes are sealed: what the agent said is
         # then in the session's carry, and only there.
-        live = await world.carry() if level == "live" else None
+        live = await world.capture() if level == "live" else None
 
     async with world.quiesced():
-        taken.append(await world.sandbox.snapshot(level, during=read))
+        taken.append(await world.sandbox.snapshot(level, while_frozen=read))
     return Checkpoint(turn=turn, image=taken[0], state=state, sessions=sessions, live=live)
 
 

@@ -13,8 +13,8 @@ from benchflow_contracts import (
     ModelCall,
     Role,
     SandboxImage,
-    SessionCarry,
     SessionSnapshot,
+    SessionState,
     Step,
     StoreError,
     VerifyResult,
@@ -53,7 +53,7 @@ class KeptSession(Model):
     agent: str
     model: str | None = None
     snapshot: SessionSnapshot | None = None
-    carry: SessionCarry | None = None
+    carry: SessionState | None = None
 
 
 class KeptStep(Model):
@@ -146,7 +146,7 @@ def kept_checkpoints(directory: Path) -> Iterator[tuple[Path, CheckpointManifest
     yield from sorted(found, key=lambda one: one[1].taken_at)
 
 
-def session_of(role: Role, snapshot: SessionSnapshot | SessionCarry) -> KeptSession:
+def session_of(role: Role, snapshot: SessionSnapshot | SessionState) -> KeptSession:
     """Return a session as it is kept."""
     kept = KeptSession(role=role.name, agent=role.agent, model=role.model)
     field = "snapshot" if isinstance(snapshot, SessionSnapshot) else "carry"

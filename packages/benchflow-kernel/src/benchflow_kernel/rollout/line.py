@@ -360,7 +360,7 @@ class Line:
             return partial(session.prompt, text)
         answer = self._replay.take(self._turn, ask)
         place = self._trail.note(Exchange(turn=self._turn, ask=ask, answer=answer))
-        return partial(session.proceed, answer or await self._of_user(place, ask))
+        return partial(session.answer, answer or await self._of_user(place, ask))
 
     def _text(self) -> str:
         if self._current.prompt is not None:

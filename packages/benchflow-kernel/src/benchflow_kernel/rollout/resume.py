@@ -5,8 +5,8 @@ from dataclasses import replace
 from benchflow_contracts import (
     Role,
     SandboxImage,
-    SessionCarry,
     SessionSnapshot,
+    SessionState,
     UsageError,
 )
 
@@ -70,7 +70,7 @@ def resumed_position(
     """
     roles = _roles(plan, kept.schedule[min(kept.turn, len(kept.schedule) - 1)].task_step)
     at_rest: dict[str, tuple[Role, SessionSnapshot]] = {}
-    running: dict[str, tuple[Role, SessionCarry]] = {}
+    running: dict[str, tuple[Role, SessionState]] = {}
     for session in kept.sessions:
         role = roles.get(session.role)
         if role is None or role.agent != session.agent:
@@ -105,7 +105,7 @@ def _roles(plan: Plan, task_step: int) -> dict[str, Role]:
     return {turn.role.name: turn.role for turn in plan.turns if turn.task_step == task_step}
 
 
-def _live(kept: CheckpointManifest, running: dict[str, tuple[Role, SessionCarry]]) -> LiveWorld:
+def _live(kept: CheckpointManifest, running: dict[str, tuple[Role, SessionState]]) -> LiveWorld:
     held = {carry.process_id for _, carry in running.values()}
     carried = (session.carry.process_id for session in kept.sessions if session.carry is not None)
     return LiveWorld(

@@ -44,7 +44,7 @@ class Stages:
         if checkpoint is None:
             await self._world.phases.setup(index)
             await self._make_ready(index, self._start.node)
-            await self._world.mark()
+            await self._world.set_baseline()
         elif checkpoint.kept:
             await self._show_solution(self._step(index))
 
@@ -74,7 +74,7 @@ class Stages:
         step = self._step(index)
         # First, for it may end what the agent left: beside that nothing is ours.
         await self._world.phases.setup(index)
-        async with self._world.ours():
+        async with self._world.ignore_changes():
             if step.verifier.protocol == "harbor":
                 await self._clear(_HARBORS)
             await self._make_ready(index, node)

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
-from benchflow_contracts import Sandbox, SandboxSpec, SandboxUnsupportedError, SwitchedSandbox
+from benchflow_contracts import Sandbox, SandboxSpec, SandboxUnsupportedError, SupportsNetworkSwitch
 
 from benchflow_kernel.faults import within
 
@@ -43,7 +43,7 @@ class Phases:
             SandboxUnsupportedError: It cannot be moved to where it has to be.
         """
         users = {step.user for step in self._plan.phases} - {None, sandbox.spec.user}
-        if (users or sandbox.spec.switches) and not isinstance(sandbox, SwitchedSandbox):
+        if (users or sandbox.spec.switches) and not isinstance(sandbox, SupportsNetworkSwitch):
             raise SandboxUnsupportedError(
                 "the network or the user changes between phases of the task, and this sandbox"
                 " cannot change them while it runs",
@@ -72,7 +72,7 @@ class Phases:
 
     async def _move(self, reach: Reach, user: str | None) -> None:
         sandbox, name = self._sandbox, user or self._own_user
-        if not isinstance(sandbox, SwitchedSandbox):
+        if not isinstance(sandbox, SupportsNetworkSwitch):
             return  # nothing ever changes here: `take` has seen to it
         if reach != self._reach:
             if self._inhabited and not reach.within(self._reach):

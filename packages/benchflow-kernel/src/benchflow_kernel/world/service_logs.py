@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from benchflow_contracts import Sandbox, SandboxError, ServicedSandbox
+from benchflow_contracts import Sandbox, SandboxError, SupportsServices
 from benchflow_contracts.redaction import redactor
 
 _MAX_BYTES: Final = 1 << 20
@@ -16,7 +16,7 @@ async def keep_service_logs(sandbox: Sandbox, directory: Path) -> None:
 
     One that can no longer be asked keeps what was written of it before.
     """
-    if not isinstance(sandbox, ServicedSandbox):
+    if not isinstance(sandbox, SupportsServices):
         return
     for service in sandbox.spec.services:
         with suppress(SandboxError):

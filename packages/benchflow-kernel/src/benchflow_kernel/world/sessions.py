@@ -10,8 +10,8 @@ from benchflow_contracts import (
     Role,
     Sandbox,
     Session,
-    SessionCarry,
     SessionSnapshot,
+    SessionState,
     StepHandler,
 )
 
@@ -22,7 +22,7 @@ from .plan import Plan, agent_of
 CarriedSessions = Mapping[str, tuple[Role, SessionSnapshot]]
 """Sessions at a turn boundary, by role name, each with the role it was opened for."""
 
-LiveSessions = Mapping[str, tuple[Role, SessionCarry]]
+LiveSessions = Mapping[str, tuple[Role, SessionState]]
 """Sessions whose processes a live image holds, by role name."""
 
 
@@ -96,13 +96,13 @@ class Sessions:
         taken = {name: (role, await held.snapshot()) for name, (role, held) in self._open.items()}
         return {**self._carried, **taken}
 
-    async def carry(self) -> LiveSessions:
+    async def capture(self) -> LiveSessions:
         """Describe every open session's client side, while the sandbox is frozen.
 
         Raises:
             SnapshotError: One of them is not at a point that can be carried.
         """
-        return {name: (role, await held.carry()) for name, (role, held) in self._open.items()}
+        return {name: (role, await held.capture()) for name, (role, held) in self._open.items()}
 
     async def aclose(self) -> None:
         """End every agent, so that the next ones begin anew.

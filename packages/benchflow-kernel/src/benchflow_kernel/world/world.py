@@ -14,13 +14,12 @@ from typing import Literal
 
 from benchflow_contracts import (
     BenchFlowError,
-    ComparedSandbox,
     Environment,
     EnvState,
+    HasImageDigests,
     ModelCall,
-    ModelLine,
+    ModelRoute,
     Phase,
-    PinnedSandbox,
     ProvisionContext,
     ReadinessError,
     Sandbox,
@@ -30,6 +29,7 @@ from benchflow_contracts import (
     SandboxUnsupportedError,
     SnapshotError,
     Task,
+    TracksFileChanges,
     UserModel,
     caused_inside,
 )
@@ -80,7 +80,7 @@ class World:
         self._provisioned = False
         self._spec = plan.spec
         self._sandbox: Sandbox | None = None
-        self._line: ModelLine | None = None
+        self._line: ModelRoute | None = None
         self._user: UserModel | None = None
         self._leaks: list[BenchFlowError] = []
         self.phases = Phases(plan)
@@ -193,17 +193,17 @@ class World:
         if image is not None:
             await self.phases.agent(step)
         elif not self._plan.task.steps:
-            await self.mark()
+            await self.set_baseline()
 
-    async def mark(self) -> None:
+    async def set_baseline(self) -> None:
         """Let the sandbox tell what the agents change from what the task brought."""
         if (compared := self._compared) is not None:
             with suppress(SandboxUnsupportedError):
                 async with within(self._plan.config.deadlines.start, "sandbox", "marking files"):
-                    await compared.mark()
+                    await compared.set_baseline()
 
     @asynccontextmanager
-    async def ours(self) -> AsyncGenerator[None]:
+    async def ignore_changes(self) -> AsyncGenerator[None]:
         """Let what the task brings while it is held be no change of an agent's.
 
         It is one all the same where something that an agent left runs beside it: then nobody
@@ -212,11 +212,11 @@ class World:
         async with AsyncExitStack() as stack:
             if (compared := self._compared) is not None:
                 with suppress(SandboxUnsupportedError):
-                    await stack.enter_async_context(compared.ours())
+                    await stack.enter_async_context(compared.ignore_changes())
             yield
 
     @property
-    def _compared(self) -> ComparedSandbox | None:
+    def _compared(self) -> TracksFileChanges | None:
         """The sandbox, if its files are compared for a verdict.
 
         A hermetic grader compares artifacts with its own image. Only one that has another image
@@ -230,7 +230,7 @@ class World:
             for each in verifiers
         ):
             return None
-        return sandbox if isinstance(sandbox, ComparedSandbox) else None
+        return sandbox if isinstance(sandbox, TracksFileChanges) else None
 
     async def upload(self, local: Path, remote: str, user: str = "root") -> None:
         """Copy a file or directory of the task's in, within the deadline of the start."""
@@ -261,7 +261,7 @@ class World:
                 f"{self._line.in_flight} model calls are still in flight", retryable=True
             )
 
-    async def carry(self) -> LiveWorld:
+    async def capture(self) -> LiveWorld:
         """Describe the services and sessions that a live image will carry, while frozen.
 
         Raises:
@@ -270,8 +270,8 @@ class World:
         with boundary("snapshot"):
             services: Mapping[str, str] = {}
             if self._environment is not None:
-                services = await self._environment.carry()
-            return LiveWorld(services=services, sessions=await self.sessions.carry())
+                services = await self._environment.live_services()
+            return LiveWorld(services=services, sessions=await self.sessions.capture())
 
     async def expect_sandbox(self) -> None:
         """Raise `SandboxError` when it is the sandbox that has failed.
@@ -382,7 +382,7 @@ class World:
         self._sandbox = await plan.planes.provider.create(
             spec, image=image, labels=labels_of(plan, self._node)
         )
-        if image is None and isinstance(self._sandbox, PinnedSandbox):
+        if image is None and isinstance(self._sandbox, HasImageDigests):
             self._made(self._sandbox.image_digests)
         self.phases.take(self._sandbox)
 
@@ -426,7 +426,7 @@ class World:
             sandbox=self.sandbox,
             task_id=self._plan.task.id,
             resumed=image is not None,
-            carried=None if live is None else live.services,
+            live_services=None if live is None else live.services,
             state=None if live is None else state,
         )
         seconds = self._plan.config.deadlines.provision

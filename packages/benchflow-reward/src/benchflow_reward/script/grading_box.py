@@ -13,7 +13,7 @@ from benchflow_contracts import (
     SandboxImage,
     SandboxSpec,
     SandboxTimeoutError,
-    ServicedSandbox,
+    SupportsServices,
     expect_host,
 )
 
@@ -72,9 +72,9 @@ async def stand_in_box(
     Raises:
         RewardError: The agent's box cannot be replaced.
     """
-    if not isinstance(live.sandbox, ServicedSandbox):
+    if not isinstance(live.sandbox, SupportsServices):
         raise RewardError(f"nothing can stand in for {live.sandbox.id!r} beside its services")
-    async with live.sandbox.stand_in(image, spec, labels=_labels(live)) as box:
+    async with live.sandbox.replace_main(image, spec, labels=_labels(live)) as box:
         with checked_host(box):
             yield box
 

@@ -9,7 +9,7 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-from benchflow_contracts import Artifact, Cause, FileChanges, PinnedSandbox, Sandbox, VerifyResult
+from benchflow_contracts import Artifact, Cause, FileChanges, HasImageDigests, Sandbox, VerifyResult
 from benchflow_contracts.service import MAIN
 
 from benchflow_reward.collect import Collected
@@ -119,7 +119,7 @@ async def _placed(box: Sandbox, live: LiveNode, taken: _Taken) -> dict[str, Any]
 
 def _image(box: Sandbox) -> dict[str, str]:
     """Return the digest of what the box was made from, if that is known."""
-    digest = box.image_digests.get(MAIN) if isinstance(box, PinnedSandbox) else None
+    digest = box.image_digests.get(MAIN) if isinstance(box, HasImageDigests) else None
     return {} if digest is None else {"image": digest}
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchflow_contracts import CollectCommand, SandboxError, ServicedSandbox
+from benchflow_contracts import CollectCommand, SandboxError, SupportsServices
 
 from benchflow_reward.live_node import LiveNode
 
@@ -39,7 +39,7 @@ async def _run(live: LiveNode, hook: CollectCommand) -> dict[str, Any]:
 
 async def _run_beside(live: LiveNode, hook: CollectCommand) -> dict[str, Any]:
     told = {"command": hook.command, "service": hook.service}
-    if not isinstance(live.sandbox, ServicedSandbox):
+    if not isinstance(live.sandbox, SupportsServices):
         return {**told, "exit_code": None, "error": "this sandbox has no services"}
     try:
         code = await live.sandbox.service_exec(

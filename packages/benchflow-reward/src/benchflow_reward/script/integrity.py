@@ -9,13 +9,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from benchflow_contracts import (
-    ComparedSandbox,
     FileChanges,
     Integrity,
     RewardError,
     Sandbox,
     SandboxUnsupportedError,
     TaskVerifier,
+    TracksFileChanges,
     TransferError,
 )
 
@@ -56,9 +56,9 @@ async def told_by_host(sandbox: Sandbox) -> FileChanges | None:
     Raises:
         SandboxError: It can, and failed.
     """
-    if isinstance(sandbox, ComparedSandbox):
+    if isinstance(sandbox, TracksFileChanges):
         try:
-            return await sandbox.changes()
+            return await sandbox.changed_files()
         except SandboxUnsupportedError:
             return None
     return None

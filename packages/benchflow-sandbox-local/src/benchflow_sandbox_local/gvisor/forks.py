@@ -37,11 +37,11 @@ class GvisorForks(Forks):
         self._gvisor = sandbox
         self._forker = keeper
 
-    async def _take_after(self, during: During) -> SandboxImage:
+    async def _take_after(self, while_frozen: During) -> SandboxImage:
         async with self._idle(0 if self._freezer.held else SETTLE_SECONDS):
             pass
         async with self._freezer.hold():
-            await during()
+            await while_frozen()
             return await self._whole(self._take())
 
     async def _taken(self, *, held: bool) -> SandboxImage:  # noqa: ARG002 - it stays as it is

@@ -105,7 +105,9 @@ class GvisorSandbox(LocalSandbox):
                 raise TransferError(f"{remote!r} is or holds a pipe or a socket")
         await super().download(remote, local, max_bytes=max_bytes, leave_out=leave_out)
 
-    async def digests(self, paths: Sequence[str], *, max_bytes: int = 1 << 30) -> Mapping[str, str]:
+    async def file_digests(
+        self, paths: Sequence[str], *, max_bytes: int = 1 << 30
+    ) -> Mapping[str, str]:
         """Refuse: what this kernel has not written back yet cannot be seen from the host."""
         del paths, max_bytes
         raise SandboxUnsupportedError("files of a gVisor box cannot be read while it runs")

@@ -55,27 +55,27 @@ class Forks:
         self._work = work
         self._served = served
 
-    async def take(self, during: During | None) -> SandboxImage:
-        """Take one, of the instant that `during` reads. The sandbox goes on unharmed.
+    async def take(self, while_frozen: During | None) -> SandboxImage:
+        """Take one, of the instant that `while_frozen` reads. The sandbox goes on unharmed.
 
         Raises:
             SnapshotError: It failed, or the sandbox is busy.
             HostError: This process has no more open files.
         """
         with lacking_is_host_error("take a live snapshot"):
-            if during is None:
+            if while_frozen is None:
                 return await self._whole(self._take())
-            return await self._take_after(during)
+            return await self._take_after(while_frozen)
 
     async def _whole(self, work: Coroutine[Any, Any, SandboxImage]) -> SandboxImage:
         """Take an image to its end; discard one that nobody waits for any more."""
         return await finish_or(work, self._keeper.discard)
 
-    async def _take_after(self, during: During) -> SandboxImage:
-        """Take a live snapshot of the instant that `during` reads.
+    async def _take_after(self, while_frozen: During) -> SandboxImage:
+        """Take a live snapshot of the instant that `while_frozen` reads.
 
         The engine is ready before the box stops, and the box goes on while the image is
-        digested. No more is shielded than what writes the image: `during` can be cancelled.
+        digested. No more is shielded than what writes the image: `while_frozen` can be cancelled.
         """
         held = self._freezer.held
         async with self._idle(0 if held else SETTLE_SECONDS):
@@ -84,7 +84,7 @@ class Forks:
         async with self._keeper.forking(self._sandbox) as dump, AsyncExitStack() as still:
             engine = time.monotonic() - began
             instant = await self._stand_still(still, held=held)
-            await during()
+            await while_frozen()
             image = await self._whole(self._take_idle(dump, still, instant, held=held))
         return image.model_copy(update={"took_sec": {"engine": engine, **image.took_sec}})
 

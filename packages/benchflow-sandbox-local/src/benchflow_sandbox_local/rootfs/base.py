@@ -25,7 +25,7 @@ class Base:
 
     @property
     def digests(self) -> Mapping[str, str]:
-        """The image's own name of its bytes, as `PinnedSandbox.image_digests`."""
+        """The image's own name of its bytes, as `HasImageDigests.image_digests`."""
         digest = self.source.digest
         return {} if digest is None else {MAIN: digest}
 

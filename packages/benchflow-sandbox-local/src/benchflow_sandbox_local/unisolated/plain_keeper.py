@@ -120,7 +120,7 @@ class PlainKeeper:
     async def seal(
         self,
         sandbox: LocalSandbox,  # noqa: ARG002 - refused
-        during: During | None,  # noqa: ARG002
+        while_frozen: During | None,  # noqa: ARG002
     ) -> SandboxImage:
         """Refuse: there are no snapshots."""
         raise _no_snapshots()

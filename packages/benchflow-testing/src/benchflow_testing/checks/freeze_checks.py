@@ -97,7 +97,7 @@ async def snapshot_works_in_a_frozen_sandbox(subject: SandboxSubject) -> None:
 
 @promise(_lacks_either)
 async def a_snapshot_is_of_the_instant_that_is_read(subject: SandboxSubject) -> None:
-    """Nothing runs while `during` reads, and a child has what it read."""
+    """Nothing runs while `while_frozen` reads, and a child has what it read."""
     seen: list[int] = []
 
     async def read() -> None:
@@ -107,7 +107,7 @@ async def a_snapshot_is_of_the_instant_that_is_read(subject: SandboxSubject) -> 
     async with subject.box() as box:
         await box.spawn(TICKER)
         await subject.moves_on(box)
-        image = await box.snapshot("filesystem", during=read)
+        image = await box.snapshot("filesystem", while_frozen=read)
         await subject.moves_on(box)
         async with subject.box(image=image) as child:
             expect_equal([await subject.ticks(child)], seen, "the progress in the child")
@@ -125,7 +125,7 @@ async def an_error_of_who_reads_a_snapshot_passes_through(subject: SandboxSubjec
         await box.spawn(TICKER)
         await subject.moves_on(box)
         for level in sorted(subject.capabilities.snapshot_levels):
-            await expect_error(KeyError, box.snapshot(level, during=read), f"a {level!r} one")
+            await expect_error(KeyError, box.snapshot(level, while_frozen=read), f"a {level!r} one")
             await subject.moves_on(box)
             async with subject.sealed(box, level):
                 await subject.moves_on(box)

@@ -92,7 +92,7 @@ async def a_live_snapshot_holds_the_instant_of_the_freeze(subject: SandboxSubjec
 
 @promise(_lacks_either)
 async def a_live_snapshot_is_of_the_instant_that_is_read(subject: SandboxSubject) -> None:
-    """Nothing runs while `during` reads; files and memory go on from what it read."""
+    """Nothing runs while `while_frozen` reads; files and memory go on from what it read."""
     held: list[bytes] = []
 
     async def read() -> None:
@@ -103,7 +103,7 @@ async def a_live_snapshot_is_of_the_instant_that_is_read(subject: SandboxSubject
     async with subject.box() as box:
         await box.exec(f"({_MEMORY}) </dev/null >/dev/null 2>&1 & echo started")
         await _grows(subject, box, 3)
-        image = await box.snapshot("live", during=read)
+        image = await box.snapshot("live", while_frozen=read)
         expect_equal(len(held), 2, "how often the reader read")
         expect_equal(held[0], held[1], "the file while it was read")
         await _grows(subject, box, 1)

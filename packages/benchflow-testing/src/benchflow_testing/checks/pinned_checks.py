@@ -1,11 +1,11 @@
-"""Checks of `PinnedSandbox`: by which bytes a sandbox names what it was made from."""
+"""Checks of `HasImageDigests`: by which bytes a sandbox names what it was made from."""
 
 import re
 from collections.abc import Mapping
 from uuid import uuid4
 
 from benchflow_contracts.image import ImageRecipe
-from benchflow_contracts.sandbox import PinnedSandbox, Sandbox, SandboxSpec
+from benchflow_contracts.sandbox import HasImageDigests, Sandbox, SandboxSpec
 from benchflow_contracts.service import MAIN, ServiceSpec
 
 from benchflow_testing.check import CheckSkippedError, expect, expect_equal, promise
@@ -56,7 +56,7 @@ async def _told(subject: SandboxSubject, spec: SandboxSpec) -> Mapping[str, str]
 
 
 def _digests(box: Sandbox) -> Mapping[str, str]:
-    if not isinstance(box, PinnedSandbox):
+    if not isinstance(box, HasImageDigests):
         raise CheckSkippedError("the sandbox does not name what it was made from")
     told = dict(box.image_digests)
     strangers = set(told) - {MAIN, *(service.name for service in box.spec.services)}

@@ -13,7 +13,7 @@ from benchflow_contracts.errors import (
 )
 from benchflow_contracts.sandbox import Sandbox
 from benchflow_contracts.service import ServiceHealth, ServiceSpec
-from benchflow_contracts.serviced_sandbox import ServicedSandbox
+from benchflow_contracts.services_support import SupportsServices
 
 from benchflow_testing.check import (
     CheckFailedError,
@@ -58,10 +58,10 @@ def _service(subject: SandboxSubject, name: str, text: str, **more: object) -> S
 @asynccontextmanager
 async def _beside(
     subject: SandboxSubject, *services: ServiceSpec, **more: object
-) -> AsyncGenerator[tuple[Sandbox, ServicedSandbox]]:
+) -> AsyncGenerator[tuple[Sandbox, SupportsServices]]:
     async with subject.box(spec=subject.specified(services=services, **more)) as box:
-        if not isinstance(box, ServicedSandbox):
-            raise CheckFailedError("a sandbox with services is no ServicedSandbox")
+        if not isinstance(box, SupportsServices):
+            raise CheckFailedError("a sandbox with services is no SupportsServices")
         yield box, box
 
 

@@ -1,4 +1,4 @@
-"""Checks of `SwitchedSandbox`: a network and a user that change while it runs."""
+"""Checks of `SupportsNetworkSwitch`: a network and a user that change while it runs."""
 
 import asyncio
 import socket
@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, UsageError
+from benchflow_contracts.network_switch import SupportsNetworkSwitch
 from benchflow_contracts.process import Process
 from benchflow_contracts.sandbox import NetworkMode, Sandbox
-from benchflow_contracts.switched import SwitchedSandbox
 
 from benchflow_testing.check import (
     CheckSkippedError,
@@ -64,8 +64,8 @@ def _lacks_public(subject: SandboxSubject) -> str | None:
     return _lacks(subject, "none", "public")
 
 
-def _switched(box: Sandbox) -> SwitchedSandbox:
-    if not isinstance(box, SwitchedSandbox):
+def _switched(box: Sandbox) -> SupportsNetworkSwitch:
+    if not isinstance(box, SupportsNetworkSwitch):
         raise CheckSkippedError("the sandbox cannot be switched while it runs")
     return box
 

@@ -11,7 +11,7 @@ from .exporter import FakeExporter
 from .faults import FakeFaults
 from .file_system import FakeEntry, FakeFileSystem
 from .finished import fake_finished_rollout, fake_hostile_rollout
-from .gateway import FakeModelGateway, FakeModelLine
+from .gateway import FakeModelGateway, FakeModelRoute
 from .machine import FakeMachine
 from .pipe import FakePipe
 from .process import FakeProcess
@@ -41,7 +41,7 @@ __all__ = [
     "FakeFileSystem",
     "FakeMachine",
     "FakeModelGateway",
-    "FakeModelLine",
+    "FakeModelRoute",
     "FakePipe",
     "FakeProcess",
     "FakeProgram",

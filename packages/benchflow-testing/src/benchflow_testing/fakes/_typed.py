@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from benchflow_contracts.agent import Agent, Session
     from benchflow_contracts.environment import Environment, EnvironmentFactory
-    from benchflow_contracts.gateway import ModelGateway, ModelLine
+    from benchflow_contracts.gateway import ModelGateway, ModelRoute
     from benchflow_contracts.process import ByteReader, ByteWriter, Process
     from benchflow_contracts.reward import Reward
     from benchflow_contracts.sandbox import Sandbox, SandboxProvider
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from .agent import FakeAgent
     from .environment import FakeEnvironment
-    from .gateway import FakeModelGateway, FakeModelLine
+    from .gateway import FakeModelGateway, FakeModelRoute
     from .pipe import FakePipe
     from .process import FakeProcess
     from .provider import FakeSandboxProvider
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
         """Return the fakes as what they stand for."""
         return reward, user
 
-    def gateways(gateway: FakeModelGateway, line: FakeModelLine) -> tuple[ModelGateway, ModelLine]:
+    def gateways(
+        gateway: FakeModelGateway, line: FakeModelRoute
+    ) -> tuple[ModelGateway, ModelRoute]:
         """Return the fakes as what they stand for."""
         return gateway, line

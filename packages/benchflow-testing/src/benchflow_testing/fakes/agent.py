@@ -7,8 +7,8 @@ from benchflow_contracts.agent import (
     AgentCapabilities,
     AgentNeeds,
     Role,
-    SessionCarry,
     SessionSnapshot,
+    SessionState,
 )
 from benchflow_contracts.errors import AgentError, SandboxError
 from benchflow_contracts.sandbox import Sandbox
@@ -34,7 +34,7 @@ class FakeAgent:
     Every session starts at the first turn, unless it resumes a snapshot; so a
     replayed prompt asks the same question again, and one that is attached in a child of
     a live snapshot goes on within its turn. Faults are keyed by `needs`, `connect`,
-    `attach`, and the session's `prompt`, `cancel`, `snapshot`, `carry` and `proceed`.
+    `attach`, and the session's `prompt`, `cancel`, `snapshot`, `capture` and `answer`.
     """
 
     def __init__(
@@ -95,26 +95,26 @@ class FakeAgent:
         self,
         sandbox: Sandbox,
         role: Role,
-        carry: SessionCarry,
+        state: SessionState,
         *,
         log_dir: Path | None = None,
     ) -> FakeSession:
         """Go on with the process that a live image carried into a fake sandbox."""
         await self.faults.strike("attach")
-        if carry.agent != self.name:
-            raise AgentError(f"session {carry.session_id!r} is of agent {carry.agent!r}")
+        if state.agent != self.name:
+            raise AgentError(f"session {state.session_id!r} is of agent {state.agent!r}")
         if not isinstance(sandbox, FakeSandbox):
-            raise AgentError(f"session {carry.session_id!r} lives in fake sandboxes only")
+            raise AgentError(f"session {state.session_id!r} lives in fake sandboxes only")
         try:
-            process = await sandbox.attach(carry.process_id)
+            process = await sandbox.attach(state.process_id)
         except SandboxError as error:
             raise AgentError(
-                f"session {carry.session_id!r} has no process here: {error}"
+                f"session {state.session_id!r} has no process here: {error}"
             ) from error
         session = self._session_type(
             self._turns, sandbox, role, agent=self.name, faults=self.faults, process=process
         )
-        session.go_on_from(carry)
+        session.go_on_from(state)
         session.log_dir = log_dir
         self.sessions.append(session)
         return session

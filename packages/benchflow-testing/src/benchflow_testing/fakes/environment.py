@@ -111,11 +111,11 @@ class FakeEnvironment:
         if not isinstance(ctx.sandbox, FakeSandbox):
             raise EnvironmentError_("a fake service runs in a fake sandbox only")
         for name in self._services:
-            if ctx.carried is None:
+            if ctx.live_services is None:
                 self._running[name] = ctx.sandbox.place(FakeService(), name)
                 continue
             try:
-                self._running[name] = await ctx.sandbox.attach(ctx.carried.get(name, ""))
+                self._running[name] = await ctx.sandbox.attach(ctx.live_services.get(name, ""))
             except SandboxError as error:
                 raise EnvironmentError_(f"service {name!r} was not carried: {error}") from error
 
@@ -174,9 +174,9 @@ class FakeEnvironment:
         await self._begin("reseed")
         self.seeds.append(seed)
 
-    async def carry(self) -> Mapping[str, str]:
+    async def live_services(self) -> Mapping[str, str]:
         """Return the process id of each service."""
-        await self._begin("carry")
+        await self._begin("live_services")
         return {name: process.id for name, process in self._running.items()}
 
     async def teardown(self) -> None:

@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Literal
 
-from benchflow_contracts.compared import FileChanges
+from benchflow_contracts.changed_files import FileChanges
 
 EntryKind = Literal["file", "dir", "link", "fifo"]
 _LINK_DEPTH = 40
@@ -200,7 +200,7 @@ class FakeFileSystem:
         twin._marked = self._marked
         return twin
 
-    def mark(self) -> None:
+    def set_baseline(self) -> None:
         """Keep what is there now for `changes`; every copy keeps it too."""
         self._marked = self.prints()
 
@@ -225,7 +225,7 @@ class FakeFileSystem:
         """Whether there was a mark."""
         return self._marked is not None
 
-    def changes(self) -> FileChanges | None:
+    def changed_files(self) -> FileChanges | None:
         """Return what is not as it was at the mark; `None` when there was none."""
         if self._marked is None:
             return None

@@ -24,7 +24,7 @@ def echo(request: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"echo": dict(request)}
 
 
-class FakeModelLine:
+class FakeModelRoute:
     """The line of one node. `call` stands for the agent's HTTP request.
 
     A call costs one input and one output token, and no money. `begin` and `end` make one that stays
@@ -184,7 +184,7 @@ class FakeModelGateway:
         hang_on: set[str] | None = None,
     ) -> None:
         self.faults = FakeFaults.of(fail_on, hang_on)
-        self.lines: list[FakeModelLine] = []
+        self.lines: list[FakeModelRoute] = []
         """Every line ever opened, in order."""
         self._models = dict(models or {})
         self._ids = itertools.count(1)
@@ -197,12 +197,12 @@ class FakeModelGateway:
         upstream: ModelEndpoint,
         replay: Sequence[ModelCall] = (),
         budget: CallBudget | None = None,
-    ) -> FakeModelLine:
+    ) -> FakeModelRoute:
         """Make the line of a node."""
         await self.faults.strike("open")
         url = f"http://127.0.0.1:9/rollout/{rollout_id}/node/{node}"
         endpoint = ModelEndpoint(upstream=url, port=upstream.port)
-        line = FakeModelLine(self, node, endpoint, upstream, replay, budget)
+        line = FakeModelRoute(self, node, endpoint, upstream, replay, budget)
         self.lines.append(line)
         return line
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from benchflow_contracts.compared import FileChanges
+from benchflow_contracts.changed_files import FileChanges
 from benchflow_contracts.errors import (
     SandboxError,
     SandboxTimeoutError,
@@ -206,17 +206,17 @@ class FakeSandbox:
         except OSError as error:
             raise TransferError(f"download of {remote!r} broke: {error.strerror}") from error
 
-    async def mark(self) -> None:
+    async def set_baseline(self) -> None:
         """Take the files as they are now for what `changes` compares with."""
-        await self._begin("mark")
+        await self._begin("set_baseline")
         if self._from_image:
             raise SandboxUnsupportedError(f"sandbox {self.id!r} was made from a snapshot")
-        self.files.mark()
+        self.files.set_baseline()
 
     @asynccontextmanager
-    async def ours(self) -> AsyncGenerator[None, None]:
+    async def ignore_changes(self) -> AsyncGenerator[None, None]:
         """Let what is written while it is held be no change."""
-        await self._begin("ours")
+        await self._begin("ignore_changes")
         await asyncio.sleep(0)  # what has ended is let go of in a turn of its own
         if not self.files.is_marked or self.machine.is_busy:
             raise SandboxUnsupportedError(f"sandbox {self.id!r} cannot tell who writes")
@@ -224,10 +224,10 @@ class FakeSandbox:
         yield
         self.files.take_for_ours(before)
 
-    async def changes(self) -> FileChanges:
+    async def changed_files(self) -> FileChanges:
         """Return what is not as it was at the mark."""
-        await self._begin("changes")
-        found = self.files.changes()
+        await self._begin("changed_files")
+        found = self.files.changed_files()
         if found is None:
             raise SandboxUnsupportedError(f"sandbox {self.id!r} was never marked")
         return found
@@ -283,11 +283,11 @@ class FakeSandbox:
         self,
         level: SnapshotLevel = "filesystem",
         *,
-        during: Callable[[], Awaitable[None]] | None = None,
+        while_frozen: Callable[[], Awaitable[None]] | None = None,
     ) -> SandboxImage:
         """Seal a copy of the files, at `live` with the running processes."""
-        if during is not None:
-            return await self._snapshot_after(during, level)
+        if while_frozen is not None:
+            return await self._snapshot_after(while_frozen, level)
         await self._begin("snapshot")
         if level not in (await self.provider.capabilities()).snapshot_levels:
             raise SandboxUnsupportedError(f"the fake sandbox has no {level!r} snapshots")
@@ -295,12 +295,12 @@ class FakeSandbox:
         return self.provider.images.seal(self.machine, self.provider.name, level)
 
     async def _snapshot_after(
-        self, during: Callable[[], Awaitable[None]], level: SnapshotLevel
+        self, while_frozen: Callable[[], Awaitable[None]], level: SnapshotLevel
     ) -> SandboxImage:
         image: SandboxImage | None = None
         try:
             async with self.freeze():
-                await during()
+                await while_frozen()
                 image = await self.snapshot(level)
         except BaseException:
             if image is not None:

@@ -14,8 +14,8 @@ from uuid import uuid4
 from benchflow_contracts.agent import (
     AskUserHandler,
     Role,
-    SessionCarry,
     SessionSnapshot,
+    SessionState,
     StepHandler,
 )
 from benchflow_contracts.ask import Answer, Ask
@@ -74,7 +74,7 @@ class FakeSession:
 
     `sandbox` and `answers` are what an `Act` works with. In a fake sandbox the session
     stands there as an idle process, which a live snapshot carries. Faults are keyed by
-    `prompt`, `cancel`, `snapshot`, `carry` and `proceed`.
+    `prompt`, `cancel`, `snapshot`, `capture` and `answer`.
     """
 
     def __init__(
@@ -140,12 +140,12 @@ class FakeSession:
         self._draft = _Draft(self.role.name, self.role.skills, prompt=text)
         return await self._run(list(moves))
 
-    async def proceed(self, answer: Answer) -> StopReason:
+    async def answer(self, answer: Answer) -> StopReason:
         """Answer the Ask that was carried in, and play the rest of its turn."""
         if not self._carried:
             raise RuntimeError(f"no carried Ask waits in session {self.id!r}")
         self._check_usable()
-        await self._faults.strike("proceed")
+        await self._faults.strike("answer")
         self._carried, self._asking = False, None
         self._hear(answer)
         return await self._run(self._rest_of_turn())
@@ -201,9 +201,9 @@ class FakeSession:
             steps=self._before + len(self._steps),
         )
 
-    async def carry(self) -> SessionCarry:
+    async def capture(self) -> SessionState:
         """Copy where the script is, at a turn boundary or while an Ask waits."""
-        await self._faults.strike("carry")
+        await self._faults.strike("capture")
         self._check_usable()
         if self._process is None or not isinstance(self.sandbox, FakeSandbox):
             raise SnapshotError(f"session {self.id!r} has no process in its sandbox")
@@ -213,7 +213,7 @@ class FakeSession:
             raise SnapshotError(
                 f"a tool call of session {self.id!r} may be running", retryable=True
             )
-        return SessionCarry(
+        return SessionState(
             agent=self._agent,
             session_id=self.id,
             process_id=self._process.id,
@@ -228,16 +228,16 @@ class FakeSession:
             },
         )
 
-    def go_on_from(self, carry: SessionCarry) -> None:
-        """Take over what `carry` copied."""
-        data: Mapping[str, Any] = carry.data
-        self._id = carry.session_id
-        self._steps = list(carry.steps)
+    def go_on_from(self, state: SessionState) -> None:
+        """Take over what `capture` copied."""
+        data: Mapping[str, Any] = state.data
+        self._id = state.session_id
+        self._steps = list(state.steps)
         self._turn, self._before = data["turn"], data["before"]
         self.prompts = list(data["prompts"])
         self.answers = [Answer.model_validate(answer) for answer in data["answers"]]
         self._heard = self.answers[len(self.answers) - data["heard"] :]
-        self._asking, self._carried = carry.ask, carry.ask is not None
+        self._asking, self._carried = state.ask, state.ask is not None
 
     async def aclose(self) -> None:
         """End the session and its process. Idempotent."""

@@ -1,11 +1,11 @@
-"""Checks of a Session in a live fork: `carry`, `Agent.attach` and `proceed`."""
+"""Checks of a Session in a live fork: `capture`, `Agent.attach` and `answer`."""
 
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from benchflow_contracts.agent import Session, SessionCarry
+from benchflow_contracts.agent import Session, SessionState
 from benchflow_contracts.ask import Answer, Ask
 from benchflow_contracts.errors import AgentError, SnapshotError
 from benchflow_contracts.sandbox import Sandbox, SandboxImage
@@ -47,10 +47,10 @@ async def a_session_is_carried_at_a_turn_boundary(subject: AgentSubject) -> None
     async with _box(subject) as box, subject.session(box) as session:
         session.on_ask_user(FirstOption())
         await session.prompt(subject.prompt)
-        async with _carried(subject, box, session) as (carry, image):
-            expect_equal(carry.ask, None, "the pending Ask")
-            expect_equal(list(carry.steps), session.steps, "the steps of the carry")
-            async with _child(subject, box, carry, image) as other:
+        async with _carried(subject, box, session) as (state, image):
+            expect_equal(state.ask, None, "the pending Ask")
+            expect_equal(list(state.steps), session.steps, "the steps of the state")
+            async with _child(subject, box, state, image) as other:
                 expect_equal(other.id, session.id, "the session's id")
                 expect_equal(other.steps, session.steps, "the steps in the child")
                 await _goes_on(subject, other)
@@ -63,9 +63,9 @@ async def a_carry_is_json(subject: AgentSubject) -> None:
     async with _box(subject) as box, subject.session(box) as session:
         session.on_ask_user(FirstOption())
         await session.prompt(subject.prompt)
-        async with _carried(subject, box, session) as (carry, image):
-            read = SessionCarry.model_validate_json(carry.model_dump_json())
-            expect_equal(read, carry, "the carry that was written and read")
+        async with _carried(subject, box, session) as (state, image):
+            read = SessionState.model_validate_json(state.model_dump_json())
+            expect_equal(read, state, "the state that was written and read")
             async with _child(subject, box, read, image) as other:
                 await _goes_on(subject, other)
 
@@ -81,11 +81,11 @@ async def a_pending_ask_is_carried_into_each_child(subject: AgentSubject) -> Non
             return await FirstOption()(ask)
         asks.append(ask)
         before.extend(session.steps)
-        async with _carried(subject, box, session) as (carry, image):
-            expect_equal(carry.ask, ask, "the Ask of the carry")
+        async with _carried(subject, box, session) as (state, image):
+            expect_equal(state.ask, ask, "the Ask of the state")
             for option in ask.questions[0].options[:2]:
                 answer = Answer.choose(ask, option.id)
-                async with _child(subject, box, carry, image) as other:
+                async with _child(subject, box, state, image) as other:
                     expect_equal(await _rest(other, answer), before, "the steps before the answer")
         return await FirstOption()(ask)
 
@@ -99,18 +99,18 @@ async def a_pending_ask_is_carried_into_each_child(subject: AgentSubject) -> Non
 
 @promise(_lacks_live_asks)
 async def a_carried_ask_is_answered_once(subject: AgentSubject) -> None:
-    """A second `proceed` is a RuntimeError."""
+    """A second `answer` is a RuntimeError."""
 
     async def fork(ask: Ask) -> Answer:
         if not done:
             done.append(ask)
             async with (
-                _carried(subject, box, session) as (carry, image),
-                _child(subject, box, carry, image) as other,
+                _carried(subject, box, session) as (state, image),
+                _child(subject, box, state, image) as other,
             ):
                 answer = await FirstOption()(ask)
-                await other.proceed(answer)
-                await expect_error(RuntimeError, other.proceed(answer), "a second `proceed`")
+                await other.answer(answer)
+                await expect_error(RuntimeError, other.answer(answer), "a second `answer`")
         return await FirstOption()(ask)
 
     done: list[Ask] = []
@@ -125,37 +125,37 @@ async def proceed_without_a_carried_ask_is_refused(subject: AgentSubject) -> Non
     """RuntimeError in a new session, and in one that was carried between two turns."""
     async with _box(subject) as box, subject.session(box) as session:
         session.on_ask_user(FirstOption())
-        await expect_error(RuntimeError, session.proceed(Answer()), "`proceed` before a prompt")
+        await expect_error(RuntimeError, session.answer(Answer()), "`answer` before a prompt")
         await session.prompt(subject.prompt)
         async with (
-            _carried(subject, box, session) as (carry, image),
-            _child(subject, box, carry, image) as other,
+            _carried(subject, box, session) as (state, image),
+            _child(subject, box, state, image) as other,
         ):
-            await expect_error(RuntimeError, other.proceed(Answer()), "`proceed` without an Ask")
+            await expect_error(RuntimeError, other.answer(Answer()), "`answer` without an Ask")
 
 
 @promise(_lacks_live)
 async def attach_refuses_a_foreign_carry(subject: AgentSubject) -> None:
-    """AgentError for another agent's carry, and where the process is not."""
+    """AgentError for another agent's state, and where the process is not."""
     async with _box(subject) as box, subject.session(box) as session:
         session.on_ask_user(FirstOption())
         await session.prompt(subject.prompt)
-        async with _carried(subject, box, session) as (carry, image):
-            foreign = carry.model_copy(update={"agent": "somebody else"})
+        async with _carried(subject, box, session) as (state, image):
+            foreign = state.model_copy(update={"agent": "somebody else"})
             child = await subject.provider.create(box.spec, image=image)
             try:
                 call = subject.agent.attach(child, subject.role, foreign)
-                await expect_error(AgentError, call, "attach with another agent's carry")
+                await expect_error(AgentError, call, "attach with another agent's state")
             finally:
                 await child.teardown()
         async with subject.box() as other:
-            call = subject.agent.attach(other, subject.role, carry)
+            call = subject.agent.attach(other, subject.role, state)
             await expect_error(AgentError, call, "attach where the process is not")
 
 
 @promise(_lacks_live_busy)
 async def a_busy_session_is_not_carried(subject: AgentSubject) -> None:
-    """Within a turn that asks nothing `carry` is a retryable SnapshotError; the turn goes on."""
+    """Within a turn that asks nothing `capture` is a retryable SnapshotError; the turn goes on."""
     async with _box(subject) as box, subject.session(box) as session:
 
         async def turn() -> None:
@@ -164,7 +164,7 @@ async def a_busy_session_is_not_carried(subject: AgentSubject) -> None:
         async def refused() -> bool:
             async with box.freeze():
                 try:
-                    await session.carry()
+                    await session.capture()
                 except SnapshotError as error:
                     errors.append(error)
             return bool(errors)
@@ -190,23 +190,23 @@ async def _box(subject: AgentSubject) -> AsyncGenerator[Sandbox, None]:
 @asynccontextmanager
 async def _carried(
     subject: AgentSubject, box: Sandbox, session: Session
-) -> AsyncGenerator[tuple[SessionCarry, SandboxImage], None]:
+) -> AsyncGenerator[tuple[SessionState, SandboxImage], None]:
     async with box.freeze():
-        carry = await session.carry()
+        state = await session.capture()
         image = await box.snapshot("live")
     try:
-        yield carry, image
+        yield state, image
     finally:
         await subject.provider.discard(image)
 
 
 @asynccontextmanager
 async def _child(
-    subject: AgentSubject, box: Sandbox, carry: SessionCarry, image: SandboxImage
+    subject: AgentSubject, box: Sandbox, state: SessionState, image: SandboxImage
 ) -> AsyncGenerator[Session, None]:
     child = await subject.provider.create(box.spec, image=image)
     try:
-        session = await subject.agent.attach(child, subject.role, carry)
+        session = await subject.agent.attach(child, subject.role, state)
         try:
             session.on_ask_user(FirstOption())
             yield session
@@ -231,7 +231,7 @@ async def _rest(session: Session, answer: Answer) -> list["Step"]:
     before = session.steps
     told: list[Step] = []
     session.on_step(told.append)
-    reason = await session.proceed(answer)
+    reason = await session.answer(answer)
     expect(told, "the answer left no step")
     expect_equal(told[0].answer, answer, "the answer that opens the first new step")
     expect_equal(told[-1].stop_reason, reason, "the last step's stop reason")

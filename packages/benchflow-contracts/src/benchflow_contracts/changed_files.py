@@ -18,14 +18,14 @@ class FileChanges(FileDiff):
 
 
 @runtime_checkable
-class ComparedSandbox(Protocol):
+class TracksFileChanges(Protocol):
     """What a sandbox can do whose files the host can compare with what they were.
 
     All of it is told by the host: nothing inside is run or believed, so it holds against
     a root inside.
     """
 
-    async def mark(self) -> None:
+    async def set_baseline(self) -> None:
         """Take the files as they are now for what `changes` compares with.
 
         Snapshots carry it, saved ones too: a sandbox made from one compares with the mark of the
@@ -38,7 +38,7 @@ class ComparedSandbox(Protocol):
         """
         ...
 
-    def ours(self) -> AbstractAsyncContextManager[None]:
+    def ignore_changes(self) -> AbstractAsyncContextManager[None]:
         """Let what is written while it is held be no change, here and in what is made of it.
 
         Nothing but what this holder starts may be alive at the beginning: whoever else is
@@ -51,7 +51,7 @@ class ComparedSandbox(Protocol):
         """
         ...
 
-    async def changes(self) -> FileChanges:
+    async def changed_files(self) -> FileChanges:
         """Return the absolute paths that are neither as they were at the mark nor `ours`.
 
         Complete for what a snapshot holds: mounts are left out. A directory is named when

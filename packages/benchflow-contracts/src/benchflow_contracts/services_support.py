@@ -9,7 +9,7 @@ from .sandbox import Sandbox, SandboxImage, SandboxSpec
 
 
 @runtime_checkable
-class ServicedSandbox(Protocol):
+class SupportsServices(Protocol):
     """What a sandbox can do that has services."""
 
     async def service_exec(
@@ -38,7 +38,7 @@ class ServicedSandbox(Protocol):
         """Return the last of what a service printed, both streams as they came."""
         ...
 
-    def stand_in(
+    def replace_main(
         self, image: SandboxImage, spec: SandboxSpec, *, labels: Mapping[str, str]
     ) -> AbstractAsyncContextManager[Sandbox]:
         """Make a sandbox that the services take for this one, for the length of the block.

@@ -7,7 +7,7 @@ from .sandbox import NetworkMode
 
 
 @runtime_checkable
-class SwitchedSandbox(Protocol):
+class SupportsNetworkSwitch(Protocol):
     """What a sandbox can do whose network and default user change while it runs.
 
     Processes go on, and `spec` tells what holds now; `restore` keeps it.
