@@ -130,7 +130,7 @@ async def seal(environment: ManifestEnvironment, box: Sandbox) -> Live:
     while True:
         try:
             async with environment.quiesce(), box.freeze():
-                state, carried = await environment.query(), await environment.capture()
+                state, carried = await environment.query(), await environment.live_services()
                 return Live(await box.snapshot("live"), carried, state)
         except SnapshotError as error:
             if not error.retryable:

@@ -319,7 +319,7 @@ def test_a_live_fork_keeps_what_a_service_has_in_memory_and_a_restart_loses_it()
         await parent.provision(ProvisionContext(sandbox=box, task_id="t"))
         parent.service("mail").memory["draft"] = ["hello"]
         async with box.freeze():
-            carried = await parent.capture()
+            carried = await parent.live_services()
             live, files = await box.snapshot("live"), await box.snapshot()
         parent.service("mail").memory["draft"].append("later")
         child = world()
