@@ -114,7 +114,7 @@ async def world(
         context = ProvisionContext(box, "t")
         if live is not None:
             context = ProvisionContext(
-                box, "t", resumed=True, carried=live.carried, state=live.state
+                box, "t", resumed=True, live_services=live.carried, state=live.state
             )
         await environment.provision(context)
         probe = await environment.readiness()

@@ -192,7 +192,7 @@ def test_closing_a_line_cuts_its_calls_and_refuses_later_ones(run) -> None:
                     await line.aclose()
                     with pytest.raises(aiohttp.ClientError):
                         await answer.content.read()
-                assert [call.error for call in line.calls()] == ["the line was closed"]
+                assert [call.error for call in line.calls()] == ["the route was closed"]
                 assert (await agent.post("openai-chat"))[0] == 404
             again = await gateway.open("r", "n", upstream=upstream)
             assert again.endpoint.upstream != line.endpoint.upstream

@@ -10,7 +10,7 @@ import pytest
 from benchflow_contracts import CallBudget, ModelCall, ModelEndpoint, StoreError
 from benchflow_gateway import CallLog, ReplayDivergedError, read_calls
 from benchflow_gateway.digest import asks_for_tools, request_digest
-from benchflow_gateway.tape import DivergedError, Tape
+from benchflow_gateway.replay import DivergedError, Replay
 from gateway_peers import PATHS, agent_of, ask, hand_written, whole
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,8 +30,8 @@ def call(number: int, text: str, purpose: str = "main", **fields: Any) -> ModelC
     )
 
 
-def taken(tape: Tape, text: str) -> int | None:
-    found = tape.take("openai-chat", ask("openai-chat", text=text))
+def taken(replay: Replay, text: str) -> int | None:
+    found = replay.take("openai-chat", ask("openai-chat", text=text))
     return None if found is None else int((found.response or {})["n"])
 
 
@@ -106,40 +106,40 @@ def test_a_replay_that_diverges_is_refused_or_goes_live_and_is_marked(run, llm, 
 
 def test_work_comes_in_order_and_what_is_beside_it_at_any_time() -> None:
     calls = [call(1, "title", "aux"), call(2, "one"), call(3, "two"), call(4, "late", "aux")]
-    tape = Tape(calls)
-    assert taken(tape, "one") == 2
+    replay = Replay(calls)
+    assert taken(replay, "one") == 2
     with pytest.raises(DivergedError):
-        taken(tape, "one")
-    assert taken(tape, "title") == 1
-    assert taken(tape, "two") == 3
+        taken(replay, "one")
+    assert taken(replay, "title") == 1
+    assert taken(replay, "two") == 3
     # The last of the work was played: nobody waits for a title that never came.
-    assert tape.finished
-    assert taken(tape, "late") is None
-    toolless = Tape([call(1, "a", "aux"), call(2, "b", "aux")])
+    assert replay.finished
+    assert taken(replay, "late") is None
+    toolless = Replay([call(1, "a", "aux"), call(2, "b", "aux")])
     assert [taken(toolless, text) for text in "abc"] == [1, 2, None]
 
 
 def test_a_request_without_tools_beside_work_with_tools_may_be_new() -> None:
-    tape = Tape([call(1, "one")])
+    replay = Replay([call(1, "one")])
     # A resumed agent asks whether its model is there.
-    assert tape.take("openai-chat", ask("openai-chat", text="hi", tools=[])) is None
-    assert not tape.finished
+    assert replay.take("openai-chat", ask("openai-chat", text="hi", tools=[])) is None
+    assert not replay.finished
     with pytest.raises(DivergedError):
-        taken(tape, "hi")
-    assert taken(tape, "one") == 1
+        taken(replay, "hi")
+    assert taken(replay, "one") == 1
 
 
 def test_a_record_may_begin_with_what_an_agent_asks_beside_its_next_turn() -> None:
     function = {"id": "c", "function": {"name": "sh", "arguments": "{}"}}
     acts = {"choices": [{"message": {"tool_calls": [function]}}], "n": 2}
-    tape = Tape([call(1, "suggest"), call(2, "work", response=acts), call(3, "more")])
-    assert tape.unplayed == 3
+    replay = Replay([call(1, "suggest"), call(2, "work", response=acts), call(3, "more")])
+    assert replay.unplayed == 3
     # The suggestion did not come this time; it may come late, and the work stays in order.
-    assert taken(tape, "work") == 2
-    assert tape.unplayed == 1
-    assert taken(tape, "suggest") == 1
-    assert taken(tape, "more") == 3
-    assert tape.finished
+    assert taken(replay, "work") == 2
+    assert replay.unplayed == 1
+    assert taken(replay, "suggest") == 1
+    assert taken(replay, "more") == 3
+    assert replay.finished
 
 
 def test_a_message_that_says_nothing_is_the_same_with_and_without_content() -> None:
@@ -157,7 +157,7 @@ def test_a_message_that_says_nothing_is_the_same_with_and_without_content() -> N
 def test_calls_that_were_never_answered_are_not_played() -> None:
     failed = call(1, "one", response=None, status=0, error="the agent went away")
     refused = call(2, "one", response={"error": {}}, status=503, error="503: busy")
-    assert taken(Tape([failed, refused, call(3, "one")]), "one") == 3
+    assert taken(Replay([failed, refused, call(3, "one")]), "one") == 3
 
 
 @pytest.mark.parametrize(
@@ -340,15 +340,15 @@ def test_what_an_agent_asks_beside_its_ended_turn_comes_by_chance() -> None:
         call(5, "next turn", response={**calls, "n": 5}),
         call(6, "end"),
     ]
-    tape = Tape(record)
+    replay = Replay(record)
     with pytest.raises(DivergedError):
-        taken(tape, "two")
-    assert [taken(tape, text) for text in ("one", "two", "suggest", "next turn")] == [1, 2, 4, 5]
-    found = tape.take("openai-chat", other_tools("remember"))
+        taken(replay, "two")
+    assert [taken(replay, text) for text in ("one", "two", "suggest", "next turn")] == [1, 2, 4, 5]
+    found = replay.take("openai-chat", other_tools("remember"))
     assert found is record[2]
-    assert tape.unplayed == 1
-    assert taken(tape, "end") == 6
-    assert tape.finished
+    assert replay.unplayed == 1
+    assert taken(replay, "end") == 6
+    assert replay.finished
 
 
 def other_tools(text: str) -> dict[str, Any]:
@@ -357,9 +357,9 @@ def other_tools(text: str) -> dict[str, Any]:
 
 def test_calls_that_ran_at_the_same_time_are_replayed_in_either_order() -> None:
     one, two = call(1, "one"), call(2, "two", started_at=1.2)
-    tape = Tape([one, two])
-    assert [taken(tape, text) for text in ("two", "one")] == [2, 1]
-    assert tape.finished
+    replay = Replay([one, two])
+    assert [taken(replay, text) for text in ("two", "one")] == [2, 1]
+    assert replay.finished
 
 
 def test_a_recorded_call_of_a_tool_is_known_in_each_wire() -> None:
@@ -376,12 +376,12 @@ def test_a_recorded_call_of_a_tool_is_known_in_each_wire() -> None:
 def test_calls_are_unplayed_until_an_answer_that_calls_no_tool() -> None:
     function = {"id": "c", "function": {"name": "sh", "arguments": "{}"}}
     calls = {"choices": [{"message": {"tool_calls": [function]}}], "n": 1}
-    tape = Tape([call(1, "one", response=calls), call(2, "two"), call(3, "beside")])
-    assert tape.unplayed == 3
-    taken(tape, "one")
-    assert tape.unplayed == 2
-    taken(tape, "two")
-    assert tape.unplayed == 0
+    replay = Replay([call(1, "one", response=calls), call(2, "two"), call(3, "beside")])
+    assert replay.unplayed == 3
+    taken(replay, "one")
+    assert replay.unplayed == 2
+    taken(replay, "two")
+    assert replay.unplayed == 0
 
 
 # --- the record ------------------------------------------------------------------------------

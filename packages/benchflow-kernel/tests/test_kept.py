@@ -193,7 +193,9 @@ def test_recorded_model_calls_are_kept_and_served_to_the_continuation(kept):
     kept.config["model"] = ModelEndpoint(upstream="http://127.0.0.1:9/v1")
 
     async def think(session):
-        line = next(one for one in kept.gateway.lines if one.endpoint == session.sandbox.spec.model)
+        line = next(
+            one for one in kept.gateway.routes if one.endpoint == session.sandbox.spec.model
+        )
         call = await line.call({"say": "which"})
         return "replayed" if call.replayed else "new"
 
@@ -204,7 +206,7 @@ def test_recorded_model_calls_are_kept_and_served_to_the_continuation(kept):
     assert [call.request["say"] for call in manifest.calls] == ["which"]
     kept.gateway = FakeModelGateway()
     go_on(kept, path, config={"branch": None})
-    assert [call.replayed for call in kept.gateway.lines[0].calls()] == [True]
+    assert [call.replayed for call in kept.gateway.routes[0].calls()] == [True]
 
 
 def test_a_live_checkpoint_ends_the_agent_that_nobody_goes_on_with(kept):

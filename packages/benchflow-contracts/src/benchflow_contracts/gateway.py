@@ -22,7 +22,7 @@ class ModelCall(Model):
 
     id: str
     node: str
-    """The node of the line that the call was made on."""
+    """The node of the route that the call was made on."""
     api: ModelApi
     purpose: Literal["main", "aux"] = "main"
     """`aux` is what an agent asks beside its work, such as a title for the session."""
@@ -53,7 +53,7 @@ class ModelCall(Model):
 
 
 class CallBudget(Model):
-    """Bounds on one line's calls. The call that would pass one is refused."""
+    """Bounds on one route's calls. The call that would pass one is refused."""
 
     calls: int | None = Field(default=None, ge=0)
     tokens: int | None = Field(default=None, ge=0)
@@ -75,7 +75,7 @@ class ModelRoute(Protocol):
 
     @property
     def error(self) -> BenchFlowError | None:
-        """Why the line ended its agent's work; `None` while it serves.
+        """Why the route ended its agent's work; `None` while it serves.
 
         An `AgentError` is what the agent brought on itself, such as a bound that it passed.
         Of any other error, such as `ReplayDivergedError`, the rollout is to end without a score.
@@ -127,15 +127,15 @@ class ModelGateway(Protocol):
         replay: Sequence[ModelCall] = (),
         budget: CallBudget | None = None,
     ) -> ModelRoute:
-        """Make the line of a node.
+        """Make the route of a node.
 
         The calls of `replay` are answered from the record, in order, as long as each
         request is the recorded one; after the last of them, `upstream` answers. A request
-        that is not the recorded one is refused and marked `diverged`, and the line's
+        that is not the recorded one is refused and marked `diverged`, and the route's
         `error` is a `ReplayDivergedError`.
         """
         ...
 
     async def aclose(self) -> None:
-        """Close every line. Idempotent."""
+        """Close every route. Idempotent."""
         ...

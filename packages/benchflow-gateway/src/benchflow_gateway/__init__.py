@@ -12,7 +12,7 @@ from .prices import Price, PriceTable
 
 if TYPE_CHECKING:
     from .gateway import HttpGateway
-    from .line import Line
+    from .route import Route
     from .upstream import UpstreamKind
 
 __all__ = [
@@ -20,17 +20,17 @@ __all__ = [
     "CallLog",
     "HttpGateway",
     "Limits",
-    "Line",
     "Price",
     "PriceTable",
     "RecordLimitError",
     "ReplayDivergedError",
+    "Route",
     "UpstreamKind",
     "read_calls",
 ]
 
 # Who only reads records does not wait for an HTTP server to be imported.
-_HOMES = {"HttpGateway": "gateway", "Line": "line", "UpstreamKind": "upstream"}
+_HOMES = {"HttpGateway": "gateway", "Route": "route", "UpstreamKind": "upstream"}
 
 
 def __getattr__(name: str) -> object:

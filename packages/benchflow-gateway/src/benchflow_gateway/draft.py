@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from benchflow_contracts import ModelApi, ModelCall, Usage
 
 from .documents import Document, text_of
-from .passage import Passage
+from .proxied_call import ProxiedCall
 from .purpose import Purpose
 from .tokens import Tokens
 
@@ -45,33 +45,33 @@ class Draft:
         """Let go of what was said: from here on the text of the request is enough."""
         self.request = {key: self.request[key] for key in _NEEDED if key in self.request}
 
-    def note(self, passage: Passage, body: Document) -> None:
+    def note(self, proxied: ProxiedCall, body: Document) -> None:
         """Take what the upstream's body says about itself."""
-        self.tokens = passage.tokens(body)
-        self.usage = passage.back.usage(body)
+        self.tokens = proxied.tokens(body)
+        self.usage = proxied.back.usage(body)
         named = text_of(body.get("model")) or text_of(body.get("modelVersion"))
         self.model = named or self.model
         self.policy_version = self.policy_version or self.model
 
-    def note_cut(self, passage: Passage) -> None:
+    def note_cut(self, proxied: ProxiedCall) -> None:
         """Take what came before the call was cut; uncounted tokens are estimated low."""
-        body = passage.state.body()
+        body = proxied.state.body()
         if body is None:
             return
-        self.note(passage, body)
-        made = max(len(self.tokens.completion or ()), passage.events)
+        self.note(proxied, body)
+        made = max(len(self.tokens.completion or ()), proxied.events)
         sent = max(self.usage.input_tokens, len(self.tokens.prompt or ()))
         made = max(self.usage.output_tokens, made)
         self.usage = self.usage.model_copy(update={"input_tokens": sent, "output_tokens": made})
-        self.response = passage.streamed()
+        self.response = proxied.streamed()
 
-    def note_sent(self, passage: Passage) -> None:
+    def note_sent(self, proxied: ProxiedCall) -> None:
         """Estimate low what the upstream read, where the agent did not wait to be told.
 
         Without it, an agent that hangs up early has its prompts for nothing.
         """
         if not self.usage.input_tokens:
-            sent = len(passage.data) // _BYTES_PER_TOKEN
+            sent = len(proxied.data) // _BYTES_PER_TOKEN
             self.usage = self.usage.model_copy(update={"input_tokens": sent})
 
     def note_recorded(self, call: ModelCall) -> None:

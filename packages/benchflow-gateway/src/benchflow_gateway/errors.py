@@ -1,7 +1,7 @@
 """Why a call was refused: for the agent in its own format, for the operator as a type.
 
 AgentError
-├── CallBudgetError      a bound of the line's `CallBudget` is reached
+├── CallBudgetError      a bound of the route's `CallBudget` is reached
 └── RecordLimitError     the recorded calls of the rollout take all the space they may
 """
 
@@ -15,9 +15,9 @@ RefusalKind = Literal[
 
 
 class CallBudgetError(AgentError):
-    """A bound of the line's budget is reached; later calls are refused, too."""
+    """A bound of the route's budget is reached; later calls are refused, too."""
 
-    default_hint = "raise the line's CallBudget"
+    default_hint = "raise the route's CallBudget"
 
 
 class RecordLimitError(AgentError):

@@ -13,8 +13,8 @@ from .documents import Document, DocumentError, read_document, write_document
 from .draft import Draft
 from .errors import RefusalKind, RefusedError
 from .limits import Limits
-from .line import Line
-from .passage import Passage
+from .proxied_call import ProxiedCall
+from .route import Route
 from .sse import Frame, SseError, SseReader
 from .upstream import Client, error_message, policy_version, shown_headers
 from .wires import Wire
@@ -27,11 +27,11 @@ class AgentGoneError(Exception):
 
 
 class Exchange:
-    """Serves one request on a line, in one wire."""
+    """Serves one request on a route, in one wire."""
 
     def __init__(
         self,
-        line: Line,
+        route: Route,
         wire: Wire,
         request: web.BaseRequest,
         client: Client,
@@ -40,14 +40,14 @@ class Exchange:
         told: Document | None = None,
     ) -> None:
         """`told` is what the address says of the request; it becomes a part of it."""
-        self._line = line
+        self._route = route
         self._wire = wire
         self._request = request
         self._client = client
         self._limits = limits
         self._told = told or {}
         self._response: web.StreamResponse | None = None
-        self._passage: Passage | None = None
+        self._proxied: ProxiedCall | None = None
 
     async def run(self) -> web.StreamResponse:
         """Answer. Every call is recorded, whatever becomes of it.
@@ -56,20 +56,20 @@ class Exchange:
 
         Raises:
             RefusedError: The record of the rollout is full.
-            asyncio.CancelledError: The agent went away or the line was closed.
+            asyncio.CancelledError: The agent went away or the route was closed.
         """
-        self._line.admit()
-        async with self._line.room.hold(declared_size(self._request, self._limits)):
+        self._route.admit()
+        async with self._route.room.hold(declared_size(self._request, self._limits)):
             return await self._run()
 
     async def _run(self) -> web.StreamResponse:
         try:
             raw = await read_body(self._request, self._limits)
-            body = await parse_body(raw, self._limits, self._line.parsing)
+            body = await parse_body(raw, self._limits, self._route.parsing)
         except RefusedError as refused:
-            return await self._refuse(self._line.begin(self._wire.api, {}, b"{}"), refused)
+            return await self._refuse(self._route.begin(self._wire.api, {}, b"{}"), refused)
         text = _with(raw, body, self._told)
-        draft = self._line.begin(self._wire.api, {**body, **self._told}, text)
+        draft = self._route.begin(self._wire.api, {**body, **self._told}, text)
         # Of all that a request holds, its text alone stays while the upstream answers.
         del body, text
         try:
@@ -86,33 +86,33 @@ class Exchange:
             return await self._refuse(draft, RefusedError("internal", 500, said))
 
     async def _serve(self, draft: Draft, raw: bytes) -> web.StreamResponse:
-        if self._line.replay(draft):
+        if self._route.replay(draft):
             draft.forget()
             return await self._reply(draft, {})
-        upstream = self._line.upstream
-        passage = self._passage = Passage(self._wire, upstream, draft.request, raw)
+        upstream = self._route.upstream
+        proxied = self._proxied = ProxiedCall(self._wire, upstream, draft.request, raw)
         draft.forget()
-        self._line.charge(draft)
-        url = upstream.url(passage.path, passage.back)
-        if passage.back is self._wire and not url.query_string:
+        self._route.charge(draft)
+        url = upstream.url(proxied.path, proxied.back)
+        if proxied.back is self._wire and not url.query_string:
             url = url.with_query(self._request.rel_url.query)
-        headers = upstream.headers(self._request.headers, passage.back)
-        async with self._client.call("POST", url, headers, passage.data) as answer:
+        headers = upstream.headers(self._request.headers, proxied.back)
+        async with self._client.call("POST", url, headers, proxied.data) as answer:
             draft.policy_version = policy_version(answer)
             if answer.status != 200:
                 return await self._pass_error(draft, answer)
             if answer.content_type == "text/event-stream":
-                return await self._stream(draft, passage, answer)
+                return await self._stream(draft, proxied, answer)
             body = _upstream_document(upstream.without_keys(await self._client.read(answer)))
-            draft.note(passage, body)
-            draft.response = _checked(passage, body)
+            draft.note(proxied, body)
+            draft.response = _checked(proxied, body)
             return await self._reply(draft, shown_headers(answer))
 
     async def _reply(self, draft: Draft, headers: Mapping[str, str]) -> web.StreamResponse:
         """Send a whole answer, which is recorded first."""
         assert draft.response is not None
         draft.status = 200
-        self._line.record(draft)
+        self._route.record(draft)
         if not draft.request.get("stream"):
             return await self._send_json(200, draft.response, headers)
         await self._open(headers)
@@ -121,7 +121,7 @@ class Exchange:
         return await self._close()
 
     async def _stream(
-        self, draft: Draft, passage: Passage, answer: aiohttp.ClientResponse
+        self, draft: Draft, proxied: ProxiedCall, answer: aiohttp.ClientResponse
     ) -> web.StreamResponse:
         """Send a stream as it comes, and hold its end back until the call is recorded."""
         asked = bool(draft.request.get("stream"))
@@ -132,39 +132,39 @@ class Exchange:
         async for frames in self._frames(answer):
             passed: list[bytes] = []
             for frame in frames:
-                data = _passed(passage, self._clean(frame))
-                (held if passage.state.ending or not asked else passed).append(data)
+                data = _passed(proxied, self._clean(frame))
+                (held if proxied.state.ending or not asked else passed).append(data)
             await self._write(b"".join(passed))
-        held.append(passage.finish() if passage.state.ending else b"")
+        held.append(proxied.finish() if proxied.state.ending else b"")
         rest = b"".join(held)
-        if (failure := self._note_stream(draft, passage)) is not None:
-            rest = self._line.upstream.redact(rest.decode(errors="replace")).encode()
-            if not asked or passage.back is not self._wire:
+        if (failure := self._note_stream(draft, proxied)) is not None:
+            rest = self._route.upstream.redact(rest.decode(errors="replace")).encode()
+            if not asked or proxied.back is not self._wire:
                 raise failure
             draft.error = failure.message
         if not asked:
             return await self._reply(draft, shown_headers(answer))
-        self._line.record(draft)
+        self._route.record(draft)
         await self._write(rest)
         return await self._close()
 
-    def _note_stream(self, draft: Draft, passage: Passage) -> RefusedError | None:
+    def _note_stream(self, draft: Draft, proxied: ProxiedCall) -> RefusedError | None:
         """Take what was streamed; return what the upstream said went wrong."""
-        state = passage.state
+        state = proxied.state
         body = state.body()
         if state.failure is not None:
-            draft.note_cut(passage)
-            said = self._line.upstream.redact(state.failure)
+            draft.note_cut(proxied)
+            said = self._route.upstream.redact(state.failure)
             return RefusedError("upstream", 502, f"the model endpoint: {said}")
         if body is None or not state.ending:
-            draft.note_cut(passage)
+            draft.note_cut(proxied)
             raise RefusedError("upstream", 502, "the model's answer broke off")
-        draft.note(passage, body)
-        draft.response = passage.streamed()
+        draft.note(proxied, body)
+        draft.response = proxied.streamed()
         return None
 
     def _clean(self, frame: Frame) -> Frame:
-        clean = self._line.upstream.without_keys(frame.raw)
+        clean = self._route.upstream.without_keys(frame.raw)
         return frame if clean is frame.raw else Frame.parse(clean)
 
     async def _frames(self, answer: aiohttp.ClientResponse) -> AsyncIterator[list[Frame]]:
@@ -184,18 +184,18 @@ class Exchange:
     async def _pass_error(self, draft: Draft, answer: aiohttp.ClientResponse) -> web.StreamResponse:
         """Send on what the upstream says is wrong, in the agent's wire."""
         text = (await self._client.read(answer)).decode(errors="replace")
-        text = self._line.upstream.redact(text)
+        text = self._route.upstream.redact(text)
         status = answer.status if answer.status >= 400 else 502
-        assert self._passage is not None
+        assert self._proxied is not None
         try:
             body = read_document(text)
         except DocumentError:
             body = {}
         message = error_message(body) if body else f"the model endpoint answered {answer.status}"
-        if not body or self._passage.back is not self._wire:
+        if not body or self._proxied.back is not self._wire:
             body = self._wire.refusal("upstream", message)
         draft.status, draft.response, draft.error = status, body, f"{answer.status}: {message}"
-        self._line.record(draft)
+        self._route.record(draft)
         return await self._send_json(status, body, shown_headers(answer))
 
     async def _refuse(self, draft: Draft, refused: RefusedError) -> web.StreamResponse:
@@ -203,10 +203,10 @@ class Exchange:
         begun = self._response is not None
         draft.status = 200 if begun else refused.status
         draft.error = f"{refused.kind}: {refused.message}"
-        if refused.kind == "upstream" and self._passage is not None and draft.response is None:
-            draft.note_cut(self._passage)
+        if refused.kind == "upstream" and self._proxied is not None and draft.response is None:
+            draft.note_cut(self._proxied)
         try:
-            self._line.record(draft)
+            self._route.record(draft)
         except StoreError as error:
             refused = RefusedError("internal", 500, str(error))
         except RefusedError as full:
@@ -217,13 +217,13 @@ class Exchange:
         return await self._close()
 
     def _cut(self, draft: Draft) -> None:
-        draft.error = "the line was closed" if self._line.closed else "the agent went away"
-        if self._passage is not None and draft.response is None:
-            draft.note_cut(self._passage)
+        draft.error = "the route was closed" if self._route.closed else "the agent went away"
+        if self._proxied is not None and draft.response is None:
+            draft.note_cut(self._proxied)
             if draft.charged:
-                draft.note_sent(self._passage)
-        with suppress(StoreError, RefusedError):  # the line tells of it
-            self._line.record(draft)
+                draft.note_sent(self._proxied)
+        with suppress(StoreError, RefusedError):  # the route tells of it
+            self._route.record(draft)
 
     async def _open(self, headers: Mapping[str, str]) -> None:
         response = web.StreamResponse(headers={**headers, **_STREAM})
@@ -299,15 +299,15 @@ def _upstream_document(data: bytes) -> Document:
         raise RefusedError("upstream", 502, said) from error
 
 
-def _checked(passage: Passage, body: Document) -> Document:
+def _checked(proxied: ProxiedCall, body: Document) -> Document:
     try:
-        return passage.whole(body)
+        return proxied.whole(body)
     except DocumentError as error:
         raise RefusedError("upstream", 502, f"the model endpoint sent {error}") from error
 
 
-def _passed(passage: Passage, frame: Frame) -> bytes:
+def _passed(proxied: ProxiedCall, frame: Frame) -> bytes:
     try:
-        return passage.pass_on(frame)
+        return proxied.pass_on(frame)
     except DocumentError as error:
         raise RefusedError("upstream", 502, f"the model endpoint sent {error}") from error

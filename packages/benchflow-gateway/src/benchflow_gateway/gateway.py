@@ -1,4 +1,4 @@
-"""The gateway: one listener on loopback, one line per node, one file per line."""
+"""The gateway: one listener on loopback, one line per node, one file per route."""
 
 import asyncio
 import re
@@ -12,21 +12,21 @@ from benchflow_contracts import CallBudget, ModelCall, ModelEndpoint, UsageError
 
 from .call_log import CallLog
 from .limits import Limits
-from .line import Line, Rules
 from .meter import Meter
 from .prices import Price
 from .purpose import Purpose, PurposeRule
-from .server import NAME, LineKey, Server, line_path
+from .replay import Replay
+from .route import Route, Rules
+from .server import NAME, RouteKey, Server, line_path
 from .space import RecordSpace, Room
-from .tape import Tape
 from .upstream import Client, Upstream, UpstreamKind
 
 
 class HttpGateway:
     """Satisfies `ModelGateway`. An async context manager; it listens from the first `open`.
 
-    The address of a line holds 192 random bits: who does not know it reaches nothing. The
-    calls of a line are in `{record}/{rollout}/{node}.jsonl`.
+    The address of a route holds 192 random bits: who does not know it reaches nothing. The
+    calls of a route are in `{record}/{rollout}/{node}.jsonl`.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class HttpGateway:
         self._without_tools: Purpose = without_tools
         self._diverged_go_live = diverged_go_live
         self._limits = limits or Limits()
-        self._lines: dict[LineKey, tuple[Line, str]] = {}
+        self._routes: dict[RouteKey, tuple[Route, str]] = {}
         self._spaces: dict[str, RecordSpace] = {}
         self._lock = asyncio.Lock()
         self._client: Client | None = None
@@ -64,22 +64,22 @@ class HttpGateway:
         upstream: ModelEndpoint,
         replay: Sequence[ModelCall] = (),
         budget: CallBudget | None = None,
-    ) -> Line:
-        """Make the line of a node; it goes on with the record that the node has, if any.
+    ) -> Route:
+        """Make the route of a node; it goes on with the record that the node has, if any.
 
         What is in that record counts against `budget`, but for calls that were replayed.
 
         Raises:
-            UsageError: A name that fits no path, or a line that is open already.
+            UsageError: A name that fits no path, or a route that is open already.
             StoreError: The record cannot be opened.
         """
         for name in (rollout_id, node):
             if re.fullmatch(NAME, name) is None:
-                raise UsageError(f"{name!r} cannot be part of a line's address", hint=f"use {NAME}")
+                raise UsageError(f"{name!r} is not a route name", hint=f"use {NAME}")
         port = await self._started()
         key = rollout_id, node
-        if key in self._lines:
-            raise UsageError(f"the line {rollout_id}/{node} is open", hint="close it first")
+        if key in self._routes:
+            raise UsageError(f"the route {rollout_id}/{node} is open", hint="close it first")
         space = self._spaces.setdefault(rollout_id, RecordSpace(self._limits.record_bytes))
         log = CallLog.open(self._record / rollout_id / f"{node}.jsonl", space)
         meter = Meter(budget, self._prices)
@@ -87,13 +87,13 @@ class HttpGateway:
             meter.go_on_from(log.read())
         token = secrets.token_urlsafe(24)
         address = f"http://127.0.0.1:{port}{line_path(rollout_id, node, token)}"
-        line = Line(
+        route = Route(
             node,
             ModelEndpoint(upstream=address, port=upstream.port),
             Upstream(upstream, self._kind, self._model),
             log,
             Rules(
-                Tape(replay),
+                Replay(replay),
                 meter,
                 PurposeRule(self._without_tools),
                 self._diverged_go_live,
@@ -101,11 +101,11 @@ class HttpGateway:
             ),
             lambda: self._forget(key),
         )
-        self._lines[key] = line, token
-        return line
+        self._routes[key] = route, token
+        return route
 
-    def _forget(self, key: LineKey) -> None:
-        self._lines.pop(key, None)
+    def _forget(self, key: RouteKey) -> None:
+        self._routes.pop(key, None)
 
     async def _started(self) -> int:
         async with self._lock:
@@ -113,16 +113,16 @@ class HttpGateway:
                 raise UsageError("the gateway is closed", hint="make a new one")
             if self._server is None:
                 self._client = Client(self._limits)
-                self._server = Server(self._lines.get, self._client, self._limits)
+                self._server = Server(self._routes.get, self._client, self._limits)
                 self._port = await self._server.start(self._port)
         return self._port
 
     async def aclose(self) -> None:
-        """Close every line, then the listener. Idempotent."""
+        """Close every route, then the listener. Idempotent."""
         self._closed = True
         async with asyncio.TaskGroup() as group:
-            for line, _ in list(self._lines.values()):
-                group.create_task(line.aclose())
+            for route, _ in list(self._routes.values()):
+                group.create_task(route.aclose())
         if self._server is not None:
             await self._server.aclose()
         if self._client is not None:

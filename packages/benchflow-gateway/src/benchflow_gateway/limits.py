@@ -11,9 +11,9 @@ class Limits:
     request_values: int = 100_000
     """JSON values in a request: a long session has some thousands."""
     requests_bytes: int = 64 * 1024 * 1024
-    """Of the requests that one line holds at a time. What comes beyond waits unread."""
+    """Of the requests that one route holds at a time. What comes beyond waits unread."""
     record_bytes: int | None = None
-    """Of the recorded calls of one rollout, all of its lines together."""
+    """Of the recorded calls of one rollout, all of its routes together."""
     response_bytes: int = 64 * 1024 * 1024
     event_bytes: int = 8 * 1024 * 1024
     """One server-sent event of an upstream."""

@@ -1,4 +1,4 @@
-"""What a line has spent of its budget."""
+"""What a route has spent of its budget."""
 
 from collections.abc import Iterable
 
@@ -23,7 +23,7 @@ class Meter:
         self.cost_usd = 0.0
 
     def go_on_from(self, calls: Iterable[ModelCall]) -> None:
-        """Count what an earlier process spent on the same line."""
+        """Count what an earlier process spent on the same route."""
         for call in calls:
             if not call.replayed and not call.diverged:
                 self.calls += 1

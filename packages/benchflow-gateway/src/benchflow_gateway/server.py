@@ -1,4 +1,4 @@
-"""The HTTP side: from a path to a line, and from a line to its exchange."""
+"""The HTTP side: from a path to a route, and from a route to its exchange."""
 
 import asyncio
 import hmac
@@ -13,7 +13,7 @@ from .body import declared_size, read_body
 from .errors import RefusedError
 from .exchange import Exchange, send_refusal
 from .limits import Limits
-from .line import Line
+from .route import Route
 from .upstream import Client, shown_headers
 from .wires import CHAT, GEMINI, MESSAGES, RESPONSES, Wire, gemini_call
 
@@ -24,7 +24,7 @@ _AT: dict[str, Wire] = {wire.path: wire for wire in (CHAT, RESPONSES, MESSAGES)}
 _COUNT = "/messages/count_tokens"
 # No name is dots alone: the upstream, which sees our credential, would climb.
 _PLAIN = re.compile(r"/models(/(?!\.+(/|$))[A-Za-z0-9._:-]+)*")
-LineKey = tuple[str, str]
+RouteKey = tuple[str, str]
 
 
 def _speaker(path: str) -> Wire:
@@ -35,16 +35,16 @@ def _speaker(path: str) -> Wire:
 
 
 def line_path(rollout: str, node: str, token: str) -> str:
-    """Return where a line is served."""
+    """Return where a route is served."""
     return f"/r/{rollout}/n/{node}/{token}"
 
 
 class Server:
-    """Answers every request; an unknown line and a wrong token look the same."""
+    """Answers every request; an unknown route and a wrong token look the same."""
 
     def __init__(
         self,
-        find: Callable[[LineKey], tuple[Line, str] | None],
+        find: Callable[[RouteKey], tuple[Route, str] | None],
         client: Client,
         limits: Limits,
     ) -> None:
@@ -81,60 +81,64 @@ class Server:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         rest = ""
         try:
-            line, rest = self._route(request.rel_url.raw_path)
-            with line.flight():
-                return await self._serve(request, line, rest)
+            route, rest = self._find_route(request.rel_url.raw_path)
+            with route.flight():
+                return await self._serve(request, route, rest)
         except RefusedError as refused:
             return await send_refusal(request, _speaker(rest), refused)
 
-    def _route(self, path: str) -> tuple[Line, str]:
+    def _find_route(self, path: str) -> tuple[Route, str]:
         match = _PATH.fullmatch(path)
         found = self._find((match[1], match[2])) if match is not None else None
         if match is None or found is None or not hmac.compare_digest(found[1], match[3]):
-            raise RefusedError("not_found", 404, "no such line")
-        line = found[0]
-        if line.closed:
-            raise RefusedError("closed", 410, "this line is closed")
-        return line, _VERSION.sub("", match[4] or "/")
+            raise RefusedError("not_found", 404, "no such route")
+        route = found[0]
+        if route.closed:
+            raise RefusedError("closed", 410, "this route is closed")
+        return route, _VERSION.sub("", match[4] or "/")
 
-    async def _serve(self, request: web.BaseRequest, line: Line, rest: str) -> web.StreamResponse:
+    async def _serve(self, request: web.BaseRequest, route: Route, rest: str) -> web.StreamResponse:
         wire = _AT.get(rest)
         if request.method == "POST" and wire is not None:
-            return await Exchange(line, wire, request, self._client, self._limits).run()
+            return await Exchange(route, wire, request, self._client, self._limits).run()
         if request.method in {"GET", "HEAD"} and rest in {"", "/"}:
             return web.Response()
         if request.method == "GET" and _PLAIN.fullmatch(rest):
-            return await self._pass_plain(request, line, rest, CHAT)
-        if request.method == "POST" and rest == _COUNT and line.upstream.wire(MESSAGES) is MESSAGES:
-            return await self._pass_plain(request, line, rest, MESSAGES)
+            return await self._pass_plain(request, route, rest, CHAT)
+        if (
+            request.method == "POST"
+            and rest == _COUNT
+            and route.upstream.wire(MESSAGES) is MESSAGES
+        ):
+            return await self._pass_plain(request, route, rest, MESSAGES)
         if request.method == "POST" and (called := gemini_call(rest)) is not None:
-            return await self._serve_gemini(request, line, *called)
+            return await self._serve_gemini(request, route, *called)
         raise RefusedError("not_found", 404, f"{request.method} {rest} is not served here")
 
     async def _serve_gemini(
-        self, request: web.BaseRequest, line: Line, model: str, method: str
+        self, request: web.BaseRequest, route: Route, model: str, method: str
     ) -> web.StreamResponse:
         if method == "countTokens":
-            if line.upstream.wire(GEMINI) is not GEMINI:
+            if route.upstream.wire(GEMINI) is not GEMINI:
                 raise RefusedError("not_found", 404, "this upstream counts no tokens")
-            return await self._pass_plain(request, line, f"/models/{model}:{method}", GEMINI)
+            return await self._pass_plain(request, route, f"/models/{model}:{method}", GEMINI)
         stream = method.startswith("stream")
         if stream and request.rel_url.query.get("alt") != "sse":
             raise RefusedError("invalid", 400, "a stream is served with alt=sse alone")
         told = {"model": model, "stream": stream}
-        return await Exchange(line, GEMINI, request, self._client, self._limits, told=told).run()
+        return await Exchange(route, GEMINI, request, self._client, self._limits, told=told).run()
 
     async def _pass_plain(
-        self, request: web.BaseRequest, line: Line, rest: str, wire: Wire
+        self, request: web.BaseRequest, route: Route, rest: str, wire: Wire
     ) -> web.StreamResponse:
         """Pass on what is no call of a model: nothing is generated, nothing recorded."""
-        upstream = line.upstream
+        upstream = route.upstream
         headers = upstream.headers(request.headers, upstream.wire(wire))
         async with AsyncExitStack() as stack:
             data = None
             if request.method == "POST":
                 await stack.enter_async_context(
-                    line.room.hold(declared_size(request, self._limits))
+                    route.room.hold(declared_size(request, self._limits))
                 )
                 data = await read_body(request, self._limits)
             url = upstream.url(rest, wire)

@@ -1,4 +1,4 @@
-"""The one address behind a line, and how it is called."""
+"""The one address behind a route, and how it is called."""
 
 import re
 from collections.abc import AsyncGenerator, Mapping
@@ -92,7 +92,7 @@ def _google_key(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 class Client:
-    """Calls upstreams. One pool of connections for all lines."""
+    """Calls upstreams. One pool of connections for all routes."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits

@@ -105,7 +105,7 @@ def _recorded(planes: Planes, *, leaf: RolloutNode, calls: Sequence[ModelCall]) 
 
 
 class TapeGateway:
-    """A gateway whose lines begin with the calls of a record."""
+    """A gateway whose routes begin with the calls of a record."""
 
     def __init__(self, gateway: ModelGateway, calls: Sequence[ModelCall]) -> None:
         self._gateway = gateway
@@ -120,7 +120,7 @@ class TapeGateway:
         replay: Sequence[ModelCall] = (),
         budget: CallBudget | None = None,
     ) -> ModelRoute:
-        """Open a line; the record comes before `replay`."""
+        """Open a route; the record comes before `replay`."""
         calls = (*self._calls, *replay)
         return await self._gateway.open(
             rollout_id, node, upstream=upstream, replay=calls, budget=budget

@@ -25,7 +25,7 @@ def echo(request: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class FakeModelRoute:
-    """The line of one node. `call` stands for the agent's HTTP request.
+    """The route of one node. `call` stands for the agent's HTTP request.
 
     A call costs one input and one output token, and no money. `begin` and `end` make one that stays
     in flight meanwhile.
@@ -133,7 +133,7 @@ class FakeModelRoute:
 
     def _answered(self, request: Mapping[str, Any]) -> ModelCall:
         if self.closed:
-            return self._refused(request, 503, "the line is closed")
+            return self._refused(request, 503, "the route is closed")
         if self._replay:
             recorded = self._replay[0]
             if dict(recorded.request) != dict(request):
@@ -144,8 +144,8 @@ class FakeModelRoute:
             update = {"id": self._gateway.next_id(), "node": self._node, "replayed": True}
             return recorded.model_copy(update=update)
         if self._spent():
-            self.fail(AgentError("the budget of the line is spent"))
-            return self._refused(request, 429, "the budget of the line is spent")
+            self.fail(AgentError("the budget of the route is spent"))
+            return self._refused(request, 429, "the budget of the route is spent")
         response = self._gateway.model(self.upstream)(request)
         return self._record(request, 200).model_copy(update={"response": response, "usage": _USAGE})
 
@@ -171,9 +171,9 @@ class FakeModelRoute:
 
 
 class FakeModelGateway:
-    """Opens fake lines. `models` maps an upstream URL to what answers there.
+    """Opens fake routes. `models` maps an upstream URL to what answers there.
 
-    Faults are keyed by `open`, and by each line's `call`, `quiesce` and `swap`.
+    Faults are keyed by `open`, and by each route's `call`, `quiesce` and `swap`.
     """
 
     def __init__(
@@ -184,8 +184,8 @@ class FakeModelGateway:
         hang_on: set[str] | None = None,
     ) -> None:
         self.faults = FakeFaults.of(fail_on, hang_on)
-        self.lines: list[FakeModelRoute] = []
-        """Every line ever opened, in order."""
+        self.routes: list[FakeModelRoute] = []
+        """Every route ever opened, in order."""
         self._models = dict(models or {})
         self._ids = itertools.count(1)
 
@@ -198,18 +198,18 @@ class FakeModelGateway:
         replay: Sequence[ModelCall] = (),
         budget: CallBudget | None = None,
     ) -> FakeModelRoute:
-        """Make the line of a node."""
+        """Make the route of a node."""
         await self.faults.strike("open")
         url = f"http://127.0.0.1:9/rollout/{rollout_id}/node/{node}"
         endpoint = ModelEndpoint(upstream=url, port=upstream.port)
-        line = FakeModelRoute(self, node, endpoint, upstream, replay, budget)
-        self.lines.append(line)
-        return line
+        route = FakeModelRoute(self, node, endpoint, upstream, replay, budget)
+        self.routes.append(route)
+        return route
 
     async def aclose(self) -> None:
-        """Close every line. Idempotent."""
-        for line in self.lines:
-            await line.aclose()
+        """Close every route. Idempotent."""
+        for route in self.routes:
+            await route.aclose()
 
     def model(self, upstream: ModelEndpoint) -> Model:
         """Return what answers at `upstream`."""

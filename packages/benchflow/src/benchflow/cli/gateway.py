@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchflow_contracts import CallBudget, ModelEndpoint, UsageError
-from benchflow_gateway import HttpGateway, Limits, Line, Price, read_calls
+from benchflow_gateway import HttpGateway, Limits, Price, Route, read_calls
 
 from .flags import Json
 from .output import print_json, print_table
@@ -37,7 +37,7 @@ async def serve(
     api_key_env: str = "BENCHFLOW_API_KEY",
     json: Json = False,
 ) -> None:
-    """Serve one line on loopback until interrupted; print its address on standard output.
+    """Serve one route on loopback until interrupted; print its address on standard output.
 
     Every call is in RECORD/ROLLOUT/NODE.jsonl before its last byte is answered.
 
@@ -75,8 +75,8 @@ async def serve(
         diverged_go_live=on_divergence == "live",
         limits=limits,
     ) as gateway:
-        line = await gateway.open(rollout, node, upstream=endpoint, replay=recorded, budget=budget)
-        _tell(line, json=json)
+        route = await gateway.open(rollout, node, upstream=endpoint, replay=recorded, budget=budget)
+        _tell(route, json=json)
         await _interrupted()
 
 
@@ -88,11 +88,11 @@ def _allow_many_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _tell(line: Line, *, json: bool) -> None:
+def _tell(route: Route, *, json: bool) -> None:
     if json:
-        print_json({"url": line.endpoint.upstream})
+        print_json({"url": route.endpoint.upstream})
     else:
-        sys.stdout.write(line.endpoint.upstream + "\n")
+        sys.stdout.write(route.endpoint.upstream + "\n")
     sys.stdout.flush()
 
 

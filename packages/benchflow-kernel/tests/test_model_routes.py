@@ -27,7 +27,7 @@ DAY = ask_with_options("which day?", "monday", "friday")
 
 
 def line_of(rig, session):
-    return next(line for line in rig.gateway.lines if line.endpoint == session.sandbox.spec.model)
+    return next(line for line in rig.gateway.routes if line.endpoint == session.sandbox.spec.model)
 
 
 def think(rig, words) -> Act:
@@ -61,7 +61,7 @@ def test_steps_know_their_calls_and_what_they_cost(wired):
     assert [len(step.model_calls) for step in steps] == [1, 1, 1, 1, 0]
     assert len({call for step in steps for call in step.model_calls}) == 4
     assert [step.usage.output_tokens for step in steps[:4]] == [1] * 4
-    assert all(line.closed for line in wired.gateway.lines)
+    assert all(line.closed for line in wired.gateway.routes)
 
 
 def test_each_world_has_a_line_named_by_its_node_and_the_same_port(wired):
@@ -69,12 +69,12 @@ def test_each_world_has_a_line_named_by_its_node_and_the_same_port(wired):
     wired.config["branch"] = AskUserBranch()
     tree = wired.run()
     fork = next(node for node in tree.nodes if node.branch)
-    root, *children = wired.gateway.lines
+    root, *children = wired.gateway.routes
     assert root.endpoint.upstream.endswith("/rollout/r1/node/n0")
     assert {line.endpoint.upstream.rsplit("/", 1)[1] for line in children} == {
         child.id for child in fork.children
     }
-    assert len({line.endpoint.port for line in wired.gateway.lines}) == 1
+    assert len({line.endpoint.port for line in wired.gateway.routes}) == 1
 
 
 def test_a_replayed_child_is_answered_from_the_record_up_to_the_fork(wired):
@@ -82,7 +82,7 @@ def test_a_replayed_child_is_answered_from_the_record_up_to_the_fork(wired):
     tree = wired.run()
     fork = next(node for node in tree.nodes if node.branch)
     assert fork.branch.fidelity == "replay"
-    for line in wired.gateway.lines[1:]:
+    for line in wired.gateway.routes[1:]:
         assert [(call.request["say"], call.replayed) for call in line.calls()] == [
             ("three", True),
             ("four", False),
@@ -97,7 +97,7 @@ def test_a_turn_that_is_replayed_because_no_session_can_be_carried_is_too(wired)
     wired.config["branch"] = GroupBranch(n=2, at=1)
     tree = wired.run()
     assert tree.status == "completed"
-    for line in wired.gateway.lines[1:]:
+    for line in wired.gateway.routes[1:]:
         assert [call.replayed for call in line.calls()] == [True, True, False, False]
 
 
@@ -105,7 +105,7 @@ def test_a_live_child_replays_nothing(wired):
     wired.live()
     wired.config["branch"] = AskUserBranch()
     wired.run()
-    for line in wired.gateway.lines[1:]:
+    for line in wired.gateway.routes[1:]:
         assert [(call.request["say"], call.replayed) for call in line.calls()] == [("four", False)]
 
 
@@ -154,7 +154,7 @@ def test_a_gateway_that_cannot_open_a_line_is_a_failure_of_the_sandbox(wired):
 def test_without_a_model_no_line_is_opened(rig):
     rig.gateway = FakeModelGateway()
     rig.run()
-    assert rig.gateway.lines == []
+    assert rig.gateway.routes == []
 
 
 # --- a line that ends its agent's work ---------------------------------------------------------

@@ -8,7 +8,7 @@ from .upstream import Upstream
 from .wires import CHAT, GEMINI, Fold, Wire
 
 
-class Passage:
+class ProxiedCall:
     """Holds what the upstream gets, and reads what it answers.
 
     Where both sides speak the same wire, and nothing had to be added to the request, every

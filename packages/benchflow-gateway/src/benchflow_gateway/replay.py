@@ -12,7 +12,7 @@ class DivergedError(Exception):
     """The request is not the one that comes next in the record."""
 
 
-class Tape:
+class Replay:
     """Serves recorded answers up to the point of the fork.
 
     Main calls (the agent's work) are expected in their recorded order, except calls that ran at

@@ -22,8 +22,8 @@ from .draft import Draft
 from .errors import CallBudgetError, RecordLimitError, RefusedError
 from .meter import Meter
 from .purpose import PurposeRule
+from .replay import DivergedError, Replay
 from .space import Room
-from .tape import DivergedError, Tape
 from .upstream import Upstream
 
 _CLOSE_SEC = 10.0
@@ -31,16 +31,16 @@ _CLOSE_SEC = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a line does with a call besides passing it on."""
+    """What a route does with a call besides passing it on."""
 
-    tape: Tape
+    replay: Replay
     meter: Meter
     purposes: PurposeRule
     diverged_go_live: bool
     room: Room
 
 
-class Line:
+class Route:
     """Satisfies `ModelRoute`. Made by `HttpGateway.open`."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Line:
     @property
     def unplayed(self) -> int:
         """Recorded calls of the agent's work that it has not asked for again."""
-        return self._rules.tape.unplayed
+        return self._rules.replay.unplayed
 
     def watch(self, told: Callable[[BenchFlowError], None]) -> None:
         """Call `told` once when there is an `error`, at once if there is one already."""
@@ -135,7 +135,7 @@ class Line:
 
     @contextmanager
     def flight(self) -> Generator[None]:
-        """Count the calling task as a call in flight, to be cut when the line closes."""
+        """Count the calling task as a call in flight, to be cut when the route closes."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
@@ -165,7 +165,7 @@ class Line:
         try:
             # As the record has it: what was redacted there is redacted here.
             asked = cast("Document", self._redactor.value(draft.request))
-            recorded = self._rules.tape.take(draft.api, asked)
+            recorded = self._rules.replay.take(draft.api, asked)
         except DivergedError as error:
             draft.diverged = True
             diverged = ReplayDivergedError(f"the call {draft.id!r} diverged: {error}")
@@ -173,7 +173,7 @@ class Line:
             if not self._rules.diverged_go_live:
                 raise RefusedError("diverged", 400, str(diverged)) from error
             if draft.purpose == "main":
-                self._rules.tape.stop()
+                self._rules.replay.stop()
             return False
         if recorded is None:
             return False
