@@ -147,7 +147,7 @@ def test_short_times_shorten_no_deadline(rig):
 
 def test_what_names_no_variable_is_refused(rig):
     rig.task_config["environment"] = {"host_env": {"A": "prefix-${B}"}}
-    with pytest.raises(TaskError, match="names no variable"):
+    with pytest.raises(TaskError, match="does not name a variable"):
         planned(rig)
 
 

@@ -206,8 +206,8 @@ class Growth:
             self._plan,
             node=start.id,
             log_dir=log_dir_of(self._directory, start.id, child=start.id != start.node),
-            enter=partial(self._journal.phase, start.id),
-            made=partial(self._journal.made, start.id),
+            on_phase=partial(self._journal.phase, start.id),
+            on_created=partial(self._journal.made, start.id),
             carried={} if checkpoint is None else checkpoint.sessions,
         )
         line = Line(self._plan, self._journal, world, start, self._forking, probe)
@@ -253,11 +253,11 @@ class Growth:
             live=checkpoint.live,
             state=checkpoint.state,
             replay=start.position.calls,
-            equip=checkpoint.kept,
+            upload_agent_files=checkpoint.kept,
             step=line.task_step,
         )
         if checkpoint.live is not None:
-            await world.evict(checkpoint.live.strangers)
+            await world.evict(checkpoint.live.unused_agents)
         ahead = line.connect if line.opens_at_once else None
         await proven(check_child(world, checkpoint), ahead)
         await world.reseed(seed_of(self._plan.rollout_id, start.id))

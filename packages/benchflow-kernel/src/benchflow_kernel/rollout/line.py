@@ -365,8 +365,8 @@ class Line:
     def _text(self) -> str:
         if self._current.prompt is not None:
             return self._current.prompt
-        asked = self._plan.asked(self._current)
-        return asked.config.agent.prompt_prefix + asked.instruction
+        task = self._plan.task_of(self._current)
+        return task.config.agent.prompt_prefix + task.instruction
 
     def _give_up(self, error: NodeError) -> None:
         """Note an end that is the agent's own, unless it was only repeating itself."""

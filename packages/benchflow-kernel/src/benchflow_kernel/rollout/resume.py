@@ -111,7 +111,7 @@ def _live(kept: CheckpointManifest, running: dict[str, tuple[Role, SessionState]
     return LiveWorld(
         services=kept.services or {},
         sessions=running,
-        strangers=tuple(process for process in carried if process not in held),
+        unused_agents=tuple(process for process in carried if process not in held),
     )
 
 

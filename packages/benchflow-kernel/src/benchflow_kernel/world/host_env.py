@@ -1,4 +1,4 @@
-"""`${NAME}` of the host: what a task may have of the operator's variables."""
+"""`${NAME}` of the host: the operator's variables that a task asks for."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from benchflow_contracts import Task, TaskEnvironment, TaskError, TaskSolution, TaskVerifier
 
-from .verifiers import with_verifiers
+from .task_overrides import map_verifiers
 
 _NAMED = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
 
@@ -17,8 +17,8 @@ _Table = TypeVar("_Table", TaskEnvironment, TaskVerifier, TaskSolution)
 def with_host_env(task: Task, allowed: Collection[str]) -> Task:
     """Return `task` with its `host_env` filled in from this process's variables.
 
-    Only names in `allowed` are looked up; for others there is their default. The result
-    holds what must not be recorded.
+    Only names in `allowed` are looked up; other names get their default. Do not record the
+    result: it contains secrets.
 
     Raises:
         TaskError: A variable without a default is not allowed, or not set.
@@ -29,15 +29,15 @@ def with_host_env(task: Task, allowed: Collection[str]) -> Task:
         "solution": _filled(config.solution, "solution", allowed),
     }
     task = task.model_copy(update={"config": config.model_copy(update=update)})
-    return with_verifiers(task, lambda table, where: _verifier(table, where, allowed))
+    return map_verifiers(task, lambda table, where: _verifier(table, where, allowed))
 
 
 def _verifier(verifier: TaskVerifier, where: str, allowed: Collection[str]) -> TaskVerifier:
     filled = _filled(verifier, where, allowed)
     if filled.environment is None:
         return filled
-    box = _filled(filled.environment, f"{where}.environment", allowed)
-    return filled.model_copy(update={"environment": box})
+    environment = _filled(filled.environment, f"{where}.environment", allowed)
+    return filled.model_copy(update={"environment": environment})
 
 
 def _filled(table: _Table, where: str, allowed: Collection[str]) -> _Table:
@@ -54,7 +54,9 @@ def _value(text: str, where: str, allowed: Collection[str]) -> str:
     match = _NAMED.fullmatch(text)
     if match is None:
         raise TaskError(
-            f"{text!r} names no variable", where=where, hint="write ${NAME} or ${NAME:-default}"
+            f"{text!r} does not name a variable",
+            where=where,
+            hint="write ${NAME} or ${NAME:-default}",
         )
     name, default = match.groups()
     value = os.environ.get(name) if name in allowed else None

@@ -1,4 +1,4 @@
-"""Moving a box from phase to phase of its task."""
+"""The network and the user of a sandbox, changed from phase to phase of its task."""
 
 from collections.abc import Awaitable, Callable
 
@@ -6,41 +6,41 @@ from benchflow_contracts import Sandbox, SandboxSpec, SandboxUnsupportedError, S
 
 from benchflow_kernel.faults import within
 
+from .network_policy import NetworkPolicy, policy_of_spec
 from .plan import Plan
-from .reach import Reach, reach_of
 
 
 class Phases:
-    """What one world's box reaches, and who acts in it, at any time.
+    """The current network and user of one world's sandbox.
 
-    Once an agent was there, nothing that runs comes into a phase where more is reached: all
-    of it is ended before, and the files stay. So no agent, and nothing that one left, ever
-    reaches more than that agent's own phase allows.
+    Before a phase with a wider network, all processes are ended if an agent was in the
+    sandbox; the files stay. So no agent, and no process that an agent left, ever reaches more
+    than that agent's phase allows.
     """
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._baseline = reach_of(plan.spec)
-        self._reach = self._baseline
-        self._inhabited = False
+        self._baseline = policy_of_spec(plan.spec)
+        self._network = self._baseline
+        self._had_agent = False
         self._sandbox: Sandbox | None = None
-        self._own_user = ""
+        self._default_user = ""
 
-    def beginning(self, spec: SandboxSpec, step: int | None) -> SandboxSpec:
-        """Return the spec of the box's beginning: its setup, or within a step's agent phase.
+    def first_spec(self, spec: SandboxSpec, step: int | None) -> SandboxSpec:
+        """Return the spec of the first phase: the setup, or the agent's phase of `step`.
 
-        The latter is for a box from a checkpoint, in which an agent's processes may be.
+        Give `step` for a sandbox from a checkpoint: processes of an agent may be in it.
         """
         if step is not None:
-            self._reach, self._inhabited = self._plan.phases[step].agent, True
-        update = {"network": self._reach.mode, "allowed_hosts": self._reach.hosts}
+            self._network, self._had_agent = self._plan.phases[step].agent, True
+        update = {"network": self._network.mode, "allowed_hosts": self._network.hosts}
         return spec.model_copy(update=update)
 
-    def take(self, sandbox: Sandbox) -> None:
-        """Take the box that was made.
+    def set_sandbox(self, sandbox: Sandbox) -> None:
+        """Set the sandbox that was created.
 
         Raises:
-            SandboxUnsupportedError: It cannot be moved to where it has to be.
+            SandboxUnsupportedError: The sandbox cannot change its network or its user.
         """
         users = {step.user for step in self._plan.phases} - {None, sandbox.spec.user}
         if (users or sandbox.spec.switches) and not isinstance(sandbox, SupportsNetworkSwitch):
@@ -49,49 +49,49 @@ class Phases:
                 " cannot change them while it runs",
                 hint="--sandbox docker can",
             )
-        self._sandbox, self._own_user = sandbox, sandbox.spec.user
+        self._sandbox, self._default_user = sandbox, sandbox.spec.user
 
     async def setup(self, step: int) -> None:
-        """Come to where a step is made ready, by its own user."""
-        await self._move(self._baseline, self._plan.phases[step].user)
+        """Switch to the setup of a step: the first network, and the step's user."""
+        await self._switch(self._baseline, self._plan.phases[step].user)
 
     async def agent(self, step: int) -> None:
-        """Come to where a step's agent may be. Nothing changes where the box is there already."""
+        """Switch to the agent's phase of a step."""
         phases = self._plan.phases[step]
-        await self._move(phases.agent, phases.user)
-        self._inhabited = True
+        await self._switch(phases.agent, phases.user)
+        self._had_agent = True
 
     async def after(self) -> None:
-        """Come to where an agent's end is looked at: no more is reached than before."""
-        narrower = self._baseline if self._baseline.within(self._reach) else self._reach
-        await self._move(narrower, None)
+        """Switch to the phase after an agent, whose network is not wider than before."""
+        narrower = self._baseline if self._baseline.within(self._network) else self._network
+        await self._switch(narrower, None)
 
     async def tests(self, step: int) -> None:
-        """Come to where tests run in the box itself."""
-        await self._move(self._plan.phases[step].tests or self._reach, None)
+        """Switch to the phase of tests that run in the sandbox itself."""
+        await self._switch(self._plan.phases[step].tests or self._network, None)
 
-    async def _move(self, reach: Reach, user: str | None) -> None:
-        sandbox, name = self._sandbox, user or self._own_user
+    async def _switch(self, network: NetworkPolicy, user: str | None) -> None:
+        sandbox, name = self._sandbox, user or self._default_user
         if not isinstance(sandbox, SupportsNetworkSwitch):
-            return  # nothing ever changes here: `take` has seen to it
-        if reach != self._reach:
-            if self._inhabited and not reach.within(self._reach):
+            return  # `set_sandbox` has checked that no phase changes anything.
+        if network != self._network:
+            if self._had_agent and not network.within(self._network):
                 await self._timed(self._end_all)
-            await self._timed(lambda: sandbox.switch_network(reach.mode, reach.hosts))
-            self._reach = reach
+            await self._timed(lambda: sandbox.switch_network(network.mode, network.hosts))
+            self._network = network
         if name != sandbox.spec.user:
             await self._timed(lambda: sandbox.switch_user(name))
 
     async def _end_all(self) -> None:
-        """End every process of the box; its files stay as they are."""
+        """End every process of the sandbox; its files stay as they are."""
         sandbox, provider = self._sandbox, self._plan.planes.provider
-        assert sandbox is not None, "there is no box yet"
+        assert sandbox is not None, "there is no sandbox yet"
         image = await sandbox.snapshot("filesystem")
         try:
             await sandbox.restore(image)
         finally:
             await provider.discard(image)
-        self._inhabited = False
+        self._had_agent = False
 
     async def _timed(self, work: Callable[[], Awaitable[None]]) -> None:
         seconds = self._plan.config.deadlines.start

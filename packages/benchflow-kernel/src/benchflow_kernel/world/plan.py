@@ -1,4 +1,4 @@
-"""What a rollout will do, decided before anything is started."""
+"""The plan of a rollout, made before anything is started."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,20 +22,18 @@ from benchflow_contracts import (
 from benchflow_kernel.faults import boundary
 from benchflow_kernel.scenes import LoweredTurn, lower_scenes
 
-from .allotted import allotted
-from .box import grading_box, merged_spec
-from .expected import expecting
+from .deadlines import extend_deadlines
 from .host_env import with_host_env
-from .offline import offline
+from .network_policy import StepPhases, check_widening, step_phases, with_switches
 from .planes import Planes
-from .reach import StepPhases, check_widening, step_phases, with_switches
-from .reward_files import with_reward_files
+from .sandbox_spec import agent_spec, fresh_grading_spec
+from .task_overrides import with_expected_changes, with_reward_files, without_network
 
 SKILLS_DIR = "/skills"
-"""Where the task's skills lie inside the box."""
+"""The directory of the skills inside the sandbox."""
 
 SOLUTION_DIR = "/solution"
-"""Where an agent that may see the solution finds it."""
+"""The directory of the solution inside the sandbox, for agents that may see it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,51 +46,52 @@ class Plan:
     planes: Planes
     turns: tuple[LoweredTurn, ...]
     spec: SandboxSpec
-    """Of the agent's box, before the environment adds what it needs."""
+    """The spec of the agent's sandbox, before the environment adds to it."""
     phases: tuple[StepPhases, ...]
-    """Of each step of the task; one in a task without steps."""
+    """The phases of each step; one entry for a task without steps."""
     agent_env: frozenset[str]
-    """Names of the variables that are there for the agents alone."""
+    """Names of the variables that only the agents need."""
     skills: Path | None
-    """The host directory of the skills that the agents are shown."""
+    """The host directory of the agents' skills."""
     solution: bool
+    """Whether an agent may see the task's solution."""
 
-    def asked(self, turn: LoweredTurn) -> Task:
-        """Return the task whose prompt `turn` is: one of several steps, or the task itself."""
+    def task_of(self, turn: LoweredTurn) -> Task:
+        """Return the task that `turn` prompts for: its step, or the task itself."""
         return self.task.step(turn.task_step) if self.task.steps else self.task
 
     def rewards(self, step: int) -> Sequence[Reward]:
-        """Return what grades a step of the task."""
+        """Return the rewards of a step of the task."""
         return self.planes.step_rewards[step] if self.planes.step_rewards else self.planes.rewards
 
     @property
     def max_turns(self) -> int:
-        """The declared turns, or more when the task allows its user that many."""
+        """The number of declared turns, or the task's `max_turns` if that is more."""
         if self.task.steps:
             return len(self.turns)
         return max(len(self.turns), self.task.config.agent.max_turns)
 
     def grading_spec(self, spec: SandboxSpec, verifier: TaskVerifier) -> SandboxSpec:
-        """Return what a fresh grading box for a world made of `spec` is made of."""
-        return grading_box(spec, self.agent_env, verifier)
+        """Return the spec of a fresh grading sandbox for a world made from `spec`."""
+        return fresh_grading_spec(spec, self.agent_env, verifier)
 
 
 async def make_plan(task: Task, config: RolloutConfig, planes: Planes, rollout_id: str) -> Plan:
-    """Lower the scenes, ask every agent for its needs, and settle the box.
+    """Lower the scenes, get the needs of every agent, and decide the sandbox's spec.
 
     Raises:
-        UsageError: An undeclared role, an unknown agent, two rewards of one name, or
-            roles whose needs contradict each other.
-        TaskError: The task wants a variable of the operator's that it may not have, has
-            several steps and nudges, begins with what no agent can load, or has networks
-            that would end its environment.
+        UsageError: A role is not declared, an agent is unknown, two rewards have one name,
+            or the needs of two roles contradict each other.
+        TaskError: The task asks for a variable that it may not have, has both steps and
+            nudges, begins with a prior trajectory that the agent cannot load, or has
+            networks that would end its environment.
         AgentError: An agent cannot be made available on this machine.
     """
-    task = with_host_env(offline(task) if config.offline else task, config.forward_env)
-    task = expecting(task, config.expects_changes)
+    task = with_host_env(without_network(task) if config.offline else task, config.forward_env)
+    task = with_expected_changes(task, config.expects_changes)
     if config.reward_files is not None:
         task = with_reward_files(task, config.reward_files)
-    config = config.model_copy(update={"deadlines": allotted(task, config.deadlines)})
+    config = config.model_copy(update={"deadlines": extend_deadlines(task, config.deadlines)})
     skills = _skills(task, config)
     turns = _turns(task, config, skills)
     for rewards in (planes.rewards, *planes.step_rewards):
@@ -100,8 +99,8 @@ async def make_plan(task: Task, config: RolloutConfig, planes: Planes, rollout_i
     asked = [(turn.role, await _needs(planes, turn.role)) for turn in _first_of_each_role(turns)]
     needs = [need for _, need in asked]
     _check_prior(task, asked)
-    turns = tuple(_told_the_solution(turn, task, asked) for turn in turns)
-    spec = merged_spec(task, config, needs)
+    turns = tuple(_with_solution_env(turn, task, asked) for turn in turns)
+    spec = agent_spec(task, config, needs)
     phases = step_phases(task, config, spec)
     if planes.environment is not None:
         check_widening(spec, phases)
@@ -120,16 +119,16 @@ async def make_plan(task: Task, config: RolloutConfig, planes: Planes, rollout_i
 
 
 def _turns(task: Task, config: RolloutConfig, skills: Path | None) -> tuple[LoweredTurn, ...]:
-    """Return the turns of all scenes, once for each step of the task.
+    """Return the turns of all scenes, repeated for each step of the task.
 
     Raises:
-        TaskError: The steps leave room for prompts of the user's own.
+        TaskError: The task has both steps and nudges.
     """
     _check_steps(task)
     prompted = [task.step(index) for index in range(len(task.steps))] or [task]
     return tuple(
-        replace(turn, role=_equipped(turn.role, asked, skills), task_step=index)
-        for index, asked in enumerate(prompted)
+        replace(turn, role=_complete_role(turn.role, part, skills), task_step=index)
+        for index, part in enumerate(prompted)
         for turn in lower_scenes(config)
     )
 
@@ -140,9 +139,9 @@ def _check_steps(task: Task) -> None:
     nudged = bool(task.config.user.nudges)
     if nudged or any(step.agent.max_turns > 1 for step in task.steps):
         raise TaskError(
-            "a task of several steps has no prompts but those of its steps",
+            "a task with steps cannot have other prompts than those of its steps",
             where=f"task.toml:{'user.nudges' if nudged else 'agent.max_turns'}",
-            hint="make each further prompt a step of its own",
+            hint="turn each further prompt into a step",
         )
 
 
@@ -156,7 +155,7 @@ def agent_of(planes: Planes, role: Role) -> Agent:
     if agent is None:
         known = ", ".join(sorted(planes.agents)) or "none"
         raise UnknownProviderError(
-            f"role {role.name!r} wants agent {role.agent!r}; this rollout has: {known}"
+            f"role {role.name!r} needs agent {role.agent!r}; this rollout has: {known}"
         )
     return agent
 
@@ -179,11 +178,11 @@ def _skills(task: Task, config: RolloutConfig) -> Path | None:
     if config.skill_mode == "no-skill":
         if config.skills_dir is not None:
             raise UsageError(
-                "a skills directory was given, and skills are off", hint="use with-skill"
+                "a skills directory was given, but skills are off", hint="use with-skill"
             )
         return None
     if config.skills_dir is not None and not config.skills_dir.is_dir():
-        raise UsageError(f"no skills directory {str(config.skills_dir)!r}")
+        raise UsageError(f"skills directory {str(config.skills_dir)!r} does not exist")
     return config.skills_dir or task.parts.skills
 
 
@@ -191,15 +190,15 @@ def _check_prior(task: Task, asked: Sequence[tuple[Role, AgentNeeds]]) -> None:
     unable = next((role for role, need in asked if not need.solution), None)
     if task.parts.prior is not None and unable is not None:
         raise PriorContextError(
-            f"begins after what another agent did, which agent {unable.agent!r} cannot load",
+            f"begins with another agent's trajectory, which agent {unable.agent!r} cannot load",
             where=str(task.parts.prior),
         )
 
 
-def _told_the_solution(
+def _with_solution_env(
     turn: LoweredTurn, task: Task, asked: Sequence[tuple[Role, AgentNeeds]]
 ) -> LoweredTurn:
-    """Give a role that plays the solution its variables, over those of the role."""
+    """Add the solution's variables to a role that runs the solution, over its own."""
     if not any(role == turn.role and need.solution for role, need in asked):
         return turn
     solution = task.config.solution
@@ -208,8 +207,8 @@ def _told_the_solution(
     return replace(turn, role=turn.role.model_copy(update=update))
 
 
-def _equipped(role: Role, task: Task, skills: Path | None) -> Role:
-    """Return the role with the task's time limit and tools, and the skills that it is shown."""
+def _complete_role(role: Role, task: Task, skills: Path | None) -> Role:
+    """Return the role with the task's time limit, tool servers and skills."""
     environment = task.config.environment
     update: dict[str, object] = {}
     limit = task.config.agent.timeout_sec

@@ -16,7 +16,7 @@ from benchflow_contracts import (
 
 @dataclass(frozen=True, slots=True)
 class Planes:
-    """Concrete providers, already resolved. All of them outlive the rollout."""
+    """The providers of a rollout, already looked up. They outlive the rollout."""
 
     provider: SandboxProvider
     agents: Mapping[str, Agent]
@@ -24,12 +24,12 @@ class Planes:
     rewards: Sequence[Reward]
     """The one named `reward` is the return of a leaf."""
     environment: EnvironmentFactory | None
-    """`None` when the task needs no world beyond its files."""
+    """`None` for a task without an environment."""
     user: Callable[[], UserModel]
-    """Called once per world: a forked child has a user of its own."""
+    """Called once per world: each forked child has its own user."""
     gateway: ModelGateway | None = None
-    """Records every model call; without one, agents reach the endpoint through the relay."""
+    """Records every model call. `None`: agents reach the endpoint through the relay."""
     step_rewards: Sequence[Sequence[Reward]] = ()
-    """For a task of several steps, what grades each of them; empty is `rewards` for all."""
+    """The rewards of each step of a task with steps; empty uses `rewards` for all steps."""
     seal: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
-    """Puts a code under the key `seal` of a kept checkpoint, for whoever goes on from it."""
+    """Add an authentication code under the key `seal` to the manifest of a saved checkpoint."""

@@ -1,4 +1,4 @@
-"""What the services beside a box printed, in the record of a rollout."""
+"""The output of a sandbox's services, in the record of a rollout."""
 
 import asyncio
 from contextlib import suppress
@@ -11,19 +11,19 @@ from benchflow_contracts.redaction import redactor
 _MAX_BYTES: Final = 1 << 20
 
 
-async def keep_service_logs(sandbox: Sandbox, directory: Path) -> None:
-    """Write the last of what each service printed to `NAME.txt` in `directory`.
+async def write_service_logs(sandbox: Sandbox, directory: Path) -> None:
+    """Write the end of each service's output to `NAME.txt` in `directory`.
 
-    One that can no longer be asked keeps what was written of it before.
+    The file of a service that no longer answers stays as it is.
     """
     if not isinstance(sandbox, SupportsServices):
         return
     for service in sandbox.spec.services:
         with suppress(SandboxError):
-            said = await sandbox.service_logs(service.name, max_bytes=_MAX_BYTES)
-            await asyncio.to_thread(_write, directory / f"{service.name}.txt", said)
+            output = await sandbox.service_logs(service.name, max_bytes=_MAX_BYTES)
+            await asyncio.to_thread(_write, directory / f"{service.name}.txt", output)
 
 
-def _write(path: Path, said: bytes) -> None:
+def _write(path: Path, output: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(redactor().data(said))
+    path.write_bytes(redactor().data(output))

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchflow_contracts import (
@@ -20,17 +21,28 @@ from benchflow_kernel.faults import within
 from .plan import Plan, agent_of
 
 CarriedSessions = Mapping[str, tuple[Role, SessionSnapshot]]
-"""Sessions at a turn boundary, by role name, each with the role it was opened for."""
+"""Sessions at a turn boundary, by role name, each with its role."""
 
 LiveSessions = Mapping[str, tuple[Role, SessionState]]
-"""Sessions whose processes a live image holds, by role name."""
+"""Sessions whose processes are in a live image, by role name, each with its role."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWorld:
+    """The host's half of a world whose processes are in a live image."""
+
+    services: Mapping[str, str]
+    """Process ids of the environment's services, by name."""
+    sessions: LiveSessions
+    unused_agents: tuple[str, ...] = ()
+    """Process ids of agents without a role here. They are ended first."""
 
 
 class Sessions:
     """One session per role name, opened at the role's first turn.
 
-    A role that a later scene declares differently gets a new session. `carried` is
-    what first sessions go on from in a world that was made from a checkpoint.
+    A role that a later scene declares differently gets a new session. In a world from a
+    checkpoint, the first session of each role resumes from `carried`.
     """
 
     def __init__(self, plan: Plan, log_dir: Path | None, carried: CarriedSessions) -> None:
@@ -46,7 +58,7 @@ class Sessions:
         """Return the session of `role`, connected and with its handlers set.
 
         Raises:
-            AgentError: The agent did not start, or not in time.
+            AgentError: The agent did not start in time.
         """
         held = self._open.get(role.name)
         if held is not None and held[0] == role:
@@ -64,10 +76,10 @@ class Sessions:
     async def attach(
         self, sandbox: Sandbox, live: LiveSessions, on_ask: AskUserHandler, on_step: StepHandler
     ) -> None:
-        """Take hold of every session that a live image carried into `sandbox`.
+        """Attach to every session whose process came into `sandbox` with a live image.
 
         Raises:
-            AgentError: One of them cannot be gone on with.
+            AgentError: A session cannot be continued.
         """
         seconds = self._plan.config.deadlines.connect
         for role, carry in live.values():
@@ -79,35 +91,35 @@ class Sessions:
 
     @property
     def any_opened(self) -> bool:
-        """Whether an agent was ever started here."""
+        """Whether an agent was started or attached here."""
         return self._opened > 0
 
     @property
     def unopened(self) -> CarriedSessions:
-        """What sessions would go on from that no turn needed yet."""
+        """The carried sessions that no turn has opened yet."""
         return {name: held for name, held in self._carried.items() if name not in self._open}
 
     async def snapshot(self) -> CarriedSessions:
-        """Describe every open session, or what an unopened one would go on from.
+        """Return the state of every open session, and the carried ones that are not open.
 
         Raises:
-            SnapshotError: One of them cannot be carried into another box.
+            SnapshotError: A session cannot be carried into another sandbox.
         """
         taken = {name: (role, await held.snapshot()) for name, (role, held) in self._open.items()}
         return {**self._carried, **taken}
 
     async def capture(self) -> LiveSessions:
-        """Describe every open session's client side, while the sandbox is frozen.
+        """Return the client side of every open session, while the sandbox is frozen.
 
         Raises:
-            SnapshotError: One of them is not at a point that can be carried.
+            SnapshotError: A session cannot be carried from this point.
         """
         return {name: (role, await held.capture()) for name, (role, held) in self._open.items()}
 
     async def aclose(self) -> None:
-        """End every agent, so that the next ones begin anew.
+        """End every agent; the next turn of a role opens a new session.
 
-        Idempotent; all are attempted, then the first error is raised.
+        Idempotent. Every session is closed, then the first error is raised.
         """
         self._carried.clear()
         errors: list[BenchFlowError] = []
@@ -139,7 +151,7 @@ class Sessions:
         return carried[1] if carried is not None and carried[0] == role else None
 
     def _next_log_dir(self, role: Role) -> Path | None:
-        """Return `agent` for the first session, and a folder below it for later ones."""
+        """Return the log directory for the first session, a folder below it for later ones."""
         if self._log_dir is None:
             return None
         name = re.sub(r"[^A-Za-z0-9_-]", "-", role.name)

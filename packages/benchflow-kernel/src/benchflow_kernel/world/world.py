@@ -36,29 +36,27 @@ from benchflow_contracts import (
 
 from benchflow_kernel.faults import boundary, within
 
-from .healthcheck import wait_healthy
 from .labels import labels_of
-from .live import LiveWorld
 from .phases import Phases
 from .plan import SKILLS_DIR, SOLUTION_DIR, Plan
-from .service_logs import keep_service_logs
-from .sessions import CarriedSessions, Sessions
-from .setup_commands import run_setup
+from .service_logs import write_service_logs
+from .sessions import CarriedSessions, LiveWorld, Sessions
+from .task_commands import run_setup, wait_healthy
 
-_LOOK_SEC = 10
-"""How long the sandbox of an agent that failed may take to show that it runs."""
+_ALIVE_SEC = 10
+"""Seconds that the sandbox of a failed agent has to run one command."""
 
-_CALLS_REST_SEC = 60
-"""How long a checkpoint waits for the model calls in flight."""
+_CALLS_END_SEC = 60
+"""Seconds that a checkpoint waits for the model calls in flight."""
 
 
 class World:
-    """Where one line of the rollout runs: the root's, or a forked child's.
+    """Where one branch of the rollout runs: the root's, or a forked child's.
 
-    `open` goes through the phases from `start` to `readiness` and reports each to
-    `enter`, and to `made` what a box from its spec was made from; no agent can be connected
-    before. `aclose` undoes whatever was done, in
-    reverse, and may be called at any point.
+    `open` runs the phases from `start` to `readiness`, and only then can an agent be
+    connected. It reports each phase to `on_phase`, and the image digests of a new sandbox
+    to `on_created`. `aclose` reverts whatever was done, in reverse order, and may be called
+    at any time.
     """
 
     def __init__(
@@ -67,15 +65,15 @@ class World:
         *,
         node: str,
         log_dir: Path | None,
-        enter: Callable[[Phase], None],
-        made: Callable[[Mapping[str, str]], None],
+        on_phase: Callable[[Phase], None],
+        on_created: Callable[[Mapping[str, str]], None],
         carried: CarriedSessions,
     ) -> None:
         self._plan = plan
         self._node = node
         self._log_dir = log_dir
-        self._enter = enter
-        self._made = made
+        self._on_phase = on_phase
+        self._on_created = on_created
         self._environment: Environment | None = None
         self._provisioned = False
         self._spec = plan.spec
@@ -88,7 +86,7 @@ class World:
 
     @property
     def sandbox(self) -> Sandbox:
-        """The box. Only after `open` has made it."""
+        """The sandbox. Only after `open` has created it."""
         assert self._sandbox is not None, "the world is not open"
         return self._sandbox
 
@@ -104,7 +102,7 @@ class World:
         return self._user
 
     def grading_spec(self, task: Task) -> SandboxSpec:
-        """Return what a fresh grading box for `task`, or for a step of it, is made of."""
+        """Return the spec of a fresh grading sandbox for `task`, or for one of its steps."""
         return self._plan.grading_spec(self._spec, task.config.verifier)
 
     @property
@@ -117,7 +115,7 @@ class World:
         return None if self._log_dir is None else self._log_dir / "steps" / step / "verifier"
 
     def setup(self) -> None:
-        """Make the environment object and the user. Starts nothing."""
+        """Create the environment object and the user. Start nothing."""
         factory = self._plan.planes.environment
         if factory is not None:
             with boundary("environment"):
@@ -130,12 +128,12 @@ class World:
     def calls(self) -> Sequence[ModelCall]:
         """The model calls of this world so far, in the order in which they ended.
 
-        Those answered from the record are among them. What was said is left out.
+        Replayed calls are included. Requests and responses are not.
         """
         return () if self._line is None else self._line.outline()
 
     def calls_since(self, count: int) -> tuple[ModelCall, ...]:
-        """Return all but the first `count` calls, whole, in the order in which they began."""
+        """Return all but the first `count` calls, complete, in the order in which they began."""
         if self._line is None:
             return ()
         later = {call.id for call in self._line.outline()[count:]}
@@ -148,13 +146,13 @@ class World:
 
     @property
     def unplayed(self) -> int:
-        """Recorded model calls of the agent's work that it has not asked for again."""
+        """The number of recorded model calls that the agent has not repeated yet."""
         return 0 if self._line is None else self._line.unplayed
 
-    def watch_model(self, told: Callable[[BenchFlowError], None]) -> None:
-        """Call `told` when the model line ends the agent's work."""
+    def watch_model(self, on_error: Callable[[BenchFlowError], None]) -> None:
+        """Call `on_error` when the model line ends the agent's work."""
         if self._line is not None:
-            self._line.watch(told)
+            self._line.watch(on_error)
 
     async def open(
         self,
@@ -163,31 +161,32 @@ class World:
         live: LiveWorld | None = None,
         state: EnvState | None = None,
         replay: Sequence[ModelCall] = (),
-        equip: bool = False,
+        upload_agent_files: bool = False,
         step: int = 0,
     ) -> None:
-        """Start the box, from the spec or from a checkpoint, and make the world ready.
+        """Start the sandbox, from the spec or from a checkpoint, and make the world ready.
 
-        Of a live checkpoint the services run already, and those that were held must have
-        what `state` says; `replay` is what the model line answers from the record first.
-        With `equip` the checkpoint is another rollout's, and what this one's agents are
-        shown is brought in beside what it holds. A world from a checkpoint begins in the
-        agent's phase of `step`, one from the spec in that of the setup.
+        The services of a live checkpoint run already, and their state must equal `state`.
+        The model line answers the calls in `replay` from the record first. Give
+        `upload_agent_files` for a checkpoint of another rollout: the skills and the solution
+        of this rollout are uploaded. A world from a checkpoint starts in the agent's phase
+        of `step`, a world from the spec in the setup.
 
         Raises:
-            BenchFlowError: One phase failed or was late; `aclose` still has to be called.
+            BenchFlowError: A phase failed or exceeded its deadline. Call `aclose` all the
+                same.
         """
         deadlines = self._plan.config.deadlines
-        self._enter("start")
+        self._on_phase("start")
         async with within(deadlines.start, "sandbox", "starting the sandbox"):
             await self._start(image, replay, step)
         if image is None:
-            await self._furnish()
-        elif equip:
-            await self._equip()
-        self._enter("provision")
+            await self._upload_task_files()
+        elif upload_agent_files:
+            await self._upload_agent_files()
+        self._on_phase("provision")
         await self._provision(image, live, state)
-        self._enter("readiness")
+        self._on_phase("readiness")
         await self._gate()
         await self._healthy()
         if image is not None:
@@ -196,7 +195,7 @@ class World:
             await self.set_baseline()
 
     async def set_baseline(self) -> None:
-        """Let the sandbox tell what the agents change from what the task brought."""
+        """Let the sandbox report file changes relative to its files now."""
         if (compared := self._compared) is not None:
             with suppress(SandboxUnsupportedError):
                 async with within(self._plan.config.deadlines.start, "sandbox", "marking files"):
@@ -204,10 +203,9 @@ class World:
 
     @asynccontextmanager
     async def ignore_changes(self) -> AsyncGenerator[None]:
-        """Let what the task brings while it is held be no change of an agent's.
+        """Do not count file changes made inside this block as the agent's.
 
-        It is one all the same where something that an agent left runs beside it: then nobody
-        can say whose it is.
+        They count while a process of an agent runs, since their author is then unknown.
         """
         async with AsyncExitStack() as stack:
             if (compared := self._compared) is not None:
@@ -217,32 +215,32 @@ class World:
 
     @property
     def _compared(self) -> TracksFileChanges | None:
-        """The sandbox, if its files are compared for a verdict.
+        """The sandbox, if grading compares its files.
 
-        A hermetic grader compares artifacts with its own image. Only one that has another image
-        than the agent must be told what the task put there.
+        A hermetic grader compares artifacts with its own image. It needs the baseline only
+        if its image differs from the agent's.
         """
         sandbox, task = self.sandbox, self._plan.task
         given = self._plan.config.isolation
-        verifiers = [each.verifier for each in task.steps] or [task.config.verifier]
+        verifiers = [step.verifier for step in task.steps] or [task.config.verifier]
         if all(
-            (given or each.isolation) == "hermetic" and each.environment is None
-            for each in verifiers
+            (given or verifier.isolation) == "hermetic" and verifier.environment is None
+            for verifier in verifiers
         ):
             return None
         return sandbox if isinstance(sandbox, TracksFileChanges) else None
 
     async def upload(self, local: Path, remote: str, user: str = "root") -> None:
-        """Copy a file or directory of the task's in, within the deadline of the start."""
+        """Copy a file or directory of the task into the sandbox, within the start deadline."""
         seconds = self._plan.config.deadlines.start
         async with within(seconds, "sandbox", f"uploading {local.name!r}"):
             await self.sandbox.upload(local, remote, user=user)
 
     async def run(self, command: Sequence[str]) -> None:
-        """Run a command of ours as root.
+        """Run a command of BenchFlow as root.
 
         Raises:
-            SandboxError: It did not exit with 0.
+            SandboxError: The command did not exit with 0.
         """
         seconds, what = self._plan.config.deadlines.start, " ".join(command)
         async with within(seconds, "sandbox", f"running {what!r}"):
@@ -256,16 +254,16 @@ class World:
         Raises:
             SnapshotError: A call takes too long.
         """
-        if self._line is not None and not await self._line.quiesce(_CALLS_REST_SEC):
+        if self._line is not None and not await self._line.quiesce(_CALLS_END_SEC):
             raise SnapshotError(
                 f"{self._line.in_flight} model calls are still in flight", retryable=True
             )
 
     async def capture(self) -> LiveWorld:
-        """Describe the services and sessions that a live image will carry, while frozen.
+        """Return the services and sessions for a live image, while the sandbox is frozen.
 
         Raises:
-            SnapshotError: One of them cannot be carried, or not at this point.
+            SnapshotError: A service or session cannot be carried from this point.
         """
         with boundary("snapshot"):
             services: Mapping[str, str] = {}
@@ -274,29 +272,29 @@ class World:
             return LiveWorld(services=services, sessions=await self.sessions.capture())
 
     async def expect_sandbox(self) -> None:
-        """Raise `SandboxError` when it is the sandbox that has failed.
+        """Raise `SandboxError` if the sandbox itself has failed.
 
-        An agent whose machine was taken away is not to blame for its end; one that filled it is.
+        A lost sandbox is not the agent's failure. A sandbox that the agent filled is.
         """
         try:
-            await self.sandbox.exec(["true"], timeout=_LOOK_SEC)
+            await self.sandbox.exec(["true"], timeout=_ALIVE_SEC)
         except SandboxError as error:
             if error.retryable or caused_inside(error):
                 raise
 
     async def evict(self, process_ids: Sequence[str]) -> None:
-        """End processes that a live image carried in and nobody goes on with."""
+        """End agent processes that came with a live image and have no role here."""
         seconds = self._plan.config.deadlines.connect
-        async with within(seconds, "sandbox", "ending an agent that is not gone on with"):
+        async with within(seconds, "sandbox", "ending an agent without a role"):
             for process_id in process_ids:
                 await (await self.sandbox.attach(process_id)).aclose()
 
     async def check(self, expected: EnvState | None) -> None:
-        """Hold the environment against its own invariants, and against an expected state.
+        """Check the environment's invariants, and its state against an expected one.
 
         Raises:
             EnvironmentError_: An invariant does not hold.
-            SnapshotError: The state is not the expected one.
+            SnapshotError: The state differs from the expected one.
         """
         if self._environment is not None:
             seconds = self._plan.config.deadlines.provision
@@ -304,19 +302,19 @@ class World:
                 await self._environment.check(expected)
 
     async def reseed(self, seed: int) -> None:
-        """Give a fork's environment randomness of its own."""
+        """Seed the random numbers of a fork's environment."""
         if self._environment is not None:
             seconds = self._plan.config.deadlines.provision
             async with within(seconds, "environment", "reseeding the environment"):
                 await self._environment.reseed(seed)
 
     async def discard(self, image: SandboxImage) -> None:
-        """Forget a snapshot of this world. What goes wrong is told by `aclose`."""
+        """Delete a snapshot of this world. `aclose` returns the error if that fails."""
         undo = partial(self._plan.planes.provider.discard, image)
         await self._undo("sandbox", "discarding a snapshot", undo, self._leaks)
 
     def quiesced(self) -> AbstractAsyncContextManager[None]:
-        """Keep the environment's servers from writing while held, around a freeze."""
+        """Stop the environment's servers from writing inside this block, around a freeze."""
         return nullcontext() if self._environment is None else self._environment.quiesce()
 
     async def query(self) -> EnvState | None:
@@ -328,19 +326,19 @@ class World:
             return await self._environment.query()
 
     async def keep_service_logs(self) -> None:
-        """Keep what the services printed until now. What hinders it is no fault of the rollout."""
+        """Save the services' output so far. An error here does not fail the rollout."""
         if self._sandbox is None or self._log_dir is None:
             return
         seconds = self._plan.config.deadlines.teardown
         with suppress(BenchFlowError):
-            async with within(seconds, "sandbox", "reading what the services printed"):
-                await keep_service_logs(self._sandbox, self._log_dir / "services")
+            async with within(seconds, "sandbox", "reading the output of the services"):
+                await write_service_logs(self._sandbox, self._log_dir / "services")
 
     async def aclose(self) -> list[BenchFlowError]:
-        """Undo everything and return what went wrong; every layer is attempted.
+        """Revert everything and return the errors. Every layer is attempted.
 
-        Each layer has the teardown deadline to itself, so that a hanging one cannot
-        keep the ones below it alive.
+        Each layer has the full teardown deadline, so that a layer that hangs cannot keep
+        the layers below it alive.
         """
         errors, self._leaks = self._leaks, []
         try:
@@ -378,16 +376,16 @@ class World:
     ) -> None:
         plan = self._plan
         await self._connect_model(replay)
-        spec = self.phases.beginning(self._spec, None if image is None else step)
+        spec = self.phases.first_spec(self._spec, None if image is None else step)
         self._sandbox = await plan.planes.provider.create(
             spec, image=image, labels=labels_of(plan, self._node)
         )
         if image is None and isinstance(self._sandbox, HasImageDigests):
-            self._made(self._sandbox.image_digests)
-        self.phases.take(self._sandbox)
+            self._on_created(self._sandbox.image_digests)
+        self.phases.set_sandbox(self._sandbox)
 
     async def _connect_model(self, replay: Sequence[ModelCall]) -> None:
-        """Put the gateway's line of this node between the box and its model."""
+        """Put the gateway's line of this node between the sandbox and its model."""
         gateway, upstream = self._plan.planes.gateway, self._spec.model
         if gateway is None or upstream is None:
             return
@@ -396,20 +394,20 @@ class World:
         )
         self._spec = self._spec.model_copy(update={"model": self._line.endpoint})
 
-    async def _furnish(self) -> None:
-        """Bring in the task's files and run its setup commands."""
+    async def _upload_task_files(self) -> None:
+        """Upload the task's files and run its setup commands."""
         task = self._plan.task
         if task.parts.files is not None:
             await self.upload(task.parts.files, "/")
         if task.parts.workdir_files is not None:
             spec = self.sandbox.spec
             await self.upload(task.parts.workdir_files, spec.workdir, spec.user)
-        await self._equip()
+        await self._upload_agent_files()
         commands = task.config.environment.setup_commands
         await run_setup(self.sandbox, commands, where="task.toml:environment.setup_commands")
 
-    async def _equip(self) -> None:
-        """Bring in what the plan's agents are shown, over what may be there."""
+    async def _upload_agent_files(self) -> None:
+        """Upload the skills, and the solution for an agent that may see it."""
         if self._plan.skills is not None:
             await self.upload(self._plan.skills, SKILLS_DIR)
         solution = self._plan.task.parts.solution

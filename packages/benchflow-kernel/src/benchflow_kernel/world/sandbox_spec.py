@@ -1,4 +1,4 @@
-"""The boxes: the agent's, and a fresh one for grading."""
+"""The specs of the agent's sandbox and of a fresh one for grading."""
 
 from collections.abc import Sequence
 
@@ -14,17 +14,17 @@ from benchflow_contracts import (
 )
 
 
-def merged_spec(task: Task, config: RolloutConfig, needs: Sequence[AgentNeeds]) -> SandboxSpec:
-    """Return the box that the task describes and that every agent can live in.
+def agent_spec(task: Task, config: RolloutConfig, needs: Sequence[AgentNeeds]) -> SandboxSpec:
+    """Return the spec of the sandbox that the task describes, with what its agents need.
 
     The agents' variables do not override the task's.
 
     Raises:
-        UsageError: Two agents need different things at the same place.
+        UsageError: Two agents need different values of one variable, mount or endpoint.
     """
     environment = task.config.environment
     model = config.model or _model(needs)
-    outside = environment.network
+    network = environment.network
     parts = task.parts
     return SandboxSpec(
         image=environment.image if parts.recipe is None else None,
@@ -34,7 +34,7 @@ def merged_spec(task: Task, config: RolloutConfig, needs: Sequence[AgentNeeds]) 
         env={**_env(needs), **environment.env},
         entrypoint="image" if environment.keep_entrypoint else None,
         mounts=_mounts(needs),
-        network="model-only" if outside == "none" and model is not None else outside,
+        network="model-only" if network == "none" and model is not None else network,
         allowed_hosts=environment.allowed_hosts,
         model=model,
         limits=config.limits or environment.limits(),
@@ -44,15 +44,15 @@ def merged_spec(task: Task, config: RolloutConfig, needs: Sequence[AgentNeeds]) 
     )
 
 
-def grading_box(
+def fresh_grading_spec(
     spec: SandboxSpec, agent_env: frozenset[str], verifier: TaskVerifier
 ) -> SandboxSpec:
-    """Return the same machine without anything that was there for the agent.
+    """Return the spec of the same sandbox without anything that was there for the agent.
 
-    Nothing of the image's own runs in it, no service is beside it, and it reaches what the
-    verifier may reach.
+    The image's entrypoint does not run in it, it has no services, and its network is the
+    verifier's.
     """
-    alone: dict[str, object] = {"needs": {}, "networks": {}, "volumes": {}}
+    no_services: dict[str, object] = {"needs": {}, "networks": {}, "volumes": {}}
     return SandboxSpec(
         image=spec.image,
         recipe=spec.recipe,
@@ -63,7 +63,7 @@ def grading_box(
         network=verifier.network,
         allowed_hosts=verifier.allowed_hosts,
         limits=spec.limits,
-        container=spec.container.model_copy(update=alone),
+        container=spec.container.model_copy(update=no_services),
     )
 
 
@@ -71,8 +71,8 @@ def _model(needs: Sequence[AgentNeeds]) -> ModelEndpoint | None:
     models = [need.model for need in needs if need.model is not None]
     if any(model != models[0] for model in models):
         raise UsageError(
-            "the roles' agents need different model endpoints",
-            hint="a sandbox reaches one outside address; give the rollout one endpoint",
+            "the agents of the roles need different model endpoints",
+            hint="give the rollout one endpoint: a sandbox reaches only one",
         )
     return models[0] if models else None
 
@@ -82,7 +82,7 @@ def _env(needs: Sequence[AgentNeeds]) -> dict[str, str]:
     for need in needs:
         for name, value in need.env.items():
             if merged.setdefault(name, value) != value:
-                raise UsageError(f"the roles' agents need different values of {name!r}")
+                raise UsageError(f"the agents of the roles need different values of {name!r}")
     return merged
 
 
@@ -91,5 +91,7 @@ def _mounts(needs: Sequence[AgentNeeds]) -> tuple[Mount, ...]:
     for need in needs:
         for mount in need.mounts:
             if merged.setdefault(mount.target, mount) != mount:
-                raise UsageError(f"the roles' agents mount different things at {mount.target!r}")
+                raise UsageError(
+                    f"the agents of the roles need different mounts at {mount.target!r}"
+                )
     return tuple(merged.values())

@@ -1,22 +1,22 @@
-"""How long the phases may take, where the task says more than the defaults."""
+"""The deadlines of the phases, extended to what the task allows."""
 
 from benchflow_contracts import Deadlines, Task, TaskConfig
 
-_AROUND_GRADING_SEC = 300
-"""For the grading boxes themselves, beside the tests that run in them."""
+_GRADING_OVERHEAD_SEC = 300
+"""Seconds to start and end the grading sandboxes, beside the tests that run in them."""
 
 
-def allotted(task: Task, deadlines: Deadlines) -> Deadlines:
+def extend_deadlines(task: Task, deadlines: Deadlines) -> Deadlines:
     """Return `deadlines` with room for what the task itself allows.
 
-    The image's time comes on top of the start of the box. Deadlines for the turns and for
-    grading that somebody chose hold as they are.
+    The image's time is added to the start of the sandbox. A deadline for the turns or for
+    grading that the config sets stays as it is.
     """
     environment = task.config.environment
     parts = [task.step(index).config for index in range(len(task.steps))] or [task.config]
     longer = {
-        "execute": max(_agent_sec(each, deadlines) for each in parts),
-        "verify": max(_grading_sec(each) for each in parts),
+        "execute": max(_agent_sec(part, deadlines) for part in parts),
+        "verify": max(_grading_sec(part) for part in parts),
     }
     update = {
         name: seconds
@@ -36,6 +36,6 @@ def _grading_sec(config: TaskConfig) -> float:
     verifier = config.verifier
     image = verifier.environment.image_timeout_sec if verifier.environment else None
     collected = sum(command.timeout_sec for command in verifier.collect)
-    # Tests that come to no verdict are run once more, in an untouched sandbox.
+    # Tests without a verdict run once more, in an untouched sandbox.
     runs = 3 if verifier.may_grade_in_place else 2
-    return runs * verifier.timeout_sec + collected + (image or 0) + _AROUND_GRADING_SEC
+    return runs * verifier.timeout_sec + collected + (image or 0) + _GRADING_OVERHEAD_SEC

@@ -1,0 +1,96 @@
+"""Commands of the task in its sandbox: setup commands and the healthcheck."""
+
+import asyncio
+from collections.abc import Sequence
+
+from benchflow_contracts import (
+    ExecResult,
+    Healthcheck,
+    ReadinessError,
+    Sandbox,
+    SandboxTimeoutError,
+    SetupCommand,
+    SetupError,
+)
+
+from benchflow_kernel.faults import boundary
+
+_OUTPUT_TAIL = 400
+"""Characters of a failed command's output that its error shows."""
+
+
+async def wait_healthy(sandbox: Sandbox, check: Healthcheck, *, where: str) -> None:
+    """Run the command as the sandbox's default user until it succeeds.
+
+    The rules are those of Docker's HEALTHCHECK and of Harbor 0.24: failures within the start
+    period do not count, and a try that takes too long is a failure.
+
+    Raises:
+        ReadinessError: The command failed `retries` times in a row; `where` names the check.
+    """
+    clock = asyncio.get_running_loop().time
+    start_ends = clock() + check.start_period_sec
+    failures = 0
+    while True:
+        starting = clock() < start_ends
+        failure = await _check_once(sandbox, check)
+        if failure is None:
+            return
+        failures += not starting
+        if failures >= check.retries:
+            raise ReadinessError(
+                f"the healthcheck failed {failures} times in a row: {failure}",
+                where=where,
+                hint="run its command in the sandbox; set start_period_sec for a slow start",
+            )
+        await asyncio.sleep(check.start_interval_sec if starting else check.interval_sec)
+
+
+async def run_setup(sandbox: Sandbox, commands: Sequence[SetupCommand], *, where: str) -> None:
+    """Run each command to its end, in order.
+
+    Raises:
+        SetupError: A command did not exit with 0, or exceeded its time. `where` and the
+            command's number name it.
+        SandboxError: A command cannot be run.
+    """
+    for index, command in enumerate(commands):
+        result = await _run_command(sandbox, command, f"{where}.{index}")
+        if not result.ok:
+            raise SetupError(
+                f"setup command exited with {result.exit_code}: {_tail(result)}",
+                where=f"{where}.{index}",
+            )
+
+
+async def _check_once(sandbox: Sandbox, check: Healthcheck) -> str | None:
+    """Run the healthcheck once and return why it failed, or `None`."""
+    try:
+        result = await sandbox.exec(check.command, timeout=check.timeout_sec)
+    except SandboxTimeoutError:
+        return f"no answer within {check.timeout_sec:g} s"
+    return None if result.ok else f"exit code {result.exit_code}: {_tail(result)}"
+
+
+async def _run_command(sandbox: Sandbox, command: SetupCommand, where: str) -> ExecResult:
+    try:
+        with boundary("sandbox"):
+            return await sandbox.exec(
+                command.command,
+                user=command.user or None,
+                timeout=command.timeout_sec,
+                cwd=command.cwd,
+                env=command.env,
+            )
+    except SandboxTimeoutError as error:
+        if error.retryable:
+            raise  # The sandbox did not answer, so the command is not at fault.
+        raise SetupError(
+            f"setup command did not end within {command.timeout_sec:g} s",
+            where=where,
+            hint="find out what the command waits for, or raise its timeout_sec",
+        ) from error
+
+
+def _tail(result: ExecResult) -> str:
+    return (result.stderr or result.stdout).strip()[-_OUTPUT_TAIL:]
