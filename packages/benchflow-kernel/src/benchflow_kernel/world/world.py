@@ -78,7 +78,7 @@ class World:
         self._provisioned = False
         self._spec = plan.spec
         self._sandbox: Sandbox | None = None
-        self._line: ModelRoute | None = None
+        self._route: ModelRoute | None = None
         self._user: UserModel | None = None
         self._leaks: list[BenchFlowError] = []
         self.phases = Phases(plan)
@@ -130,29 +130,29 @@ class World:
 
         Replayed calls are included. Requests and responses are not.
         """
-        return () if self._line is None else self._line.outline()
+        return () if self._route is None else self._route.outline()
 
     def calls_since(self, count: int) -> tuple[ModelCall, ...]:
         """Return all but the first `count` calls, complete, in the order in which they began."""
-        if self._line is None:
+        if self._route is None:
             return ()
-        later = {call.id for call in self._line.outline()[count:]}
-        return tuple(call for call in self._line.calls() if call.id in later)
+        later = {call.id for call in self._route.outline()[count:]}
+        return tuple(call for call in self._route.calls() if call.id in later)
 
     @property
     def model_error(self) -> BenchFlowError | None:
-        """Why the model line ended the agent's work, if it did."""
-        return None if self._line is None else self._line.error
+        """Why the model route ended the agent's work, if it did."""
+        return None if self._route is None else self._route.error
 
     @property
     def unplayed(self) -> int:
         """The number of recorded model calls that the agent has not repeated yet."""
-        return 0 if self._line is None else self._line.unplayed
+        return 0 if self._route is None else self._route.unplayed
 
     def watch_model(self, on_error: Callable[[BenchFlowError], None]) -> None:
-        """Call `on_error` when the model line ends the agent's work."""
-        if self._line is not None:
-            self._line.watch(on_error)
+        """Call `on_error` when the model route ends the agent's work."""
+        if self._route is not None:
+            self._route.watch(on_error)
 
     async def open(
         self,
@@ -167,7 +167,7 @@ class World:
         """Start the sandbox, from the spec or from a checkpoint, and make the world ready.
 
         The services of a live checkpoint run already, and their state must equal `state`.
-        The model line answers the calls in `replay` from the record first. Give
+        The model route answers the calls in `replay` from the record first. Give
         `upload_agent_files` for a checkpoint of another rollout: the skills and the solution
         of this rollout are uploaded. A world from a checkpoint starts in the agent's phase
         of `step`, a world from the spec in the setup.
@@ -249,14 +249,14 @@ class World:
             raise SandboxError(f"{what!r} exited with {result.exit_code}: {result.stderr[-200:]}")
 
     async def quiesce(self) -> None:
-        """Wait until the model line has no call in flight.
+        """Wait until the model route has no call in flight.
 
         Raises:
             SnapshotError: A call takes too long.
         """
-        if self._line is not None and not await self._line.quiesce(_CALLS_END_SEC):
+        if self._route is not None and not await self._route.quiesce(_CALLS_END_SEC):
             raise SnapshotError(
-                f"{self._line.in_flight} model calls are still in flight", retryable=True
+                f"{self._route.in_flight} model calls are still in flight", retryable=True
             )
 
     async def capture(self) -> LiveWorld:
@@ -354,8 +354,8 @@ class World:
         if self._sandbox is not None:
             undo = self._sandbox.teardown
             await self._undo("sandbox", "tearing down the sandbox", undo, errors)
-        if self._line is not None:
-            await self._undo("sandbox", "closing the model line", self._line.aclose, errors)
+        if self._route is not None:
+            await self._undo("sandbox", "closing the model route", self._route.aclose, errors)
         return errors
 
     async def _undo(
@@ -385,14 +385,14 @@ class World:
         self.phases.set_sandbox(self._sandbox)
 
     async def _connect_model(self, replay: Sequence[ModelCall]) -> None:
-        """Put the gateway's line of this node between the sandbox and its model."""
+        """Put the gateway's route of this node between the sandbox and its model."""
         gateway, upstream = self._plan.planes.gateway, self._spec.model
         if gateway is None or upstream is None:
             return
-        self._line = await gateway.open(
+        self._route = await gateway.open(
             self._plan.rollout_id, self._node, upstream=upstream, replay=replay
         )
-        self._spec = self._spec.model_copy(update={"model": self._line.endpoint})
+        self._spec = self._spec.model_copy(update={"model": self._route.endpoint})
 
     async def _upload_task_files(self) -> None:
         """Upload the task's files and run its setup commands."""
