@@ -1,7 +1,48 @@
 """The README's first command: act, fork at a question, score, export."""
 
 import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
+
+BENCH = Path(sys.executable).with_name("bench")
+
+
+def on_a_terminal(cwd: Path, *words: str, columns: int) -> tuple[int, str]:
+    """Run `bench` on a terminal of so many columns; return its exit code and its text."""
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1"}
+    with subprocess.Popen([BENCH, *words], cwd=cwd, stdout=theirs, stderr=theirs, env=env) as child:
+        os.close(theirs)
+        shown = bytearray()
+        try:
+            while part := os.read(ours, 65536):
+                shown += part
+        except OSError:
+            pass  # A terminal whose last writer is gone.
+        finally:
+            os.close(ours)
+    return child.returncode, re.sub(r"\x1b\[[\d;]*m", "", shown.decode().replace("\r", ""))
+
+
+def test_the_demo_tells_its_story_in_30_lines(tmp_path: Path) -> None:
+    code, text = on_a_terminal(tmp_path, "demo", columns=80)
+    assert code == 0, text
+    lines = text.splitlines()
+    assert len(lines) <= 30
+    assert max(map(len, lines)) <= 80
+    names = [line.partition(" ")[0] for line in lines if not line.startswith(" ")]
+    assert names[:3] == ["Task", "Agent", "User"]
+    assert names[-6:-3] == ["Asks", "Fork", "V(n3)"]
+    assert names[-3:] == ["Record", "Trainer", "Next"]
+    assert sorted(re.findall(r"reward ([\d.]+)", text)) == ["0", "0.25", "1"]
+    assert "V(n3)     0.417 (n=3, se=" in text
+    [home] = (tmp_path / "jobs").iterdir()
+    assert f"bench rollout tree {home.name}" in text
 
 
 def test_the_demo_ends_with_a_scored_forked_rollout(demo: dict[str, Any]) -> None:

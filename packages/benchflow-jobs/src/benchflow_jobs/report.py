@@ -13,6 +13,8 @@ from benchflow_export import export_trajectories_to_jsonl, with_inter_advantage
 from benchflow_store import RolloutRecord, write_text
 from pydantic import ValidationError
 
+from .task_results import PassAtK, TaskResult, mean_pass_at_k
+
 
 class JobReport(Model):
     """`summary.json`."""
@@ -39,7 +41,18 @@ class JobReport(Model):
     `task`, `host` or `unknown`."""
     refused: tuple[ListedTask, ...] = ()
     """Tasks that were asked for and cannot be run here. They are in no other number."""
+    pass_reward: float = 1.0
+    """The least reward of an attempt that passes."""
+    tasks: tuple[TaskResult, ...] = ()
+    """The finished rollouts by task, in schedule order."""
+    pass_at_k: tuple[PassAtK, ...] = ()
+    """The mean over tasks, by k from 1."""
     records: tuple[RolloutRecord, ...]
+
+    @property
+    def unscored(self) -> int:
+        """Planned rollouts that are not in the mean: without a score, or not finished."""
+        return self.planned - sum(_pay(record) is not None for record in self.records)
 
     @property
     def complete(self) -> bool:
@@ -55,14 +68,19 @@ def summarise(
     planned: int | None = None,
     refused: Sequence[ListedTask] = (),
     count_tampered: bool = False,
+    pass_reward: float = 1.0,
 ) -> JobReport:
     """Sum up the rollouts of a job.
 
-    One whose verdict the agent may have steered counts as 0; with `count_tampered`, as that
-    verdict says.
+    A rollout whose verdict the agent may have steered counts as 0; with `count_tampered`, the
+    verdict counts. An attempt with at least `pass_reward` passes.
     """
-    paid = (_pay(record, count_tampered=count_tampered) for record in records)
-    rewards = [reward for reward in paid if reward is not None]
+    by_task: dict[str, list[float | None]] = {}
+    for record in records:
+        paid = _pay(record, count_tampered=count_tampered)
+        by_task.setdefault(record.task_id, []).append(paid)
+    rewards = [reward for paid in by_task.values() for reward in paid if reward is not None]
+    tasks = [TaskResult.of(task, paid, pass_reward) for task, paid in by_task.items()]
     errors: dict[str, int] = {}
     for record in records:
         if record.error is not None:
@@ -83,6 +101,9 @@ def summarise(
         errors=errors,
         causes=dict(causes),
         refused=tuple(refused),
+        pass_reward=pass_reward,
+        tasks=tuple(tasks),
+        pass_at_k=mean_pass_at_k(tasks),
         records=tuple(records),
     )
 
@@ -121,7 +142,9 @@ def _order(record: RolloutRecord) -> tuple[bool, float]:
     return record.final, record.finished_at
 
 
-def read_job(directory: Path, *, count_tampered: bool = False) -> JobReport:
+def read_job(
+    directory: Path, *, count_tampered: bool = False, pass_reward: float = 1.0
+) -> JobReport:
     """Return the summary of a job on disk, as `summarise` does.
 
     Raises:
@@ -135,7 +158,9 @@ def read_job(directory: Path, *, count_tampered: bool = False) -> JobReport:
     except OSError as error:
         if not isinstance(error, FileNotFoundError):
             raise _unreadable(path, error) from error
-        raise StoreError(f"{str(directory)!r} is no job directory: no summary.json") from error
+        raise StoreError(
+            f"{str(directory)!r} is not a job directory: it has no summary.json"
+        ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"damaged summary: {error}", where=str(path)) from error
     return summarise(
@@ -144,6 +169,7 @@ def read_job(directory: Path, *, count_tampered: bool = False) -> JobReport:
         planned=planned,
         refused=refused,
         count_tampered=count_tampered,
+        pass_reward=pass_reward,
     )
 
 

@@ -26,12 +26,13 @@ async def check_cheats(
     if json:
         print_json([{"task": name, **each.model_dump(mode="json")} for name, each in outcomes])
     else:
-        _show(outcomes)
+        show(outcomes)
     wrong = any(outcome.verdict in {"won", "untried"} for _, outcome in outcomes)
     return int(wrong or bool(found.refused))
 
 
-def _show(outcomes: list[tuple[str, CheatOutcome]]) -> None:
+def show(outcomes: list[tuple[str, CheatOutcome]]) -> None:
+    """Print what each cheat got, then how many of each verdict there are."""
     rows = [
         (task, one.cheat, fmt.reward(one.reward), one.integrity or "-", one.verdict)
         for task, one in outcomes

@@ -54,8 +54,11 @@ GROUPS: dict[str, Group] = {
         },
     ),
     "rollout": Group(
-        "Read a rollout, and go on from it.",
+        "Read rollouts, and continue them.",
         {
+            "list": Command(
+                "benchflow.cli.rollout_list:list_rollouts", "List rollouts, with their rewards."
+            ),
             "show": Command("benchflow.cli.rollout:show", "Show a rollout step by step."),
             "tree": Command("benchflow.cli.rollout:tree", "Show a rollout as a tree."),
             "diff": Command("benchflow.cli.rollout:diff", "Show what differs between two states."),

@@ -1,25 +1,26 @@
 """`bench demo`: the whole product in one minute."""
 
+import shlex
+from pathlib import Path
 from typing import Annotated
 
 import benchflow_clawsbench as clawsbench
 from benchflow_engine.branching import BranchKind
 from benchflow_engine.options import RunOptions
+from benchflow_engine.rollout import RunResult
 from benchflow_engine.rollout import run as run_rollout
 from cyclopts import Parameter
 
-from . import format as fmt
 from .flags import DEFAULT_JOBS, JobsDir, Json
-from .narrate import narrator
-from .output import note, print_json
+from .output import print_json
 from .run import exit_code
-from .treeview import print_tree
+from .story import Story
 
 TASK = "book-the-review-room"
 
 
 class DemoOptions(RunOptions):
-    """RunOptions that fork at a question unless told otherwise."""
+    """RunOptions that fork at each question by default."""
 
     branch: BranchKind | None = "ask-user"
 
@@ -30,29 +31,45 @@ async def demo(
     jobs_dir: JobsDir = DEFAULT_JOBS,
     json: Json = False,
 ) -> int:
-    """Watch an agent act over ACP in a stateful world, fork at its question, and be graded.
+    """Watch one rollout: an agent acts, asks, is forked at its question and graded.
 
-    The agent is the task's own scripted solution: a real ACP process in the sandbox,
-    which needs no model. The rollout forks at its question, one child per option;
-    every child is graded in a box of its own, and the tree is exported for a trainer.
+    The agent is the task's own scripted solution: a real ACP process in the sandbox
+    that needs no model. The rollout forks at the agent's question, with one child per
+    option. Each child is graded in its own sandbox, and the tree is exported for a trainer.
 
     Examples:
         bench demo
         bench demo --agent mistral-vibe --model M --base-url http://127.0.0.1:8000/v1
     """
     task = clawsbench.root() / "tasks" / TASK
-    if not json:
-        note(f"task {task.name}, agent {options.agent_name}, fork at each question\n")
-    subscribers = () if json else (narrator(),)
+    story = None if json else _begin(options)
+    subscribers = () if story is None else (story,)
     result = await run_rollout(task, options=options, jobs_dir=jobs_dir, subscribers=subscribers)
-    home = result.directory
-    if json:
-        print_json({**result.record.model_dump(mode="json"), "directory": str(home)})
-        return exit_code(result, options)
-    note("")
-    print_tree(result.tree)
-    note(f"V(root) = {fmt.value(result.record.value)}")
-    if home is not None:
-        note(f"trainer records: {home / 'trainer' / 'verifiers.jsonl'}")
-        note(f"next: bench rollout show {home.name}")
+    if story is None:
+        print_json({**result.record.model_dump(mode="json"), "directory": str(result.directory)})
+    else:
+        _end(story, result, jobs_dir)
     return exit_code(result, options)
+
+
+def _begin(options: RunOptions) -> Story:
+    story = Story()
+    story.tell("Task", f"{TASK}: mail, a calendar, and a user who must be asked")
+    scripted = " (the task's own script)" if options.agent_name == "oracle" else ""
+    story.tell("Agent", f"{options.agent_name}{scripted}, over ACP in a real sandbox")
+    return story
+
+
+def _end(story: Story, result: RunResult, jobs_dir: Path) -> None:
+    story.end(result.tree)
+    error = result.record.error
+    if error is not None:
+        story.tell("Failed", f"{error.boundary}: {error.message}", style="red")
+        story.tell("Hint", error.hint or "read the record")
+    home = result.directory
+    if home is not None:
+        story.tell("Record", str(home), fit="copy")
+        story.tell("Trainer", str(home / "trainer" / "verifiers.jsonl"), fit="copy")
+        words = ["bench", "rollout", "tree", home.name]
+        where = [] if jobs_dir == DEFAULT_JOBS else ["--jobs-dir", str(jobs_dir)]
+        story.tell("Next", shlex.join([*words, *where]), style="bold", fit="copy")

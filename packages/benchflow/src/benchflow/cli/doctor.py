@@ -1,4 +1,4 @@
-"""`bench doctor`: what this machine can do, found by trying."""
+"""`bench doctor`: tries what this machine can do."""
 
 import os
 import shutil
@@ -13,11 +13,16 @@ from benchflow_kernel import Registry
 
 from .engine_program import EngineProgram
 from .flags import DEFAULT_JOBS, JobsDir, Json, Run
-from .output import print_json, print_table
+from .output import print_hanging, print_json, terminal_width
 
 _KEYS = ("BENCHFLOW_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "MISTRAL_API_KEY")
 _GROUPS = ("sandboxes", "agents", "environments", "rewards")
 _LOW_DISK_GB = 2.0
+_WIDE = 60
+_RUNSC_REMEDY = (
+    "install runsc or name it in $BENCHFLOW_RUNSC, and set BENCHFLOW_LIVE_ENGINE=runsc,"
+    " for live forks on gVisor's kernel"
+)
 
 
 Status = Literal["ok", "warn", "fail"]
@@ -29,7 +34,7 @@ class Finding(Model):
     check: str
     status: Status
     detail: str
-    fix: str = ""
+    remedies: tuple[str, ...] = ()
 
 
 async def doctor(
@@ -38,9 +43,9 @@ async def doctor(
     jobs_dir: JobsDir = DEFAULT_JOBS,
     json: Json = False,
 ) -> int:
-    """Check Python, plugins, the sandbox, disk, left-over sandboxes and keys.
+    """Check Python, plugins, programs, disk, keys and the sandbox.
 
-    Exits 1 when a check fails; a warning is no failure.
+    Exit code 1: a check failed, or nothing can be graded here. A warning does not fail.
 
     Examples:
         bench doctor
@@ -62,9 +67,20 @@ async def doctor(
     if json:
         print_json([finding.model_dump(mode="json") for finding in findings])
     else:
-        rows = [(f.status, f.check, f.detail, f.fix) for f in findings]
-        print_table(("", "check", "found", "remedy"), rows, empty="nothing to check")
+        show(findings)
     return int(any(finding.status == "fail" for finding in findings))
+
+
+def show(findings: list[Finding]) -> None:
+    """Print one line for each finding, and one for each of its remedies."""
+    width = terminal_width()
+    names = max(len(finding.check) for finding in findings)
+    # A narrow terminal has no room for a column of names.
+    pad = names if width is None or width >= _WIDE else 0
+    for finding in findings:
+        print_hanging(f"{finding.status:<4}  {finding.check:<{pad}}  ", finding.detail)
+        for remedy in finding.remedies:
+            print_hanging("      remedy: ", remedy)
 
 
 def _python() -> Finding:
@@ -74,7 +90,7 @@ def _python() -> Finding:
         check="python",
         status="ok" if good else "fail",
         detail=version,
-        fix="" if good else "install Python 3.11 or newer",
+        remedies=() if good else ("install Python 3.11 or newer",),
     )
 
 
@@ -92,7 +108,7 @@ def _plugins() -> list[Finding]:
                         check=f"plugin {group}:{name}",
                         status="fail",
                         detail=str(error),
-                        fix=error.hint,
+                        remedies=(error.hint,),
                     )
                 )
             else:
@@ -115,7 +131,7 @@ def _programs() -> list[Finding]:
                 check=f"program {name}",
                 status="ok" if path else "warn",
                 detail=path or "not found",
-                fix="" if path else f"install it for {purpose}",
+                remedies=() if path else (f"install {name} for {purpose}",),
             )
         )
     return findings
@@ -127,7 +143,7 @@ def _engine() -> Finding:
         check="program criu",
         status="warn" if program.problem else "ok",
         detail=program.problem or f"{program.path} ({program.version})",
-        fix=program.remedy if program.problem else "",
+        remedies=(program.remedy,) if program.problem else (),
     )
 
 
@@ -137,10 +153,7 @@ def _second_engine() -> Finding:
         check="program runsc",
         status="ok" if path else "warn",
         detail=path or "not found",
-        fix=""
-        if path
-        else "for live forks on gVisor's kernel install runsc or name it in $BENCHFLOW_RUNSC, and"
-        " choose it with BENCHFLOW_LIVE_ENGINE=runsc",
+        remedies=() if path else (_RUNSC_REMEDY,),
     )
 
 
@@ -152,7 +165,7 @@ def _disk(jobs_dir: os.PathLike[str]) -> Finding:
         check="disk",
         status="warn" if low else "ok",
         detail=f"{free:.1f} GB free",
-        fix="free some space" if low else "",
+        remedies=("free some disk space",) if low else (),
     )
 
 
@@ -168,7 +181,7 @@ async def _sandbox(options: RunOptions) -> AsyncIterator[Finding]:
             yield await _isolation(name, provider)
             yield await _orphans(name, provider)
     except BenchFlowError as error:
-        yield Finding(check=name, status="fail", detail=str(error), fix=error.hint)
+        yield Finding(check=name, status="fail", detail=str(error), remedies=(error.hint,))
 
 
 async def _isolation(name: str, provider: SandboxProvider) -> Finding:
@@ -182,12 +195,12 @@ async def _isolation(name: str, provider: SandboxProvider) -> Finding:
         f"live forks {can.live_engine or 'no'}",
     ]
     if not (can.freeze or can.kill_all):
-        parts.append("nothing can be graded: a sandbox is neither frozen nor emptied")
+        parts.append("nothing can be graded: a sandbox can neither be frozen nor emptied")
     return Finding(
         check=name,
         status=_status(can),
         detail="; ".join(parts),
-        fix="; ".join(f"{key}: {note}" for key, note in sorted(can.notes.items())),
+        remedies=tuple(f"{key}: {note}" for key, note in sorted(can.notes.items())),
     )
 
 
@@ -202,6 +215,6 @@ async def _orphans(name: str, provider: SandboxProvider) -> Finding:
     return Finding(
         check=f"{name} left-overs",
         status="warn" if dead else "ok",
-        detail=f"{len(dead)} of dead runs",
-        fix="bench sandbox prune" if dead else "",
+        detail=f"{len(dead)} of ended runs",
+        remedies=("run `bench sandbox prune`",) if dead else (),
     )

@@ -18,7 +18,7 @@ from .flags import DEFAULT_JOBS, JobsDir, Json, Run
 from .foreign_tasks import explain_refusals
 from .live import LiveJob
 from .missing_forks import report_missing_forks
-from .output import note, print_json, print_table
+from .output import note, print_blank_line, print_json, print_table
 from .rollouts import find_job
 
 
@@ -131,19 +131,28 @@ def show(
     job: str,
     *,
     count_tampered: bool = False,
+    pass_reward: float = 1.0,
     jobs_dir: JobsDir = DEFAULT_JOBS,
     json: Json = False,
 ) -> None:
-    """Show the rollouts of one job.
+    """Show the rollouts of one job, and for each task its mean reward and pass@k.
+
+    An attempt passes when its reward is at least --pass-reward. pass@k is the unbiased
+    estimate 1 - C(n-c, k) / C(n, k) for c passes in n scored attempts, and the mean over the
+    tasks with at least k of them. Rollouts without a score are counted apart.
 
     Examples:
         bench eval show 2026-11-21
+        bench eval show 2026-11-21 --pass-reward 0.5 --json
 
     Args:
         job: A job's directory, name, or unique start of its name.
         count_tampered: Count verdicts that the agent may have steered; else they count as 0.
+        pass_reward: Least reward of an attempt that passes.
     """
-    report = read_job(find_job(job, jobs_dir), count_tampered=count_tampered)
+    report = read_job(
+        find_job(job, jobs_dir), count_tampered=count_tampered, pass_reward=pass_reward
+    )
     _print_report(report, json=json)
 
 
@@ -179,25 +188,68 @@ def _print_report(report: JobReport, *, json: bool) -> None:
     if json:
         print_json(report.model_dump(mode="json"))
         return
-    rows = [
-        (r.rollout_id, fmt.reward(r.reward), r.steps, r.leaves, fmt.grading(r), fmt.outcome(r))
-        for r in report.records
-    ]
-    columns = ("rollout", "reward", "steps", "leaves", "grading", "outcome")
-    print_table(columns, rows, empty="no rollouts")
+    _print_rollouts(report)
+    _print_tasks(report)
     for task in report.refused:
         explain_refusals(task, before="not run: ")
     for remedy, names in _remedies(report).items():
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         note(f"hint for {', '.join(names[:3])}{more}: {remedy}")
     if report.causes:
-        told = ", ".join(f"{by} {count}" for by, count in sorted(report.causes.items()))
-        note(f"without a verdict of the tests, by who caused it: {told}")
+        counts = ", ".join(f"{by} {count}" for by, count in sorted(report.causes.items()))
+        note(f"without a verdict of the tests, by who caused it: {counts}")
     spread = "" if report.stderr is None else f" ± {fmt.reward(report.stderr)}"
     note(
-        f"{report.scored} of {report.planned} scored, {report.tampered} tampered with, "
+        f"{report.scored} of {report.planned} scored, {report.unscored} without a score, "
+        f"{report.tampered} tampered with, "
         f"mean reward {fmt.reward(report.mean_reward)}{spread}  {report.directory}"
     )
+
+
+def _print_rollouts(report: JobReport) -> None:
+    rows = [
+        (
+            record.rollout_id,
+            record.task_id,
+            fmt.reward(record.reward),
+            record.steps,
+            record.leaves,
+            fmt.grading(record),
+            fmt.outcome(record),
+        )
+        for record in report.records
+    ]
+    columns = ("rollout", "task", "reward", "steps", "leaves", "grading", "outcome")
+    print_table(columns, rows, empty="no rollouts")
+
+
+def _print_tasks(report: JobReport) -> None:
+    """Print each task with its mean reward and pass@k, and the job's pass@k."""
+    if not report.tasks:
+        return
+    shown = [each for each in report.pass_at_k if _is_shown(each.k, len(report.pass_at_k))]
+    rows = [
+        (
+            task.task_id,
+            task.attempts,
+            task.unscored,
+            fmt.reward(task.mean_reward),
+            *(fmt.reward(task.pass_at_k.get(each.k)) for each in shown),
+        )
+        for task in report.tasks
+    ]
+    names = [f"pass@{each.k}" for each in shown]
+    print_blank_line()
+    print_table(("task", "attempts", "unscored", "mean reward", *names), rows, empty="no tasks")
+    for each, name in zip(shown, names, strict=True):
+        over = f"{each.tasks} of {len(report.tasks)} tasks"
+        least = fmt.reward(report.pass_reward)
+        note(f"{name} {fmt.reward(each.value)}, mean of {over}; a pass is a reward >= {least}")
+
+
+def _is_shown(k: int, most: int) -> bool:
+    """Whether a table has a column for this k: the powers of 2, and the most attempts."""
+    return k == most or k & (k - 1) == 0
 
 
 def _remedies(report: JobReport) -> dict[str, list[str]]:

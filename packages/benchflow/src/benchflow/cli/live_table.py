@@ -1,19 +1,21 @@
 """The live table of a job, on the terminal behind standard error."""
 
+import shutil
 import time
 from collections.abc import Mapping
 
 from rich.console import Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.text import Text
 
+from .layout import pack, shorten
 from .live import Row
-from .output import stderr, visible
+from .output import printable, stderr, visible
 
 
 class LiveTable:
-    """Shows how far a job is, and `rows` as they are whenever it is drawn."""
+    """Shows how far a job is, and the state of each of its running `rows`."""
 
     def __init__(self, rows: Mapping[str, Row]) -> None:
         self._rows = rows
@@ -24,25 +26,36 @@ class LiveTable:
         self._live = Live(self, console=stderr(), refresh_per_second=8, transient=True)
 
     def start(self) -> None:
-        """Begin to draw, in a thread, until `stop`."""
+        """Start to draw, in a thread, until `stop`."""
         self._live.start()
 
     def stop(self) -> None:
-        """Wipe the table away. Idempotent."""
+        """Remove the table from the terminal. Idempotent."""
         self._live.stop()
 
     def count(self, done: int, total: int) -> None:
-        """Take how many rollouts are over, and of how many."""
+        """Set how many of the rollouts have ended."""
         self._progress.update(self._task, total=total, completed=done)
 
     def print(self, line: str) -> None:
         """Print a line above the table; the terminal sees no command in it."""
-        self._live.console.print(visible(line))
+        self._live.console.print(visible(line), soft_wrap=True)
 
     def __rich__(self) -> Group:
-        table = Table.grid(padding=(0, 2))
-        for row in list(self._rows.values()):
-            age = time.monotonic() - row.began
-            cells = (row.slot.task.id, row.phase, f"{row.steps} steps", f"{age:.0f}s")
-            table.add_row(*map(visible, cells), visible(row.last[:60]), style="dim")
-        return Group(self._progress, table)
+        return Group(self._progress, *(_lines(row) for row in list(self._rows.values())))
+
+
+def _lines(row: Row) -> Text:
+    """Return the values of a row, whole; then the start of its last action."""
+    width = max(shutil.get_terminal_size().columns, 1)
+    age = time.monotonic() - row.began
+    cells = (row.slot.task.id, row.phase, f"{row.steps} steps", f"{age:.0f}s")
+    lines = pack([Text(printable(cell), style="dim") for cell in cells], width)
+    left = width - lines[-1].cell_len - 2
+    if row.last and left > 0:
+        lines[-1].append(
+            "  " + shorten(printable(row.last.replace("\n", " ")), min(left, 60)), "dim"
+        )
+    shown = Text("\n").join(lines)
+    shown.no_wrap, shown.overflow = False, "fold"
+    return shown

@@ -1,4 +1,4 @@
-"""A rollout told as lines of text, while it happens and afterwards."""
+"""A rollout as lines of text, while it happens and afterwards."""
 
 from collections.abc import Callable, Iterator
 
@@ -14,18 +14,22 @@ from benchflow_contracts import (
 )
 
 from . import format as fmt
-from .output import stdout, visible
+from .layout import shorten, wrap
+from .output import stdout, terminal_width, visible
 
 _WIDTH = 96
+"""The longest line of prose in a pipe."""
+MARKER = 13
+"""Columns before the text of a line."""
 
 
 def one_line(step: Step) -> str:
-    """Return the most telling line of a step."""
+    """Return one line for a step: its question, its last command or its message."""
     if step.ask is not None:
         return f"asks: {_in_one_line(step.ask.questions[0].text)}"
     if step.tool_calls:
         return step.tool_calls[-1].title
-    return (step.message or step.reasoning).strip().splitlines()[0] if _said(step) else ""
+    return (step.message or step.reasoning).strip().splitlines()[0] if _has_text(step) else ""
 
 
 def step_lines(step: Step, *, full: bool = False) -> Iterator[tuple[str, str]]:
@@ -52,19 +56,33 @@ def step_lines(step: Step, *, full: bool = False) -> Iterator[tuple[str, str]]:
 
 
 def narrator() -> Callable[[Event], None]:
-    """Return a subscriber that prints a rollout as it happens."""
+    """Return a subscriber that prints a rollout as it happens.
+
+    What an agent says is one line, shortened; every id and number is whole.
+    """
     console = stdout()
 
     def receive(event: Event) -> None:
-        for marker, text, style in _told(event):
-            line = text.strip().splitlines()[0] if text.strip() else ""
-            shown = line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"
-            console.print(f"[dim]{marker:>11}[/dim]  {visible(shown)}", style=style)
+        width = terminal_width()
+        for marker, text, style in _lines_of(event, (width or _WIDTH + MARKER) - MARKER):
+            first, *others = fitting_lines(text)
+            console.print(f"[dim]{marker:>11}[/dim]  {visible(first)}", style=style)
+            for line in others:
+                console.print(" " * MARKER + visible(line), style=style)
 
     return receive
 
 
-def _told(event: Event) -> Iterator[tuple[str, str, str]]:
+def fitting_lines(text: str) -> list[str]:
+    """Return `text` as the lines beside a marker: wrapped on a terminal, as it is for a pipe."""
+    width = terminal_width()
+    lines = text.splitlines() or [""]
+    return (
+        lines if width is None else [part for line in lines for part in wrap(line, width - MARKER)]
+    )
+
+
+def _lines_of(event: Event, room: int) -> Iterator[tuple[str, str, str]]:
     match event:
         case PhaseEntered():
             yield event.phase, event.node, "dim"
@@ -72,7 +90,7 @@ def _told(event: Event) -> Iterator[tuple[str, str, str]]:
             if event.label is not None:
                 yield "branch", f"{event.node}: {event.label}", "bold magenta"
             for marker, text in step_lines(event.step):
-                yield marker, text, ""
+                yield marker, shorten("".join(text.strip().splitlines()[:1]), room), ""
         case Branched(record=record):
             yield "fork", f"{event.node}: {fmt.fork(record)}", "yellow"
         case NodeScored():
@@ -93,5 +111,5 @@ def _in_one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _said(step: Step) -> bool:
+def _has_text(step: Step) -> bool:
     return bool((step.message or step.reasoning).strip())

@@ -1,12 +1,17 @@
 """What a command prints: data on standard output, everything else on standard error."""
 
 import json
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+_INDENT = 6
+_LONGEST_LINE = 1_000_000
+"""rich cuts a tree at the width of its console."""
 
 
 def print_json(data: object) -> None:
@@ -20,35 +25,57 @@ def print_json(data: object) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
     """Print rows under a header, or `empty` on standard error when there are none.
 
-    A pipe gets a line for each row, in columns with two spaces between.
+    A pipe gets one line for each row. A terminal that is too narrow for the table gets a block of
+    lines for each row; no value is cut.
     """
-    shown = list(rows)
+    shown = [[str(cell) for cell in row] for row in rows]
+    width = terminal_width()
     if not shown:
         note(empty)
-    elif sys.stdout.isatty():
-        _print_styled(columns, shown)
-    else:
+    elif width is None:
         _print_plain([columns, *shown])
+    else:
+        _print_fitting(columns, shown, width)
 
 
-def _print_plain(rows: Sequence[Sequence[object]]) -> None:
-    cells = [[printable(str(cell)).replace("\n", "\\n") for cell in row] for row in rows]
+def _print_plain(rows: Sequence[Sequence[str]]) -> None:
+    cells = [[printable(cell).replace("\n", "\\n") for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
         padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         sys.stdout.write("  ".join(padded).rstrip() + "\n")
 
 
-def _print_styled(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+def _print_fitting(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> None:
+    from .layout import blocks, table
 
-    table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
-    for row in rows:
-        # Text, not markup: what an agent or a task wrote must not style our terminal.
-        table.add_row(*(cell if isinstance(cell, Text) else visible(str(cell)) for cell in row))
-    stdout().print(table)
+    cells = [[" ".join(printable(cell).split()) for cell in row] for row in rows]
+    console = stdout()
+    for line in table(columns, cells, width) or blocks(columns, cells, width):
+        console.print(line)
+
+
+def print_blank_line() -> None:
+    """Separate two tables."""
+    sys.stdout.write("\n")
+
+
+def print_hanging(head: str, text: str) -> None:
+    """Print `head` and `text`; on a terminal the text is wrapped between words, below itself."""
+    width = terminal_width()
+    lines = [head + text]
+    if width is not None:
+        from .layout import wrap
+
+        below = len(head) if len(head) * 2 < width else _INDENT
+        lines = wrap(text, width, head=head, indent=below)
+    for line in lines:
+        sys.stdout.write(printable(line).rstrip() + "\n")
+
+
+def terminal_width() -> int | None:
+    """Return the columns of the terminal behind standard output, `None` for a pipe or a file."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def note(message: str) -> None:
@@ -57,11 +84,10 @@ def note(message: str) -> None:
 
 
 def stdout() -> "Console":
-    """Return the console for data; a pipe gets lines as long as they are."""
+    """Return the console for data. A line is never cut: a terminal wraps a long one itself."""
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else 400
-    return Console(highlight=False, emoji=False, soft_wrap=True, width=width)
+    return Console(highlight=False, emoji=False, soft_wrap=True, width=_LONGEST_LINE)
 
 
 def stderr() -> "Console":

@@ -22,7 +22,7 @@ from . import format as fmt
 from .diffview import print_diff
 from .exporting import export_directory
 from .flags import DEFAULT_JOBS, JobsDir, Json
-from .narrate import step_lines
+from .narrate import MARKER, fitting_lines, step_lines
 from .output import note, print_json, stdout, visible
 from .rollouts import find_rollout
 from .treeview import print_tree
@@ -52,7 +52,10 @@ def show(
             continue
         console.print(f"[cyan]{visible(node.id)}[/cyan]")
         for marker, text in () if node.step is None else step_lines(node.step, full=True):
-            console.print(f"  [dim]{marker:>9}[/dim]  {visible(text.strip())}")
+            first, *others = fitting_lines(text.strip())
+            console.print(f"[dim]{marker:>{MARKER - 2}}[/dim]  {visible(first)}")
+            for line in others:
+                console.print(" " * MARKER + visible(line))
         if node.took_sec:
             console.print(f"  [dim]     took  {fmt.took(node.took_sec)}[/dim]")
     for name, digest in tree.images.items():

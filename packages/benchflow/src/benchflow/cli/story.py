@@ -1,0 +1,95 @@
+"""The story of one rollout in at most 30 lines: question, fork, rewards, record."""
+
+from itertools import islice
+from typing import Literal
+
+from benchflow_contracts import Branched, Event, RolloutNode, RolloutTree, Step, StepFinished
+from benchflow_kernel import value_of
+
+from . import format as fmt
+from .layout import shorten, wrap
+from .narrate import one_line
+from .output import stdout, terminal_width, visible
+
+_KEY = 9
+"""Columns of the name before each line."""
+_WIDTH = 80
+"""Columns of a line in a pipe."""
+_MOST = 3
+"""The most actions that are shown."""
+_MOST_OPTIONS = 6
+_MOST_CHILDREN = 8
+
+Fit = Literal["wrap", "cut", "copy"]
+"""Between words on the next line; shortened; or one line, so that it can be copied."""
+
+_CARRIED = {
+    "live": "files, services and the agent's own process",
+    "state": "files, services and the agent's saved session",
+    "replay": "files and services; the agent repeats its turn",
+}
+"""What a fork copies, by its fidelity."""
+
+
+class Story:
+    """Prints a rollout while it happens. Call it with each event, then call `end`."""
+
+    def __init__(self) -> None:
+        self._console = stdout()
+        self._width = terminal_width() or _WIDTH
+        self._actions = 0
+        self._asked = self._forked = False
+
+    def tell(self, key: str, text: str, *, style: str = "", fit: Fit = "wrap") -> None:
+        """Print one named line. A text that is too long is fitted: prose is cut, a path is not."""
+        room = max(self._width - _KEY - 1, 1)
+        fitted = {"wrap": wrap(text, room), "cut": [shorten(text, room)], "copy": [text]}
+        first, *others = fitted[fit]
+        self._console.print(f"[bold]{visible(key):<{_KEY}}[/bold] {visible(first)}", style=style)
+        for line in others:
+            self._console.print(" " * (_KEY + 1) + visible(line), style=style)
+
+    def __call__(self, event: Event) -> None:
+        """Print what an event adds to the story, up to the first fork."""
+        if isinstance(event, StepFinished) and not self._forked:
+            self._add_step(event.step)
+        elif isinstance(event, Branched) and event.record.children and not self._forked:
+            self._forked = True
+            carried = _CARRIED[event.record.fidelity]
+            what = f"{event.node}: {event.record.children} children, {event.record.fidelity}"
+            self.tell("Fork", f"{what} ({carried})", style="yellow")
+
+    def _add_step(self, step: Step) -> None:
+        if step.prompt is not None and not self._actions:
+            self.tell("User", " ".join(step.prompt.split()), fit="cut")
+        if step.ask is None:
+            self._actions += 1
+            if self._actions <= _MOST:
+                self.tell("Acts", one_line(step), fit="cut")
+        elif not self._asked:
+            self._asked = True
+            question = step.ask.questions[0]
+            self.tell("Asks", " ".join(question.text.split()), style="bold")
+            for option in question.options[:_MOST_OPTIONS]:
+                self.tell("", f"- {option.label}", fit="cut")
+
+    def end(self, tree: RolloutTree) -> None:
+        """Print the reward of each child of the first fork, and V at the fork."""
+        forks = [node for node in tree.nodes if node.branch is not None and node.children]
+        if not forks:
+            self.tell("Reward", fmt.reward(tree.root.reward), style="bold")
+            return
+        fork = forks[0]
+        for child in islice(fork.children, _MOST_CHILDREN):
+            self.tell(f"  {child.id}", f"reward {_reward(child):<6} {child.label or ''}")
+        more = len(fork.children) - _MOST_CHILDREN
+        if more > 0:
+            self.tell("", f"and {more} more children")
+        self.tell(f"V({fork.id})", fmt.value(value_of(fork)), style="bold green")
+        if len(forks) > 1:
+            self.tell("", f"and {len(forks) - 1} more forks below")
+
+
+def _reward(node: RolloutNode) -> str:
+    value = value_of(node)
+    return fmt.reward(None if value is None else value.mean)

@@ -1,0 +1,114 @@
+"""`bench rollout list` and `bench eval show`: what a job came to."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchflow.cli.entry import run
+from benchflow_contracts import RolloutStarted
+from benchflow_store import RolloutRecord
+
+
+def write_result(home: Path, task: str, reward: float | None, *, at: float = 1.0) -> None:
+    home.mkdir(parents=True)
+    record = RolloutRecord(
+        rollout_id=home.name,
+        task_id=task,
+        task_digest="sha256:0",
+        agent="oracle",
+        model=None,
+        sandbox="local",
+        status="failed" if reward is None else "completed",
+        reward=reward,
+        finished_at=at,
+    )
+    (home / "result.json").write_text(record.model_dump_json())
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Path:
+    """A job of three rollouts, one without a score, beside a rollout that is running."""
+    jobs = tmp_path / "jobs"
+    write_result(jobs / "job" / "book__1", "bench/book", 1.0, at=3.0)
+    write_result(jobs / "job" / "book__2", "bench/book", 0.5, at=2.0)
+    write_result(jobs / "job" / "paint__1", "bench/paint", None, at=1.0)
+    (jobs / "job" / "summary.json").write_text(json.dumps({"planned": 3}))
+    running = jobs / "paint__2"
+    running.mkdir()
+    started = RolloutStarted(seq=0, ts=0, rollout_id=running.name, task_id="bench/paint", root="n0")
+    (running / "events.jsonl").write_text(started.model_dump_json() + "\n")
+    return jobs
+
+
+def listed(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:
+    assert run(["rollout", "list", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_rollouts_are_listed_with_the_newest_last(
+    jobs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = listed(capsys, str(jobs))
+    names = [row["id"] for row in rows]
+    assert names == ["paint__1", "book__2", "book__1", "paint__2"]
+    assert rows[-1]["status"] == "unfinished"
+    assert rows[-1]["task"] == "bench/paint"
+    assert Path(rows[0]["directory"]) == jobs / "job" / "paint__1"
+
+
+def test_the_rollouts_of_one_job_are_listed(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [row["id"] for row in listed(capsys, str(jobs / "job"))] == [
+        "paint__1",
+        "book__2",
+        "book__1",
+    ]
+
+
+def test_rollouts_are_chosen_by_task_and_by_failure(
+    jobs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = listed(capsys, "--jobs-dir", str(jobs), "--task", "book")
+    assert {row["task"] for row in found} == {"bench/book"}
+    found = listed(capsys, "--jobs-dir", str(jobs), "--task", "bench/p*", "--failed")
+    assert [row["id"] for row in found] == ["paint__1", "paint__2"]
+
+
+def test_a_damaged_result_is_named_and_the_others_are_listed(
+    jobs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (jobs / "job" / "book__1" / "result.json").write_text("{")
+    assert run(["rollout", "list", str(jobs), "--json"]) == 0
+    said = capsys.readouterr()
+    assert len(json.loads(said.out)) == 3
+    assert "book__1" in said.err
+
+
+def test_a_directory_that_does_not_exist_is_wrong_usage(tmp_path: Path) -> None:
+    assert run(["rollout", "list", str(tmp_path / "none")]) == 2
+
+
+def test_a_job_is_shown_with_its_tasks_and_pass_at_k(
+    jobs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["eval", "show", "job", "--jobs-dir", str(jobs)]) == 0
+    said = capsys.readouterr()
+    lines = [line.split() for line in said.out.splitlines()]
+    assert next(x for x in lines if "book__1" in x)[:3] == ["book__1", "bench/book", "1"]
+    assert ["bench/book", "2", "0", "0.75", "0.5", "1"] in lines
+    assert ["bench/paint", "1", "1", "-", "-", "-"] in lines
+    assert "pass@1 0.5, mean of 1 of 2 tasks; a pass is a reward >= 1" in said.err
+    assert "2 of 3 scored, 1 without a score" in said.err
+
+
+def test_the_reward_that_passes_is_an_option(
+    jobs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["eval", "show", "job", "--jobs-dir", str(jobs), "--pass-reward", "0.5", "--json"]
+    assert run(command) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["pass_at_k"] == [
+        {"k": 1, "value": 1.0, "tasks": 1},
+        {"k": 2, "value": 1.0, "tasks": 1},
+    ]
+    assert [task["task_id"] for task in report["tasks"]] == ["bench/book", "bench/paint"]
