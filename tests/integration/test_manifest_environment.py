@@ -62,7 +62,7 @@ def test_without_python_the_sqlite3_program_does_the_same(tmp_path: Path):
         async with world(tmp_path) as bank:
             environment = bank.environment
             await bank.root("mv $(readlink -f $(command -v python3)) /opt/hidden-python")
-            environment._world.box._tools = None
+            environment._world.shell._tools = None
             snap = await environment.snapshot()
             await bank.call("/1", post=True)
             await environment.restore(snap)

@@ -91,7 +91,7 @@ def test_readiness_asks_with_what_the_box_has(tmp_path: Path, absent: str):
         async with boxed(tmp_path, text) as bank:
             await bank.environment.provision(ProvisionContext(bank.box, "x"))
             await (bank.ready() if ready else answers(bank))
-            box = bank.environment._world.box
+            box = bank.environment._world.shell
             box._tools = await box.tools() - set(absent.split())
             box.sandbox = Undialled(bank.box)
             probe = await bank.environment.readiness()

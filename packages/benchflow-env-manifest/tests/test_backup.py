@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from benchflow_env_manifest.inbox import backup
-from benchflow_env_manifest.inbox.backup import Deadline, capture, digest_of
-from benchflow_env_manifest.inbox.tables import content_digest
+from benchflow_env_manifest.in_sandbox import backup
+from benchflow_env_manifest.in_sandbox.backup import Deadline, capture, digest_of
+from benchflow_env_manifest.in_sandbox.tables import content_digest
 
 WRITER = """
 import sqlite3, sys, time

@@ -1,7 +1,7 @@
 """Which commands mean the same with and without a shell."""
 
 import pytest
-from benchflow_env_manifest.plain import plain_words
+from benchflow_env_manifest.services import plain_words
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
-from benchflow_env_manifest.inbox.probe import ask_all
+from benchflow_env_manifest.in_sandbox.probe import ask_all
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from benchflow_env_manifest.inbox import trees
+from benchflow_env_manifest.in_sandbox import trees
 
 
 def make_tree(root: Path) -> None:

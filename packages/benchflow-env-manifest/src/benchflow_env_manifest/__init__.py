@@ -1,7 +1,6 @@
 """Stateful environments for BenchFlow, from one environment.toml manifest."""
 
-from .environment import ManifestEnvironment
-from .loader import environment_of_task, manifest_environment
+from .environment import ManifestEnvironment, environment_of_task, manifest_environment
 from .manifest import Manifest
 from .reader import load_manifest, parse_manifest
 

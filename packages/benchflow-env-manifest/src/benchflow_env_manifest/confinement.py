@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from .box import Box
+from .sandbox_shell import SandboxShell
 
 _MAKE_FOLDERS = 'umask 077; for path in "$@"; do mkdir -p "${path%/*}/" || exit 1; done'
 
@@ -26,25 +26,25 @@ done
 """
 
 
-async def make_state_folders(box: Box, paths: Sequence[str]) -> None:
+async def make_state_folders(shell: SandboxShell, paths: Sequence[str]) -> None:
     """Make missing directories of state files, for root only."""
     if paths:
-        await box.must(["sh", "-c", _MAKE_FOLDERS, "sh", *paths], what="making state directories")
+        await shell.must(["sh", "-c", _MAKE_FOLDERS, "sh", *paths], what="making state directories")
 
 
-async def close_state_files(box: Box, files: Sequence[str]) -> None:
+async def close_state_files(shell: SandboxShell, files: Sequence[str]) -> None:
     """Make state readable by its owner only; SQLite's new side files follow."""
     if files:
-        await box.must(["sh", "-c", _CLOSE_FILES, "sh", *files], what="closing the state files")
+        await shell.must(["sh", "-c", _CLOSE_FILES, "sh", *files], what="closing the state files")
 
 
-async def hide(box: Box, patterns: Sequence[str]) -> None:
+async def hide(shell: SandboxShell, patterns: Sequence[str]) -> None:
     """Make what matches readable by root only; below a directory, everything is hidden.
 
     A relative pattern starts at the sandbox's working directory. Only safe before the
     agent runs: afterwards, what matches may be the agent's own trap.
     """
     if patterns:
-        workdir = PurePosixPath(box.sandbox.spec.workdir)
+        workdir = PurePosixPath(shell.sandbox.spec.workdir)
         absolute = [str(workdir / pattern) for pattern in patterns]
-        await box.must(["sh", "-c", _HIDE, "sh", *absolute], what="hiding files from the agent")
+        await shell.must(["sh", "-c", _HIDE, "sh", *absolute], what="hiding files from the agent")

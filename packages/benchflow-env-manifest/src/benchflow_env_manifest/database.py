@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchflow_contracts import EnvironmentError_, TableState
 
-from .inbox.tables import (
+from .in_sandbox.tables import (
     key_columns,
     ordered_rows,
     read_text_losslessly,

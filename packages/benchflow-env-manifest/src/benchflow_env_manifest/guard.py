@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from benchflow_contracts import EnvironmentError_, SandboxFrozenError
 
-from .box import Box
+from .sandbox_shell import SandboxShell
 
 # One process whatever the number of paths: this runs for every fork. What is not there
 # has no line. Who the agent is, is asked once.
@@ -40,8 +40,10 @@ class Guard:
     whose agent is root has nothing to protect; there, only links are refused.
     """
 
-    def __init__(self, box: Box, files: Sequence[str], trees: Sequence[str] = ()) -> None:
-        self._box = box
+    def __init__(
+        self, shell: SandboxShell, files: Sequence[str], trees: Sequence[str] = ()
+    ) -> None:
+        self._shell = shell
         self._files = [path + suffix for path in files for suffix in ("", *SIDE_FILES)]
         self._trees = list(trees)
         paths = [*files, *trees]
@@ -83,7 +85,7 @@ class Guard:
         known = all(len(each) == 5 and each[4] in paths for each in entries)
         if user_id is None or not known or "/" not in [each[4] for each in entries]:
             raise EnvironmentError_("the sandbox's `stat` answered something unexpected")
-        self._box.who = who
+        self._shell.who = who
         groups = re.findall(r"(?:^|,)(\d+)", user_id.group(2))
         agent = _Agent(int(user_id.group(1)), frozenset(map(int, groups)))
         for *fields, path in entries:
@@ -93,12 +95,12 @@ class Guard:
 
     async def _stat(self, paths: Sequence[str]) -> tuple[str, Sequence[str]]:
         """Return who the agent is, and a line for each path that is there."""
-        who = self._box.who
+        who = self._shell.who
         if who is None:
             # By the user itself: without root the sandbox has one user, whatever its name is.
-            answer = await self._box.sandbox.exec(["id"], cwd="/", timeout=_ID_SEC)
+            answer = await self._shell.sandbox.exec(["id"], cwd="/", timeout=_ID_SEC)
             who = answer.stdout.strip()
-        result = await self._box.run([*_STAT, *paths])
+        result = await self._shell.run([*_STAT, *paths])
         return who, result.stdout.splitlines()
 
     def _allowed(self, path: str) -> frozenset[int]:

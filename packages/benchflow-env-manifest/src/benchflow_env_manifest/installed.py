@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from benchflow_contracts import SandboxTimeoutError
 
-from .box import Box, tail_of
 from .manifest import Service
+from .sandbox_shell import SandboxShell, tail_of
 
 _PROBE = 'command -v "$1" >/dev/null 2>&1 || exit 127; exec "$@" --help'
 _FIND = 'command -v "$1" >/dev/null 2>&1 || exit 127'
@@ -20,23 +20,23 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _ABSENT = re.compile(r"No module named|can't open file")
 
 
-async def missing_services(box: Box, services: Sequence[Service]) -> dict[str, str]:
+async def missing_services(shell: SandboxShell, services: Sequence[Service]) -> dict[str, str]:
     """Return the services whose program is not installed, each with the reason.
 
     Each entry point is asked with `--help`. What runs, or is still running after 10 s,
     is installed, whatever it thinks of the option.
     """
     async with asyncio.TaskGroup() as group:
-        asked = {each.name: group.create_task(_why_missing(box, each)) for each in services}
+        asked = {each.name: group.create_task(_why_missing(shell, each)) for each in services}
     reasons = {name: task.result() for name, task in asked.items()}
     return {name: reason for name, reason in reasons.items() if reason}
 
 
-async def _why_missing(box: Box, service: Service) -> str:
+async def _why_missing(shell: SandboxShell, service: Service) -> str:
     entry = entry_point(service.command)
     script = _FIND if _SHELL.match(entry[0]) else _PROBE
     try:
-        result = await box.run(["sh", "-c", script, "sh", *entry], timeout=_HELP_SEC)
+        result = await shell.run(["sh", "-c", script, "sh", *entry], timeout=_HELP_SEC)
     except SandboxTimeoutError:
         return ""
     if result.exit_code in (126, 127):

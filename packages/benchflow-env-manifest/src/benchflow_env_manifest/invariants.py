@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 
 from benchflow_contracts import EnvironmentError_
 
-from .box import Box, tail_of
 from .manifest import Invariant
+from .sandbox_shell import SandboxShell, tail_of
 from .state import StateStore
 
 _SEC = 300
 
 
 async def check_invariants(
-    box: Box, store: StateStore | None, declared: Sequence[Invariant]
+    shell: SandboxShell, store: StateStore | None, declared: Sequence[Invariant]
 ) -> None:
     """Ask for each, and name every one that does not hold.
 
@@ -23,7 +23,7 @@ async def check_invariants(
     answers: Mapping[str, object] = await store.ask(queries) if store and queries else {}
     broken: list[str] = []
     for each in declared:
-        said = answers[each.name] if each.sql else await _run(box, each)
+        said = answers[each.name] if each.sql else await _run(shell, each)
         if each.expect is not None and not _equal(said, each.expect):
             broken.append(f"{each.name!r}: expected {each.expect!r}, got {str(said)[:200]!r}")
     if broken:
@@ -33,9 +33,9 @@ async def check_invariants(
         )
 
 
-async def _run(box: Box, each: Invariant) -> str:
+async def _run(shell: SandboxShell, each: Invariant) -> str:
     assert each.command is not None, "cross_problems demands one of `sql` and `command`"
-    result = await box.run(["sh", "-c", each.command], timeout=_SEC)
+    result = await shell.run(["sh", "-c", each.command], timeout=_SEC)
     if each.expect is None and not result.ok:
         raise EnvironmentError_(f"invariant {each.name!r} does not hold: {tail_of(result)}")
     return result.stdout.strip()

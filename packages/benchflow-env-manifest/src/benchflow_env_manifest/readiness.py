@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 from benchflow_contracts import EnvironmentError_, ReadinessProbe, SupportsTcpConnect
 
-from .box import Box
-from .dialling import Dialler, can_dial
 from .manifest import EnvironmentTable, Service
+from .sandbox_shell import SandboxShell
+from .tcp_probe import Dialler, can_dial
 
 _ROUND_SEC = 1.0
 _PAUSE_SEC = 0.2
@@ -65,7 +65,7 @@ def probes_for(
 
 
 async def wait_until_ready(
-    box: Box,
+    shell: SandboxShell,
     names: Sequence[str],
     *,
     timeout_sec: float,
@@ -78,7 +78,7 @@ async def wait_until_ready(
     `stirred` is set, it is worth asking.
     """
     started = time.monotonic()
-    sandbox = box.sandbox
+    sandbox = shell.sandbox
     dialler: Dialler | None = None
     if isinstance(sandbox, SupportsTcpConnect):
         dialler = Dialler(sandbox, stirred, obituary)
@@ -87,7 +87,7 @@ async def wait_until_ready(
         left = started + timeout_sec - time.monotonic()
         if not (dead := obituary()) and left > 0:
             seconds = min(left, _ROUND_SEC)
-            answers = await _round(box, names, seconds, dialler)
+            answers = await _round(shell, names, seconds, dialler)
             dead = obituary()
         ready = not dead and not any(answers.values())
         if ready or dead or left <= 0:
@@ -105,7 +105,7 @@ def _too_late(answers: Mapping[str, str], timeout_sec: float) -> str:
 
 
 async def _round(
-    box: Box, names: Sequence[str], seconds: float, dialler: Dialler | None
+    shell: SandboxShell, names: Sequence[str], seconds: float, dialler: Dialler | None
 ) -> Mapping[str, str]:
     """Ask from the host what can be asked from there, and the rest inside.
 
@@ -113,23 +113,23 @@ async def _round(
     the IPv6 loopback alone.
     """
     if dialler is None:
-        return await _ask(box, names, seconds)
+        return await _ask(shell, names, seconds)
     probes = {name: probe for name in names if can_dial(probe := _split(name))}
     answers = await dialler.ask_all(probes, seconds)
     rest = [name for name in names if answers.get(name, _NOT_ASKED)]
-    if not rest or (len(probes) == len(names) and not _CLIENTS & await box.tools()):
+    if not rest or (len(probes) == len(names) and not _CLIENTS & await shell.tools()):
         return answers
-    return {**answers, **await _ask(box, rest, _GLANCE_SEC if probes else seconds)}
+    return {**answers, **await _ask(shell, rest, _GLANCE_SEC if probes else seconds)}
 
 
-async def _ask(box: Box, names: Sequence[str], seconds: float) -> Mapping[str, str]:
+async def _ask(shell: SandboxShell, names: Sequence[str], seconds: float) -> Mapping[str, str]:
     """One round, in one command inside the sandbox."""
-    tools = await box.tools()
+    tools = await shell.tools()
     if not names:
         return {}
     if "python3" in tools:
         request = {"probes": {name: _split(name) for name in names}, "seconds": seconds}
-        answers = await box.python(["probe"], request, timeout=seconds + 30)
+        answers = await shell.python(["probe"], request, timeout=seconds + 30)
         if set(answers) != set(names):
             raise EnvironmentError_(f"the readiness probe gave no answer to {names!r}")
         return answers
@@ -145,7 +145,7 @@ async def _ask(box: Box, names: Sequence[str], seconds: float) -> Mapping[str, s
             "the sandbox has no python3, curl or bash to ask the services with",
             hint="add one of them to the image",
         )
-    output = await box.must(command, what="the readiness probe", timeout=3 * len(names) + 30)
+    output = await shell.must(command, what="the readiness probe", timeout=3 * len(names) + 30)
     lines = output.split("\n")[:-1]
     if len(lines) != len(names):
         raise EnvironmentError_(f"the readiness probe gave {len(lines)} answers to {len(names)}")

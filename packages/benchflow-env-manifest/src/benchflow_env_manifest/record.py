@@ -8,7 +8,7 @@ from pathlib import Path
 from benchflow_contracts import Model, StateSnapshot, TransferError
 from pydantic import ValidationError
 
-from .box import Box
+from .sandbox_shell import SandboxShell
 from .state import ROOT
 
 _PATH = f"{ROOT}/world.json"
@@ -22,26 +22,28 @@ class WorldRecord(Model):
     missing: tuple[str, ...] = ()
     """Names of the services that this image does not have."""
     tools: tuple[str, ...] = ()
-    """What `Box.tools` found."""
+    """What `SandboxShell.tools` found."""
     who: str | None = None
-    """What `Box.who` was."""
+    """What `SandboxShell.who` was."""
     baseline: StateSnapshot | None = None
 
 
-async def write_record(box: Box, missing: Sequence[str], baseline: StateSnapshot | None) -> None:
+async def write_record(
+    shell: SandboxShell, missing: Sequence[str], baseline: StateSnapshot | None
+) -> None:
     """Write down what a fork need not find out again."""
-    tools = tuple(sorted(await box.tools()))
-    record = WorldRecord(missing=tuple(missing), tools=tools, who=box.who, baseline=baseline)
+    tools = tuple(sorted(await shell.tools()))
+    record = WorldRecord(missing=tuple(missing), tools=tools, who=shell.who, baseline=baseline)
     command = ["sh", "-c", _WRITE, "sh", _PATH, record.model_dump_json()]
-    await box.must(command, what="writing down the world")
+    await shell.must(command, what="writing down the world")
 
 
-async def read_record(box: Box) -> WorldRecord | None:
+async def read_record(shell: SandboxShell) -> WorldRecord | None:
     """Return what the parent wrote down, `None` when it was no world of ours."""
     with tempfile.TemporaryDirectory(prefix="benchflow-world-") as folder:
         local = Path(folder) / "world.json"
         try:
-            await box.sandbox.download(_PATH, local, max_bytes=_MAX_BYTES)
+            await shell.sandbox.download(_PATH, local, max_bytes=_MAX_BYTES)
             return WorldRecord.model_validate(json.loads(local.read_bytes()))
         except (TransferError, ValueError, ValidationError, RecursionError):
             return None

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from benchflow_contracts import EnvironmentError_, TableState
 
-from .inbox.tables import row_line
+from .in_sandbox.tables import row_line
 
 ROW_CAP = 10_000
 """Rows of one table beyond which only its size and digest are kept."""

@@ -2,14 +2,35 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchflow_contracts import ByteReader, Process, Sandbox, SandboxError
 
 from .manifest import Service
-from .plain import plain_words
-from .tail import Tail
+
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+:,./-][A-Za-z0-9_@%+=:,./ -]*")
+
+
+class Tail:
+    """Keeps the last bytes written to it, and counts them all."""
+
+    def __init__(self, max_bytes: int = 8192) -> None:
+        self._max = max_bytes
+        self._kept = bytearray()
+        self.total = 0
+
+    def write(self, data: bytes) -> None:
+        """Append; what falls out of the window is forgotten."""
+        self.total += len(data)
+        self._kept += data
+        del self._kept[: -self._max]
+
+    def text(self) -> str:
+        """Return the kept bytes as text, without control characters but line ends."""
+        text = self._kept.decode("utf-8", "replace").strip()
+        return "".join(char if char.isprintable() or char in "\n\t" else "�" for char in text)
 
 
 @dataclass(slots=True)
@@ -132,3 +153,15 @@ class Services:
             while data := await reader.read():
                 tail.write(data)
                 self.stirred.set()
+
+
+def plain_words(command: str) -> list[str] | None:
+    """Return the words of a command that says the same to a shell and to `execve`.
+
+    `None` for one with an expansion, a quote, an assignment or more than one program in it.
+    The first word may still be one that only a shell knows, such as `cd`.
+    """
+    if not _PLAIN.fullmatch(command):
+        return None
+    words = command.split()
+    return None if "=" in words[0] else words

@@ -17,13 +17,13 @@ from benchflow_contracts import (
     StateSnapshot,
 )
 
-from .box import Box
 from .confinement import close_state_files, hide, make_state_folders
 from .installed import missing_services
 from .invariants import check_invariants
 from .manifest import Manifest, Service
 from .readiness import probes_for, wait_until_ready
 from .record import WorldRecord, read_record, write_record
+from .sandbox_shell import SandboxShell
 from .services import Services
 from .state import ROOT, StateStore, make_store, services_in
 
@@ -48,9 +48,9 @@ class World:
         self._sealed = False
         self._looked = False
         """Whether the state files were looked at since the last prompt of an agent."""
-        self.box = Box(ctx.sandbox)
+        self.shell = SandboxShell(ctx.sandbox)
         tables = manifest.environment.state
-        self.store: StateStore | None = make_store(self.box, tables) if tables else None
+        self.store: StateStore | None = make_store(self.shell, tables) if tables else None
 
     async def start(self) -> EnvHandle:
         """Start the services that this image has, or take hold of carried ones.
@@ -103,7 +103,7 @@ class World:
         await self.store.examine()
         if not self._resumed:
             ours = () if self._manifest.environment.owns_lifecycle else self.store.files
-            await make_state_folders(self.box, [*ours, f"{ROOT}/any"])
+            await make_state_folders(self.shell, [*ours, f"{ROOT}/any"])
 
     def _find_carried(self, carried: Mapping[str, str]) -> tuple[Service, ...]:
         services = self._manifest.environment.services
@@ -113,16 +113,16 @@ class World:
 
     async def _find_record(self) -> WorldRecord | None:
         """Read what the world that this one was forked from wrote down, and believe it."""
-        record = await read_record(self.box) if self._resumed else None
+        record = await read_record(self.shell) if self._resumed else None
         if record is not None:
-            self.box.believe(record.tools, record.who)
+            self.shell.believe(record.tools, record.who)
         return record
 
     async def _find_installed(self, record: WorldRecord | None) -> tuple[Service, ...]:
         services = self._manifest.environment.services
         if record is not None:
             return tuple(each for each in services if each.name not in record.missing)
-        missing = await missing_services(self.box, services)
+        missing = await missing_services(self.shell, services)
         for name, reason in missing.items():
             _log.info("service %r is skipped: %s", name, reason)
         if missing and len(missing) == len(services):
@@ -159,7 +159,7 @@ class World:
         environment = self._manifest.environment
         skipped = [each for each in environment.services if each not in self._installed]
         return await wait_until_ready(
-            self.box,
+            self.shell,
             probes_for(environment, self._installed, skipped),
             timeout_sec=environment.readiness.timeout_sec,
             obituary=self._obituary,
@@ -177,17 +177,17 @@ class World:
             self._sealed = True
             return
         if self.store is not None:
-            await close_state_files(self.box, sorted(await self.store.examine()))
+            await close_state_files(self.shell, sorted(await self.store.examine()))
         if self._sealed:
             return
-        await hide(self.box, self._manifest.verifier.hidden_from_agent)
+        await hide(self.shell, self._manifest.verifier.hidden_from_agent)
         if self.store is not None:
             # Services may seed their databases while they start: the task's baseline
             # is the world that the agent is about to meet.
             self._baseline = await self.store.snapshot()
         services = self._manifest.environment.services
         missing = [each.name for each in services if each not in self._installed]
-        await write_record(self.box, missing, self._baseline)
+        await write_record(self.shell, missing, self._baseline)
         self._sealed = True
 
     async def check(self, expected: EnvState | None) -> None:
@@ -203,7 +203,7 @@ class World:
             looked, self._looked = self._looked, False
             await self.store.check(expected, looked=looked)
         if self._manifest.environment.invariants:
-            await check_invariants(self.box, self.store, self._manifest.environment.invariants)
+            await check_invariants(self.shell, self.store, self._manifest.environment.invariants)
 
     async def reseed(self, seed: int) -> None:
         """Run the manifest's hooks, in order.
@@ -213,7 +213,7 @@ class World:
         """
         for command in self._manifest.environment.fork.reseed:
             words = ["env", f"BENCHFLOW_SEED={seed}", "sh", "-c", command]
-            await self.box.must(words, what="a reseed hook", timeout=300)
+            await self.shell.must(words, what="a reseed hook", timeout=300)
 
     def live_services(self) -> Mapping[str, str]:
         """Return the process id of each running service, and of what holds a server.
@@ -237,7 +237,7 @@ class World:
         if not self._sealed:
             raise EnvironmentError_("reset before the world was ready: there is no baseline")
         if self._baseline is None and self._resumed:
-            record = await read_record(self.box)
+            record = await read_record(self.shell)
             self._baseline = record.baseline if record is not None else None
         await self._services.stop()
         await self._restore_baseline(online=False)

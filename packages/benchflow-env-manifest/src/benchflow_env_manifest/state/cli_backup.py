@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from benchflow_contracts import EnvironmentError_
 
-from benchflow_env_manifest.box import Box
+from benchflow_env_manifest.sandbox_shell import SandboxShell
 
 _SQLITE = "sqlite3 -init /dev/null -batch -bail -cmd '.timeout 10000'"
 
@@ -51,8 +51,8 @@ class CliBackup:
     writers of several.
     """
 
-    def __init__(self, box: Box) -> None:
-        self._box = box
+    def __init__(self, shell: SandboxShell) -> None:
+        self._shell = shell
 
     async def capture(self, paths: Sequence[str], directory: str) -> str:
         """Copy into the new `directory`; return the digest of the contents."""
@@ -61,7 +61,7 @@ class CliBackup:
 
     async def restore(self, paths: Sequence[str], directory: str, digest: str, safety: str) -> None:
         """Put `directory` back when it still has `digest`; `safety` is a free path."""
-        found = await self._box.run(["test", "-d", directory])
+        found = await self._shell.run(["test", "-d", directory])
         if not found.ok:
             raise EnvironmentError_("restore failed: the snapshot is not in this sandbox")
         expected = await self._captured_digests(paths, directory)
@@ -99,7 +99,9 @@ class CliBackup:
         return [line.split()[0] for line in output.splitlines()]
 
     async def _sh(self, script: str, *arguments: str, what: str) -> str:
-        return await self._box.must(["sh", "-c", script, "sh", *arguments], what=what, timeout=_SEC)
+        return await self._shell.must(
+            ["sh", "-c", script, "sh", *arguments], what=what, timeout=_SEC
+        )
 
 
 def _combined(paths: Sequence[str], digests: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchflow_contracts import EnvironmentError_, EnvState, SandboxError
 
-from benchflow_env_manifest.box import Box
+from benchflow_env_manifest.sandbox_shell import SandboxShell
 from benchflow_env_manifest.state_tables import CommandTable
 
 from .backend import StateBackend, Tables
@@ -28,8 +28,8 @@ class CommandState(StateBackend):
 
     online = True
 
-    def __init__(self, box: Box, table: CommandTable) -> None:
-        self._box = box
+    def __init__(self, shell: SandboxShell, table: CommandTable) -> None:
+        self._shell = shell
         self._table = table
         self.name = table.name
         self.label = f"command {table.name!r}"
@@ -47,13 +47,13 @@ class CommandState(StateBackend):
 
     async def capture(self, directory: str) -> str:
         """Run `snapshot` in a new directory."""
-        await self._box.must(["mkdir", "-m", "700", directory], what="making a directory")
+        await self._shell.must(["mkdir", "-m", "700", directory], what="making a directory")
         await self._run(self._table.snapshot, "snapshot", directory)
-        return await tree_digest(self._box, directory)
+        return await tree_digest(self._shell, directory)
 
     async def restore(self, directory: str, digest: str) -> None:
         """Run `restore`; when it fails, put back what was there before."""
-        await verify(self._box, directory, digest)
+        await verify(self._shell, directory, digest)
         before = free_path()
         await self.capture(before)
         try:
@@ -62,7 +62,7 @@ class CommandState(StateBackend):
             await self._run(self._table.restore, "restore", before)
             raise
         finally:
-            await self._box.run(["rm", "-rf", before])
+            await self._shell.run(["rm", "-rf", before])
 
     async def read(self, folder: Path, *, still: bool) -> EnvState:
         """Run `query`, which prints JSON lines."""
@@ -71,7 +71,7 @@ class CommandState(StateBackend):
             return EnvState()
         spool = free_path()
         await self._run(f"umask 077; {{ {self._table.query}\n}} > {shlex.quote(spool)}", "query")
-        tables = await take_rows(self._box, spool, folder, self._table.name)
+        tables = await take_rows(self._shell, spool, folder, self._table.name)
         return EnvState(databases={self._table.name: tables})
 
     async def check(self, folder: Path, *, still: bool) -> None:
@@ -99,4 +99,4 @@ class CommandState(StateBackend):
     async def _run(self, command: str, what: str, directory: str = "") -> None:
         env = ["env", f"BENCHFLOW_STATE_DIR={directory}"] if directory else []
         said = f"{what} of {self._table.name!r}"
-        await self._box.must([*env, "sh", "-c", command], what=said, timeout=_SEC)
+        await self._shell.must([*env, "sh", "-c", command], what=said, timeout=_SEC)

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 from benchflow_contracts import EnvironmentError_, EnvState
 
-from benchflow_env_manifest.box import Box
 from benchflow_env_manifest.guard import Guard
+from benchflow_env_manifest.sandbox_shell import SandboxShell
 
 from .backend import ROOT, StateBackend
 from .copies import fetch
@@ -29,8 +29,8 @@ class FilesState(StateBackend):
 
     label = "files"
 
-    def __init__(self, box: Box, guard: Guard, paths: Sequence[str]) -> None:
-        self._box = box
+    def __init__(self, shell: SandboxShell, guard: Guard, paths: Sequence[str]) -> None:
+        self._shell = shell
         self._guard = guard
         self.trees = tuple(paths)
 
@@ -40,14 +40,14 @@ class FilesState(StateBackend):
             answer = await self._ask("capture", directory)
             if not answer["still"]:
                 await self._capture_frozen(directory)
-            return await tree_digest(self._box, directory)
+            return await tree_digest(self._shell, directory)
         except BaseException:
-            await self._box.run(["rm", "-rf", directory, f"{directory}.partial"])
+            await self._shell.run(["rm", "-rf", directory, f"{directory}.partial"])
             raise
 
     async def restore(self, directory: str, digest: str) -> None:
         """Swap a copy in."""
-        await verify(self._box, directory, digest)
+        await verify(self._shell, directory, digest)
         await self._ask("restore", directory)
 
     async def read(self, folder: Path, *, still: bool) -> EnvState:
@@ -59,19 +59,19 @@ class FilesState(StateBackend):
         try:
             await self.capture(directory)
             target = folder / "captured"
-            await self._box.sandbox.download(directory, target)
+            await self._shell.sandbox.download(directory, target)
             local = {path: target / str(index) for index, path in enumerate(self.trees)}
             return EnvState(files=await asyncio.to_thread(_digests, local))
         finally:
-            await self._box.run(["rm", "-rf", directory])
+            await self._shell.run(["rm", "-rf", directory])
 
     async def _capture_frozen(self, directory: str) -> None:
         with tempfile.TemporaryDirectory(prefix="benchflow-state-") as folder:
             copies = Path(folder) / "copies"
             copies.mkdir()
-            async with self._box.sandbox.freeze():
+            async with self._shell.sandbox.freeze():
                 await self._download(copies)
-            await self._box.sandbox.upload(copies, directory)
+            await self._shell.sandbox.upload(copies, directory)
         await self._ask("dress", directory)
 
     async def _download(self, folder: Path) -> Mapping[str, Path]:
@@ -79,13 +79,13 @@ class FilesState(StateBackend):
         local: dict[str, Path] = {}
         for index, path in enumerate(self.trees):
             target = folder / str(index)
-            if await fetch(self._box.sandbox, path, target, existing):
+            if await fetch(self._shell.sandbox, path, target, existing):
                 local[path] = target
         return local
 
     async def _ask(self, do: str, directory: str) -> Mapping[str, str]:
         request = {"do": do, "paths": self.trees, "directory": directory}
-        answer = await self._box.python(["trees"], request, timeout=_SEC)
+        answer = await self._shell.python(["trees"], request, timeout=_SEC)
         if "error" in answer:
             raise EnvironmentError_(
                 f"{do} of {', '.join(self.trees)} failed: {answer['error']}",

@@ -1,9 +1,12 @@
 """Backends of a manifest's tables."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from benchflow_env_manifest.box import Box
+from benchflow_contracts import EnvState
+
 from benchflow_env_manifest.guard import Guard
+from benchflow_env_manifest.sandbox_shell import SandboxShell
 from benchflow_env_manifest.state_tables import (
     CommandTable,
     FilesTable,
@@ -14,22 +17,47 @@ from benchflow_env_manifest.state_tables import (
     StateTable,
 )
 
-from .backend import StateBackend
+from .backend import StateBackend, refusal
 from .command import CommandState
 from .files import FilesState
 from .postgres import PostgresState
-from .process import ProcessState
 from .redis import RedisState
 from .sqlite import SqliteState
 from .store import StateStore
 
 
-def make_store(box: Box, tables: Sequence[StateTable]) -> StateStore:
+class ProcessState(StateBackend):
+    """Nothing that could be copied: a `live` checkpoint carries it, and nothing else."""
+
+    def __init__(self, service: str) -> None:
+        self.label = f"process {service!r}"
+        self.only_live = (
+            f"the state of service {service!r} lives in its process's memory: only a live fork"
+            " carries it"
+        )
+
+    async def capture(self, directory: str) -> str:
+        """Capture nothing: a snapshot of the other state may still be of use."""
+        del directory
+        return "memory"
+
+    async def restore(self, directory: str, digest: str) -> None:
+        """Refuse: memory cannot be rolled back under a running process."""
+        del directory, digest
+        raise refusal(self)
+
+    async def read(self, folder: Path, *, still: bool) -> EnvState:
+        """Show nothing."""
+        del folder, still
+        return EnvState()
+
+
+def make_store(shell: SandboxShell, tables: Sequence[StateTable]) -> StateStore:
     """Return the store of everything that `tables` declare."""
     files = [path for each in tables if isinstance(each, SqliteTable) for path in each.paths]
     trees = [path for each in tables for path in _trees(each)]
-    guard = Guard(box, files, trees)
-    return StateStore(box, guard, [_backend(box, guard, each) for each in tables])
+    guard = Guard(shell, files, trees)
+    return StateStore(shell, guard, [_backend(shell, guard, each) for each in tables])
 
 
 def _trees(table: StateTable) -> Sequence[str]:
@@ -40,17 +68,17 @@ def _trees(table: StateTable) -> Sequence[str]:
     return []
 
 
-def _backend(box: Box, guard: Guard, table: StateTable) -> StateBackend:
+def _backend(shell: SandboxShell, guard: Guard, table: StateTable) -> StateBackend:
     match table:
         case SqliteTable():
-            return SqliteState(box, guard, table.paths)
+            return SqliteState(shell, guard, table.paths)
         case FilesTable():
-            return FilesState(box, guard, table.paths)
+            return FilesState(shell, guard, table.paths)
         case RedisTable():
-            return RedisState(box, table)
+            return RedisState(shell, table)
         case PostgresTable():
-            return PostgresState(box, table)
+            return PostgresState(shell, table)
         case CommandTable():
-            return CommandState(box, table)
+            return CommandState(shell, table)
         case ProcessTable():
             return ProcessState(table.service)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchflow_contracts import EnvironmentError_, EnvState, Process, SandboxError
 
-from benchflow_env_manifest.box import Box
+from benchflow_env_manifest.sandbox_shell import SandboxShell
 from benchflow_env_manifest.state_tables import PostgresTable
 
 from .backend import StateBackend
@@ -32,20 +32,20 @@ class PostgresState(StateBackend):
 
     online = True
 
-    def __init__(self, box: Box, table: PostgresTable) -> None:
-        self._box = box
+    def __init__(self, shell: SandboxShell, table: PostgresTable) -> None:
+        self._shell = shell
         self._table = table
         self.name = table.name
         self.label = f"postgres {table.name!r}"
         self.trees = (table.data,) if table.data else ()
-        self._session = PostgresSession(box, table)
-        self._template = PostgresTemplate(box, self._session)
+        self._session = PostgresSession(shell, table)
+        self._template = PostgresTemplate(shell, self._session)
 
     @asynccontextmanager
     async def hold(self, *, persist: bool) -> AsyncGenerator[None, None]:
         """Lock every table against writers; all commits so far are in the log on disk."""
         del persist
-        holder = await self._box.sandbox.spawn(
+        holder = await self._shell.sandbox.spawn(
             self._session.psql,
             user="root",
             cwd="/",
@@ -61,19 +61,19 @@ class PostgresState(StateBackend):
 
     async def capture(self, directory: str) -> str:
         """Dump the database while its sessions go on, or end them and copy its files."""
-        await self._box.must(["mkdir", "-m", "700", directory], what="making a directory")
+        await self._shell.must(["mkdir", "-m", "700", directory], what="making a directory")
         if self._table.sessions == "end" and await self._template.fits():
             words = ["sh", "-c", 'umask 077; printf %s "$2" > "$1"', "sh"]
             made = await self._template.make()
             what = "writing down a copy"
-            await self._box.must([*words, f"{directory}/{_TEMPLATE}", made], what=what)
+            await self._shell.must([*words, f"{directory}/{_TEMPLATE}", made], what=what)
         else:
             await self._session.write(self._session.pg_dump, f"{directory}/{_DUMP}", "dump")
-        return await tree_digest(self._box, directory)
+        return await tree_digest(self._shell, directory)
 
     async def restore(self, directory: str, digest: str) -> None:
         """Replace all schemas in one transaction, or the database by a copy of it."""
-        await verify(self._box, directory, digest)
+        await verify(self._shell, directory, digest)
         if made := await self._made(directory):
             await self._template.restore(made)
         else:
@@ -86,7 +86,7 @@ class PostgresState(StateBackend):
             await self._template.forget(made)
 
     async def _made(self, directory: str) -> str:
-        found = await self._box.run(["cat", f"{directory}/{_TEMPLATE}"])
+        found = await self._shell.run(["cat", f"{directory}/{_TEMPLATE}"])
         return found.stdout if found.ok else ""
 
     async def read(self, folder: Path, *, still: bool) -> EnvState:
@@ -94,7 +94,7 @@ class PostgresState(StateBackend):
         del still
         spool = free_path()
         await self._session.write(self._session.psql, spool, "reading", stdin=READ.encode())
-        tables = await take_rows(self._box, spool, folder, self._table.name)
+        tables = await take_rows(self._shell, spool, folder, self._table.name)
         return EnvState(databases={self._table.name: tables})
 
     def holds(self, state: str) -> bool:
@@ -121,7 +121,7 @@ class PostgresState(StateBackend):
     async def let_go(self, holder: str) -> None:
         """End the session that a live image carried, and with it its locks."""
         if holder:
-            await (await self._box.sandbox.attach(holder)).aclose()
+            await (await self._shell.sandbox.attach(holder)).aclose()
 
     async def _lock(self, holder: Process) -> None:
         said = ""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from benchflow_contracts import EnvironmentError_, ExecResult
 
-from benchflow_env_manifest.box import Box, tail_of
+from benchflow_env_manifest.sandbox_shell import SandboxShell, tail_of
 from benchflow_env_manifest.state_tables import PostgresTable
 
 _SEC = 600
@@ -13,8 +13,8 @@ _SEC = 600
 class PostgresSession:
     """Runs scripts, each in a session of its own."""
 
-    def __init__(self, box: Box, table: PostgresTable) -> None:
-        self._box = box
+    def __init__(self, shell: SandboxShell, table: PostgresTable) -> None:
+        self._shell = shell
         self._label = f"postgres {table.name!r}"
         self._at = ["-h", table.host, "-p", str(table.port), "-U", table.user]
         self.database = table.database
@@ -54,7 +54,7 @@ class PostgresSession:
         """Run a command and keep what it prints in a file that only root can read."""
         script = 'umask 077; out=$1; shift; exec "$@" > "$out"'
         words = ["sh", "-c", script, "sh", target, *command]
-        result = await self._box.run(words, timeout=_SEC, stdin=stdin, env=self.env)
+        result = await self._shell.run(words, timeout=_SEC, stdin=stdin, env=self.env)
         if not result.ok:
             raise self._error(what, result)
 
@@ -62,7 +62,7 @@ class PostgresSession:
         return ["psql", *self._at, "-d", database, "-XqAt", "-v", "ON_ERROR_STOP=1"]
 
     async def _say(self, command: Sequence[str], script: str) -> ExecResult:
-        return await self._box.run(command, timeout=_SEC, stdin=script.encode(), env=self.env)
+        return await self._shell.run(command, timeout=_SEC, stdin=script.encode(), env=self.env)
 
     def _error(self, what: str, result: ExecResult) -> EnvironmentError_:
         return EnvironmentError_(

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from benchflow_contracts import EnvironmentError_
 
-from benchflow_env_manifest.box import Box
+from benchflow_env_manifest.sandbox_shell import SandboxShell
 
 from .postgres_session import PostgresSession
 from .spool import tree_digest
@@ -53,8 +53,8 @@ class PostgresTemplate:
     Who may administer the server can change a copy, so its files have a digest.
     """
 
-    def __init__(self, box: Box, session: PostgresSession) -> None:
-        self._box = box
+    def __init__(self, shell: SandboxShell, session: PostgresSession) -> None:
+        self._shell = shell
         self._session = session
 
     async def fits(self) -> bool:
@@ -103,5 +103,5 @@ class PostgresTemplate:
         if not where:
             raise EnvironmentError_("restore failed: the snapshot is not in this sandbox")
         # The server makes and removes this cache as it likes, and nobody has to trust it.
-        await self._box.must(["rm", "-f", f"{where}/pg_internal.init"], what="clearing a cache")
-        return await tree_digest(self._box, where)
+        await self._shell.must(["rm", "-f", f"{where}/pg_internal.init"], what="clearing a cache")
+        return await tree_digest(self._shell, where)

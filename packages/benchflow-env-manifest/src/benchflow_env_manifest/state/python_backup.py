@@ -1,11 +1,11 @@
-"""Copies of live databases through the box's Python."""
+"""Copies of live databases through the sandbox's Python."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchflow_contracts import EnvironmentError_
 
-from benchflow_env_manifest.box import Box
+from benchflow_env_manifest.sandbox_shell import SandboxShell
 
 _LOCK_SEC = 60
 # A failed restore copies everything back before it reports; it must not be cut short.
@@ -15,8 +15,8 @@ _TOTAL_SEC = 10 * _LOCK_SEC
 class PythonBackup:
     """SQLite's online backup. All databases are captured at one instant."""
 
-    def __init__(self, box: Box) -> None:
-        self._box = box
+    def __init__(self, shell: SandboxShell) -> None:
+        self._shell = shell
 
     async def capture(self, paths: Sequence[str], directory: str) -> str:
         """Copy into the new `directory`; return the digest of the contents."""
@@ -33,7 +33,7 @@ class PythonBackup:
         await self._ask({"do": "check", "paths": paths, "directory": ""})
 
     async def _ask(self, request: Mapping[str, Any]) -> Mapping[str, str]:
-        answer = await self._box.python(
+        answer = await self._shell.python(
             ["tables", "backup"], {**request, "timeout": _LOCK_SEC}, timeout=_TOTAL_SEC
         )
         if "error" in answer:

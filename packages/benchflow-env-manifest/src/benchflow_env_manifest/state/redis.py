@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchflow_contracts import EnvironmentError_, EnvState, SandboxError, TableState
 
-from benchflow_env_manifest.box import Box
+from benchflow_env_manifest.sandbox_shell import SandboxShell
 from benchflow_env_manifest.state_tables import RedisTable
 
 from .backend import StateBackend, Tables
@@ -29,8 +29,8 @@ class RedisState(StateBackend):
 
     online = True
 
-    def __init__(self, box: Box, table: RedisTable) -> None:
-        self._box = box
+    def __init__(self, shell: SandboxShell, table: RedisTable) -> None:
+        self._shell = shell
         self._table = table
         self.name = table.name
         self.label = f"redis {table.name!r}"
@@ -47,13 +47,13 @@ class RedisState(StateBackend):
 
     async def capture(self, directory: str) -> str:
         """Copy every key of every database."""
-        await self._box.must(["mkdir", "-m", "700", directory], what="making a directory")
+        await self._shell.must(["mkdir", "-m", "700", directory], what="making a directory")
         await self._ask("capture", directory)
-        return await tree_digest(self._box, directory)
+        return await tree_digest(self._shell, directory)
 
     async def restore(self, directory: str, digest: str) -> None:
         """Replace all keys at once."""
-        await verify(self._box, directory, digest)
+        await verify(self._shell, directory, digest)
         await self._ask("restore", directory)
 
     async def read(self, folder: Path, *, still: bool) -> EnvState:
@@ -61,7 +61,7 @@ class RedisState(StateBackend):
         del still
         spool = free_path()
         await self._ask("read", spool)
-        tables = await take_rows(self._box, spool, folder, self._table.name)
+        tables = await take_rows(self._shell, spool, folder, self._table.name)
         return EnvState(databases={self._table.name: tables})
 
     async def check(self, folder: Path, *, still: bool) -> None:
@@ -93,7 +93,7 @@ class RedisState(StateBackend):
     async def _ask(self, do: str, path: str = "") -> None:
         request = {"do": do, "path": path, "port": self._table.port}
         request |= {"password": self._table.password, "timeout": _WAIT_SEC}
-        answer = await self._box.python(["resp", "rdb", "redis"], request, timeout=_SEC)
+        answer = await self._shell.python(["resp", "rdb", "redis"], request, timeout=_SEC)
         if "error" in answer:
             raise EnvironmentError_(
                 f"{do} of {self.label} failed: {answer['error']}",

@@ -7,8 +7,8 @@ from uuid import uuid4
 
 from benchflow_contracts import EnvironmentError_, TableState, TransferError
 
-from benchflow_env_manifest.box import Box, tail_of
 from benchflow_env_manifest.rows import read_rows
+from benchflow_env_manifest.sandbox_shell import SandboxShell, tail_of
 
 from .backend import ROOT
 from .copies import MAX_FILE_BYTES
@@ -31,19 +31,19 @@ _LAYOUT = "find . -printf '%y %m %U %G %p %l\\n' | LC_ALL=C sort"
 _SEC = 600
 
 
-async def tree_digest(box: Box, directory: str) -> str:
+async def tree_digest(shell: SandboxShell, directory: str) -> str:
     """Return the digest of every file below `directory`, with owners and modes."""
-    sums = _PYTHON if "python3" in await box.tools() else _DIGEST
+    sums = _PYTHON if "python3" in await shell.tools() else _DIGEST
     script = f"{sums} && {_LAYOUT}"
-    result = await box.run(["sh", "-c", script, "sh", directory], timeout=_SEC)
+    result = await shell.run(["sh", "-c", script, "sh", directory], timeout=_SEC)
     if not result.ok or result.stdout_dropped:
         raise EnvironmentError_(f"restore failed: the snapshot is not here: {tail_of(result)}")
     return "sha256:" + hashlib.sha256(result.stdout.encode()).hexdigest()
 
 
-async def verify(box: Box, directory: str, digest: str) -> None:
+async def verify(shell: SandboxShell, directory: str, digest: str) -> None:
     """Refuse a copy that is missing or not what was captured."""
-    if await tree_digest(box, directory) != digest:
+    if await tree_digest(shell, directory) != digest:
         raise EnvironmentError_("restore failed: the snapshot is not what was captured")
 
 
@@ -52,13 +52,15 @@ def free_path() -> str:
     return f"{ROOT}/{uuid4().hex}.spool"
 
 
-async def take_rows(box: Box, remote: str, folder: Path, name: str) -> Mapping[str, TableState]:
+async def take_rows(
+    shell: SandboxShell, remote: str, folder: Path, name: str
+) -> Mapping[str, TableState]:
     """Move a file of JSON lines out of the sandbox and return its tables."""
     local = folder / "rows"
     try:
-        await box.sandbox.download(remote, local, max_bytes=MAX_FILE_BYTES)
+        await shell.sandbox.download(remote, local, max_bytes=MAX_FILE_BYTES)
     except TransferError as exc:
         raise EnvironmentError_(f"the state of {name!r} cannot be read: {exc}") from exc
     finally:
-        await box.run(["rm", "-f", remote])
+        await shell.run(["rm", "-f", remote])
     return read_rows(local, name)

@@ -15,7 +15,6 @@ from benchflow_contracts import (
     TransferError,
 )
 
-from benchflow_env_manifest.box import Box
 from benchflow_env_manifest.database import (
     FILES,
     ask_database,
@@ -24,6 +23,7 @@ from benchflow_env_manifest.database import (
     read_database,
 )
 from benchflow_env_manifest.guard import Guard
+from benchflow_env_manifest.sandbox_shell import SandboxShell
 
 from .backend import ROOT, StateBackend
 from .cli_backup import CliBackup
@@ -40,13 +40,13 @@ class SqliteState(StateBackend):
     label = "sqlite"
     reading_proves = True
 
-    def __init__(self, box: Box, guard: Guard, paths: Sequence[str]) -> None:
-        self._box = box
+    def __init__(self, shell: SandboxShell, guard: Guard, paths: Sequence[str]) -> None:
+        self._shell = shell
         self._guard = guard
         self.files = tuple(paths)
 
     async def capture(self, directory: str) -> str:
-        """Copy all databases, from one instant where the box has Python."""
+        """Copy all databases, from one instant where the sandbox has Python."""
         try:
             return await (await self._tool()).capture(self.files, directory)
         except BaseException:
@@ -71,7 +71,7 @@ class SqliteState(StateBackend):
 
     async def glance(self) -> EnvState | None:
         """Recognise databases that were read before, the checkpoint's, by their digests."""
-        sandbox = self._box.sandbox
+        sandbox = self._shell.sandbox
         if not isinstance(sandbox, SupportsFileDigests):
             return None
         paths = [path + suffix for path in self.files for suffix in FILES]
@@ -113,7 +113,7 @@ class SqliteState(StateBackend):
 
     async def _copies(self, folder: Path, *, still: bool) -> Mapping[str, Path]:
         existing = await self._guard.examine()
-        sandbox = self._box.sandbox
+        sandbox = self._shell.sandbox
         if still:
             return await frozen_copies(sandbox, self.files, existing, folder)
         directory = f"{ROOT}/{uuid4().hex}"
@@ -124,14 +124,14 @@ class SqliteState(StateBackend):
             await self._forget(directory)
 
     async def _forget(self, *directories: str) -> None:
-        await self._box.must(["rm", "-rf", *directories], what="removing captured files")
+        await self._shell.must(["rm", "-rf", *directories], what="removing captured files")
 
     async def _tool(self) -> PythonBackup | CliBackup:
-        tools = await self._box.tools()
+        tools = await self._shell.tools()
         if "python3-sqlite" in tools:
-            return PythonBackup(self._box)
+            return PythonBackup(self._shell)
         if "sqlite3" in tools:
-            return CliBackup(self._box)
+            return CliBackup(self._shell)
         raise EnvironmentError_(
             "the sandbox has neither python3 with its sqlite3 module nor the sqlite3 program",
             hint="add one of them to the image, or remove [environment.state]",

@@ -22,8 +22,8 @@ from benchflow_contracts import (
     StateSnapshot,
 )
 
-from benchflow_env_manifest.box import Box
 from benchflow_env_manifest.guard import Guard
+from benchflow_env_manifest.sandbox_shell import SandboxShell
 
 from .backend import ROOT, StateBackend, refusal
 from .reading import in_folder, merged, read_copies
@@ -39,8 +39,8 @@ class StateStore:
     Its digest binds all of them.
     """
 
-    def __init__(self, box: Box, guard: Guard, backends: Sequence[StateBackend]) -> None:
-        self._box = box
+    def __init__(self, shell: SandboxShell, guard: Guard, backends: Sequence[StateBackend]) -> None:
+        self._shell = shell
         self._guard = guard
         self._backends = tuple(backends)
         self.servers = Servers(backends)
@@ -199,7 +199,7 @@ class StateStore:
     async def _capture(self, backends: Sequence[StateBackend]) -> StateSnapshot:
         ident = uuid4().hex
         path = f"{ROOT}/{ident}"
-        await self._box.must(
+        await self._shell.must(
             ["sh", "-c", f'umask 077; mkdir -p {ROOT} && mkdir "$1"', "sh", path],
             what="making a directory for captured files",
         )
@@ -210,7 +210,7 @@ class StateStore:
                 digests.append(await backend.capture(f"{path}/{index}") if chosen else "")
             listed = json.dumps(digests)
             record = ["sh", "-c", 'printf %s "$2" > "$1/digests"', "sh", path, listed]
-            await self._box.must(record, what="writing down the digests")
+            await self._shell.must(record, what="writing down the digests")
         except BaseException:
             await self._remove(path)
             raise
@@ -220,7 +220,7 @@ class StateStore:
     async def _remove(self, path: str) -> None:
         for index, backend in enumerate(self._backends):
             await backend.forget(f"{path}/{index}")
-        await self._box.must(["rm", "-rf", path], what="removing captured files")
+        await self._shell.must(["rm", "-rf", path], what="removing captured files")
 
     async def _digests_of(self, snap: StateSnapshot) -> Sequence[str]:
         """Return each backend's digest: those of a parent lie beside its copies."""
@@ -229,7 +229,7 @@ class StateStore:
                 f"snapshot {snap.id!r} at {snap.path!r} was not made by this environment",
                 hint="restore only what `snapshot` returned",
             )
-        found = await self._box.run(["cat", f"{snap.path}/digests"])
+        found = await self._shell.run(["cat", f"{snap.path}/digests"])
         if not found.ok:
             raise EnvironmentError_("restore failed: the snapshot is not in this sandbox")
         try:
@@ -268,7 +268,7 @@ class StateStore:
             still = not backend.online
             if still:
                 try:
-                    await stack.enter_async_context(self._box.sandbox.freeze())
+                    await stack.enter_async_context(self._shell.sandbox.freeze())
                 except SandboxUnsupportedError:
                     still = False
             yield still

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from benchflow_contracts import SupportsTcpConnect
 
-from .inbox.probe import STATUS_LINE, problem_of, request_of
+from .in_sandbox.probe import STATUS_LINE, problem_of, request_of
 
 _FIRST_PAUSE = 0.01
 _LONGEST_PAUSE = 0.2

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
-from benchflow_env_manifest.dialling import Dialler, can_dial
+from benchflow_env_manifest.tcp_probe import Dialler, can_dial
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -30,7 +30,7 @@ def ask(probe: Mapping[str, str], timeout: float) -> str:
 def _encrypted(conn: socket.socket) -> socket.socket:
     import ssl  # noqa: PLC0415 - slow to import, and rarely needed
 
-    # Loopback inside one box: the question is whether it answers, not who it is.
+    # Loopback inside one sandbox: the question is whether it answers, not who it is.
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

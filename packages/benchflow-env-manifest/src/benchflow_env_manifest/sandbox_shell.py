@@ -12,12 +12,12 @@ from pydantic import TypeAdapter, ValidationError
 # the same way: the agent can read the arguments of every process.
 _BOOT = """
 import json, sys, types
-sys.modules["inbox"] = types.ModuleType("inbox")
+sys.modules["in_sandbox"] = types.ModuleType("in_sandbox")
 request, texts = json.load(sys.stdin)
 sys.argv[1:] = [request]
 for name, text in texts.items():
-    module = types.ModuleType("inbox." + name)
-    module.__package__ = "inbox"
+    module = types.ModuleType("in_sandbox." + name)
+    module.__package__ = "in_sandbox"
     sys.modules[module.__name__] = module
     exec(compile(text, name + ".py", "exec"), module.__dict__)
 module.main()
@@ -35,7 +35,7 @@ _TAIL = 2000
 _ANSWER = TypeAdapter(dict[str, str])
 
 
-class Box:
+class SandboxShell:
     """A sandbox as seen by its environment."""
 
     def __init__(self, sandbox: Sandbox) -> None:
@@ -74,7 +74,7 @@ class Box:
         return result.stdout
 
     async def tools(self) -> frozenset[str]:
-        """Return which of the programs that we can use the box has. Asked once."""
+        """Return which of the usable programs that the sandbox has. Asked once."""
         if self._tools is None:
             found = await self.must(["sh", "-c", _FIND], what="looking for tools in the sandbox")
             self._tools = frozenset(found.split())
@@ -88,12 +88,12 @@ class Box:
     async def python(
         self, modules: Sequence[str], request: Mapping[str, Any], *, timeout: float
     ) -> Mapping[str, str]:
-        """Run a program of `inbox` with the box's Python; return its JSON answer.
+        """Run a program of `in_sandbox` with the sandbox's Python; return its JSON answer.
 
         Raises:
             EnvironmentError_: It crashed, or answered something else.
         """
-        folder = files("benchflow_env_manifest").joinpath("inbox")
+        folder = files("benchflow_env_manifest").joinpath("in_sandbox")
         texts = {name: folder.joinpath(f"{name}.py").read_text("utf-8") for name in modules}
         stdin = json.dumps([json.dumps(request), texts]).encode()
         result = await self.run(["python3", "-IS", "-c", _BOOT], timeout=timeout, stdin=stdin)
