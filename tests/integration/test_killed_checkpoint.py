@@ -19,7 +19,7 @@ from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_contracts.sandbox_record import ReapPolicy
 from benchflow_kernel.rollout.kept import kept_checkpoints
 from benchflow_sandbox_local import LocalProvider
-from benchflow_store.saved_checkpoints import collect
+from benchflow_store.saved_checkpoints import delete_checkpoints
 
 pytestmark = [
     pytest.mark.slow,
@@ -213,7 +213,7 @@ def test_nothing_half_made_is_seen_and_nothing_is_left(
         assert asyncio.run(revived(world.store, path)) == manifest.image.digest
     else:
         assert list(kept_checkpoints(world.rollout)) == []
-        assert collect(world.folder) == []
+        assert delete_checkpoints(world.folder) == []
         assert list(world.rollout.glob("checkpoints/*")) == []
 
 

@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 from benchflow_contracts import StoreError, UsageError
 from benchflow_engine.options import RunOptions
-from benchflow_engine.posthoc import PastRollout
-from benchflow_store.sealed_config import is_ours, sealed
+from benchflow_engine.posthoc import RunInputs
+from benchflow_store.sealed_config import has_own_seal, seal_config
 
 CONFIG: dict[str, Any] = {
     "task_path": "/no/such/task",
     "task_id": "t",
     "task_digest": "sha256:0",
+    "task_format": "benchflow",
+    "ran": {"agent": "oracle", "model": None, "sandbox": "local"},
     "options": RunOptions(agent_env={"TOKEN": "x"}).model_dump(mode="json"),
 }
 
@@ -25,7 +27,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def rollout(directory: Path, **options: str) -> Path:
-    config = sealed(CONFIG)
+    config = seal_config(CONFIG)
     config["options"] = {**config["options"], **options}
     (directory / "config.json").write_text(json.dumps(config))
     return directory
@@ -44,37 +46,37 @@ def test_options_that_were_changed_are_refused_until_they_are_trusted(
 ) -> None:
     record = rollout(tmp_path, **forged)
     with pytest.raises(UsageError, match="was not run by this user here") as refused:
-        PastRollout.read(record)
+        RunInputs.read(record)
     assert "--trust" in refused.value.hint
     with pytest.raises(Exception, match="/no/such/task"):
-        PastRollout.read(record, trust=True)
+        RunInputs.read(record, trust=True)
 
 
 def test_a_record_of_ones_own_is_believed(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="/no/such/task"):
-        PastRollout.read(rollout(tmp_path))
+        RunInputs.read(rollout(tmp_path))
 
 
 def test_a_seal_of_another_user_and_a_missing_one_do_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine = sealed(CONFIG)
-    assert is_ours(json.loads(json.dumps(mine)))
-    assert not is_ours(CONFIG)
-    assert not is_ours({**mine, "seal": ""})
+    mine = seal_config(CONFIG)
+    assert has_own_seal(json.loads(json.dumps(mine)))
+    assert not has_own_seal(CONFIG)
+    assert not has_own_seal({**mine, "seal": ""})
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
-    assert not is_ours(mine)
-    assert not is_ours({**mine, "seal": sealed(CONFIG)["seal"][:-1] + "é"})
+    assert not has_own_seal(mine)
+    assert not has_own_seal({**mine, "seal": seal_config(CONFIG)["seal"][:-1] + "é"})
 
 
 def test_a_secret_that_others_may_read_seals_nothing(state: Path) -> None:
-    mine = sealed(CONFIG)
+    mine = seal_config(CONFIG)
     (state / "benchflow" / "record-seal").chmod(0o644)
-    assert not is_ours(mine)
-    assert sealed(CONFIG)["seal"] == ""
+    assert not has_own_seal(mine)
+    assert seal_config(CONFIG)["seal"] == ""
 
 
 def test_a_torn_config_is_told_as_such(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(StoreError):
-        PastRollout.read(tmp_path)
+        RunInputs.read(tmp_path)

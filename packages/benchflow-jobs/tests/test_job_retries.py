@@ -27,10 +27,9 @@ from benchflow_engine.options import RunOptions
 from benchflow_engine.scaffold import write_task
 from benchflow_jobs import JobOptions, JobReport, runner
 from benchflow_jobs.hold import held, new_directory
-from benchflow_jobs.report import all_records
 from benchflow_jobs.runner import run_job
 from benchflow_kernel import fold, load_task
-from benchflow_store import RolloutRecord
+from benchflow_store import RolloutRecord, read_records
 from benchflow_testing.fakes import FakeCall, FakeSandboxProvider
 
 
@@ -104,7 +103,7 @@ def test_what_passes_is_tried_again_and_is_one_result(run: Any, tmp_path: Path) 
     assert report.finished == len(report.records) == 1
     assert report.records[0].error is None or report.records[0].error.boundary != "sandbox"
     # The evidence of each try stays.
-    assert len(list(all_records(tmp_path / "job"))) == 3
+    assert len(list(read_records(tmp_path / "job"))) == 3
     assert (tmp_path / "job" / "results.jsonl").read_text().count("\n") == 1
     assert sorted({each["benchflow.attempt"] for each in provider.labels}) == ["1", "2", "3"]
     assert {each["benchflow.slot"] for each in provider.labels} == {"one#0"}
@@ -118,7 +117,7 @@ def test_a_grading_that_broke_in_a_way_that_passes_is_tried_again(run: Any, tmp_
     report = run(provider)
     assert provider.graded == 2
     assert [each.reward for each in report.records] == [1]
-    first, last = sorted(all_records(tmp_path / "job"), key=lambda each: each.finished_at)
+    first, last = sorted(read_records(tmp_path / "job"), key=lambda each: each.finished_at)
     assert report.records == (last,)
     assert first.reward is None
     assert first.error is not None
@@ -170,7 +169,7 @@ def test_what_does_not_pass_is_unscored_with_its_cause(
     report = run(Restarting(*[error] * 9), **changes)
     assert (report.finished, report.scored, report.mean_reward) == (1, 0, None)
     assert report.errors == {"sandbox": 1}
-    assert len(list(all_records(tmp_path / "job"))) == tries
+    assert len(list(read_records(tmp_path / "job"))) == tries
 
 
 def test_a_resumed_job_counts_its_attempts_on_in_a_later_epoch(run: Any) -> None:
@@ -191,7 +190,7 @@ def test_where_no_sandbox_can_be_made_a_job_ends_before_its_first_rollout(
     with pytest.raises(SandboxUnsupportedError, match="no engine answers"):
         run(provider, concurrency=4)
     assert provider.operations == []
-    assert list(all_records(tmp_path / "job")) == []
+    assert list(read_records(tmp_path / "job")) == []
 
 
 def test_a_job_that_forks_nothing_asks_for_no_capabilities(run: Any) -> None:
@@ -218,7 +217,7 @@ def test_a_job_that_another_process_runs_is_not_run_beside_it(run: Any, tmp_path
     (tmp_path / "job").mkdir()
     with held(tmp_path / "job"), pytest.raises(UsageError, match="run by another process"):
         run(FakeSandboxProvider())
-    assert list(all_records(tmp_path / "job")) == []
+    assert list(read_records(tmp_path / "job")) == []
     assert run(FakeSandboxProvider()).finished == 1
 
 
@@ -232,4 +231,4 @@ def test_a_job_is_not_run_where_nothing_can_be_locked(
     with pytest.raises(StoreError, match="No locks available") as caught:
         run(FakeSandboxProvider())
     assert "--jobs-dir" in caught.value.hint
-    assert list(all_records(tmp_path / "job")) == []
+    assert list(read_records(tmp_path / "job")) == []

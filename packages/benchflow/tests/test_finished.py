@@ -15,7 +15,7 @@ from benchflow_contracts import (
     VerifyResult,
 )
 from benchflow_jobs import read_job
-from benchflow_store import RolloutRecord, read_finished
+from benchflow_store import RolloutRecord, StoredRollout
 
 STEP = Step(id="s1", message="Done.", started_at=1.0, finished_at=2.0)
 
@@ -50,7 +50,10 @@ def jobs(tmp_path: Path) -> Path:
     (done / "events.jsonl").write_text("".join(e.model_dump_json() + "\n" for e in events))
     config = {
         "task_path": str(tmp_path / "gone"),
+        "task_id": "old/paint",
         "task_digest": "sha256:0",
+        "task_format": "benchflow",
+        "options": {},
         "ran": {"agent": "oracle", "model": None, "sandbox": "local"},
     }
     (done / "config.json").write_text(json.dumps(config))
@@ -63,7 +66,7 @@ def jobs(tmp_path: Path) -> Path:
 
 
 def test_a_rollout_is_read_without_its_task(jobs: Path) -> None:
-    rollout = read_finished(jobs / "old" / "paint__1")
+    rollout = StoredRollout(jobs / "old" / "paint__1").finished()
     assert rollout.instruction == "Paint the fence."
     assert (rollout.agent, rollout.sandbox, rollout.finished_at) == ("oracle", "local", 3)
     assert rollout.task_path is not None
@@ -75,7 +78,7 @@ def test_a_rollout_is_read_without_its_task(jobs: Path) -> None:
 def test_a_damaged_config_is_named(jobs: Path, text: str) -> None:
     (jobs / "old" / "paint__1" / "config.json").write_text(text)
     with pytest.raises(StoreError, match="record") as caught:
-        read_finished(jobs / "old" / "paint__1")
+        StoredRollout(jobs / "old" / "paint__1").finished()
     assert "paint__1" in str(caught.value)
 
 

@@ -24,7 +24,7 @@ from benchflow_contracts import (
     UserModel,
 )
 from benchflow_kernel import Planes, Registry, load_path, make_user
-from benchflow_store import sealed
+from benchflow_store import seal_config
 
 from benchflow_engine.options import RunOptions
 
@@ -173,5 +173,5 @@ def assemble(
         environment=load_environment(options, task),
         user=user,
         gateway=gateway,
-        seal=sealed,
+        seal=seal_config,
     )

@@ -7,7 +7,6 @@ from typing import Any
 
 from benchflow_contracts import (
     Event,
-    FinishedRollout,
     RolloutConfig,
     RolloutTree,
     SandboxProvider,
@@ -17,9 +16,10 @@ from benchflow_contracts import (
 )
 from benchflow_contracts.redaction import redacting
 from benchflow_export import write_trainer_rows
-from benchflow_kernel import Planes, continue_from, read_events, run_rollout, trajectories
+from benchflow_kernel import Planes, continue_from, run_rollout, trajectories
 from benchflow_store import (
     RolloutRecord,
+    StoredRollout,
     new_rollout_id,
     write_inputs,
     write_result,
@@ -173,27 +173,14 @@ async def run_in(
             )
         record = RolloutRecord.of(tree, task, options.ran_with, slot=given.get(SLOT))
         if directory is not None:
-            _write_outcome(directory, tree, task, options, record)
+            _write_outcome(directory, tree, record)
     return RunResult(tree=tree, record=record, directory=directory)
 
 
-def _write_outcome(
-    directory: Path, tree: RolloutTree, task: Task, options: RunOptions, record: RolloutRecord
-) -> None:
-    events = read_events(directory / "events.jsonl").events
-    write_rollout(directory, tree, events)
-    rollout = FinishedRollout(
-        tree=tree,
-        task_digest=task.digest,
-        instruction=task.instruction,
-        agent=options.agent_name,
-        model=options.model,
-        sandbox=options.sandbox_name,
-        finished_at=record.finished_at,
-        events=events,
-        directory=directory,
-    )
-    write_trainer_rows(directory, rollout)
+def _write_outcome(directory: Path, tree: RolloutTree, record: RolloutRecord) -> None:
+    stored = StoredRollout(directory)
+    write_rollout(directory, tree, stored.log.events)
+    write_trainer_rows(directory, stored.finished())
     write_result(directory, record)
 
 

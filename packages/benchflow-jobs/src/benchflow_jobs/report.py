@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 from benchflow_contracts import ListedTask, Model, StoreError
 from benchflow_export import export_trajectories_to_jsonl, with_inter_advantage
-from benchflow_store import RolloutRecord, write_text
-from pydantic import ValidationError
+from benchflow_store import RolloutRecord, read_records, write_text
 
 from .task_results import PassAtK, TaskResult, mean_pass_at_k
 
@@ -114,16 +113,6 @@ def _pay(record: RolloutRecord, *, count_tampered: bool = False) -> float | None
     return 0.0 if record.reward is None and record.tampered else record.reward
 
 
-def all_records(directory: Path) -> Iterator[RolloutRecord]:
-    """Yield every record of a job, also of rollouts that were run again since."""
-    try:
-        paths = sorted(directory.glob("*/result.json"))
-    except OSError as error:
-        raise _unreadable(directory, error) from error
-    for path in paths:
-        yield _read(path)
-
-
 def latest_records(directory: Path) -> dict[str, RolloutRecord]:
     """Return the newest record of every slot; a half-written rollout has none.
 
@@ -131,7 +120,7 @@ def latest_records(directory: Path) -> dict[str, RolloutRecord]:
     been set back.
     """
     latest: dict[str, RolloutRecord] = {}
-    for record in all_records(directory):
+    for record in read_records(directory):
         earlier = latest.get(record.slot or record.rollout_id)
         if earlier is None or _order(earlier) < _order(record):
             latest[record.slot or record.rollout_id] = record
@@ -192,15 +181,6 @@ def write_report(
     summary = report.model_dump_json(indent=2, exclude={"records"})
     write_text(directory / "summary.json", summary + "\n")
     return report
-
-
-def _read(path: Path) -> RolloutRecord:
-    try:
-        return RolloutRecord.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    except ValidationError as error:
-        raise StoreError(f"damaged record: {error.errors()[0]['msg']}", where=str(path)) from error
 
 
 def _unreadable(path: Path, error: OSError) -> StoreError:

@@ -17,12 +17,12 @@ from benchflow_contracts import (
 from benchflow_engine.planes import open_provider
 from benchflow_engine.preflight import check_agent, check_endpoint
 from benchflow_engine.rollout import SLOT, run_in
-from benchflow_store import RolloutRecord, new_rollout_id, write_text
+from benchflow_store import RolloutRecord, new_rollout_id, read_records, write_result
 
 from .hold import held, new_directory
 from .options import JobOptions, Planned, Slot
 from .plan import JobPlan, settle_plan
-from .report import JobReport, all_records, latest_records, write_report
+from .report import JobReport, latest_records, write_report
 
 _PAUSES = (2.0, 10.0, 30.0)
 """Seconds before a rollout is tried again: an engine that was restarted is back by then."""
@@ -86,7 +86,7 @@ async def _run_held(
         async with open_provider(options.run) as provider:
             await provider.ready()
             epoch = f"{time.time_ns() // 1_000_000}-{os.getpid()}"
-            tried = Counter(record.slot or "" for record in all_records(directory))
+            tried = Counter(record.slot or "" for record in read_records(directory))
             await _Job(options, provider, directory, listener, tried, epoch).run(todo)
     finally:
         report = write_report(directory, [slot.id for slot in slots], planned.refused)
@@ -156,7 +156,7 @@ class _Job:
         except BenchFlowError as error:
             ran = self.options.run.ran_with
             record = RolloutRecord.refused(home.name, slot.task, ran, error, slot=slot.id)
-            write_text(home / "result.json", record.model_dump_json(indent=2) + "\n")
+            write_result(home, record)
             return record
         return result.record
 

@@ -1,41 +1,50 @@
-"""What a rollout leaves on disk: one writer and one reader of it."""
+"""The files of a rollout: one writer and one reader."""
 
 from .files import write_inputs, write_result, write_rollout, write_text
-from .finished import read_finished, read_finished_rollouts
 from .identity import new_job_name, new_rollout_id
 from .model_calls import MODEL_DIR, read_model_calls
 from .record import RanWith, RolloutRecord
 from .rewards import rewards_jsonl
 from .saved_checkpoints import (
-    KeptCheckpoint,
-    collect,
+    SavedCheckpoint,
+    checkpoints_below,
+    checkpoints_of,
+    delete_checkpoints,
     export_checkpoint,
-    find_kept,
-    kept_below,
-    kept_by,
-    read_trusted,
+    find_checkpoint,
+    read_trusted_manifest,
 )
-from .sealed_config import is_ours, sealed
+from .sealed_config import has_own_seal, seal_config
+from .stored_rollout import (
+    StoredConfig,
+    StoredRollout,
+    read_finished_rollouts,
+    read_record,
+    read_records,
+)
 
 __all__ = [
     "MODEL_DIR",
-    "KeptCheckpoint",
     "RanWith",
     "RolloutRecord",
-    "collect",
+    "SavedCheckpoint",
+    "StoredConfig",
+    "StoredRollout",
+    "checkpoints_below",
+    "checkpoints_of",
+    "delete_checkpoints",
     "export_checkpoint",
-    "find_kept",
-    "is_ours",
-    "kept_below",
-    "kept_by",
+    "find_checkpoint",
+    "has_own_seal",
     "new_job_name",
     "new_rollout_id",
-    "read_finished",
     "read_finished_rollouts",
     "read_model_calls",
-    "read_trusted",
+    "read_record",
+    "read_records",
+    "read_trusted_manifest",
     "rewards_jsonl",
-    "sealed",
+    "seal_config",
     "write_inputs",
     "write_result",
     "write_rollout",

@@ -1,4 +1,4 @@
-"""The files of one rollout, besides the event log and the tree that the kernel writes."""
+"""The one writer of a rollout's files. The kernel writes only the event log and the tree."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,18 +11,18 @@ from benchflow_contracts import Event, RolloutTree, StoreError, Task
 from .acp_events import acp_events
 from .record import RanWith, RolloutRecord
 from .rewards import rewards_jsonl
-from .sealed_config import sealed
+from .sealed_config import seal_config
 from .timing import phase_times
 
 
 def write_inputs(directory: Path, task: Task, ran: RanWith, options: Mapping[str, object]) -> None:
-    """Write what a rollout is about to be run with, in a directory that holds no rollout.
+    """Write the inputs of a rollout before it runs, into a directory without a rollout.
 
-    With these files a rollout can be continued from its checkpoints, however it ends. `options`
-    is what the caller needs to run it again, without secrets.
+    With these files a later run can resume from the checkpoints, however the rollout ends.
+    `options` is what the caller needs to run the rollout again, without secrets.
 
     Raises:
-        StoreError: It cannot be written, or `directory` holds a record already.
+        StoreError: A file cannot be written, or `directory` already holds a rollout.
     """
     config: Mapping[str, Any] = {
         "task_path": str(task.path),
@@ -34,22 +34,22 @@ def write_inputs(directory: Path, task: Task, ran: RanWith, options: Mapping[str
     }
     path = directory / "config.json"
     if path.exists() or (directory / "events.jsonl").exists():
-        raise StoreError(f"{str(directory)!r} holds a rollout already", hint="name a new directory")
+        raise StoreError(f"{str(directory)!r} already holds a rollout", hint="name a new directory")
     try:
-        _write_json(path, sealed(config), mode=0o600)
+        _write_json(path, seal_config(config), mode=0o600)
         _write_json(directory / "prompts.json", [task.instruction, *task.config.user.nudges])
     except OSError as error:
         raise StoreError(f"cannot write rollout {directory.name!r}: {error}") from error
 
 
 def write_rollout(directory: Path, tree: RolloutTree, events: Sequence[Event]) -> None:
-    """Write what a reader of `directory` expects beside its inputs, except for the result.
+    """Write the rewards, the trajectories and the times of a rollout that has ended.
 
-    A linear rollout has `trajectory/acp_trajectory.jsonl`; a tree has one
-    `acp_trajectory.<leaf>.jsonl` per leaf. `events` is the log that `tree` was folded from.
+    A linear rollout has `trajectory/acp_trajectory.jsonl`. A tree has one
+    `acp_trajectory.<leaf>.jsonl` per leaf. `events` is the log from which `tree` was folded.
 
     Raises:
-        StoreError: Something could not be written.
+        StoreError: A file cannot be written.
     """
     try:
         _write_lines(directory / "rewards.jsonl", _reward_lines(tree))
@@ -60,10 +60,10 @@ def write_rollout(directory: Path, tree: RolloutTree, events: Sequence[Event]) -
 
 
 def write_result(directory: Path, record: RolloutRecord) -> None:
-    """Write `result.json`, the last file of a rollout: its presence means that all are there.
+    """Write `result.json`, the last file of a rollout. All other files are then complete.
 
     Raises:
-        StoreError: It could not be written.
+        StoreError: The file cannot be written.
     """
     _write_json(directory / "result.json", record.model_dump(mode="json"))
 
@@ -82,10 +82,10 @@ def _reward_lines(tree: RolloutTree) -> Iterable[Mapping[str, Any]]:
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
-    """Replace the file at `path` at once; a reader sees the old text or the new one.
+    """Replace the file at `path` atomically. A reader sees the old text or the new text.
 
     Raises:
-        StoreError: It could not be written; the old file stays.
+        StoreError: The file cannot be written. The old file stays.
     """
     scratch = path.with_name(f".{path.name}.tmp")
     try:

@@ -1,4 +1,4 @@
-"""The checkpoints that rollouts kept: find them, take one along, make room."""
+"""The checkpoints that rollouts saved: find, export and delete them."""
 
 import json
 import shutil
@@ -11,18 +11,19 @@ from pathlib import Path
 from benchflow_contracts import StoreError, UsageError
 from benchflow_kernel import CHECKPOINT_FILE, CheckpointManifest, kept_checkpoints, read_kept
 
-from .sealed_config import is_ours
+from .sealed_config import has_own_seal
 
 _MB = 1024 * 1024
+_DAY_SEC = 86400
 
 
 @dataclass(frozen=True, slots=True)
-class KeptCheckpoint:
-    """One kept checkpoint."""
+class SavedCheckpoint:
+    """One saved checkpoint."""
 
     path: Path
     rollout: Path
-    """The directory of the rollout that kept it."""
+    """The directory of the rollout that saved it."""
     manifest: CheckpointManifest
 
     @property
@@ -32,58 +33,58 @@ class KeptCheckpoint:
 
     @property
     def bytes(self) -> int:
-        """What it takes on disk; holes and shared blocks count as the file system says."""
+        """Its size on disk. The file system counts holes and shared blocks."""
         return sum(entry.lstat().st_blocks * 512 for entry in self.path.rglob("*"))
 
 
-def kept_below(jobs_dir: Path) -> Iterator[KeptCheckpoint]:
-    """Yield the kept checkpoints of every rollout below `jobs_dir`, by rollout, oldest first."""
+def checkpoints_below(jobs_dir: Path) -> Iterator[SavedCheckpoint]:
+    """Yield the saved checkpoints of every rollout below `jobs_dir`, by rollout, oldest first."""
     for home in _homes(jobs_dir):
-        yield from kept_by(home.parent)
+        yield from checkpoints_of(home.parent)
 
 
 def _homes(jobs_dir: Path) -> list[Path]:
-    """Return where rollouts keep checkpoints; what a link leads to is not below `jobs_dir`."""
+    """Return the checkpoint directories of rollouts. A link out of `jobs_dir` is left out."""
     homes = {*jobs_dir.glob("*/checkpoints"), *jobs_dir.glob("*/*/checkpoints")}
     real = jobs_dir.resolve()
     return sorted(home for home in homes if home.resolve() == real / home.relative_to(jobs_dir))
 
 
-def kept_by(rollout: Path) -> Iterator[KeptCheckpoint]:
-    """Yield the kept checkpoints of one rollout, oldest first."""
+def checkpoints_of(rollout: Path) -> Iterator[SavedCheckpoint]:
+    """Yield the saved checkpoints of one rollout, oldest first."""
     for path, manifest in kept_checkpoints(rollout):
-        yield KeptCheckpoint(path, rollout, manifest)
+        yield SavedCheckpoint(path, rollout, manifest)
 
 
-def find_kept(rollout: Path, name: str) -> KeptCheckpoint:
-    """Return the newest kept checkpoint of node `name`, or the one of that very name.
+def find_checkpoint(rollout: Path, name: str) -> SavedCheckpoint:
+    """Return the checkpoint called `name`, or the newest checkpoint of the node `name`.
 
     Raises:
-        UsageError: None was kept there.
+        UsageError: The rollout saved no such checkpoint.
     """
-    kept = list(kept_by(rollout))
-    found = [one for one in kept if name in {one.path.name, one.manifest.node}]
-    if found:
-        return next((one for one in found if one.path.name == name), found[-1])
-    names = ", ".join(one.manifest.node for one in kept) or "none"
+    saved = list(checkpoints_of(rollout))
+    matches = [each for each in saved if name in {each.path.name, each.manifest.node}]
+    if matches:
+        return next((each for each in matches if each.path.name == name), matches[-1])
+    nodes = ", ".join(each.manifest.node for each in saved) or "none"
     raise UsageError(
-        f"rollout {rollout.name!r} kept no checkpoint at node {name!r}",
-        hint=f"kept: {names}; run with --keep forks or --keep all to have them",
+        f"rollout {rollout.name!r} did not save a checkpoint at node {name!r}",
+        hint=f"saved: {nodes}; run with --keep forks or --keep all to save checkpoints",
     )
 
 
-def read_trusted(path: Path, *, trust: bool) -> CheckpointManifest:
-    """Return the manifest of a kept checkpoint that is gone on from.
+def read_trusted_manifest(path: Path, *, trust: bool) -> CheckpointManifest:
+    """Return the manifest of a saved checkpoint from which a rollout will resume.
 
-    It says what comes next, who says it and what was said: without `trust`, that is taken
-    from this user's own runs.
+    The manifest decides what runs next. Without `trust`, only a manifest that this user's own
+    run wrote is accepted.
 
     Raises:
-        StoreError: There is none, or it is not whole.
-        UsageError: It is not this user's, or was changed since.
+        StoreError: There is no checkpoint, or it is damaged.
+        UsageError: The checkpoint is not this user's, or was changed since.
     """
     manifest = read_kept(path)
-    if not (trust or is_ours(json.loads((path / CHECKPOINT_FILE).read_bytes()))):
+    if not (trust or has_own_seal(json.loads((path / CHECKPOINT_FILE).read_bytes()))):
         raise UsageError(
             f"checkpoint {str(path)!r} was not kept by this user here, or was changed since",
             hint=f"read its {CHECKPOINT_FILE}: it says what comes next; then give --trust",
@@ -91,12 +92,12 @@ def read_trusted(path: Path, *, trust: bool) -> CheckpointManifest:
     return manifest
 
 
-def export_checkpoint(kept: KeptCheckpoint, to: Path) -> None:
-    """Copy a checkpoint to `to`, a new directory that `bench rollout branch --source` takes.
+def export_checkpoint(saved: SavedCheckpoint, to: Path) -> None:
+    """Copy a checkpoint to `to`, a new directory that `bench rollout branch --source` reads.
 
     Raises:
         UsageError: `to` exists.
-        StoreError: It cannot be written; nothing is left of it.
+        StoreError: The copy failed. No part of it is left.
     """
     if to.exists():
         raise UsageError(f"{str(to)!r} exists", hint="name a new directory")
@@ -104,45 +105,45 @@ def export_checkpoint(kept: KeptCheckpoint, to: Path) -> None:
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
         # A layer of a sandbox may hold sockets, devices and holes; shutil copies none of them.
-        command = ["cp", "--archive", "--sparse=auto", "--", str(kept.path), str(scratch)]
+        command = ["cp", "--archive", "--sparse=auto", "--", str(saved.path), str(scratch)]
         subprocess.run(command, check=True, capture_output=True, text=True)
         read_kept(scratch)
         scratch.replace(to)
     except OSError as error:
-        raise StoreError(f"cannot export checkpoint {kept.id!r}: {error}") from error
+        raise StoreError(f"cannot export checkpoint {saved.id!r}: {error}") from error
     except subprocess.CalledProcessError as error:
-        said = error.stderr.strip()[-300:]
-        raise StoreError(f"cannot export checkpoint {kept.id!r}: {said}") from error
+        output = error.stderr.strip()[-300:]
+        raise StoreError(f"cannot export checkpoint {saved.id!r}: {output}") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def collect(
+def delete_checkpoints(
     jobs_dir: Path,
     *,
     older_than_days: float | None = None,
     budget_mb: int | None = None,
     dry_run: bool = False,
-) -> list[KeptCheckpoint]:
-    """Drop kept checkpoints, the oldest first, and return them.
+) -> list[SavedCheckpoint]:
+    """Delete saved checkpoints, the oldest first, and return them.
 
-    Those that are older than `older_than_days` go, and then as many as it takes to be within
-    `budget_mb` for all rollouts together. What a crash left half-written goes, too.
+    First the checkpoints older than `older_than_days` are deleted. Then the oldest are deleted
+    until all rollouts together use at most `budget_mb`. Parts that a crash left are deleted, too.
     """
-    kept = sorted(kept_below(jobs_dir), key=lambda one: one.manifest.taken_at)
-    sizes = {one.path: one.bytes for one in kept}
-    total, dropped = sum(sizes.values()), list[KeptCheckpoint]()
-    for one in kept:
-        age = (time.time() - one.manifest.taken_at) / 86400
-        old = older_than_days is not None and age > older_than_days
-        over = budget_mb is not None and total > budget_mb * _MB
-        if old or over:
-            dropped.append(one)
-            total -= sizes[one.path]
+    saved = sorted(checkpoints_below(jobs_dir), key=lambda each: each.manifest.taken_at)
+    sizes = {each.path: each.bytes for each in saved}
+    total, chosen = sum(sizes.values()), list[SavedCheckpoint]()
+    for each in saved:
+        age = (time.time() - each.manifest.taken_at) / _DAY_SEC
+        is_old = older_than_days is not None and age > older_than_days
+        is_over = budget_mb is not None and total > budget_mb * _MB
+        if is_old or is_over:
+            chosen.append(each)
+            total -= sizes[each.path]
     if not dry_run:
-        for one in dropped:
-            shutil.rmtree(one.path, ignore_errors=True)
+        for each in chosen:
+            shutil.rmtree(each.path, ignore_errors=True)
         for home in _homes(jobs_dir):
-            for half in home.glob(".*.part"):
-                shutil.rmtree(half, ignore_errors=True)
-    return dropped
+            for part in home.glob(".*.part"):
+                shutil.rmtree(part, ignore_errors=True)
+    return chosen

@@ -1,4 +1,7 @@
-"""`config.json`: what a rollout was run with, sealed, because going on from it runs it again."""
+"""The seal of a record: it proves that this user's run wrote the record.
+
+A rollout that resumes from a record runs code that the record names. The seal protects it.
+"""
 
 import json
 import os
@@ -12,16 +15,16 @@ from benchflow_contracts.seal import Seal
 _SEAL = "seal"
 
 
-def sealed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `config` with this user's seal; with an empty one where no secret can be kept."""
+def seal_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `config` with this user's seal. The seal is empty if no secret can be stored."""
     code = ""
     with suppress(OSError, RuntimeError):
         code = _secret().of(_text(config))
     return {**config, _SEAL: code}
 
 
-def is_ours(config: Mapping[str, Any]) -> bool:
-    """Return whether this user's runs wrote `config`, and it is as it was then."""
+def has_own_seal(config: Mapping[str, Any]) -> bool:
+    """Return whether this user's run wrote `config`, and nobody changed it since."""
     with suppress(OSError, RuntimeError):
         return _secret().fits(_text(config), str(config.get(_SEAL)))
     return False
@@ -33,5 +36,5 @@ def _secret() -> Seal:
 
 
 def _text(config: Mapping[str, Any]) -> str:
-    told = {key: value for key, value in config.items() if key != _SEAL}
-    return json.dumps(told, sort_keys=True)
+    content = {key: value for key, value in config.items() if key != _SEAL}
+    return json.dumps(content, sort_keys=True)

@@ -1,15 +1,14 @@
-"""After a rollout: continue it from a checkpoint, or run it once more from its record."""
+"""After a rollout: resume it from a checkpoint, or run it again from its record."""
 
 from .branch import BranchOutcome, Change, branch_rollout
-from .past import PastRollout, leaf_of
 from .repeat import RepeatReport, repeat_rollout
+from .run_inputs import RunInputs
 
 __all__ = [
     "BranchOutcome",
     "Change",
-    "PastRollout",
     "RepeatReport",
+    "RunInputs",
     "branch_rollout",
-    "leaf_of",
     "repeat_rollout",
 ]

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchflow_contracts import RolloutNode, UsageError, Value
 from benchflow_kernel import CheckpointManifest, Planes, value_of
-from benchflow_store import new_rollout_id, read_trusted
+from benchflow_store import new_rollout_id, read_trusted_manifest
 
 from benchflow_engine.branching import policy_of, unforked
 from benchflow_engine.options import RunOptions
@@ -19,7 +19,7 @@ from benchflow_engine.rollout import Continuation, RunResult, Subscriber, run_in
 from benchflow_engine.secrets import with_secrets
 
 from .faults import FaultyWorld
-from .past import PastRollout
+from .run_inputs import RunInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class BranchOutcome:
 
 
 async def branch_rollout(
-    past: PastRollout,
+    inputs: RunInputs,
     kept: Path,
     change: Change = Change(),
     *,
@@ -71,10 +71,10 @@ async def branch_rollout(
     """
     if n < 1 or concurrency < 1:
         raise UsageError("a branch needs at least one continuation, and one at a time")
-    options = _options(past, change)
+    options = _options(inputs, change)
     check_agent(options)
     policy_of(options)
-    _check_skills(read_trusted(kept, trust=trust), options, change)
+    _check_skills(read_trusted_manifest(kept, trust=trust), options, change)
     slots = asyncio.Semaphore(concurrency)
     prepare = partial(_break, commands=tuple(change.faults)) if change.faults else None
     continuation = Continuation(kept, change.prompt)
@@ -82,11 +82,11 @@ async def branch_rollout(
     async with open_provider(options) as provider:
 
         async def one() -> RunResult:
-            name = new_rollout_id(past.task.id)
+            name = new_rollout_id(inputs.task.id)
             async with slots:
                 return await run_in(
                     provider,
-                    past.task,
+                    inputs.task,
                     options,
                     directory=None if jobs_dir is None else jobs_dir / name,
                     subscribers=subscribers,
@@ -99,11 +99,11 @@ async def branch_rollout(
     return BranchOutcome([task.result() for task in tasks])
 
 
-def _options(past: PastRollout, change: Change) -> RunOptions:
+def _options(inputs: RunInputs, change: Change) -> RunOptions:
     """Return what the continuations run with; they fork as the rollout did only when asked to."""
     forks = change.options.get("branch") is not None
-    fresh = {"branch_then": None} if forks else unforked(past.options)
-    was = {**past.options.model_dump(), **fresh, "keep": "none"}
+    fresh = {"branch_then": None} if forks else unforked(inputs.options)
+    was = {**inputs.options.model_dump(), **fresh, "keep": "none"}
     return with_secrets(RunOptions.model_validate({**was, **change.options}))
 
 

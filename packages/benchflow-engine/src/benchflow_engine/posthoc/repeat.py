@@ -20,7 +20,7 @@ from benchflow_contracts import (
     UsageError,
 )
 from benchflow_kernel import Planes
-from benchflow_store import new_rollout_id, read_model_calls
+from benchflow_store import StoredRollout, new_rollout_id
 
 from benchflow_engine.branching import unforked
 from benchflow_engine.planes import open_provider
@@ -28,7 +28,7 @@ from benchflow_engine.preflight import check_agent
 from benchflow_engine.rollout import RunResult, Subscriber, run_in
 from benchflow_engine.secrets import with_secrets
 
-from .past import PastRollout
+from .run_inputs import RunInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class RepeatReport:
 
 
 async def repeat_rollout(
-    past: PastRollout,
+    inputs: RunInputs,
     leaf: RolloutNode,
     *,
     jobs_dir: Path | None = None,
@@ -71,31 +71,31 @@ async def repeat_rollout(
     Raises:
         BenchFlowError: The record, an option or the task is wrong; nothing has run.
     """
-    if past.tree.status == "running":
+    if inputs.stored.tree.status == "running":
         raise UsageError(
-            f"rollout {past.tree.rollout_id!r} was cut short: its trajectory has no end",
+            f"rollout {inputs.stored.tree.rollout_id!r} was cut short: its trajectory has no end",
             hint="`bench rollout branch` goes on from what it kept",
         )
-    fresh = {**unforked(past.options), "keep": "none"}
-    options = with_secrets(past.options.model_copy(update=fresh))
+    fresh = {**unforked(inputs.options), "keep": "none"}
+    options = with_secrets(inputs.options.model_copy(update=fresh))
     check_agent(options)
-    name = new_rollout_id(past.task.id)
+    name = new_rollout_id(inputs.task.id)
     async with open_provider(options) as provider:
         result = await run_in(
             provider,
-            past.task,
+            inputs.task,
             options,
             directory=None if jobs_dir is None else jobs_dir / name,
             subscribers=subscribers,
-            prepare=partial(_recorded, leaf=leaf, calls=past.calls_to(leaf)),
+            prepare=partial(_recorded, leaf=leaf, calls=inputs.stored.calls_to(leaf)),
         )
-    calls = {} if result.directory is None else read_model_calls(result.directory)
+    calls = () if result.directory is None else StoredRollout(result.directory).calls.values()
     return RepeatReport(
         result=result,
         steps=len(leaf.steps),
         same_steps=_same(leaf.steps, result.tree.leaves[0].steps),
         reward=leaf.reward,
-        replayed_calls=sum(call.replayed for call in calls.values()),
+        replayed_calls=sum(call.replayed for call in calls),
     )
 
 

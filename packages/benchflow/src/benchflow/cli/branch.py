@@ -8,11 +8,11 @@ from benchflow_engine.branching import BranchKind
 from benchflow_engine.posthoc import (
     BranchOutcome,
     Change,
-    PastRollout,
+    RunInputs,
     branch_rollout,
     repeat_rollout,
 )
-from benchflow_store import find_kept
+from benchflow_store import find_checkpoint
 from cyclopts import Parameter
 from pydantic import Field
 
@@ -72,7 +72,7 @@ class ContinueOptions(Model):
         if (self.at is None) == (self.source is None):
             raise UsageError("say where to go on: --at NODE or --source DIR, one of them")
         if self.at is not None:
-            return find_kept(rollout, self.at).path
+            return find_checkpoint(rollout, self.at).path
         assert self.source is not None
         return self.source
 
@@ -102,7 +102,7 @@ async def branch(
     directory = find_rollout(rollout, jobs_dir)
     kept = options.kept(directory)
     outcome = await branch_rollout(
-        PastRollout.read(directory, trust=options.trust),
+        RunInputs.read(directory, trust=options.trust),
         kept,
         options.change(),
         n=options.n,
@@ -155,8 +155,8 @@ async def replay(
         leaf: The end of the trajectory; the first leaf by default.
         trust: Run what the record says although it is not this user's own.
     """
-    past = PastRollout.read(find_rollout(rollout, jobs_dir), trust=trust)
-    report = await repeat_rollout(past, past.leaf(leaf), jobs_dir=jobs_dir)
+    inputs = RunInputs.read(find_rollout(rollout, jobs_dir), trust=trust)
+    report = await repeat_rollout(inputs, inputs.stored.leaf(leaf), jobs_dir=jobs_dir)
     result = report.result
     if json:
         print_json(

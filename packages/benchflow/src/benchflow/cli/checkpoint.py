@@ -5,7 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from benchflow_contracts import UsageError
-from benchflow_store import KeptCheckpoint, collect, export_checkpoint, find_kept, kept_below
+from benchflow_store import (
+    SavedCheckpoint,
+    checkpoints_below,
+    delete_checkpoints,
+    export_checkpoint,
+    find_checkpoint,
+)
 
 from .flags import DEFAULT_JOBS, JobsDir, Json
 from .output import note, print_json, print_table
@@ -26,7 +32,7 @@ def list_checkpoints(
     Args:
         rollout: A rollout's directory, id, or unique start of its id.
     """
-    kept = list(kept_below(jobs_dir))
+    kept = list(checkpoints_below(jobs_dir))
     if rollout is not None:
         directory = find_rollout(rollout, jobs_dir)
         kept = [one for one in kept if one.rollout == directory]
@@ -58,7 +64,7 @@ def show(rollout: str, node: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Jso
         rollout: A rollout's directory, id, or unique start of its id.
         node: The node that was kept.
     """
-    kept = find_kept(find_rollout(rollout, jobs_dir), node)
+    kept = find_checkpoint(find_rollout(rollout, jobs_dir), node)
     if json:
         print_json({**_summary(kept), "manifest": kept.manifest.model_dump(mode="json")})
         return
@@ -89,7 +95,7 @@ def export(
         node: The node that was kept.
         output: A new directory.
     """
-    kept = find_kept(find_rollout(rollout, jobs_dir), node)
+    kept = find_checkpoint(find_rollout(rollout, jobs_dir), node)
     export_checkpoint(kept, output)
     if json:
         print_json({**_summary(kept), "output": str(output)})
@@ -119,7 +125,7 @@ def gc(
     bounds = [bound for bound in (older_than_days, budget_mb) if bound is not None]
     if not bounds or not all(bound >= 0 for bound in bounds):
         raise UsageError("say what may go: --older-than-days or --budget-mb, from 0")
-    dropped = collect(
+    dropped = delete_checkpoints(
         jobs_dir, older_than_days=older_than_days, budget_mb=budget_mb, dry_run=dry_run
     )
     if json:
@@ -130,7 +136,7 @@ def gc(
         note(f"  {one.id}")
 
 
-def _summary(one: KeptCheckpoint) -> dict[str, Any]:
+def _summary(one: SavedCheckpoint) -> dict[str, Any]:
     manifest = one.manifest
     return {
         "id": one.id,

@@ -1,11 +1,9 @@
 """`bench rollout`: read what a rollout left."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from benchflow_contracts import EnvState, Event, RolloutTree, UsageError, diff_states
-from benchflow_engine.posthoc import leaf_of
+from benchflow_contracts import EnvState, RolloutTree, UsageError, diff_states
 from benchflow_export import (
     Shape,
     episode,
@@ -13,8 +11,8 @@ from benchflow_export import (
     leaf_record,
     write_json_lines,
 )
-from benchflow_kernel import Registry, fold, read_events, tree_to_json
-from benchflow_store import read_finished
+from benchflow_kernel import Registry, tree_to_json
+from benchflow_store import StoredRollout
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
@@ -41,8 +39,8 @@ def show(
         rollout: A rollout's directory, id, or unique start of its id.
         leaf: The end of the trajectory; the first leaf by default.
     """
-    tree = _load(find_rollout(rollout, jobs_dir))
-    end = leaf_of(tree, leaf)
+    stored = _open(find_rollout(rollout, jobs_dir))
+    tree, end = stored.tree, stored.leaf(leaf)
     if json:
         print_json([step.model_dump(mode="json") for step in end.steps])
         return
@@ -88,7 +86,7 @@ def tree(
         credit: Show the advantages of every edge: step, process, intra-tree.
         depth: Forks to go down; what is below is counted, not drawn.
     """
-    loaded = _load(find_rollout(rollout, jobs_dir))
+    loaded = _open(find_rollout(rollout, jobs_dir)).tree
     if json:
         print_json(tree_to_json(loaded))
     else:
@@ -127,12 +125,12 @@ def export(
     directory = find_rollout(rollout, jobs_dir)
     if format not in get_args(Lines):
         _known_format(format)
-        export_directory(format, [read_finished(directory)], output, json=json)
+        export_directory(format, [StoredRollout(directory).finished()], output, json=json)
         return
     if format not in {"verifiers", "sft"}:
         _export_traces(directory, output, format, json=json)
         return
-    finished = read_finished(directory)
+    finished = StoredRollout(directory).finished()
     calls: Literal["verifiers", "openai"] = "openai" if format == "sft" else "verifiers"
     records = (leaf_record(finished, leaf, tool_calls=calls) for leaf in finished.tree.leaves)
     report = export_trajectories_to_jsonl(records, output)
@@ -154,7 +152,7 @@ def _known_format(name: str) -> None:
 
 def _export_traces(directory: Path, output: Path, form: str, *, json: bool) -> None:
     shape: Shape = "graph" if form == "v1-graph" else "leaves"
-    made = episode(read_finished(directory), shape)
+    made = episode(StoredRollout(directory).finished(), shape)
     records = [] if made is None else [made]
     if form == "v1-flat":
         records = [trace for one in records for trace in one["traces"]]
@@ -177,13 +175,13 @@ def diff(a: str, b: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False
         b: The same, or another node of the rollout of `a`.
     """
     name, _, node = a.partition(":")
-    tree = _load(find_rollout(name, jobs_dir))
+    tree = _open(find_rollout(name, jobs_dir)).tree
     before = _state(tree, node)
     if b in tree.index:
         after = _state(tree, b)
     else:
         name, _, node = b.partition(":")
-        after = _state(_load(find_rollout(name, jobs_dir)), node)
+        after = _state(_open(find_rollout(name, jobs_dir)).tree, node)
     found = diff_states(before, after)
     if json:
         print_json(found.model_dump(mode="json"))
@@ -205,12 +203,8 @@ def _state(tree: RolloutTree, node: str) -> EnvState:
     return recorded[chosen]
 
 
-def _load(directory: Path) -> RolloutTree:
-    return fold(_events(directory))
-
-
-def _events(directory: Path) -> Sequence[Event]:
-    read = read_events(directory / "events.jsonl")
-    if read.torn_bytes:
-        note(f"the log of {directory.name} ends in {read.torn_bytes} torn bytes; they are left out")
-    return read.events
+def _open(directory: Path) -> StoredRollout:
+    stored = StoredRollout(directory)
+    if torn := stored.log.torn_bytes:
+        note(f"the log of {directory.name} ends in {torn} torn bytes; they are left out")
+    return stored

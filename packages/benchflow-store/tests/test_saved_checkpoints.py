@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from benchflow_store import collect
+from benchflow_store import delete_checkpoints
 
 
 def filled(directory: Path) -> Path:
@@ -22,11 +22,11 @@ def test_a_link_in_a_record_leads_to_nothing_that_is_dropped(tmp_path: Path, lin
     filled(mine / "a" / "checkpoints")
     (jobs / link).parent.mkdir(parents=True)
     (jobs / link).symlink_to(mine)
-    assert collect(jobs, budget_mb=1) == []
+    assert delete_checkpoints(jobs, budget_mb=1) == []
     assert len(list(mine.rglob("key"))) == 6
 
 
 def test_what_was_cut_short_goes_and_other_files_stay(tmp_path: Path) -> None:
     home = filled(tmp_path / "rollout" / "checkpoints")
-    assert collect(tmp_path, budget_mb=1) == []
+    assert delete_checkpoints(tmp_path, budget_mb=1) == []
     assert [path.name for path in home.iterdir()] == [".ssh"]

@@ -1,0 +1,55 @@
+"""What a stored rollout needs to run again: its task and its options."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchflow_contracts import StoreError, Task, UsageError
+from benchflow_store import StoredRollout
+from pydantic import ValidationError
+
+from benchflow_engine.options import RunOptions
+from benchflow_engine.task_formats import runnable_task
+
+
+@dataclass(frozen=True, slots=True)
+class RunInputs:
+    """A stored rollout, and what it was run with."""
+
+    stored: StoredRollout
+    task: Task
+    options: RunOptions
+
+    @classmethod
+    def read(cls, directory: Path, *, trust: bool = False) -> "RunInputs":
+        """Read the rollout in `directory`.
+
+        The options name code to import, host variables to send and their receiver; the task
+        has a verifier that runs. Without `trust`, only this user's own runs are accepted.
+
+        Raises:
+            StoreError: A file of the rollout is missing or damaged.
+            TaskError: The task cannot be loaded.
+            UsageError: The task was changed since, or the rollout is not this user's.
+        """
+        stored = StoredRollout(directory)
+        config = stored.config
+        try:
+            options = RunOptions.model_validate(config.options)
+        except ValidationError as error:
+            raise StoreError(
+                f"cannot read the rollout's options: {error}",
+                where=str(config.path),
+                hint="only a rollout that `bench` has run has options",
+            ) from error
+        if not (trust or config.is_own):
+            raise UsageError(
+                f"{str(directory)!r} was not run by this user here, or was changed since",
+                hint=f"read {str(config.path)!r}: it says what will run; then give --trust",
+            )
+        task = runnable_task(config.task_path, options.adapter_options())
+        if task.digest != config.task_digest:
+            raise UsageError(
+                f"task {task.id!r} was changed after it was run",
+                hint="check out the task as it was, or run the task again",
+            )
+        return cls(stored, task, options)

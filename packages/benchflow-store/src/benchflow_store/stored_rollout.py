@@ -1,0 +1,258 @@
+"""The one reader of a rollout's directory: finished, still running or cut short."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self, cast
+
+from benchflow_contracts import (
+    FinishedRollout,
+    ModelCall,
+    RolloutNode,
+    RolloutTree,
+    StoreError,
+    UsageError,
+)
+from benchflow_kernel import EventsRead, fold, read_events
+from pydantic import ValidationError
+
+from .model_calls import read_model_calls
+from .record import RanWith, RolloutRecord
+from .sealed_config import has_own_seal
+
+_SHOWN_NODES = 12
+"""The most node ids that an error lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredConfig:
+    """`config.json`: what a rollout was run with."""
+
+    path: Path
+    task_path: Path
+    """Where the task was. The task may be gone or changed since."""
+    task_id: str
+    task_digest: str
+    task_format: str
+    ran: RanWith
+    options: Mapping[str, Any]
+    """The options of the run, without secrets. The engine validates them."""
+    is_own: bool
+    """Whether this user's run wrote the file, and nobody changed the file since."""
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read the file at `path`.
+
+        Raises:
+            StoreError: The file is missing or damaged.
+        """
+        data = cast("Mapping[str, Any]", _read_json(path))
+        try:
+            return cls(
+                path=path,
+                task_path=Path(data["task_path"]),
+                task_id=str(data["task_id"]),
+                task_digest=str(data["task_digest"]),
+                task_format=str(data["task_format"]),
+                ran=RanWith(**data["ran"]),
+                options=dict(data["options"]),
+                is_own=has_own_seal(data),
+            )
+        except (LookupError, TypeError, ValueError) as error:
+            raise StoreError(f"damaged record: {error!r}", where=str(path)) from error
+
+
+@dataclass(frozen=True)
+class StoredRollout:
+    """A rollout's directory. Each file is read on first use, and then once."""
+
+    directory: Path
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is an event log. A rollout that was refused has only a record."""
+        return (self.directory / "events.jsonl").is_file()
+
+    @cached_property
+    def log(self) -> EventsRead:
+        """The events, and the length of an unfinished last line.
+
+        Raises:
+            StoreError: The log is missing or damaged.
+        """
+        return read_events(self.directory / "events.jsonl")
+
+    @cached_property
+    def tree(self) -> RolloutTree:
+        """The tree, folded from the events."""
+        return fold(self.log.events)
+
+    @cached_property
+    def config(self) -> StoredConfig:
+        """What the rollout was run with.
+
+        Raises:
+            StoreError: `config.json` is missing or damaged.
+        """
+        return StoredConfig.read(self.directory / "config.json")
+
+    @cached_property
+    def prompts(self) -> tuple[str, ...]:
+        """The instruction of the task, then the prompts that follow it.
+
+        Raises:
+            StoreError: `prompts.json` is missing or damaged.
+        """
+        path = self.directory / "prompts.json"
+        prompts = _read_json(path)
+        if not isinstance(prompts, list) or not prompts:
+            raise StoreError("damaged record: not a list of prompts", where=str(path))
+        return tuple(map(str, cast("list[object]", prompts)))
+
+    @cached_property
+    def record(self) -> RolloutRecord | None:
+        """The summary in `result.json`; `None` while the rollout has not ended.
+
+        Raises:
+            StoreError: `result.json` is damaged or cannot be read.
+        """
+        path = self.directory / "result.json"
+        return read_record(path) if path.exists() else None
+
+    @cached_property
+    def calls(self) -> Mapping[str, ModelCall]:
+        """The recorded model calls by id; empty without a gateway.
+
+        Raises:
+            StoreError: A recorded call is damaged.
+        """
+        return read_model_calls(self.directory)
+
+    def calls_to(self, node: RolloutNode) -> tuple[ModelCall, ...]:
+        """Return the recorded model calls on the path to `node`, in order."""
+        ids = [ident for step in node.steps for ident in step.model_calls]
+        return tuple(self.calls[ident] for ident in ids if ident in self.calls)
+
+    def node(self, name: str) -> RolloutNode:
+        """Return a node of the tree.
+
+        Raises:
+            UsageError: The tree has no node with that id.
+        """
+        try:
+            return self.tree.index[name]
+        except KeyError:
+            known = ", ".join(list(self.tree.index)[:_SHOWN_NODES])
+            raise UsageError(f"no node {name!r}", hint=f"nodes: {known}") from None
+
+    def leaf(self, name: str | None = None) -> RolloutNode:
+        """Return the leaf `name`, or the first leaf.
+
+        Raises:
+            UsageError: `name` is not a leaf.
+        """
+        leaves = {node.id: node for node in self.tree.leaves}
+        if name is not None and name not in leaves:
+            raise UsageError(f"{name!r} is not a leaf", hint=f"leaves: {', '.join(leaves)}")
+        return self.tree.leaves[0] if name is None else leaves[name]
+
+    def finished(self) -> FinishedRollout:
+        """Return the rollout as exporters read it. The directory of its task may be gone.
+
+        Raises:
+            StoreError: A file of the rollout is missing or damaged.
+        """
+        events, config = self.log.events, self.config
+        if not events:
+            raise StoreError("damaged record: the event log is empty", where=str(self.directory))
+        return FinishedRollout(
+            tree=self.tree,
+            task_digest=config.task_digest,
+            instruction=self.prompts[0],
+            agent=config.ran.agent,
+            model=config.ran.model,
+            sandbox=config.ran.sandbox,
+            finished_at=events[-1].ts,
+            task_path=config.task_path,
+            task_format=config.task_format,
+            events=events,
+            calls=self.calls,
+            directory=self.directory,
+        )
+
+
+def read_record(path: Path) -> RolloutRecord:
+    """Return the record in the file at `path`, a `result.json`.
+
+    Raises:
+        StoreError: The file is damaged or cannot be read.
+    """
+    try:
+        return RolloutRecord.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise StoreError(f"cannot read {str(path)!r}: {error.strerror}") from error
+    except ValidationError as error:
+        raise StoreError(f"damaged record: {error.errors()[0]['msg']}", where=str(path)) from error
+
+
+def read_records(job: Path) -> Iterator[RolloutRecord]:
+    """Yield the record of every rollout of a job's directory, by the name of the rollout.
+
+    A slot that was run again has several records. A rollout that has not ended has none.
+
+    Raises:
+        StoreError: A record is damaged or cannot be read.
+    """
+    try:
+        paths = sorted(job.glob("*/result.json"))
+    except OSError as error:
+        raise StoreError(f"cannot read {str(job)!r}: {error.strerror}") from error
+    for path in paths:
+        yield read_record(path)
+
+
+def read_finished_rollouts(
+    job: Path, records: Iterable[RolloutRecord]
+) -> Iterator[FinishedRollout]:
+    """Yield the rollouts of a job's directory one at a time, in the order of `records`.
+
+    A rollout that could not begin has a tree with only a root, and the root's error.
+
+    Raises:
+        StoreError: A file of a rollout is missing or damaged.
+    """
+    for record in records:
+        stored = StoredRollout(job / record.rollout_id)
+        yield stored.finished() if stored.has_begun else _refused(record, stored.directory)
+
+
+def _refused(record: RolloutRecord, directory: Path) -> FinishedRollout:
+    root = RolloutNode(id="n0")
+    tree = RolloutTree(
+        rollout_id=record.rollout_id,
+        task_id=record.task_id,
+        root=root,
+        index={root.id: root},
+        status=record.status,
+        error=record.error,
+    )
+    return FinishedRollout(
+        tree=tree,
+        task_digest=record.task_digest,
+        instruction="",
+        agent=record.agent,
+        model=record.model,
+        sandbox=record.sandbox,
+        finished_at=record.finished_at,
+        directory=directory,
+    )
+
+
+def _read_json(path: Path) -> object:
+    try:
+        return cast("object", json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise StoreError(f"cannot read a rollout's record: {error}", where=str(path)) from error
