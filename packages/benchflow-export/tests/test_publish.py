@@ -55,7 +55,7 @@ def test_a_directory_that_no_export_made_is_never_replaced(tmp_path):
     (tmp_path / "mine" / "thesis.tex").write_text("years")
     (tmp_path / "file").write_text("x")
     for name in ("mine", "file"):
-        with pytest.raises(UsageError, match="is no export"):
+        with pytest.raises(UsageError, match="is not an export"):
             publish(tmp_path / name, writer("new"))
     assert (tmp_path / "mine" / "thesis.tex").read_text() == "years"
 

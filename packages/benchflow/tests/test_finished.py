@@ -104,7 +104,7 @@ def test_a_foreign_directory_is_left_alone(jobs: Path, tmp_path: Path, capsys) -
     (tmp_path / "mine" / "thesis").touch()
     where = ["--output", str(tmp_path / "mine"), "--jobs-dir", str(jobs)]
     assert run(["eval", "export", "old", *where]) == 2
-    assert "is no export" in capsys.readouterr().err
+    assert "is not an export" in capsys.readouterr().err
     assert (tmp_path / "mine" / "thesis").exists()
 
 
@@ -123,3 +123,24 @@ def test_an_unknown_export_is_refused_before_anything_runs(tmp_path: Path, capsy
     assert run(["eval", "create", *options, *jobs]) == 2
     assert "'harbor'" in capsys.readouterr().err
     assert not (tmp_path / "jobs").exists()
+
+
+@pytest.mark.parametrize("name", ["verifiers", "sft", "v1-leaves", "v1-graph", "v1-flat"])
+def test_a_rollout_and_its_job_are_exported_in_each_trainer_format(
+    jobs: Path, tmp_path: Path, capsys, name: str
+) -> None:
+    options = ["--format", name, "--jobs-dir", str(jobs), "--json"]
+    one, job = tmp_path / "one.jsonl", tmp_path / "job.jsonl"
+    assert run(["rollout", "export", "paint__1", "--output", str(one), *options]) == 0
+    counts = json.loads(capsys.readouterr().out)
+    assert counts == {"path": str(one), "trajectories": 1, "unscored": 0, "tampered": 0}
+    assert run(["eval", "export", "old", "--output", str(job), *options]) == 0
+    counts = json.loads(capsys.readouterr().out)
+    assert counts == {"path": str(job), "trajectories": 1, "unscored": 1, "tampered": 0}
+    assert one.read_bytes() == job.read_bytes() != b""
+
+
+def test_the_formats_are_listed(capsys) -> None:
+    assert run(["rollout", "formats", "--json"]) == 0
+    names = [each["name"] for each in json.loads(capsys.readouterr().out)]
+    assert {"harbor", "sft", "v1-flat", "v1-graph", "v1-leaves", "verifiers"} <= set(names)

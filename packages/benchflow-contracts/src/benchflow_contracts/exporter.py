@@ -46,6 +46,8 @@ class Exported(Model):
     """Root-to-leaf paths that were written."""
     unscored: int = Field(ge=0)
     """Leaves without a reward, whether they were written or left out."""
+    tampered: int = Field(default=0, ge=0)
+    """Of `unscored`: leaves with a verdict that the agent may have steered."""
 
 
 class Exporter(Protocol):

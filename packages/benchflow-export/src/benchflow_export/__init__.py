@@ -1,7 +1,8 @@
-"""Finished rollouts in the formats of trainers, and in those of installed exporters."""
+"""Finished rollouts in the formats of trainers, and of other installed exporters."""
 
 from .episode import Shape, episode
-from .exporters import load_exporter, write_export
+from .exporters import ExportFormat, export_formats, load_exporter, write_export
+from .formats import EpisodeExporter, RowExporter
 from .inter import with_inter_advantage
 from .messages import Message, steps_to_messages
 from .publish import publish
@@ -11,17 +12,22 @@ from .rows import (
     trajectory_to_verifiers_record,
     write_json_lines,
 )
-from .trainer import leaf_record, write_trainer_rows
+from .trainer import leaf_record, read_trainer_rows, write_trainer_rows
 
 __all__ = [
+    "EpisodeExporter",
+    "ExportFormat",
     "ExportReport",
     "Message",
+    "RowExporter",
     "Shape",
     "episode",
+    "export_formats",
     "export_trajectories_to_jsonl",
     "leaf_record",
     "load_exporter",
     "publish",
+    "read_trainer_rows",
     "steps_to_messages",
     "trajectory_to_verifiers_record",
     "with_inter_advantage",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from benchflow_contracts import TAMPERED, StoreError, VerifyResult
+from benchflow_contracts import TAMPERED, RolloutNode, StoreError, VerifyResult
 
 from .messages import Message
 from .timing import verifiers_timing
@@ -43,13 +43,13 @@ _RESERVED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """What an export wrote, and what it left out because it has no reward."""
+    """The rows that were written, and those that were left out for want of a reward."""
 
     path: Path
     written: int
     unscored: int
     tampered: int = 0
-    """Of those: how many have a verdict that the agent may have steered."""
+    """Of `unscored`: rows with a verdict that the agent may have steered."""
 
 
 def trajectory_to_verifiers_record(  # noqa: PLR0913 - the published signature
@@ -69,12 +69,11 @@ def trajectory_to_verifiers_record(  # noqa: PLR0913 - the published signature
 ) -> dict[str, Any]:
     """Return one trainer record.
 
-    `prompt` is everything before the first assistant message, `completion` the
-    rest. `reward` is `None` for an unscored trajectory, and `is_completed` false.
-    `example_id` defaults to a stable number derived from `task_id`, so that two
-    tasks never share one by default. `timing` is the whole of `RolloutTiming`;
-    without it, nothing was measured. `token_usage` is left out when nobody reported
-    any. `tool_calls="openai"` keeps OpenAI's dicts, which prime-rl's SFT reader needs.
+    `prompt` has the messages before the first assistant message; `completion` has the rest.
+    An unscored trajectory has `reward` `None`, and `is_completed` is false. `example_id`
+    defaults to a stable number derived from `task_id`. `timing` is a whole `RolloutTiming`;
+    without it, all times are 0. Without `token_usage`, the record has no such key.
+    `tool_calls="openai"` keeps OpenAI's dicts, which prime-rl's SFT reader needs.
     """
     split = next((i for i, m in enumerate(messages) if m["role"] == "assistant"), len(messages))
     rendered = [render_tool_calls(message, tool_calls) for message in messages]
@@ -110,13 +109,13 @@ def trajectory_to_verifiers_record(  # noqa: PLR0913 - the published signature
 def export_trajectories_to_jsonl(
     records: Iterable[Mapping[str, Any]], path: str | Path
 ) -> ExportReport:
-    """Write trainer records, one JSON line each, replacing `path` at once.
+    """Write trainer records to `path`, one JSON line each. Replace the file atomically.
 
     A record without a reward is counted and left out: a trainer must not learn
     from a rollout that nobody graded.
 
     Raises:
-        StoreError: The file cannot be written, or a record holds no JSON.
+        StoreError: The file cannot be written, or a record is not JSON.
     """
     target = Path(path)
     unscored = tampered = 0
@@ -136,10 +135,10 @@ def export_trajectories_to_jsonl(
 
 
 def write_json_lines(records: Iterable[Mapping[str, Any]], path: Path) -> int:
-    """Write one JSON line each, replacing `path` at once; return how many.
+    """Write one JSON line per record and return their number. Replace the file atomically.
 
     Raises:
-        StoreError: The file cannot be written, or a record holds no JSON.
+        StoreError: The file cannot be written, or a record is not JSON.
     """
     scratch = path.with_name(f".{path.name}.tmp")
     written = 0
@@ -156,24 +155,30 @@ def write_json_lines(records: Iterable[Mapping[str, Any]], path: Path) -> int:
     return written
 
 
+def is_tampered(leaf: RolloutNode) -> bool:
+    """Return whether the leaf has a verdict that the agent may have steered."""
+    verdict = leaf.results.get("reward")
+    return verdict is not None and verdict.reward is not None and leaf.reward is None
+
+
 def stable_example_id(task_id: str) -> int:
-    """Return a number that is the same for a task in every run: 53 bits of its sha256."""
+    """Return the first 53 bits of the sha256 of `task_id`: the same number in every run."""
     return int.from_bytes(hashlib.sha256(task_id.encode()).digest()[:8]) >> 11
 
 
 def _metrics(result: VerifyResult) -> dict[str, float]:
-    """Return the items as metrics; a verdict without items is its own only metric.
+    """Return the items as metrics. A verdict without items is the only metric.
 
-    There is always one for a scored row, as in Verifiers, where each reward function
-    is also a metric: a column of empty objects cannot be stored as Parquet.
+    A scored row always has a metric, as in Verifiers, where each reward function is also a
+    metric. Parquet cannot store a column of empty objects.
     """
     items = {k: float(v) for k, v in result.items.items() if k not in _RESERVED}
     return items or ({} if result.reward is None else {"verdict": result.reward})
 
 
 def _reward_metadata(result: VerifyResult) -> dict[str, Any]:
-    # A column has one type in a data set, so what is free-form or may be an empty
-    # object stays out: the events' `meta` is in the rollout's `rewards.jsonl`.
+    # A column of a data set has one type, so free-form objects and empty objects are left out.
+    # The rollout's `rewards.jsonl` has the `meta` of the events.
     return {
         "items": dict(result.items) or None,
         "events": [event.model_dump(mode="json", exclude={"meta"}) for event in result.events],

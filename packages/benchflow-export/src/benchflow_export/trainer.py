@@ -1,8 +1,9 @@
 """The trainer record of one leaf."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from benchflow_contracts import (
     FinishedRollout,
@@ -56,21 +57,33 @@ def leaf_record(
     )
 
 
+_ROWS: Final = Path("trainer") / "verifiers.jsonl"
+"""Below a rollout's directory: its rows, before its job gives them their group's advantage."""
+
+
 def write_trainer_rows(directory: Path, rollout: FinishedRollout) -> None:
-    """Write `trainer/verifiers.jsonl` of the rollout in `directory`: a row per scored leaf.
+    """Write `trainer/verifiers.jsonl` of the rollout in `directory`: one row per scored leaf.
 
     Raises:
-        StoreError: It could not be written.
+        StoreError: The file cannot be written.
     """
     rows = (leaf_record(rollout, leaf) for leaf in rollout.tree.leaves)
     try:
-        export_trajectories_to_jsonl(rows, directory / "trainer" / "verifiers.jsonl")
+        export_trajectories_to_jsonl(rows, directory / _ROWS)
     except OSError as error:
         raise StoreError(f"cannot write rollout {directory.name!r}: {error}") from error
 
 
+def read_trainer_rows(directory: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows that `write_trainer_rows` wrote; none if the rollout was refused."""
+    path = directory / _ROWS
+    if path.is_file():
+        with path.open(encoding="utf-8") as file:
+            yield from map(json.loads, file)
+
+
 def _task_steps(leaf: RolloutNode) -> dict[str, Any]:
-    """Return the verdicts on the steps of the task, each with the node where it ended."""
+    """Return the verdict on each step of the task, with the node where the step ended."""
     verdicts = step_verdicts(leaf).items()
     told = [
         {"name": name, "node": node.id, "reward": r.counted().reward}

@@ -3,13 +3,17 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, Literal
+from typing import Literal
 
 from benchflow_contracts import ListedTask, Model, StoreError
-from benchflow_export import export_trajectories_to_jsonl, with_inter_advantage
+from benchflow_export import (
+    export_trajectories_to_jsonl,
+    read_trainer_rows,
+    with_inter_advantage,
+)
 from benchflow_store import RolloutRecord, read_records, write_text
 
 from .task_results import PassAtK, TaskResult, mean_pass_at_k
@@ -171,7 +175,7 @@ def write_report(
     report = summarise(directory, records, planned=len(slots), refused=refused)
     write_text(directory / "results.jsonl", "".join(r.model_dump_json() + "\n" for r in records))
     rows = with_inter_advantage(
-        lambda: (row for each in records for row in _trainer_rows(directory / each.rollout_id))
+        lambda: (row for each in records for row in read_trainer_rows(directory / each.rollout_id))
     )
     try:
         export_trajectories_to_jsonl(rows, directory / "verifiers.jsonl")
@@ -185,10 +189,3 @@ def write_report(
 
 def _unreadable(path: Path, error: OSError) -> StoreError:
     return StoreError(f"cannot read {str(path)!r}: {error.strerror}")
-
-
-def _trainer_rows(directory: Path) -> Iterator[dict[str, Any]]:
-    path = directory / "trainer" / "verifiers.jsonl"
-    if path.is_file():
-        with path.open(encoding="utf-8") as file:
-            yield from map(json.loads, file)

@@ -26,16 +26,16 @@ from .world_files import WorldFiles
 
 
 class HarborExporter:
-    """One trial per leaf: a tree is its leaves, and what they share is marked as copied.
+    """A Harbor job directory, one trial per leaf, with ATIF trajectories.
 
-    A leaf without a score is a trial with an exception and without rewards, as Harbor
-    records one.
+    Steps that several leaves share are marked as copied. As in Harbor, a leaf without a score
+    is a trial with an exception and without rewards.
     """
 
     def export(self, job: str, rollouts: Iterable[FinishedRollout], directory: Path) -> Exported:
         """Write the job; see `Exporter`."""
         tally, seen = Tally(), _Seen()
-        written = unscored = 0
+        written = unscored = tampered = 0
         for rollout in rollouts:
             seen.add(rollout)
             owned = owners(rollout)
@@ -43,9 +43,14 @@ class HarborExporter:
                 tally.add(_write_trial(directory, job, rollout, leaf, owned))
                 written += 1
                 unscored += leaf.reward is None
+                tampered += leaf.reward is None and _has_reward(leaf.results.get("reward"))
         write_json(directory / "config.json", {"job_name": plain_text(job), **seen.config()})
         write_json(directory / "result.json", tally.result(job_id(job)))
-        return Exported(trajectories=written, unscored=unscored)
+        return Exported(trajectories=written, unscored=unscored, tampered=tampered)
+
+
+def _has_reward(verdict: VerifyResult | None) -> bool:
+    return verdict is not None and verdict.reward is not None
 
 
 class _Seen:

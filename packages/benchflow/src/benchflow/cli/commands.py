@@ -63,6 +63,7 @@ GROUPS: dict[str, Group] = {
             "tree": Command("benchflow.cli.rollout:tree", "Show a rollout as a tree."),
             "diff": Command("benchflow.cli.rollout:diff", "Show what differs between two states."),
             "export": Command("benchflow.cli.rollout:export", "Export trajectories for a trainer."),
+            "formats": Command("benchflow.cli.exporting:list_formats", "List export formats."),
             "branch": Command(
                 "benchflow.cli.branch:branch", "Go on from a kept checkpoint, changed or not."
             ),

@@ -13,7 +13,7 @@ from benchflow_store import read_finished_rollouts
 from cyclopts import Parameter
 
 from . import format as fmt
-from .exporting import export_directory
+from .exporting import write_and_report
 from .flags import DEFAULT_JOBS, JobsDir, Json, Run
 from .foreign_tasks import explain_refusals
 from .live import LiveJob
@@ -164,22 +164,22 @@ def export(
     jobs_dir: JobsDir = DEFAULT_JOBS,
     json: Json = False,
 ) -> None:
-    """Write a job as a directory in somebody else's format.
+    """Export a job for a trainer or another engine.
 
     Examples:
+        bench eval export 2026-11-21 --output rows.jsonl --format verifiers
         bench eval export 2026-11-21 --output harbor-jobs/2026-11-21
         bench eval export 2026-11-21 --output harbor-jobs/2026-11-21 && harbor view harbor-jobs
 
     Args:
         job: A job's directory, name, or unique start of its name.
-        output: The directory to write; it is replaced at once. One that no export made is
-            refused.
-        format: `harbor` is a Harbor job directory: one trial per leaf, with an ATIF
-            trajectory, and an exception where there is no score. Others are named by the
-            exporters that are installed.
+        output: The file or directory to write; it is replaced at once. A directory that no
+            export made is refused.
+        format: An export format; `bench rollout formats` lists them. A format of one file is
+            written as that file if --output has its suffix.
     """
     report = read_job(find_job(job, jobs_dir))
-    export_directory(
+    write_and_report(
         format, read_finished_rollouts(report.directory, report.records), output, json=json
     )
 

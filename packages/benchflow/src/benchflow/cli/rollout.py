@@ -1,24 +1,18 @@
 """`bench rollout`: read what a rollout left."""
 
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated
 
 from benchflow_contracts import EnvState, RolloutTree, UsageError, diff_states
-from benchflow_export import (
-    Shape,
-    episode,
-    export_trajectories_to_jsonl,
-    leaf_record,
-    write_json_lines,
-)
-from benchflow_kernel import Registry, tree_to_json
+from benchflow_export import load_exporter
+from benchflow_kernel import tree_to_json
 from benchflow_store import StoredRollout
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from . import format as fmt
 from .diffview import print_diff
-from .exporting import export_directory
+from .exporting import write_and_report
 from .flags import DEFAULT_JOBS, JobsDir, Json
 from .narrate import MARKER, fitting_lines, step_lines
 from .output import note, print_json, stdout, visible
@@ -93,9 +87,6 @@ def tree(
         print_tree(loaded, credit=credit, depth=depth)
 
 
-Lines = Literal["verifiers", "sft", "v1-leaves", "v1-graph", "v1-flat"]
-
-
 def export(
     rollout: str,
     *,
@@ -104,7 +95,7 @@ def export(
     jobs_dir: JobsDir = DEFAULT_JOBS,
     json: Json = False,
 ) -> None:
-    """Write a rollout for a trainer, one JSON line per scored trajectory, or as a directory.
+    """Export a rollout for a trainer or another engine.
 
     Examples:
         bench rollout export book-the-room__1f --output dataset.jsonl
@@ -116,51 +107,12 @@ def export(
         rollout: A rollout's directory, id, or unique start of its id.
         output: The file or directory to write; it is replaced at once. A directory that no
             export made is refused.
-        format: `verifiers` rows (up to 0.3.1), or the same with OpenAI tool calls for `sft`;
-            a Verifiers v1 episode with one trace per leaf (`v1-leaves`) or one trace for the
-            tree (`v1-graph`); `v1-flat` is the leaves' traces without the episode. `harbor`
-            is a Harbor job directory with one trial per leaf; other directories are named by
-            the exporters that are installed.
+        format: An export format; `bench rollout formats` lists them. A format of one file is
+            written as that file if --output has its suffix.
     """
-    directory = find_rollout(rollout, jobs_dir)
-    if format not in get_args(Lines):
-        _known_format(format)
-        export_directory(format, [StoredRollout(directory).finished()], output, json=json)
-        return
-    if format not in {"verifiers", "sft"}:
-        _export_traces(directory, output, format, json=json)
-        return
-    finished = StoredRollout(directory).finished()
-    calls: Literal["verifiers", "openai"] = "openai" if format == "sft" else "verifiers"
-    records = (leaf_record(finished, leaf, tool_calls=calls) for leaf in finished.tree.leaves)
-    report = export_trajectories_to_jsonl(records, output)
-    if json:
-        counts = {"written": report.written, "unscored": report.unscored}
-        print_json({"path": str(output), **counts, "tampered": report.tampered})
-    else:
-        note(
-            f"wrote {report.written} trajectories to {output}, left out {report.unscored} unscored"
-            f" ({report.tampered} tampered with)"
-        )
-
-
-def _known_format(name: str) -> None:
-    known = (*get_args(Lines), *Registry().names("benchflow.exporters"))
-    if name not in known:
-        raise UsageError(f"there is no format {name!r}", hint=f"known: {', '.join(known)}")
-
-
-def _export_traces(directory: Path, output: Path, form: str, *, json: bool) -> None:
-    shape: Shape = "graph" if form == "v1-graph" else "leaves"
-    made = episode(StoredRollout(directory).finished(), shape)
-    records = [] if made is None else [made]
-    if form == "v1-flat":
-        records = [trace for one in records for trace in one["traces"]]
-    written = write_json_lines(records, output)
-    if json:
-        print_json({"path": str(output), "written": written})
-    else:
-        note(f"wrote {written} records to {output}")
+    stored = StoredRollout(find_rollout(rollout, jobs_dir))
+    load_exporter(format)
+    write_and_report(format, [stored.finished()], output, json=json)
 
 
 def diff(a: str, b: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False) -> None:
