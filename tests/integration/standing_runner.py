@@ -19,7 +19,7 @@ from benchflow_contracts.config import Keep
 from benchflow_engine.options import RunOptions
 from benchflow_engine.planes import assemble
 from benchflow_kernel import Planes, load_task, run_rollout
-from benchflow_kernel.rollout.keeper import Keeper
+from benchflow_kernel.rollout.checkpoint_writer import CheckpointWriter
 from benchflow_sandbox_local import LocalProvider
 
 TASK, FOLDER, FIDELITY, STEP = sys.argv[1:]
@@ -143,8 +143,8 @@ async def main() -> None:
         if event.kind == "checkpointed":
             stand("published")
 
-    keeper: Any = Keeper
-    keeper._drop_oldest = lambda *_: stand("named")
+    writer: Any = CheckpointWriter
+    writer._drop_oldest = lambda *_: stand("named")
 
     async with StandingProvider(store=Path(FOLDER, "store")) as provider:
         planes = standing(assemble(RunOptions(), task, provider))

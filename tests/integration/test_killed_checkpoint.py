@@ -17,7 +17,7 @@ import pytest
 from benchflow_contracts import SandboxRecord
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_contracts.sandbox_record import ReapPolicy
-from benchflow_kernel.rollout.kept import kept_checkpoints
+from benchflow_kernel.rollout.checkpoint_manifest import saved_checkpoints
 from benchflow_sandbox_local import LocalProvider
 from benchflow_store.saved_checkpoints import delete_checkpoints
 
@@ -209,10 +209,10 @@ def test_nothing_half_made_is_seen_and_nothing_is_left(
     assert bool(published) == (step in {"published", "saved", "named"})
     if step == "named":
         # It has its name, so it is whole: a world can be made from it.
-        [(path, manifest)] = kept_checkpoints(world.rollout)
+        [(path, manifest)] = saved_checkpoints(world.rollout)
         assert asyncio.run(revived(world.store, path)) == manifest.image.digest
     else:
-        assert list(kept_checkpoints(world.rollout)) == []
+        assert list(saved_checkpoints(world.rollout)) == []
         assert delete_checkpoints(world.folder) == []
         assert list(world.rollout.glob("checkpoints/*")) == []
 

@@ -19,7 +19,7 @@ from benchflow_contracts import (
     Turn,
     ValueBranch,
 )
-from benchflow_kernel import continue_from, kept_checkpoints, step_verdicts
+from benchflow_kernel import continue_from, saved_checkpoints, step_verdicts
 from benchflow_testing.fakes import (
     FAKE_WITHOUT_LIVE,
     Act,
@@ -239,7 +239,7 @@ def kept(rig, world):
     world.graded.clear()
     world.logs.clear()
     rig.agent.sessions.clear()
-    return {manifest.turn: path for path, manifest in kept_checkpoints(rig.directory)}
+    return {manifest.turn: path for path, manifest in saved_checkpoints(rig.directory)}
 
 
 def go_on(rig, path, **options):

@@ -6,9 +6,9 @@ from .rollout import (
     CHECKPOINT_FILE,
     CheckpointManifest,
     continue_from,
-    kept_checkpoints,
-    read_kept,
+    read_manifest,
     run_rollout,
+    saved_checkpoints,
 )
 from .scenes import LoweredTurn, lower_scenes
 from .tasks import find_tasks, load_task
@@ -57,14 +57,14 @@ __all__ = [
     "credit_of",
     "find_tasks",
     "fold",
-    "kept_checkpoints",
     "load_path",
     "load_task",
     "lower_scenes",
     "make_user",
     "read_events",
-    "read_kept",
+    "read_manifest",
     "run_rollout",
+    "saved_checkpoints",
     "step_verdicts",
     "trajectories",
     "trajectory",

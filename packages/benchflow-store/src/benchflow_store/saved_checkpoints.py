@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchflow_contracts import StoreError, UsageError
-from benchflow_kernel import CHECKPOINT_FILE, CheckpointManifest, kept_checkpoints, read_kept
+from benchflow_kernel import CHECKPOINT_FILE, CheckpointManifest, read_manifest, saved_checkpoints
 
 from .sealed_config import has_own_seal
 
@@ -52,7 +52,7 @@ def _homes(jobs_dir: Path) -> list[Path]:
 
 def checkpoints_of(rollout: Path) -> Iterator[SavedCheckpoint]:
     """Yield the saved checkpoints of one rollout, oldest first."""
-    for path, manifest in kept_checkpoints(rollout):
+    for path, manifest in saved_checkpoints(rollout):
         yield SavedCheckpoint(path, rollout, manifest)
 
 
@@ -83,7 +83,7 @@ def read_trusted_manifest(path: Path, *, trust: bool) -> CheckpointManifest:
         StoreError: There is no checkpoint, or it is damaged.
         UsageError: The checkpoint is not this user's, or was changed since.
     """
-    manifest = read_kept(path)
+    manifest = read_manifest(path)
     if not (trust or has_own_seal(json.loads((path / CHECKPOINT_FILE).read_bytes()))):
         raise UsageError(
             f"checkpoint {str(path)!r} was not kept by this user here, or was changed since",
@@ -107,7 +107,7 @@ def export_checkpoint(saved: SavedCheckpoint, to: Path) -> None:
         # A layer of a sandbox may hold sockets, devices and holes; shutil copies none of them.
         command = ["cp", "--archive", "--sparse=auto", "--", str(saved.path), str(scratch)]
         subprocess.run(command, check=True, capture_output=True, text=True)
-        read_kept(scratch)
+        read_manifest(scratch)
         scratch.replace(to)
     except OSError as error:
         raise StoreError(f"cannot export checkpoint {saved.id!r}: {error}") from error

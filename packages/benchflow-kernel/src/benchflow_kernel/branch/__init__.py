@@ -1,25 +1,25 @@
 """Fork a world: policies, budgets, the fidelity ladder, checkpoints and replay."""
 
+from .budget_tracker import BranchBudgetTracker
+from .capture import check_child, take_checkpoint
 from .checkpoint import Checkpoint
-from .demand import check_captures, check_fidelity, check_turns
-from .ladder import Ladder, Rung
-from .policy import children_of, forks_at_ask, forks_at_turn, labels_of, needs_floor
-from .purse import Purse
+from .checkpoint_refs import CheckpointRefs
+from .fidelity import Captured, FidelitySelector
+from .policy import children_of, forks_at_ask, forks_at_turn, labels_of, needs_base_checkpoint
+from .preflight import check_captures, check_fidelity, check_turns
 from .replay import Exchange, Replay
 from .seed import seed_of
-from .shelf import Shelf
 from .slots import MachineSlots
-from .take import check_child, take_checkpoint
 
 __all__ = [
+    "BranchBudgetTracker",
+    "Captured",
     "Checkpoint",
+    "CheckpointRefs",
     "Exchange",
-    "Ladder",
+    "FidelitySelector",
     "MachineSlots",
-    "Purse",
     "Replay",
-    "Rung",
-    "Shelf",
     "check_captures",
     "check_child",
     "check_fidelity",
@@ -28,7 +28,7 @@ __all__ = [
     "forks_at_ask",
     "forks_at_turn",
     "labels_of",
-    "needs_floor",
+    "needs_base_checkpoint",
     "seed_of",
     "take_checkpoint",
 ]

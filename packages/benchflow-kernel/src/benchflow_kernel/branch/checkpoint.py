@@ -24,7 +24,7 @@ class Checkpoint:
     """Services and sessions that run on in the image; `None` at level `filesystem`."""
     took_sec: Mapping[str, float] = field(default_factory=dict[str, float])
     """As `Checkpointed.took_sec`."""
-    kept: bool = False
+    from_disk: bool = False
     """Whether another rollout took it, whose agents may have been shown something else."""
 
     @property

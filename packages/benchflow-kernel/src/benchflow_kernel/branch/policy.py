@@ -27,7 +27,7 @@ def forks_at_ask(policy: BranchPolicy, ask: Ask, states: int) -> bool:
     return isinstance(policy, AskUserBranch) and ask.branchable and _distinct(ask)
 
 
-def needs_floor(policy: BranchPolicy, turn: int) -> bool:
+def needs_base_checkpoint(policy: BranchPolicy, turn: int) -> bool:
     """Whether a checkpoint of the start of `turn` may be all that a later fork has."""
     if policy.require == "live":
         return False

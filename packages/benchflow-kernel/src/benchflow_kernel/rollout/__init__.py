@@ -1,13 +1,18 @@
 """The rollout's lifecycle, and going on from what it kept."""
 
-from .kept import CHECKPOINT_FILE, CheckpointManifest, kept_checkpoints, read_kept
+from .checkpoint_manifest import (
+    CHECKPOINT_FILE,
+    CheckpointManifest,
+    read_manifest,
+    saved_checkpoints,
+)
 from .rollout import continue_from, run_rollout
 
 __all__ = [
     "CHECKPOINT_FILE",
     "CheckpointManifest",
     "continue_from",
-    "kept_checkpoints",
-    "read_kept",
+    "read_manifest",
     "run_rollout",
+    "saved_checkpoints",
 ]

@@ -7,7 +7,7 @@ from benchflow_contracts import Answer, Ask, AskUserBranch, BranchPolicy, Branch
 
 from benchflow_kernel.branch import children_of, labels_of
 
-from .start import Position, Start
+from .branch_start import BranchStart, Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +40,15 @@ class Fork:
             children=children_of(self.policy, self.ask),
         )
 
-    def children(self, new_id: Callable[[], str]) -> list[Start]:
+    def children(self, new_id: Callable[[], str]) -> list[BranchStart]:
         """Return where each child begins."""
         labels = labels_of(self.policy, self.ask)
         return [self._child(index, label, new_id()) for index, label in enumerate(labels)]
 
-    def _child(self, index: int, label: str, node_id: str) -> Start:
+    def _child(self, index: int, label: str, node_id: str) -> BranchStart:
         compared = self.policy.kind == "best-of"
         then = self.policy.then
-        return Start(
+        return BranchStart(
             id=node_id,
             position=self._answered(index),
             label=label,
@@ -68,10 +68,10 @@ class Fork:
         own = replace(self.position.script[-1], answer=Answer.choose(self.ask, option.id))
         return replace(self.position, script=(*self.position.script[:-1], own))
 
-    def winner(self, node_id: str, sealed: Position) -> Start:
+    def winner(self, node_id: str, sealed: Position) -> BranchStart:
         """Return where the best child goes on."""
         then = self.policy.then
-        return Start(
+        return BranchStart(
             id=node_id,
             position=sealed,
             policy=then or self.policy,

@@ -14,11 +14,11 @@ from benchflow_kernel.branch import Checkpoint, Exchange
 from benchflow_kernel.scenes import LoweredTurn
 from benchflow_kernel.world import LiveWorld, Plan
 
-from .kept import CheckpointManifest, KeptSession
-from .start import Position
+from .branch_start import Position
+from .checkpoint_manifest import CheckpointManifest, SavedSession
 
 
-def resumed_plan(plan: Plan, kept: CheckpointManifest, prompt: str | None) -> Plan:
+def resumed_plan(plan: Plan, manifest: CheckpointManifest, prompt: str | None) -> Plan:
     """Return `plan` with the kept schedule: what was run, and what comes next.
 
     Its roles are those of `plan`, by name, so that a continuation may bring other
@@ -27,8 +27,8 @@ def resumed_plan(plan: Plan, kept: CheckpointManifest, prompt: str | None) -> Pl
     Raises:
         UsageError: There is nothing to run, or the checkpoint is another task's.
     """
-    if kept.task_id != plan.task.id:
-        raise UsageError(f"the checkpoint is of task {kept.task_id!r}, not {plan.task.id!r}")
+    if manifest.task_id != plan.task.id:
+        raise UsageError(f"the checkpoint is of task {manifest.task_id!r}, not {plan.task.id!r}")
     if prompt is not None and plan.task.steps:
         raise UsageError(
             "a task of several steps is gone on from with its own prompts",
@@ -42,23 +42,23 @@ def resumed_plan(plan: Plan, kept: CheckpointManifest, prompt: str | None) -> Pl
             prompt=turn.prompt,
             task_step=turn.task_step,
         )
-        for turn in kept.schedule
+        for turn in manifest.schedule
     ]
-    open_turn = kept.ask is not None
+    open_turn = manifest.ask is not None
     if prompt is not None:
-        role = schedule[min(kept.turn, len(schedule) - 1)].role
-        del schedule[kept.turn + open_turn :]
+        role = schedule[min(manifest.turn, len(schedule) - 1)].role
+        del schedule[manifest.turn + open_turn :]
         schedule.append(LoweredTurn(scene=first.scene, role=role, prompt=prompt))
-    if kept.turn >= len(schedule):
+    if manifest.turn >= len(schedule):
         raise UsageError(
-            f"node {kept.node!r} is the end of its schedule: nothing is left to run",
+            f"node {manifest.node!r} is the end of its schedule: nothing is left to run",
             hint="give a prompt",
         )
     return replace(plan, turns=tuple(schedule))
 
 
 def resumed_position(
-    plan: Plan, kept: CheckpointManifest, image: SandboxImage, root: str
+    plan: Plan, manifest: CheckpointManifest, image: SandboxImage, root: str
 ) -> Position:
     """Return the kept position as the root of a new rollout.
 
@@ -68,10 +68,12 @@ def resumed_position(
     Raises:
         UsageError: A live session was to go on with another model.
     """
-    roles = _roles(plan, kept.schedule[min(kept.turn, len(kept.schedule) - 1)].task_step)
+    roles = _roles(
+        plan, manifest.schedule[min(manifest.turn, len(manifest.schedule) - 1)].task_step
+    )
     at_rest: dict[str, tuple[Role, SessionSnapshot]] = {}
     running: dict[str, tuple[Role, SessionState]] = {}
-    for session in kept.sessions:
+    for session in manifest.sessions:
         role = roles.get(session.role)
         if role is None or role.agent != session.agent:
             continue
@@ -80,23 +82,23 @@ def resumed_position(
         elif session.carry is not None:
             _check_model(session, role)
             running[role.name] = (role, session.carry)
-    _check_replay(kept, plan)
-    live = _live(kept, running) if kept.live else None
+    _check_replay(manifest, plan)
+    live = _live(manifest, running) if manifest.live else None
     checkpoint = Checkpoint(
-        turn=kept.checkpoint_turn,
+        turn=manifest.checkpoint_turn,
         image=image,
-        state=kept.state,
+        state=manifest.state,
         sessions=at_rest,
         live=live,
-        kept=True,
+        from_disk=True,
     )
     return Position(
         node=root,
-        turn=kept.turn,
+        turn=manifest.turn,
         schedule=plan.turns,
         checkpoint=checkpoint,
-        script=tuple(Exchange(turn=e.turn, ask=e.ask, answer=e.answer) for e in kept.script),
-        calls=kept.calls,
+        script=tuple(Exchange(turn=e.turn, ask=e.ask, answer=e.answer) for e in manifest.script),
+        calls=manifest.calls,
     )
 
 
@@ -105,17 +107,19 @@ def _roles(plan: Plan, task_step: int) -> dict[str, Role]:
     return {turn.role.name: turn.role for turn in plan.turns if turn.task_step == task_step}
 
 
-def _live(kept: CheckpointManifest, running: dict[str, tuple[Role, SessionState]]) -> LiveWorld:
+def _live(manifest: CheckpointManifest, running: dict[str, tuple[Role, SessionState]]) -> LiveWorld:
     held = {carry.process_id for _, carry in running.values()}
-    carried = (session.carry.process_id for session in kept.sessions if session.carry is not None)
+    carried = (
+        session.carry.process_id for session in manifest.sessions if session.carry is not None
+    )
     return LiveWorld(
-        services=kept.services or {},
+        services=manifest.services or {},
         sessions=running,
         unused_agents=tuple(process for process in carried if process not in held),
     )
 
 
-def _for_role(session: KeptSession, snapshot: SessionSnapshot, role: Role) -> SessionSnapshot:
+def _for_role(session: SavedSession, snapshot: SessionSnapshot, role: Role) -> SessionSnapshot:
     """Return the snapshot without the model that it would go back to, when there is another."""
     if role.model == session.model or "model" not in snapshot.config:
         return snapshot
@@ -123,7 +127,7 @@ def _for_role(session: KeptSession, snapshot: SessionSnapshot, role: Role) -> Se
     return snapshot.model_copy(update={"config": config})
 
 
-def _check_model(session: KeptSession, role: Role) -> None:
+def _check_model(session: SavedSession, role: Role) -> None:
     if role.model != session.model:
         raise UsageError(
             f"the live process of role {role.name!r} acts with model {session.model!r}",
@@ -131,14 +135,14 @@ def _check_model(session: KeptSession, role: Role) -> None:
         )
 
 
-def _check_replay(kept: CheckpointManifest, plan: Plan) -> None:
+def _check_replay(manifest: CheckpointManifest, plan: Plan) -> None:
     """Refuse another agent within a turn: it cannot be put into the middle of one."""
-    within = range(kept.checkpoint_turn, kept.turn + (kept.ask is not None))
+    within = range(manifest.checkpoint_turn, manifest.turn + (manifest.ask is not None))
     for index in within:
-        was, role = kept.schedule[index], plan.turns[index].role
+        was, role = manifest.schedule[index], plan.turns[index].role
         if (was.agent, was.model) != (role.agent, role.model):
             raise UsageError(
-                f"node {kept.node!r} is reached through turn {index} of agent {was.agent!r}, and"
-                f" role {role.name!r} is to be {role.agent!r}",
+                f"node {manifest.node!r} is reached through turn {index} of agent {was.agent!r},"
+                f" and role {role.name!r} is to be {role.agent!r}",
                 hint="go on with that agent and model, or from a node at a turn's start",
             )

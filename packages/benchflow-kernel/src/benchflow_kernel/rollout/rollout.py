@@ -27,13 +27,13 @@ from benchflow_kernel.faults import boundary, node_error, within
 from benchflow_kernel.tree import credit_of
 from benchflow_kernel.world import Plan, Planes, make_plan
 
-from .growth import Growth, Tally
+from .branch_start import BranchStart, Position
+from .checkpoint_manifest import IMAGE, CheckpointManifest, read_manifest
 from .journal import Journal
-from .kept import IMAGE, CheckpointManifest, read_kept
 from .record import meta_of
 from .resume import resumed_plan, resumed_position
-from .start import Position, Start
 from .store import write_tree
+from .tree_scheduler import FailureLog, TreeScheduler
 from .verify import is_ungraded
 
 _logger = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ async def run_rollout(
 
 
 async def continue_from(
-    kept: Path,
+    checkpoint: Path,
     task: Task,
     config: RolloutConfig,
     planes: Planes,
@@ -85,7 +85,7 @@ async def continue_from(
 ) -> RolloutTree:
     """Go on from a kept checkpoint, in a rollout of its own, and return its tree.
 
-    `kept` is the checkpoint's directory (see `kept_checkpoints`); it is only read. The
+    `checkpoint` is its directory (see `saved_checkpoints`); it is only read. The
     steps that led there come first in the new tree. What the kept rollout had left is run,
     or one turn with `prompt` instead; a question that was open there is answered first,
     or forked by `config.branch`, whose turns count from the kept rollout's first. Roles
@@ -95,10 +95,10 @@ async def continue_from(
     Raises:
         StoreError: There is no whole checkpoint, or the record cannot be written.
     """
-    manifest = read_kept(kept)
+    manifest = read_manifest(checkpoint)
     with _log(directory, subscribers) as log:
         rollout = Rollout(task, config, planes, Journal(log), directory)
-        rollout.origin = Origin(kept, manifest, prompt)
+        rollout.origin = Origin(checkpoint, manifest, prompt)
         return await rollout.run(rollout_id or uuid4().hex)
 
 
@@ -120,8 +120,8 @@ class Origin:
     @property
     def meta(self) -> dict[str, str]:
         """What the log says about it."""
-        kept = self.manifest
-        return {"rollout_id": kept.rollout_id, "node": kept.node, "ref": kept.ref}
+        saved = self.manifest
+        return {"rollout_id": saved.rollout_id, "node": saved.node, "ref": saved.ref}
 
 
 class Rollout:
@@ -140,7 +140,7 @@ class Rollout:
         self._planes = planes
         self._journal = journal
         self._directory = directory
-        self._tally = Tally()
+        self._failures = FailureLog()
         self.origin: Origin | None = None
 
     async def run(self, rollout_id: str) -> RolloutTree:
@@ -164,7 +164,7 @@ class Rollout:
                 _logger.exception("a defect of BenchFlow ended rollout %s", rollout_id)
             self._finish("failed", error)
         else:
-            failure = self._tally.failure
+            failure = self._failures.failure
             if failure is not None:
                 self._finish("failed", failure)
             else:
@@ -183,40 +183,42 @@ class Rollout:
             plan = await make_plan(self._task, self._config, self._planes, rollout_id)
         if self.origin is not None:
             plan = resumed_plan(plan, self.origin.manifest, self.origin.prompt)
-        growth = Growth(
+        scheduler = TreeScheduler(
             plan,
             self._journal,
             self._directory,
-            self._tally,
+            self._failures,
             await self._capabilities(plan),
             MachineSlots.of_this_machine(),
         )
         try:
             position = await self._begin(plan, root)
-            growth.adopt(position)
+            scheduler.adopt(position)
             resumed = self.origin is not None
             policy, world = self._config.branch, position.node
-            await growth.grow(Start(world, position, policy=policy, main=True, resumed=resumed))
+            await scheduler.run_branch(
+                BranchStart(world, position, policy=policy, main=True, resumed=resumed)
+            )
         finally:
-            await growth.aclose()
+            await scheduler.aclose()
 
     async def _begin(self, plan: Plan, root: str) -> Position:
         """Return where the root's line begins; of a kept checkpoint, its files are loaded."""
         if self.origin is None:
             return Position(node=root, turn=0, schedule=plan.turns)
-        kept = self.origin.manifest
+        manifest = self.origin.manifest
         async with within(self._config.deadlines.start, "snapshot", "loading the checkpoint"):
             image = await self._planes.provider.load(self.origin.path / IMAGE)
         try:
-            return resumed_position(plan, kept, image, self._retell(root, kept))
+            return resumed_position(plan, manifest, image, self._replay_history(root, manifest))
         except BenchFlowError:
             await self._planes.provider.discard(image)
             raise
 
-    def _retell(self, root: str, kept: CheckpointManifest) -> str:
+    def _replay_history(self, root: str, manifest: CheckpointManifest) -> str:
         """Hang the steps that led to a kept checkpoint below `root`; return the last node."""
         tip = root
-        for one in kept.history:
+        for one in manifest.history:
             if one.step is not None:
                 node = self._journal.new_id()
                 self._journal.step(tip, node, one.step, one.label)
@@ -246,8 +248,8 @@ class Rollout:
         status: Literal["completed", "ungraded", "failed", "cancelled"],
         error: BenchFlowError | None,
     ) -> None:
-        if error is None and self._tally.leaks:
-            error = self._tally.leaks[0]
+        if error is None and self._failures.leaks:
+            error = self._failures.leaks[0]
         record = None if error is None else node_error(error)
         self._give_credit()
         self._journal.append(RolloutFinished, status=status, error=record)

@@ -8,8 +8,8 @@ from benchflow_kernel.faults import boundary
 from benchflow_kernel.tree import verdict_name
 from benchflow_kernel.world import SOLUTION_DIR, Plan, World, run_setup, wait_healthy
 
+from .branch_start import BranchStart
 from .journal import Journal
-from .start import Start
 from .step_return import shortfall
 from .verify import verify_step
 
@@ -26,7 +26,7 @@ class Stages:
     before it are graded, so that nothing of it is done again in a world made from one.
     """
 
-    def __init__(self, plan: Plan, journal: Journal, world: World, start: Start) -> None:
+    def __init__(self, plan: Plan, journal: Journal, world: World, start: BranchStart) -> None:
         self._plan = plan
         self._journal = journal
         self._world = world
@@ -45,7 +45,7 @@ class Stages:
             await self._world.phases.setup(index)
             await self._make_ready(index, self._start.node)
             await self._world.set_baseline()
-        elif checkpoint.kept:
+        elif checkpoint.from_disk:
             await self._show_solution(self._step(index))
 
     async def close(self, index: int, node: str) -> bool:

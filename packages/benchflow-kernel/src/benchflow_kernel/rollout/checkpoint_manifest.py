@@ -27,7 +27,7 @@ HOME: Final = "checkpoints"
 """The directory of a rollout that holds one directory per kept checkpoint."""
 
 
-class KeptTurn(Model):
+class SavedTurn(Model):
     """A turn of the schedule. Its role is resolved anew, by name."""
 
     scene: str
@@ -38,7 +38,7 @@ class KeptTurn(Model):
     task_step: int = Field(default=0, ge=0)
 
 
-class KeptExchange(Model):
+class SavedExchange(Model):
     """A question between the checkpoint and the node; an open one has no answer."""
 
     turn: int = Field(ge=0)
@@ -46,7 +46,7 @@ class KeptExchange(Model):
     answer: Answer | None = None
 
 
-class KeptSession(Model):
+class SavedSession(Model):
     """A session at rest, or the host's half of a live one."""
 
     role: str
@@ -56,7 +56,7 @@ class KeptSession(Model):
     carry: SessionState | None = None
 
 
-class KeptStep(Model):
+class SavedStep(Model):
     """A step on the way to the node, with the label of the branch that it opened."""
 
     step: Step | None
@@ -88,13 +88,13 @@ class CheckpointManifest(Model):
     """The digest of each layer, as the rollout's log has it."""
     image: SandboxImage
     state: EnvState | None = None
-    sessions: tuple[KeptSession, ...] = ()
+    sessions: tuple[SavedSession, ...] = ()
     services: Mapping[str, str] | None = None
     """Process ids of the services in a live image."""
-    schedule: tuple[KeptTurn, ...]
-    script: tuple[KeptExchange, ...] = ()
+    schedule: tuple[SavedTurn, ...]
+    script: tuple[SavedExchange, ...] = ()
     calls: tuple[ModelCall, ...] = ()
-    history: tuple[KeptStep, ...] = ()
+    history: tuple[SavedStep, ...] = ()
     """The steps from the root to the node: a continuation's trajectory begins with them."""
     taken_at: float
     """Seconds since the epoch."""
@@ -113,7 +113,7 @@ class CheckpointManifest(Model):
         return last.ask if last is not None and last.answer is None else None
 
 
-def read_kept(path: Path) -> CheckpointManifest:
+def read_manifest(path: Path) -> CheckpointManifest:
     """Return the manifest of the kept checkpoint in the directory `path`.
 
     Raises:
@@ -132,7 +132,7 @@ def read_kept(path: Path) -> CheckpointManifest:
         raise StoreError(f"not a checkpoint: {problem['msg']}", where=where) from error
 
 
-def kept_checkpoints(directory: Path) -> Iterator[tuple[Path, CheckpointManifest]]:
+def saved_checkpoints(directory: Path) -> Iterator[tuple[Path, CheckpointManifest]]:
     """Yield the kept checkpoints of the rollout in `directory`, oldest first.
 
     One that was cut short by a crash is not there; it has no name of its own yet.
@@ -142,12 +142,12 @@ def kept_checkpoints(directory: Path) -> Iterator[tuple[Path, CheckpointManifest
     """
     home = directory / HOME
     paths = sorted(home.iterdir()) if home.is_dir() else []
-    found = [(path, read_kept(path)) for path in paths if not path.name.startswith(".")]
+    found = [(path, read_manifest(path)) for path in paths if not path.name.startswith(".")]
     yield from sorted(found, key=lambda one: one[1].taken_at)
 
 
-def session_of(role: Role, snapshot: SessionSnapshot | SessionState) -> KeptSession:
+def session_of(role: Role, snapshot: SessionSnapshot | SessionState) -> SavedSession:
     """Return a session as it is kept."""
-    kept = KeptSession(role=role.name, agent=role.agent, model=role.model)
+    session = SavedSession(role=role.name, agent=role.agent, model=role.model)
     field = "snapshot" if isinstance(snapshot, SessionSnapshot) else "carry"
-    return kept.model_copy(update={field: snapshot})
+    return session.model_copy(update={field: snapshot})

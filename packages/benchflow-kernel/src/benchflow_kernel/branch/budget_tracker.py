@@ -6,13 +6,13 @@ from pathlib import Path
 
 from benchflow_contracts import BranchBudget
 
-from .shelf import Shelf
+from .checkpoint_refs import CheckpointRefs
 
 _MB = 1024 * 1024
 _MEMINFO = Path("/proc/meminfo")
 
 
-class Purse:
+class BranchBudgetTracker:
     """Holds a rollout's forks against its budget, from the moment that it is made.
 
     Running out is no failure: `refusal` says why the next fork is not to be, and the
@@ -22,14 +22,14 @@ class Purse:
     def __init__(
         self,
         budget: BranchBudget,
-        shelf: Shelf,
+        refs: CheckpointRefs,
         tokens: Callable[[], int],
         *,
         clock: Callable[[], float] = time.monotonic,
         free_memory: Callable[[], int | None] | None = None,
     ) -> None:
         self._budget = budget
-        self._shelf = shelf
+        self._refs = refs
         self._tokens = tokens
         self._clock = clock
         self._free_memory = free_memory or available_memory
@@ -50,15 +50,15 @@ class Purse:
             return f"max_depth {budget.max_depth} is reached"
         return self._spent()
 
-    def no_room(self, taken: int) -> str | None:
+    def disk_refusal(self, taken: int) -> str | None:
         """Return why a fork may not hold the `taken` bytes of its checkpoint; else `None`."""
-        most, held = self._budget.disk_mb, self._shelf.disk_bytes
+        most, held = self._budget.disk_mb, self._refs.disk_bytes
         if most is None or held + taken <= most * _MB:
             return None
         self._too_much = taken
         return f"checkpoints would hold {(held + taken) / _MB:.1f} MB of disk_mb {most}"
 
-    def pay(self) -> None:
+    def record_fork(self) -> None:
         """Note a fork."""
         self._forks += 1
 
@@ -70,11 +70,11 @@ class Purse:
             return f"wall_sec {budget.wall_sec:g} is over"
         if budget.tokens is not None and (used := self._tokens()) >= budget.tokens:
             return f"{used} of {budget.tokens} tokens are spent"
-        held = self._shelf.disk_bytes
+        held = self._refs.disk_bytes
         if budget.disk_mb is not None and held >= budget.disk_mb * _MB:
             return f"checkpoints hold {held // _MB} of disk_mb {budget.disk_mb}"
         # The next one is hardly smaller, and to find out costs a snapshot.
-        if self._too_much and (refusal := self.no_room(self._too_much)) is not None:
+        if self._too_much and (refusal := self.disk_refusal(self._too_much)) is not None:
             return refusal
         free = None if budget.memory_mb is None else self._free_memory()
         if free is not None and budget.memory_mb is not None and free < budget.memory_mb * _MB:

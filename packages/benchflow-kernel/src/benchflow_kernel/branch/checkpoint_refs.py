@@ -7,7 +7,7 @@ from benchflow_kernel.faults import shielded, within
 from .checkpoint import Checkpoint
 
 
-class Shelf:
+class CheckpointRefs:
     """Keeps each checkpoint for as long as somebody may start from it, and counts bytes.
 
     What cannot be discarded goes to `leaks`; it never fails the rollout.
@@ -26,7 +26,7 @@ class Shelf:
         """What all of them take."""
         return sum(checkpoint.image.bytes for checkpoint, _ in self._held.values())
 
-    def hold(self, checkpoint: Checkpoint) -> None:
+    def acquire(self, checkpoint: Checkpoint) -> None:
         """Keep it until one more `release`."""
         ref = checkpoint.image.ref
         _, holders = self._held.get(ref, (checkpoint, 0))

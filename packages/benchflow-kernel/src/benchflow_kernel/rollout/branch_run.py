@@ -1,4 +1,4 @@
-"""A Line: one way through one world, up to its end or its fork."""
+"""A branch run: one path through one world, up to its end or its fork."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -32,18 +32,18 @@ from benchflow_kernel.scenes import LoweredTurn
 from benchflow_kernel.world import Plan, World
 
 from .attribution import Attribution
-from .crossroads import Crossroads, Forking, Here
+from .branch_start import BranchStart, Position
 from .fork import Fork
+from .fork_controller import Cursor, ForkController, ForkServices
 from .journal import Journal
+from .replay_log import ReplayLog
 from .stages import Stages
-from .start import Position, Start
-from .trail import Trail
 
 
-class Line:
+class BranchRun:
     """Runs the turns of one world and hangs its steps into the tree.
 
-    At each turn's start and each question the crossroads are asked for a fork. One
+    At each turn's start and each question the fork controller is asked for a fork. One
     whose policy lets the line go on is given to `probe`, any other ends the line.
     """
 
@@ -52,8 +52,8 @@ class Line:
         plan: Plan,
         journal: Journal,
         world: World,
-        start: Start,
-        forking: Forking,
+        start: BranchStart,
+        services: ForkServices,
         probe: Callable[[Fork], None],
     ) -> None:
         position = start.position
@@ -63,8 +63,8 @@ class Line:
         self._world = world
         self._start = start
         self._probe = probe
-        self._trail = Trail(position, forking.shelf)
-        self._crossroads = Crossroads(forking, journal, world, start, self._trail)
+        self._replay_log = ReplayLog(position, services.refs)
+        self._forks = ForkController(services, journal, world, start, self._replay_log)
         self._stages = Stages(plan, journal, world, start)
         self._attribution = Attribution()
         self._schedule = position.schedule
@@ -175,7 +175,7 @@ class Line:
             return None
         # Whoever goes on from it begins there.
         await self._world.phases.agent(self.task_step)
-        return await self._crossroads.seal(self._here)
+        return await self._forks.seal(self._cursor)
 
     async def finish(self) -> str:
         """End the agents and return the leaf to be scored; no step is taken after this.
@@ -202,11 +202,11 @@ class Line:
 
     async def aclose(self) -> None:
         """Let go of the line's checkpoints. Idempotent."""
-        await self._trail.aclose()
+        await self._replay_log.aclose()
 
     @property
-    def _here(self) -> Here:
-        return Here(self.tip, self._turn, self._schedule)
+    def _cursor(self) -> Cursor:
+        return Cursor(self.tip, self._turn, self._schedule)
 
     async def _next_step(self) -> bool:
         """Grade the step that ended and make the next one ready; false when none follows."""
@@ -233,8 +233,8 @@ class Line:
 
     def _following(self) -> int | None:
         """Return the turn that the next step begins with, if this line comes to it."""
-        here, stop = self._current.task_step, self._start.stop
-        later = (at for at, turn in enumerate(self._schedule) if turn.task_step > here)
+        step, stop = self._current.task_step, self._start.stop
+        later = (at for at, turn in enumerate(self._schedule) if turn.task_step > step)
         following = next(later, None)
         cut = following is not None and stop is not None and self._turn < following
         return None if cut else following
@@ -248,7 +248,7 @@ class Line:
             self._current = self._schedule[self._turn]
             await self._world.phases.agent(step)
             fork = await self._fork_before_turn()
-            if fork is not None and not self._goes_on_after(fork):
+            if fork is not None and not self._continues_after(fork):
                 return fork
             session = await self._session()
             self._ungraded = self.prompted = True
@@ -267,10 +267,10 @@ class Line:
 
     async def _fork_before_turn(self) -> Fork | None:
         if self._pending is not None:
-            return self._crossroads.at_carried(self._here, self._pending)
-        return await self._crossroads.at_turn(self._here) if self._replay.live else None
+            return self._forks.at_restored_ask(self._cursor, self._pending)
+        return await self._forks.at_turn(self._cursor) if self._replay.live else None
 
-    def _goes_on_after(self, fork: Fork) -> bool:
+    def _continues_after(self, fork: Fork) -> bool:
         """Start the children of a fork that does not end this line."""
         if fork.policy.kind != "value":
             return False
@@ -359,7 +359,7 @@ class Line:
             text = self._opening = self._text()
             return partial(session.prompt, text)
         answer = self._replay.take(self._turn, ask)
-        place = self._trail.note(Exchange(turn=self._turn, ask=ask, answer=answer))
+        place = self._replay_log.append(Exchange(turn=self._turn, ask=ask, answer=answer))
         return partial(session.answer, answer or await self._of_user(place, ask))
 
     def _text(self) -> str:
@@ -411,7 +411,7 @@ class Line:
             try:
                 reply = await self._reply(ask)
             except BenchFlowError as error:
-                # Raised here, it would surface as the session's failure.
+                # Raised cursor, it would surface as the session's failure.
                 self._interrupt(error)
             else:
                 if isinstance(reply, Answer):
@@ -428,16 +428,16 @@ class Line:
             # The end of a replay was forked already, but for a kept one that goes on here.
             forks = self._start.resumed and answer is None and self._replay.live
         if forks:
-            fork = await self._crossroads.at_ask(self._here, ask)
-            if fork is not None and not self._goes_on_after(fork):
+            fork = await self._forks.at_ask(self._cursor, ask)
+            if fork is not None and not self._continues_after(fork):
                 return fork
-        place = self._trail.note(Exchange(turn=self._turn, ask=ask, answer=answer))
+        place = self._replay_log.append(Exchange(turn=self._turn, ask=ask, answer=answer))
         return answer or await self._of_user(place, ask)
 
     async def _of_user(self, place: int, ask: Ask) -> Answer:
         with boundary("environment"):
             answer = await self._world.user.answer(ask, self._journal.node(self.tip).steps)
-        self._trail.settle(place, answer)
+        self._replay_log.set_answer(place, answer)
         return answer
 
     def _interrupt(self, end: Fork | BenchFlowError) -> None:

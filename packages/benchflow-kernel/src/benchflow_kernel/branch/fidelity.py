@@ -16,8 +16,8 @@ from benchflow_contracts import (
 from benchflow_kernel.faults import within
 from benchflow_kernel.world import World
 
+from .capture import take_checkpoint
 from .checkpoint import Checkpoint
-from .take import take_checkpoint
 
 RANK: Final[dict[Fidelity, int]] = {"replay": 0, "state": 1, "live": 2}
 _TRIES: Final = 3
@@ -30,7 +30,7 @@ _MID_TURN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class Captured:
     """How far up a fork got."""
 
     fidelity: Fidelity
@@ -39,31 +39,31 @@ class Rung:
     """`None` at `replay`: the last checkpoint is what children start from."""
 
 
-class Ladder:
+class FidelitySelector:
     """Takes checkpoints of a rollout's worlds, `live` before `state` before `replay`."""
 
     def __init__(self, capabilities: SandboxCapabilities, seconds: float) -> None:
         self._capabilities = capabilities
         self._seconds = seconds
 
-    async def climb(
+    async def capture(
         self, world: World, turn: int, *, mid_turn: bool, require: Fidelity | None
-    ) -> Rung:
+    ) -> Captured:
         """Capture `world` as well as it can be.
 
         Raises:
             FidelityError: `require` cannot be had; nothing was captured.
             SnapshotError: The files could not be captured.
         """
-        rung = await self._best(world, turn, mid_turn=mid_turn)
-        if require is not None and RANK[rung.fidelity] < RANK[require]:
+        captured = await self._best(world, turn, mid_turn=mid_turn)
+        if require is not None and RANK[captured.fidelity] < RANK[require]:
             raise FidelityError(
-                f"fidelity {require!r} is not available: {rung.reason}",
+                f"fidelity {require!r} is not available: {captured.reason}",
                 hint="run `bench doctor` and `bench agent probe`, or ask for less",
             )
-        return rung
+        return captured
 
-    async def floor(self, world: World, turn: int) -> Checkpoint | None:
+    async def capture_base(self, world: World, turn: int) -> Checkpoint | None:
         """Capture `world` at a turn boundary, for forks that have to replay from here.
 
         `None` when a session cannot be carried: then the last checkpoint stands.
@@ -71,19 +71,19 @@ class Ladder:
         taken = await self._at_rest(world, turn)
         return taken if isinstance(taken, Checkpoint) else None
 
-    async def _best(self, world: World, turn: int, *, mid_turn: bool) -> Rung:
+    async def _best(self, world: World, turn: int, *, mid_turn: bool) -> Captured:
         live = await self._live(world, turn)
         if isinstance(live, Checkpoint):
             engine = self._capabilities.live_engine or "the sandbox"
             reason = f"files, services and agents of one instant, through {engine}"
-            return Rung("live", reason, live)
+            return Captured("live", reason, live)
         if mid_turn:
-            return Rung("replay", f"not live: {live}; not state: {_MID_TURN}", None)
+            return Captured("replay", f"not live: {live}; not state: {_MID_TURN}", None)
         state = await self._at_rest(world, turn)
         if isinstance(state, Checkpoint):
-            return Rung("state", f"not live: {live}; the turn had ended", state)
+            return Captured("state", f"not live: {live}; the turn had ended", state)
         reason = f"not live: {live}; not state: {state}; each child got the turns since again"
-        return Rung("replay", reason, None)
+        return Captured("replay", reason, None)
 
     async def _live(self, world: World, turn: int) -> Checkpoint | str:
         """Return the checkpoint, or why there is none. Passing causes are tried again."""

@@ -1,4 +1,4 @@
-"""Growth: every world of a rollout, its line, its verdict and its forks."""
+"""TreeScheduler: every world of a rollout, its line, its verdict and its forks."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,23 +21,30 @@ from benchflow_contracts import (
     expect_host,
 )
 
-from benchflow_kernel.branch import Ladder, MachineSlots, Purse, Shelf, check_child, seed_of
+from benchflow_kernel.branch import (
+    BranchBudgetTracker,
+    CheckpointRefs,
+    FidelitySelector,
+    MachineSlots,
+    check_child,
+    seed_of,
+)
 from benchflow_kernel.faults import boundary, proven, shielded, shielded_beside
 from benchflow_kernel.tree import value_of
 from benchflow_kernel.world import Plan, World
 
-from .crossroads import Forking
+from .branch_run import BranchRun
+from .branch_start import BranchStart, Position
+from .checkpoint_writer import CheckpointWriter
 from .fork import Fork
+from .fork_controller import ForkServices
 from .journal import Journal
-from .keeper import Keeper
-from .line import Line
-from .start import Position, Start
 from .store import log_dir_of
 from .verify import score_lowest, verify
 
 
 @dataclass(slots=True)
-class Tally:
+class FailureLog:
     """What became of the lines of a rollout."""
 
     graded: int = 0
@@ -54,7 +61,7 @@ class Tally:
 
 
 @dataclass(slots=True)
-class Ending:
+class BranchResult:
     """How a line ended: in a fork, in a leaf, or in an error."""
 
     fork: Fork | None = None
@@ -64,7 +71,7 @@ class Ending:
     error: BenchFlowError | None = None
 
 
-class Growth:
+class TreeScheduler:
     """Runs lines, at most `budget.concurrency` worlds at once, and forks them.
 
     Children also wait for a slot of the machine, so that no number of rollouts runs
@@ -76,28 +83,28 @@ class Growth:
         plan: Plan,
         journal: Journal,
         directory: Path | None,
-        tally: Tally,
+        failures: FailureLog,
         capabilities: SandboxCapabilities,
         machine: MachineSlots,
     ) -> None:
         policy = plan.config.branch
         budget = BranchBudget() if policy is None else policy.budget
         deadlines = plan.config.deadlines
-        shelf = Shelf(plan.planes.provider, deadlines.teardown, tally.leaks)
+        refs = CheckpointRefs(plan.planes.provider, deadlines.teardown, failures.leaks)
         self._plan = plan
         self._journal = journal
         self._directory = directory
-        self._tally = tally
+        self._failures = failures
         self._machine = machine
         self._slots = asyncio.Semaphore(1 if policy is None else budget.concurrency)
-        self._forking = Forking(
-            ladder=Ladder(capabilities, deadlines.provision),
-            purse=Purse(budget, shelf, lambda: journal.tokens),
-            shelf=shelf,
-            keeper=Keeper(plan, directory, tally.leaks, journal.node),
+        self._services = ForkServices(
+            selector=FidelitySelector(capabilities, deadlines.provision),
+            budget=BranchBudgetTracker(budget, refs, lambda: journal.tokens),
+            refs=refs,
+            writer=CheckpointWriter(plan, directory, failures.leaks, journal.node),
         )
 
-    async def grow(self, start: Start) -> Ending:
+    async def run_branch(self, start: BranchStart) -> BranchResult:
         """Run the line of `start` and everything that forks from it.
 
         The failure of a child is recorded in the tree and does not reach its siblings.
@@ -112,16 +119,16 @@ class Growth:
             async with asyncio.TaskGroup() as probes:
                 slot = await last.enter_async_context(await self._slot(start))
                 probe = partial(self._probe, probes, probed)
-                ending = await self._inhabit(start, probe, slot, last)
+                result = await self._run_in_world(start, probe, slot, last)
             if probed:
-                self._value(probed[-1].node)
-            if ending.error is not None and start.main:
-                raise ending.error
-            if ending.fork is not None:
-                await self._branch(ending.fork)
-        return ending
+                self._record_values(probed[-1].node)
+            if result.error is not None and start.main:
+                raise result.error
+            if result.fork is not None:
+                await self._run_children(result.fork)
+        return result
 
-    async def _slot(self, start: Start) -> AsyncExitStack:
+    async def _slot(self, start: BranchStart) -> AsyncExitStack:
         """Wait until one more world may run. Closing the result frees its place."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._slots)
@@ -132,37 +139,37 @@ class Growth:
     def adopt(self, position: Position) -> None:
         """Take over the checkpoint that the rollout begins with."""
         if position.checkpoint is not None:
-            self._forking.shelf.hold(position.checkpoint)
+            self._services.refs.acquire(position.checkpoint)
 
     async def aclose(self) -> None:
         """Discard every checkpoint that is left. Idempotent."""
-        await self._forking.shelf.aclose()
+        await self._services.refs.aclose()
 
     def _probe(self, group: asyncio.TaskGroup, probed: list[Fork], fork: Fork) -> None:
         probed.append(fork)
-        group.create_task(self._branch(fork))
+        group.create_task(self._run_children(fork))
 
-    async def _branch(self, fork: Fork) -> None:
+    async def _run_children(self, fork: Fork) -> None:
         """Run the children of a fork, and then the best of them, when that is asked."""
         sealed: list[Position] = []
         try:
             self._journal.append(Branched, node=fork.node, record=fork.record)
             async with asyncio.TaskGroup() as group:
                 for child in fork.children(self._journal.new_id):
-                    group.create_task(self._grow_into(child, sealed))
-            self._value(fork.node)
+                    group.create_task(self._run_child(child, sealed))
+            self._record_values(fork.node)
             if fork.policy.kind == "best-of":
-                await self._go_on(fork, sealed)
+                await self._continue_best(fork, sealed)
         finally:
             for position in (fork.position, *sealed):
-                await self._forking.shelf.release(position.checkpoint)
+                await self._services.refs.release(position.checkpoint)
 
-    async def _grow_into(self, child: Start, sealed: list[Position]) -> None:
-        ending = await self.grow(child)
-        if ending.sealed is not None:
-            sealed.append(ending.sealed)
+    async def _run_child(self, child: BranchStart, sealed: list[Position]) -> None:
+        result = await self.run_branch(child)
+        if result.sealed is not None:
+            sealed.append(result.sealed)
 
-    async def _go_on(self, fork: Fork, sealed: list[Position]) -> None:
+    async def _continue_best(self, fork: Fork, sealed: list[Position]) -> None:
         """Restore the best child of `fork` and run the rest of the schedule from it."""
         best = self._best(fork, sealed)
         if best is None:
@@ -170,14 +177,14 @@ class Growth:
                 "no child can be gone on from: none of those that ended their turn has a score",
                 hint="read the verdicts of the children",
             )
-            self._tally.losses.append(error)
+            self._failures.losses.append(error)
             self._journal.failed(fork.node, error)
             return
         for position in [other for other in sealed if other is not best]:
             sealed.remove(position)
-            await self._forking.shelf.release(position.checkpoint)
-        await self.grow(fork.winner(self._journal.new_id(), best))
-        self._value(best.node)
+            await self._services.refs.release(position.checkpoint)
+        await self.run_branch(fork.winner(self._journal.new_id(), best))
+        self._record_values(best.node)
 
     def _best(self, fork: Fork, sealed: list[Position]) -> Position | None:
         """Return the child with the highest reward; of equal ones, the first."""
@@ -187,15 +194,15 @@ class Growth:
             for position in sealed
             if (reward := self._journal.node(position.node).reward) is not None
         ]
-        return max(scored, key=lambda one: one[:2])[2] if scored else None
+        return max(scored, key=lambda entry: entry[:2])[2] if scored else None
 
-    async def _inhabit(
+    async def _run_in_world(
         self,
-        start: Start,
+        start: BranchStart,
         probe: Callable[[Fork], None],
         slot: AsyncExitStack,
         last: AsyncExitStack,
-    ) -> Ending:
+    ) -> BranchResult:
         """Give `start` a world, run its line there, and tear the world down.
 
         The world holds its slot until then. A forked world is torn down beside those of its
@@ -210,37 +217,39 @@ class Growth:
             on_created=partial(self._journal.made, start.id),
             carried={} if checkpoint is None else checkpoint.sessions,
         )
-        line = Line(self._plan, self._journal, world, start, self._forking, probe)
-        ending = Ending()
+        run = BranchRun(self._plan, self._journal, world, start, self._services, probe)
+        result = BranchResult()
         try:
             with boundary("internal"):
-                await self._run(start, world, line, ending)
+                await self._run(start, world, run, result)
         except BenchFlowError as error:
-            cause = _cause_of(error, world, line)
-            await self._record_loss(start, line, error, cause, ending)
+            cause = _cause_of(error, world, run)
+            await self._record_loss(start, run, error, cause, result)
         finally:
-            leave = self._leave(start, world, line, slot)
-            if ending.fork is None:
-                await shielded(leave)
+            close = self._close_world(start, world, run, slot)
+            if result.fork is None:
+                await shielded(close)
             else:
-                shielded_beside(leave, last)
-        return ending
+                shielded_beside(close, last)
+        return result
 
-    async def _run(self, start: Start, world: World, line: Line, ending: Ending) -> None:
-        await self._open(start, world, line)
-        await line.attach()
-        ending.fork = await line.execute()
-        if ending.fork is not None:
+    async def _run(
+        self, start: BranchStart, world: World, run: BranchRun, result: BranchResult
+    ) -> None:
+        await self._open(start, world, run)
+        await run.attach()
+        result.fork = await run.execute()
+        if result.fork is not None:
             return
-        ending.sealed = await line.seal()
-        ending.leaf = await line.finish()
-        if self._journal.node(ending.leaf).results and not line.prompted:
+        result.sealed = await run.seal()
+        result.leaf = await run.finish()
+        if self._journal.node(result.leaf).results and not run.prompted:
             return  # a winner that nothing was left for: its verdict stands
         self._journal.phase(start.id, "verify")
-        await verify(self._plan, self._journal, world, ending.leaf, line.ungraded)
-        self._tally.graded += 1
+        await verify(self._plan, self._journal, world, result.leaf, run.ungraded)
+        self._failures.graded += 1
 
-    async def _open(self, start: Start, world: World, line: Line) -> None:
+    async def _open(self, start: BranchStart, world: World, run: BranchRun) -> None:
         checkpoint = start.checkpoint
         if checkpoint is None:
             world.setup()
@@ -253,26 +262,31 @@ class Growth:
             live=checkpoint.live,
             state=checkpoint.state,
             replay=start.position.calls,
-            upload_agent_files=checkpoint.kept,
-            step=line.task_step,
+            upload_agent_files=checkpoint.from_disk,
+            step=run.task_step,
         )
         if checkpoint.live is not None:
             await world.evict(checkpoint.live.unused_agents)
-        ahead = line.connect if line.opens_at_once else None
+        ahead = run.connect if run.opens_at_once else None
         await proven(check_child(world, checkpoint), ahead)
         await world.reseed(seed_of(self._plan.rollout_id, start.id))
 
     async def _record_loss(
-        self, start: Start, line: Line, error: BenchFlowError, cause: Cause, ending: Ending
+        self,
+        start: BranchStart,
+        run: BranchRun,
+        error: BenchFlowError,
+        cause: Cause,
+        result: BranchResult,
     ) -> None:
         """Note a failed line in the tree; raise when it takes the rollout with it."""
-        if ending.sealed is not None:
-            await self._forking.shelf.release(ending.sealed.checkpoint)
-            ending.sealed = None
+        if result.sealed is not None:
+            await self._services.refs.release(result.sealed.checkpoint)
+            result.sealed = None
         if isinstance(error, StoreError):
             raise error
-        lost = start.label is not None and not line.has_steps
-        node = start.id if lost else line.tip
+        lost = start.label is not None and not run.has_steps
+        node = start.id if lost else run.tip
         if lost:
             self._journal.lost(node, start.node, start.label, error, cause)
         else:
@@ -280,22 +294,24 @@ class Growth:
         if cause.by == "agent":
             # It would be rid of a bad score by making itself impossible to grade.
             score_lowest(self._journal, self._plan.task, node, cause)
-            self._tally.graded += 1
+            self._failures.graded += 1
             return
-        ending.error = error
+        result.error = error
         if not start.main:
-            self._tally.losses.append(error)
+            self._failures.losses.append(error)
 
-    async def _leave(self, start: Start, world: World, line: Line, slot: AsyncExitStack) -> None:
+    async def _close_world(
+        self, start: BranchStart, world: World, run: BranchRun, slot: AsyncExitStack
+    ) -> None:
         async with slot:
             try:
                 self._journal.phase(start.id, "teardown")
             finally:
-                self._tally.leaks.extend(await world.aclose())
-                await line.aclose()
+                self._failures.leaks.extend(await world.aclose())
+                await run.aclose()
             self._journal.append(WorldClosed, node=start.id)
 
-    def _value(self, node_id: str) -> None:
+    def _record_values(self, node_id: str) -> None:
         """Tell V(s) of the node and of every fork above, the root included."""
         for node in reversed(self._journal.node(node_id).path):
             forked = node.branch is not None and node.branch.children > 0
@@ -305,10 +321,10 @@ class Growth:
                     self._journal.append(NodeValued, node=node.id, value=value)
 
 
-def _cause_of(error: BenchFlowError, world: World, line: Line) -> Cause:
+def _cause_of(error: BenchFlowError, world: World, run: BranchRun) -> Cause:
     """Return who caused `error`: the host when it failed processes of a sandbox with an agent."""
-    cause = blame(error, inside="agent" if line.acted else "task")
-    if not line.acted or cause.by not in {"agent", "unknown"}:
+    cause = blame(error, inside="agent" if run.acted else "task")
+    if not run.acted or cause.by not in {"agent", "unknown"}:
         return cause
     try:
         expect_host(world.sandbox)

@@ -19,23 +19,23 @@ from benchflow_kernel.branch import Checkpoint
 from benchflow_kernel.faults import within
 from benchflow_kernel.world import Plan
 
-from .kept import (
+from .branch_start import Position
+from .checkpoint_manifest import (
     CHECKPOINT_FILE,
     HOME,
     IMAGE,
     CheckpointManifest,
-    KeptExchange,
-    KeptStep,
-    KeptTurn,
-    kept_checkpoints,
+    SavedExchange,
+    SavedStep,
+    SavedTurn,
+    saved_checkpoints,
     session_of,
 )
-from .start import Position
 
 _MB = 1024 * 1024
 
 
-class Keeper:
+class CheckpointWriter:
     """Writes checkpoints below a rollout's directory, whole or not at all.
 
     Over the budget the oldest are dropped. What cannot be kept goes to `leaks`: the
@@ -51,18 +51,22 @@ class Keeper:
     ) -> None:
         self._node = node
         self._plan = plan
-        self._keep = plan.config.keep
+        self._policy = plan.config.keep
         self._home = None if directory is None else directory / HOME
         self._leaks = leaks
 
     @property
-    def all(self) -> bool:
+    def saves_every_turn(self) -> bool:
         """Whether every turn boundary is kept, and not only forks."""
-        return self._keep.which == "all" and self._home is not None
+        return self._policy.which == "all" and self._home is not None
 
-    async def keep(self, position: Position, fidelity: Fidelity, *, fork: bool) -> None:
+    async def save(self, position: Position, fidelity: Fidelity, *, fork: bool) -> None:
         """Keep the checkpoint of `position`, if the policy says so."""
-        if self._home is None or self._keep.which == "none" or not (fork or self.all):
+        if (
+            self._home is None
+            or self._policy.which == "none"
+            or not (fork or self.saves_every_turn)
+        ):
             return
         checkpoint = position.checkpoint
         assert checkpoint is not None, "the caller holds a checkpoint"
@@ -72,7 +76,7 @@ class Keeper:
                 await self._write(self._home, position, checkpoint, fidelity)
             self._drop_oldest(self._home)
         except (BenchFlowError, OSError) as error:
-            self._leaks.append(_not_kept(position.node, error))
+            self._leaks.append(_not_saved(position.node, error))
 
     async def _write(
         self, home: Path, position: Position, checkpoint: Checkpoint, fidelity: Fidelity
@@ -97,13 +101,13 @@ class Keeper:
         return self._plan.planes.provider
 
     def _drop_oldest(self, home: Path) -> None:
-        kept = [path for path, _ in kept_checkpoints(home.parent)]
+        kept = [path for path, _ in saved_checkpoints(home.parent)]
         sizes = {path: _size(path) for path in kept}
-        while kept and sum(sizes[path] for path in kept) > self._keep.budget_mb * _MB:
+        while kept and sum(sizes[path] for path in kept) > self._policy.budget_mb * _MB:
             shutil.rmtree(kept.pop(0))
 
 
-def _not_kept(node: str, error: Exception) -> StoreError:
+def _not_saved(node: str, error: Exception) -> StoreError:
     return StoreError(f"the checkpoint of node {node!r} was not kept: {error}")
 
 
@@ -139,7 +143,7 @@ def _manifest(
         sessions=tuple(sessions),
         services=None if live is None else live.services,
         schedule=tuple(
-            KeptTurn(
+            SavedTurn(
                 scene=turn.scene,
                 role=turn.role.name,
                 agent=turn.role.agent,
@@ -150,19 +154,19 @@ def _manifest(
             for turn in position.schedule
         ),
         script=tuple(
-            KeptExchange(turn=one.turn, ask=one.ask, answer=one.answer) for one in position.script
+            SavedExchange(turn=one.turn, ask=one.ask, answer=one.answer) for one in position.script
         ),
         calls=position.calls,
-        history=tuple(_kept_steps(plan, path)),
+        history=tuple(_saved_steps(plan, path)),
         taken_at=time.time(),
     )
 
 
-def _kept_steps(plan: Plan, path: Sequence[RolloutNode]) -> Iterator[KeptStep]:
+def _saved_steps(plan: Plan, path: Sequence[RolloutNode]) -> Iterator[SavedStep]:
     for node in path:
         results = node.results if plan.task.steps else {}
         if node.step is not None or results:
-            yield KeptStep(step=node.step, label=node.label, results=results)
+            yield SavedStep(step=node.step, label=node.label, results=results)
 
 
 def _write_durably(path: Path, content: bytes) -> None:

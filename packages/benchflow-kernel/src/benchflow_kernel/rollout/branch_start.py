@@ -27,7 +27,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class BranchStart:
     """Where a line begins: the rollout's root, a child of a fork, or a restored winner."""
 
     id: str

@@ -16,7 +16,7 @@ from benchflow_contracts import (
     StoreError,
     Turn,
 )
-from benchflow_kernel import continue_from, kept_checkpoints, read_kept
+from benchflow_kernel import continue_from, read_manifest, saved_checkpoints
 from benchflow_testing.fakes import (
     Act,
     FakeAgent,
@@ -100,12 +100,12 @@ def forked(tree):
 
 
 def all_kept(rig):
-    return {manifest.turn: path for path, manifest in kept_checkpoints(rig.directory)}
+    return {manifest.turn: path for path, manifest in saved_checkpoints(rig.directory)}
 
 
 def test_every_turns_start_is_kept_with_what_it_takes_to_go_on(kept):
     kept.run()
-    found = list(kept_checkpoints(kept.directory))
+    found = list(saved_checkpoints(kept.directory))
     assert [manifest.turn for _, manifest in found] == [0, 1, 2]
     assert [manifest.fidelity for _, manifest in found] == ["state"] * 3
     told = {event.node: event.layers for event in kept.events if event.kind == "checkpointed"}
@@ -117,7 +117,7 @@ def test_the_rest_of_the_schedule_is_run_by_the_session_as_it_was(kept):
     kept.run()
     first = kept.agent.sessions[0]
     path = all_kept(kept)[2]
-    before = [one.step.id for one in read_kept(path).history]
+    before = [one.step.id for one in read_manifest(path).history]
     kept.agent.sessions.clear()
     tree = go_on(kept, path)
     assert tree.status == "completed"
@@ -168,7 +168,7 @@ def test_an_open_question_is_answered_by_another_user_or_forked_again(kept, live
         kept.live()
     kept.config.update(keep=Keep(which="forks"), branch=AskUserBranch())
     kept.run()
-    ((path, manifest),) = kept_checkpoints(kept.directory)
+    ((path, manifest),) = saved_checkpoints(kept.directory)
     assert manifest.ask == DAY
     assert manifest.fidelity == ("live" if live else "replay")
     kept.agent.sessions.clear()
@@ -202,7 +202,7 @@ def test_recorded_model_calls_are_kept_and_served_to_the_continuation(kept):
     kept.agent._turns[1].insert(0, Act(think))
     kept.config.update(keep=Keep(which="forks"), branch=AskUserBranch())
     kept.run()
-    ((path, manifest),) = kept_checkpoints(kept.directory)
+    ((path, manifest),) = saved_checkpoints(kept.directory)
     assert [call.request["say"] for call in manifest.calls] == ["which"]
     kept.gateway = FakeModelGateway()
     go_on(kept, path, config={"branch": None})
@@ -213,7 +213,7 @@ def test_a_live_checkpoint_ends_the_agent_that_nobody_goes_on_with(kept):
     kept.live()
     kept.config.update(keep=Keep(which="forks"), branch=GroupBranch(n=2, at=1))
     kept.run()
-    ((path, manifest),) = kept_checkpoints(kept.directory)
+    ((path, manifest),) = saved_checkpoints(kept.directory)
     assert manifest.live
     other = FakeAgent([[Say("new"), book("other")]], name="other")
     kept.agents = {"other": other}
@@ -246,7 +246,7 @@ def test_what_cannot_be_gone_on_with_is_refused_before_anything_starts(kept, cas
     within = case == "another agent within a turn"
     kept.config.update(keep=Keep(which="forks"), branch=AskUserBranch() if within else at_turn)
     kept.run()
-    ((path, _),) = kept_checkpoints(kept.directory)
+    ((path, _),) = saved_checkpoints(kept.directory)
     kept.agents = {"fake": kept.agent, "other": FakeAgent(name="other")}
     tree = go_on(kept, path, **options)
     assert tree.error.boundary == "usage"
@@ -268,7 +268,7 @@ def test_the_end_of_a_schedule_needs_a_prompt(kept):
 def test_no_secret_of_a_role_is_kept(kept):
     kept.config["scenes"] = scenes(env={"TOKEN": "hunter2"})
     kept.run()
-    for path, _ in kept_checkpoints(kept.directory):
+    for path, _ in saved_checkpoints(kept.directory):
         assert "hunter2" not in (path / "checkpoint.json").read_text()
 
 
@@ -280,7 +280,7 @@ def test_the_oldest_are_dropped_over_the_budget(kept):
     kept.agent._turns[0].append(Act(blob))
     kept.config["keep"] = Keep(which="all", budget_mb=1)
     kept.run()
-    assert [manifest.turn for _, manifest in kept_checkpoints(kept.directory)] == [2]
+    assert [manifest.turn for _, manifest in saved_checkpoints(kept.directory)] == [2]
 
 
 @pytest.mark.parametrize("fault", [SnapshotError("disk full"), RuntimeError("disk full")])
@@ -298,9 +298,9 @@ def test_a_torn_or_missing_checkpoint_is_refused(kept):
     path = all_kept(kept)[1]
     (path / "checkpoint.json").write_text("{")
     with pytest.raises(StoreError, match="not a checkpoint"):
-        read_kept(path)
+        read_manifest(path)
     with pytest.raises(StoreError, match="no kept checkpoint"):
-        read_kept(path / "nowhere")
+        read_manifest(path / "nowhere")
 
 
 def test_an_image_that_was_changed_since_is_a_failure_of_the_snapshot(kept):
