@@ -15,7 +15,8 @@ from typing import Literal, NoReturn
 from unittest.mock import patch
 
 from benchflow_contracts import (
-    NodeState,
+    Evidence,
+    LiveWorld,
     RolloutNode,
     Sandbox,
     SandboxProvider,
@@ -77,9 +78,10 @@ async def graded(provider: SandboxProvider, task: Task, isolation: Isolation) ->
     """Grade one box and return how long that took, the test's own time taken off."""
     box = await agents_box(provider)
     node = RolloutNode(id="leaf")
-    node.state = NodeState(task=task, provider=provider, sandbox=box, grading_spec=SPEC)
+    world = LiveWorld(sandbox=box, provider=provider, grading_spec=SPEC)
+    evidence = Evidence(task=task, world=world)
     started = time.perf_counter()
-    result = await ScriptVerifier(isolation=isolation).score(node)
+    result = await ScriptVerifier(isolation=isolation).score(node, evidence)
     took = time.perf_counter() - started
     assert result.reward == 1, result
     await box.teardown()
@@ -104,9 +106,10 @@ async def observed(provider: SandboxProvider, task: Task) -> tuple[float, float]
     """Grade a twin; return the milliseconds of its tests, and those of this process's CPU."""
     box = await agents_box(provider)
     node = RolloutNode(id="leaf")
-    node.state = NodeState(task=task, provider=provider, sandbox=box, grading_spec=SPEC)
+    world = LiveWorld(sandbox=box, provider=provider, grading_spec=SPEC)
+    evidence = Evidence(task=task, world=world)
     started = time.process_time()
-    result = await ScriptVerifier(isolation="twin").score(node)
+    result = await ScriptVerifier(isolation="twin").score(node, evidence)
     cpu = time.process_time() - started
     assert result.reward == 1, result
     await box.teardown()

@@ -34,6 +34,7 @@ from benchflow_contracts import (
     AgentCapabilities,
     AgentNeeds,
     AskUserHandler,
+    Evidence,
     ExecResult,
     Observation,
     Role,
@@ -190,9 +191,9 @@ class NullReward:
 
     name = "reward"
 
-    async def score(self, node: RolloutNode) -> VerifyResult:
+    async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
 
-        del node
+        del node, evidence
         return VerifyResult(reward=1.0)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from benchflow_contracts import (
     BranchBudget,
     Event,
+    Evidence,
     GroupBranch,
     PhaseEntered,
     Role,
@@ -60,9 +61,9 @@ class NoReward:
 
     name = "reward"
 
-    async def score(self, node: RolloutNode) -> VerifyResult:
+    async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Score without a look."""
-        del node
+        del node, evidence
         return VerifyResult(reward=1.0)
 
 

@@ -18,7 +18,8 @@ from typing import Literal
 from unittest.mock import patch
 
 from benchflow_contracts import (
-    NodeState,
+    Evidence,
+    LiveWorld,
     RolloutNode,
     SandboxProvider,
     SandboxSpec,
@@ -67,8 +68,11 @@ async def first_line(provider: SandboxProvider, task: Task, spec: SandboxSpec, m
     done = await box.exec("python3 program.py")
     assert done.ok, done
     node = RolloutNode(id="leaf")
-    node.state = NodeState(task=task, provider=provider, sandbox=box, grading_spec=spec)
-    result = await ScriptVerifier(isolation="shared" if mode == "shared" else "twin").score(node)
+    world = LiveWorld(sandbox=box, provider=provider, grading_spec=spec)
+    evidence = Evidence(task=task, world=world)
+    result = await ScriptVerifier(isolation="shared" if mode == "shared" else "twin").score(
+        node, evidence
+    )
     await box.teardown()
     assert result.reward is not None, result
     return result.reward

@@ -21,8 +21,8 @@ class Length:
     def __init__(self, most):
         self.most = most
 
-    async def score(self, node):
-        seen = await node.state.sandbox.exec("cat /workspace/greeting.txt")
+    async def score(self, node, evidence):
+        seen = await evidence.world.sandbox.exec("cat /workspace/greeting.txt")
         return VerifyResult(reward=len(seen.stdout) / self.most)
 
 

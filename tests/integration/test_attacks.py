@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 from benchflow_contracts import (
-    NodeState,
+    Evidence,
+    LiveWorld,
     RewardError,
     RolloutNode,
     Sandbox,
@@ -286,14 +287,10 @@ def grade(path: Path, kind: str, script: str, isolation: str) -> VerifyResult:
             box = await agents_box(provider, task)
             await box.exec(["/bin/sh", "-c", script], user="agent", env={"PATH": "/usr/bin:/bin"})
             node = RolloutNode(id="leaf")
-            node.state = NodeState(
-                task=task,
-                provider=provider,
-                sandbox=box,
-                grading_spec=SandboxSpec(env=task.config.environment.env),
-                log_dir=path / "log",
-            )
-            result = await ScriptVerifier(isolation=isolation).score(node)
+            spec = SandboxSpec(env=task.config.environment.env)
+            world = LiveWorld(sandbox=box, provider=provider, grading_spec=spec)
+            evidence = Evidence(task=task, world=world, log_dir=path / "log")
+            result = await ScriptVerifier(isolation=isolation).score(node, evidence)
             left = [record async for record in provider.sandboxes()]
             assert len(left) == (1 if isolation == "shared" else 0)
             return result

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from benchflow_contracts import (
-    NodeState,
+    Evidence,
+    LiveWorld,
     RewardError,
     RolloutNode,
     Sandbox,
@@ -51,7 +52,9 @@ def grade(request, tmp_path):
     if request.param == "docker":
         request.getfixturevalue("image")
 
-    def run(script: str, test: str, mode: str, *, goes_on: bool = False, **verifier: Any) -> Graded:
+    def run(
+        script: str, test: str, mode: str, *, continues: bool = False, **verifier: Any
+    ) -> Graded:
         config = {
             "name": "demo",
             "artifacts": verifier.pop("artifacts", ["answer.txt"]),
@@ -67,7 +70,7 @@ def grade(request, tmp_path):
             config=TaskConfig.model_validate(config),
             digest="0",
         )
-        return asyncio.run(_grade(request.param, tmp_path, task, script, mode, goes_on=goes_on))
+        return asyncio.run(_grade(request.param, tmp_path, task, script, mode, continues=continues))
 
     return run
 
@@ -81,7 +84,7 @@ class Graded(VerifyResult):
 
 
 async def _grade(
-    kind: str, path: Path, task: Task, script: str, mode: str, *, goes_on: bool
+    kind: str, path: Path, task: Task, script: str, mode: str, *, continues: bool
 ) -> Graded:
     environment = task.config.environment
     spec = SandboxSpec(workdir=environment.workdir, user=environment.user, env=environment.env)
@@ -92,16 +95,10 @@ async def _grade(
         done = await box.exec(script)
         assert done.ok, done
         node = RolloutNode(id="leaf")
-        node.state = NodeState(
-            task=task,
-            provider=provider,
-            sandbox=box,
-            grading_spec=spec,
-            log_dir=path / "verifier",
-            goes_on=goes_on,
-        )
+        world = LiveWorld(sandbox=box, provider=provider, grading_spec=spec, continues=continues)
+        evidence = Evidence(task=task, world=world, log_dir=path / "verifier")
         try:
-            result = await ScriptVerifier(isolation=mode).score(node)
+            result = await ScriptVerifier(isolation=mode).score(node, evidence)
         except RewardError as error:
             result = VerifyResult.unscored(str(error), error_type=type(error).__name__)
         return Graded(**dict(result), record=path, alive=await _lives(box))
@@ -158,9 +155,9 @@ def test_tests_that_do_not_end_are_a_timeout_that_keeps_their_output(grade, mode
 
 
 @pytest.mark.parametrize("mode", ["hermetic", "twin"])
-def test_a_rollout_that_goes_on_keeps_its_box(grade, mode):
+def test_a_rollout_that_continues_keeps_its_box(grade, mode):
     daemon = f"{ANSWERED}; setsid sleep 300 >/dev/null 2>&1 & echo $! > pid"
-    result = grade(daemon, CHECKS, mode, goes_on=True)
+    result = grade(daemon, CHECKS, mode, continues=True)
     assert (result.reward, result.alive) == (1, True)
 
 

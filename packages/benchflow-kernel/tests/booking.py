@@ -37,7 +37,7 @@ def booking_agent(**options) -> FakeAgent:
     )
 
 
-def booked(node) -> float:
+def booked(node, _evidence) -> float:
     """Score by the rows that the world really has."""
     rows = node.env_state.databases["/state"]["events"].rows
     assert rows[0] == ("before",)

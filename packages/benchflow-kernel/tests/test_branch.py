@@ -70,10 +70,10 @@ def test_a_zero_delta_branch_gives_each_child_what_the_linear_run_gets(forked):
 def test_siblings_never_see_each_others_files_or_rows(forked):
     files = {}
 
-    def look(node):
-        text = node.state.sandbox.files.read("/workspace/booked.txt").decode()
+    def look(node, evidence):
+        text = evidence.world.sandbox.files.read("/workspace/booked.txt").decode()
         files[node.path[-1].steps[-1].id] = text
-        return booked(node)
+        return booked(node, evidence)
 
     forked.rewards = [FakeReward(look)]
     forked.run()
@@ -132,7 +132,7 @@ def test_the_checkpoint_is_taken_inside_one_freeze_before_the_prompt(forked):
 
 def test_children_log_below_their_own_directory(forked):
     verifiers = []
-    forked.rewards = [FakeReward(lambda node: verifiers.append(node.state.log_dir) or 1.0)]
+    forked.rewards = [FakeReward(lambda _, evidence: verifiers.append(evidence.log_dir) or 1.0)]
     tree = forked.run()
     homes = {forked.directory / "branches" / child.id for child in fork_of(tree).children}
     assert len(homes) == 3

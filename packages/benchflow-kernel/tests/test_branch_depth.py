@@ -42,7 +42,7 @@ def test_forks_nest_up_to_the_depth(rig):
     rig.environment_options["tables"] = {"events": []}
     rig.agent = nested_agent()
 
-    def rows(node):
+    def rows(node, _evidence):
         found = [row[0] for row in node.env_state.databases["/state"]["events"].rows]
         assert len(found) == 2
         return float(sum(score[name] for name in found))

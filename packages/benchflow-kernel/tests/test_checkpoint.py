@@ -60,7 +60,7 @@ def asking(rig):
         [[Say("hm"), book("before"), Pose(DAY, lambda a: [book(chosen(a)), Say("booked")])]]
     )
     rig.environment_options.update(tables={"events": []}, services=("mail",))
-    rig.rewards = [FakeReward(lambda node: float(rows(node)[-1] == "friday"))]
+    rig.rewards = [FakeReward(lambda node, _: float(rows(node)[-1] == "friday"))]
     rig.config["branch"] = AskUserBranch()
     return rig
 
@@ -215,7 +215,7 @@ def at(rig, fidelity):
         second.append(Pose(DAY, lambda a: [book(chosen(a)), Say("booked")]))
     rig.agent = FakeAgent([first, second])
     rig.environment_options.update(tables={"events": []})
-    rig.rewards = [FakeReward(lambda node: float(len(rows(node))))]
+    rig.rewards = [FakeReward(lambda node, _: float(len(rows(node))))]
 
 
 @pytest.mark.parametrize("fidelity", FIDELITIES)

@@ -31,7 +31,9 @@ def test_an_agent_that_runs_out_of_time_is_graded_on_what_it_left(rig):
     rig.agent = FakeAgent([[Act(write_file), Say("next"), Hang()]])
     rig.rewards = [
         FakeReward(
-            lambda node: float(node.state.sandbox.files.read("/workspace/out.txt") == b"hello\n")
+            lambda _, evidence: float(
+                evidence.world.sandbox.files.read("/workspace/out.txt") == b"hello\n"
+            )
         )
     ]
     tree = rig.run()
@@ -123,7 +125,7 @@ def test_no_fault_of_a_reward_becomes_a_number(rig, verdict):
     class Odd:
         name = "reward"
 
-        async def score(self, node):
+        async def score(self, node, evidence):
             if isinstance(verdict, Exception):
                 raise verdict
             return VerifyResult.unscored("no") if verdict is None else verdict

@@ -14,10 +14,10 @@ class Changes(FakeReward):
         super().__init__(*given)
         self.each = {}
 
-    async def score(self, node):
-        self.told = await node.state.sandbox.changed_files()
-        self.each[node.state.task.instruction] = {*self.told.added, *self.told.changed}
-        return await super().score(node)
+    async def score(self, node, evidence):
+        self.told = await evidence.world.sandbox.changed_files()
+        self.each[evidence.task.instruction] = {*self.told.added, *self.told.changed}
+        return await super().score(node, evidence)
 
 
 def scored(rig, isolation=None):

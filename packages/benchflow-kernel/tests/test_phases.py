@@ -75,12 +75,12 @@ class Watched:
         self.daemon = self.daemon or await session.sandbox.spawn(DAEMON)
         return ""
 
-    async def _score(self, node):
-        state = node.state
-        self.note("end", state.sandbox)
-        await state.before_tests()
-        self.note("tests", state.sandbox)
-        return await FakeReward(1.0).score(node)
+    async def _score(self, node, evidence):
+        world = evidence.world
+        self.note("end", world.sandbox)
+        await world.before_tests()
+        self.note("tests", world.sandbox)
+        return await FakeReward(1.0).score(node, evidence)
 
 
 @pytest.fixture
@@ -153,8 +153,8 @@ def test_each_step_has_its_own_network_and_user_after_a_setup_in_the_environment
 def test_what_a_step_brings_where_more_is_reached_is_not_counted_as_the_agents(watched):
     told = []
 
-    async def look(node):
-        changes = await node.state.sandbox.changed_files()
+    async def look(_node, evidence):
+        changes = await evidence.world.sandbox.changed_files()
         told.append({*changes.added, *changes.changed})
         return VerifyResult(reward=1.0)
 

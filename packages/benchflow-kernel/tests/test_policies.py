@@ -52,7 +52,7 @@ def turns(rig, count, **policy):
     prompts = tuple(Turn(prompt=f"turn {index}") for index in range(count))
     rig.config["scenes"] = (Scene(roles=(role,), turns=prompts),)
     rig.environment_options["tables"] = {"events": []}
-    rig.rewards = [FakeReward(lambda node: float(rows(node)[-1][-1]))]
+    rig.rewards = [FakeReward(lambda node, _: float(rows(node)[-1][-1]))]
 
 
 def counting(count, **options) -> FakeAgent:

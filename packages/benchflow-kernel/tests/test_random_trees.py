@@ -96,7 +96,9 @@ def test_every_tree_is_whole(rig, policy, live, carried, crashes):
         rig.config.update(scenes=(Scene(roles=(Role(agent="fake"),), turns=turns),), branch=policy)
         rig.environment_options["tables"] = {"events": []}
         rig.rewards = [
-            FakeReward(lambda node: float(len(node.env_state.databases["/state"]["events"].rows)))
+            FakeReward(
+                lambda node, _: float(len(node.env_state.databases["/state"]["events"].rows))
+            )
         ]
 
         class Drawn(FakeAgent):

@@ -135,7 +135,7 @@ def test_the_box_has_what_every_agent_needs_and_the_grading_box_has_none_of_it(r
         ),
     )
     specs = []
-    rig.rewards = [FakeReward(lambda node: specs.append(node.state.grading_spec) or 1.0)]
+    rig.rewards = [FakeReward(lambda _, evidence: specs.append(evidence.world.grading_spec) or 1.0)]
     rig.run()
     spec = rig.provider.created[0].spec
     assert spec.network == "model-only"
@@ -191,14 +191,13 @@ def test_the_agent_is_dead_and_the_state_is_read_when_a_reward_is_asked(rig):
     rig.environment_options["tables"] = {"mail": [(1, "inbox")]}
     seen = []
 
-    def judge(node):
-        state = node.state
+    def judge(node, evidence):
         seen.append(
             (
                 rig.agent.sessions[0].closed,
-                state.env_state.databases["/state"]["mail"].rows,
-                state.log_dir,
-                state.sandbox.alive,
+                node.env_state.databases["/state"]["mail"].rows,
+                evidence.log_dir,
+                evidence.world.sandbox.alive,
             )
         )
         return 1.0
@@ -206,13 +205,12 @@ def test_the_agent_is_dead_and_the_state_is_read_when_a_reward_is_asked(rig):
     rig.rewards = [FakeReward(judge)]
     tree = rig.run()
     assert seen == [(True, ((1, "inbox"),), rig.directory / "verifier", True)]
-    assert tree.leaves[0].state is None
     assert tree.leaves[0].env_state is not None
 
 
 def test_a_reward_that_ends_the_box_itself_is_no_error(rig):
-    async def hermetic(node):
-        await node.state.sandbox.teardown()
+    async def hermetic(_node, evidence):
+        await evidence.world.sandbox.teardown()
         return 1.0
 
     rig.rewards = [FakeReward(hermetic)]

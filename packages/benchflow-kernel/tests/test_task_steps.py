@@ -24,10 +24,10 @@ def step(name: str, **fields) -> TaskStep:
 
 
 def graded(**rewards) -> FakeReward:
-    """A reward that says of each step what it was told."""
+    """A reward with one verdict for each step."""
 
-    def score(node):
-        return rewards[node.state.task.instruction.removeprefix("do ")]
+    def score(_node, evidence):
+        return rewards[evidence.task.instruction.removeprefix("do ")]
 
     return FakeReward(score)
 
@@ -97,9 +97,9 @@ def test_with_final_the_last_verdict_is_the_return(two):
 def test_a_grader_sees_the_step_and_whether_the_box_is_still_needed(two):
     seen = []
 
-    def score(node):
-        state = node.state
-        seen.append((state.task.instruction, state.task.steps, state.goes_on, state.log_dir))
+    def score(_node, evidence):
+        task, continues = evidence.task, evidence.world.continues
+        seen.append((task.instruction, task.steps, continues, evidence.log_dir))
         return 1.0
 
     two.rewards = [FakeReward(score)]
@@ -119,7 +119,7 @@ def test_steps_may_be_graded_by_rewards_of_their_own(two):
 
 def test_the_agent_is_dead_before_its_step_is_graded(two):
     alive = []
-    two.rewards = [FakeReward(lambda _: alive.append([s.closed for s in two.agent.sessions]) or 1)]
+    two.rewards = [FakeReward(lambda *_: alive.append([s.closed for s in two.agent.sessions]) or 1)]
     two.run()
     assert alive == [[True], [True, True]]
 
@@ -183,10 +183,10 @@ def test_only_the_oracle_sees_a_solution_and_only_that_of_its_step(two, tmp_path
 
 
 def test_what_a_verifier_left_in_the_agents_box_is_gone_before_the_next_prompt(two):
-    async def score(node):
-        await node.state.sandbox.exec("mkdir -p /tests /logs/verifier", user="root")
-        await node.state.sandbox.exec("echo 1 > /tests/test.sh", user="root")
-        await node.state.sandbox.exec("echo 1 > /logs/verifier/reward.txt", user="root")
+    async def score(_node, evidence):
+        await evidence.world.sandbox.exec("mkdir -p /tests /logs/verifier", user="root")
+        await evidence.world.sandbox.exec("echo 1 > /tests/test.sh", user="root")
+        await evidence.world.sandbox.exec("echo 1 > /logs/verifier/reward.txt", user="root")
         return VerifyResult(reward=1.0, grading=grading)
 
     seen = []
@@ -270,8 +270,8 @@ def test_the_execute_deadline_is_each_steps_own(two):
 def test_a_step_without_a_verdict_is_the_last_one_and_there_is_no_return(rig, verdict):
     rig.steps = (step("a"), step("b"), step("c"))
 
-    def score(node):
-        if node.state.task.instruction == "do a":
+    def score(_node, evidence):
+        if evidence.task.instruction == "do a":
             return 1.0
         return verdict if verdict is None else verdict()
 

@@ -54,10 +54,10 @@ class World:
         await session.sandbox.exec(f"echo {words} >> /workspace/log")
         return str(next(self.draws))
 
-    def score(self, node) -> float:
-        self.graded.append(node.state.task.instruction)
-        if not node.state.goes_on:
-            log = node.state.sandbox.files.read("/workspace/log", user="root").decode()
+    def score(self, node, evidence) -> float:
+        self.graded.append(evidence.task.instruction)
+        if not evidence.world.continues:
+            log = evidence.world.sandbox.files.read("/workspace/log", user="root").decode()
             self.logs.append(" ".join(log.split()))
         return float(node.steps[-1].observations[0].content)
 

@@ -67,7 +67,7 @@ def test_graders_are_given_the_task_with_its_variables(rig, secret):
     }
     rig.config["forward_env"] = ("LOWERED_KEY", "LOWERED_REGION")
     seen = []
-    rig.rewards = [FakeReward(lambda node: seen.append(node.state.task.config.verifier) or 1.0)]
+    rig.rewards = [FakeReward(lambda _, given: seen.append(given.task.config.verifier) or 1.0)]
     rig.run()
     (verifier,) = seen
     assert verifier.env == {"PLAIN": "p", "KEY": SECRET, "REGION": "there"}
@@ -159,7 +159,7 @@ def test_offline_takes_every_network_from_a_task(rig):
     }
     rig.config["offline"] = True
     seen = []
-    rig.rewards = [FakeReward(lambda node: seen.append(node.state.task.config.verifier) or 1.0)]
+    rig.rewards = [FakeReward(lambda _, given: seen.append(given.task.config.verifier) or 1.0)]
     assert rig.run().status == "completed"
     (box,) = rig.provider.created
     (verifier,) = seen

@@ -3,15 +3,16 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from benchflow_contracts import (
     Ask,
     AskOption,
     EnvState,
+    Evidence,
     ExecResult,
-    NodeState,
+    LiveWorld,
     Question,
     RolloutNode,
     SandboxSpec,
@@ -20,6 +21,13 @@ from benchflow_contracts import (
     TaskConfig,
 )
 from benchflow_testing.fakes import FakeSandbox, FakeSandboxProvider
+
+
+class Case(NamedTuple):
+    """What a reward is given."""
+
+    node: RolloutNode
+    evidence: Evidence
 
 
 @pytest.fixture
@@ -51,26 +59,23 @@ def make_task(tmp_path) -> Callable[..., Task]:
 
 
 @pytest.fixture
-def make_node(provider, box, make_task, tmp_path) -> Callable[..., RolloutNode]:
-    """A leaf below one node per step, with a live world."""
+def make_case(provider, box, make_task, tmp_path) -> Callable[..., "Case"]:
+    """A leaf below one node per step, and evidence with a live world."""
 
-    def make(
-        *steps: Step, task: Task | None = None, env_state: EnvState | None = None
-    ) -> RolloutNode:
+    def make(*steps: Step, task: Task | None = None, env_state: EnvState | None = None) -> Case:
         node = RolloutNode(id="n0")
         for index, step in enumerate(steps, 1):
             child = RolloutNode(id=f"n{index}", parent=node, step=step)
             node.children.append(child)
             node = child
-        node.state = NodeState(
-            task=task or make_task(),
-            provider=provider,
+        node.env_state = env_state
+        world = LiveWorld(
             sandbox=box,
+            provider=provider,
             grading_spec=SandboxSpec(env={"PYTHONPATH": "/evil", "LANG": "C"}),
-            env_state=env_state,
-            log_dir=tmp_path / "verifier",
         )
-        return node
+        log_dir = tmp_path / "verifier"
+        return Case(node, Evidence(task=task or make_task(), world=world, log_dir=log_dir))
 
     return make
 

@@ -49,22 +49,22 @@ def leaves(**reward_files):
 
 
 @pytest.fixture
-def score(provider, make_task, make_node):
+def score(provider, make_task, make_case):
     """Grade the agent's box by Harbor's protocol; `test` is what test.sh does."""
     provider.on(PREPARE, prepare)
     provider.on(CLEAR, lambda call: ok())
     provider.on("/bin/sh -c set -u", lambda call: ok("\n"))
 
-    def run(test, mode="twin", artifacts=(), goes_on=False, **verifier):
+    def run(test, mode="twin", artifacts=(), continues=False, **verifier):
         async def done(call):
             result = test(call)
             return (await result if asyncio.iscoroutine(result) else result) or ok()
 
         provider.on(RUN, done)
         task = make_task(artifacts=artifacts, verifier={"protocol": "harbor", **verifier})
-        node = make_node(task=task)
-        node.state = replace(node.state, goes_on=goes_on)
-        return asyncio.run(ScriptVerifier(isolation=mode).score(node))
+        node, evidence = make_case(task=task)
+        evidence = replace(evidence, world=replace(evidence.world, continues=continues))
+        return asyncio.run(ScriptVerifier(isolation=mode).score(node, evidence))
 
     return run
 
@@ -244,8 +244,8 @@ def test_an_artifact_cannot_be_the_graders_or_the_systems(score, path):
 
 
 @pytest.mark.parametrize("mode", ["hermetic", "twin"])
-def test_the_agents_box_is_left_alone_when_the_rollout_goes_on(score, provider, box, mode):
-    assert score(leaves(reward_txt="1"), mode, goes_on=True).reward == 1
+def test_the_agents_box_is_left_alone_when_the_rollout_continues(score, provider, box, mode):
+    assert score(leaves(reward_txt="1"), mode, continues=True).reward == 1
     assert provider.live == [box]
     assert len(provider.images) == 0
 

@@ -36,15 +36,15 @@ def look(*processes, memory="", hosts="127.0.0.1 localhost\n"):
 
 
 @pytest.fixture
-def score(provider, make_task, make_node):
+def score(provider, make_task, make_case):
     """Grade by Harbor's protocol. `twin` and `place` are what the tests write in each box."""
 
     def run(twin, place, state, isolation=None, earlier=(), solution=False, **verifier):
         config = {"protocol": "harbor", "isolation": "twin", "may_grade_in_place": True}
-        node = make_node(task=make_task(verifier={**config, **verifier}))
+        node, evidence = make_case(task=make_task(verifier={**config, **verifier}))
         node.results.update(earlier)
-        node.state = replace(node.state, plays_solution=solution)
-        agents, ran = node.state.sandbox, []
+        evidence = replace(evidence, plays_solution=solution)
+        agents, ran = evidence.world.sandbox, []
 
         def test(call):
             in_place = call.sandbox is agents
@@ -63,7 +63,7 @@ def score(provider, make_task, make_node):
         provider.on("/bin/sh -c set -u", lambda call: ok("\n"))
         provider.on(RUN, test)
         provider.on(LOOK, lambda call: state if call.sandbox is agents else look())
-        return asyncio.run(ScriptVerifier(isolation=isolation).score(node)), ran
+        return asyncio.run(ScriptVerifier(isolation=isolation).score(node, evidence)), ran
 
     return run
 

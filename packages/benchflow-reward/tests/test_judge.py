@@ -66,7 +66,7 @@ def server():
 
 
 @pytest.fixture
-def judged(server, make_node, step):
+def judged(server, make_case, step):
     """Score a node whose last message is `text` with these replies."""
 
     def score(text, replies, **fields):
@@ -74,7 +74,7 @@ def judged(server, make_node, step):
         client = ChatClient(server.endpoint, "m", backoff_sec=0, timeout_sec=10)
         options = {"criteria": "It is polite.", "votes": 1, **fields}
         judge = LLMJudge(client=client, **options)
-        return asyncio.run(judge.score(make_node(step(message=text))))
+        return asyncio.run(judge.score(*make_case(step(message=text))))
 
     return score
 
@@ -192,13 +192,13 @@ def test_an_endpoint_that_stays_busy_is_no_verdict(judged, server):
     assert len(server.requests) == 4
 
 
-def test_an_endpoint_that_is_not_there_is_no_verdict(server, make_node, step):
+def test_an_endpoint_that_is_not_there_is_no_verdict(server, make_case, step):
     endpoint = server.endpoint
     server.http.server_close()
     client = ChatClient(endpoint, "m", backoff_sec=0, timeout_sec=0.2, attempts=2)
     judge = LLMJudge(client=client, criteria="x")
     with pytest.raises(RewardError, match="no reply"):
-        asyncio.run(judge.score(make_node(step(message="x"))))
+        asyncio.run(judge.score(*make_case(step(message="x"))))
 
 
 @pytest.mark.parametrize("fields", [{"votes": 2}, {"votes": 0}, {"scale": (1, 0)}, {"scale": (1,)}])

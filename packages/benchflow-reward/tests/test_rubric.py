@@ -1,12 +1,19 @@
 import asyncio
 
 import pytest
-from benchflow_contracts import RewardError, RewardEvent, RolloutNode, UsageError, VerifyResult
+from benchflow_contracts import (
+    Evidence,
+    RewardError,
+    RewardEvent,
+    RolloutNode,
+    UsageError,
+    VerifyResult,
+)
 from benchflow_reward import PythonReward, Rubric
 
 
 def fixed(name, value, **fields):
-    def verdict(node):
+    def verdict(node, evidence):
         if isinstance(value, Exception):
             raise value
         if value is None:
@@ -18,7 +25,7 @@ def fixed(name, value, **fields):
 
 def score(*criteria, **fields):
     rubric = Rubric(criteria=criteria, **fields)
-    return asyncio.run(rubric.score(RolloutNode(id="n")))
+    return asyncio.run(rubric.score(RolloutNode(id="n"), Evidence()))
 
 
 def test_the_verdict_is_the_weighted_mean():

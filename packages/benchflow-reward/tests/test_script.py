@@ -1,14 +1,15 @@
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import sha256
 
 import pytest
 from benchflow_contracts import (
     EnvState,
+    EvidenceMissingError,
     ExecResult,
     RewardError,
-    RolloutNode,
     SandboxError,
 )
 from benchflow_reward import ScriptVerifier
@@ -68,15 +69,15 @@ def reward(text: str) -> Callable[[FakeCall], None]:
     return lambda call: call.sandbox.files.put("/logs/verifier/reward.txt", text)
 
 
-def score(node: RolloutNode, **fields):
-    return asyncio.run(ScriptVerifier(**fields).score(node))
+def score(case, **fields):
+    return asyncio.run(ScriptVerifier(**fields).score(*case))
 
 
 def test_the_agents_box_is_dead_before_the_tests_are_in_the_grading_box(
-    make_node, verifier, provider, box
+    make_case, verifier, provider, box
 ):
     runs = verifier(reward("0.5"))
-    result = score(make_node())
+    result = score(make_case())
     assert (result.reward, result.grading, result.error) == (0.5, "hermetic", None)
     [run] = runs
     grading = run.sandbox
@@ -87,10 +88,10 @@ def test_the_agents_box_is_dead_before_the_tests_are_in_the_grading_box(
     assert provider.live == []
 
 
-def test_test_sh_runs_pinned(make_node, make_task, verifier):
+def test_test_sh_runs_pinned(make_case, make_task, verifier):
     runs = verifier(reward("1"))
     task = make_task(verifier={"env": {"LEVEL": "2"}, "timeout_sec": 33})
-    score(make_node(task=task))
+    score(make_case(task=task))
     [run] = runs
     assert (run.user, run.cwd, run.timeout) == ("root", "/", 33)
     assert run.env["PATH"] == PINNED_PATH
@@ -100,7 +101,7 @@ def test_test_sh_runs_pinned(make_node, make_task, verifier):
     assert not {"PYTHONPATH", "LD_PRELOAD", "BASH_ENV"} & run.env.keys()
 
 
-def test_only_declared_artifacts_reach_the_grading_box(make_node, make_task, verifier, box):
+def test_only_declared_artifacts_reach_the_grading_box(make_case, make_task, verifier, box):
     box.files.put("/workspace/out/answer.txt", "42", user="agent", mode=0o600)
     box.files.put("/workspace/out/conftest.py", "evil", user="agent")
     box.files.put("/workspace/other.txt", "evil", user="agent")
@@ -114,7 +115,7 @@ def test_only_declared_artifacts_reach_the_grading_box(make_node, make_task, ver
         reward("1")(call)
 
     verifier(test)
-    result = score(make_node(task=make_task(artifacts=["/workspace/out", "/workspace/none"])))
+    result = score(make_case(task=make_task(artifacts=["/workspace/out", "/workspace/none"])))
     assert {path for path, entry in seen.items() if entry.kind == "file"} == {
         "/workspace/out/answer.txt"
     }
@@ -124,13 +125,13 @@ def test_only_declared_artifacts_reach_the_grading_box(make_node, make_task, ver
     assert result.meta["stripped"] == ["/workspace/out/conftest.py"]
 
 
-def test_a_hermetic_verdict_tells_what_its_box_was_made_from(make_node, make_task, verifier):
+def test_a_hermetic_verdict_tells_what_its_box_was_made_from(make_case, make_task, verifier):
     verifier(reward("1"))
-    result = score(make_node(task=make_task(verifier={"environment": {"image": "judge"}})))
+    result = score(make_case(task=make_task(verifier={"environment": {"image": "judge"}})))
     assert result.meta["image"] == f"sha256:{sha256(b'judge').hexdigest()}"
 
 
-def test_what_the_agent_deleted_is_gone_in_the_grading_box_too(make_node, make_task, verifier):
+def test_what_the_agent_deleted_is_gone_in_the_grading_box_too(make_case, make_task, verifier):
     task = make_task(artifacts=["/workspace/old.txt"])
     task_files = task.path / "environment" / "files"
     (task_files / "workspace").mkdir(parents=True)
@@ -138,17 +139,17 @@ def test_what_the_agent_deleted_is_gone_in_the_grading_box_too(make_node, make_t
     (task_files / "workspace" / "kept.txt").write_text("kept")
     seen = []
     verifier(lambda call: seen.extend(call.sandbox.files.below("/workspace")) or reward("1")(call))
-    score(make_node(task=task))
+    score(make_case(task=task))
     assert seen == ["/workspace/kept.txt"]
 
 
 def test_an_artifact_that_cannot_be_copied_is_a_failed_submission(
-    make_node, make_task, verifier, box, provider
+    make_case, make_task, verifier, box, provider
 ):
     runs = verifier(reward("1"))
     box.files.link("/etc/passwd", "/workspace/answer.txt", user="agent")
     task = make_task(artifacts=["/workspace/answer.txt"], verifier={"reward_range": [-1, 1]})
-    result = score(make_node(task=task))
+    result = score(make_case(task=task))
     assert result.reward == -1
     assert result.items == {"artifacts_refused": 1}
     assert "/workspace/answer.txt" in result.meta["refused"]
@@ -163,13 +164,13 @@ def test_an_artifact_that_cannot_be_copied_is_a_failed_submission(
         *("/evidence/x", "/usr", "/usr/bin", "/proc/1/environ", "/a/../tests", "//tests"),
     ],
 )
-def test_an_artifact_cannot_be_the_graders_or_the_systems(make_node, make_task, verifier, path):
+def test_an_artifact_cannot_be_the_graders_or_the_systems(make_case, make_task, verifier, path):
     verifier(reward("1"))
     with pytest.raises(RewardError, match="artifact"):
-        score(make_node(task=make_task(artifacts=[path])))
+        score(make_case(task=make_task(artifacts=[path])))
 
 
-def test_the_tests_see_the_steps_and_the_state(make_node, make_task, verifier, step):
+def test_the_tests_see_the_steps_and_the_state(make_case, make_task, verifier, step):
     seen = {}
 
     def test(call):
@@ -180,13 +181,13 @@ def test_the_tests_see_the_steps_and_the_state(make_node, make_task, verifier, s
     verifier(test)
     steps = [step(message="a"), step(message="\ud800")]
     state = EnvState(files={"/x": "sha256:1"})
-    score(make_node(*steps, env_state=state))
+    score(make_case(*steps, env_state=state))
     lines = seen["steps.jsonl"].splitlines()
     assert [json.loads(line)["message"] for line in lines] == ["a", "\ud800"]
     assert EnvState.model_validate_json(seen["env_state.json"]) == state
 
 
-def test_the_untrusted_runner_is_there_only_when_declared(make_node, make_task, verifier):
+def test_the_untrusted_runner_is_there_only_when_declared(make_case, make_task, verifier):
     seen = []
     verifier(
         lambda call: (
@@ -194,11 +195,11 @@ def test_the_untrusted_runner_is_there_only_when_declared(make_node, make_task, 
             or reward("1")(call)
         )
     )
-    score(make_node())
+    score(make_case())
     assert seen == [False]
 
 
-def test_the_untrusted_runner_is_uploaded_when_declared(make_node, make_task, verifier):
+def test_the_untrusted_runner_is_uploaded_when_declared(make_case, make_task, verifier):
     seen = []
     verifier(
         lambda call: (
@@ -206,29 +207,29 @@ def test_the_untrusted_runner_is_uploaded_when_declared(make_node, make_task, ve
             or reward("1")(call)
         )
     )
-    score(make_node(task=make_task(verifier={"executes_artifacts": True})))
+    score(make_case(task=make_task(verifier={"executes_artifacts": True})))
     assert b"UntrustedError" in seen[0]
 
 
-def test_output_and_reward_files_are_kept(make_node, verifier, tmp_path):
+def test_output_and_reward_files_are_kept(make_case, verifier, tmp_path):
     verifier(reward("0.25\n"))
-    score(make_node())
+    score(make_case())
     assert (tmp_path / "verifier" / "test-stdout.txt").read_text() == "out\n--- stderr ---\nerr"
     assert (tmp_path / "verifier" / "reward.txt").read_text() == "0.25\n"
 
 
-def test_huge_output_is_capped_with_its_end_kept(make_node, verifier, tmp_path):
+def test_huge_output_is_capped_with_its_end_kept(make_case, verifier, tmp_path):
     verifier(lambda call: reward("1")(call) or ok("x" * 5_000_000 + "THE END"))
-    score(make_node())
+    score(make_case())
     log = tmp_path / "verifier" / "test-stdout.txt"
     assert log.stat().st_size < 1_100_000
     assert "THE END" in log.read_text()
 
 
-def test_json_carries_items(make_node, verifier):
+def test_json_carries_items(make_case, verifier):
     document = '{"reward": 0.5, "recall": 0.9, "metadata": {"n": 3}}'
     verifier(lambda call: call.sandbox.files.put("/logs/verifier/reward.json", document))
-    result = score(make_node())
+    result = score(make_case())
     assert (result.reward, result.items) == (0.5, {"recall": 0.9})
     assert result.meta["metadata"] == {"n": 3}
     assert result.meta["exit_code"] == 0
@@ -249,28 +250,28 @@ def linked_reward(call):
     [lambda call: None, both_files, linked_reward, reward("2"), reward("nan")],
     ids=["none", "both", "link", "range", "nan"],
 )
-def test_no_valid_reward_file_is_no_verdict(make_node, verifier, provider, test):
+def test_no_valid_reward_file_is_no_verdict(make_case, verifier, provider, test):
     verifier(test)
     with pytest.raises(RewardError):
-        score(make_node())
+        score(make_case())
     assert provider.live == []
 
 
-def test_a_crash_of_hermetic_tests_is_no_verdict(make_node, verifier):
+def test_a_crash_of_hermetic_tests_is_no_verdict(make_case, verifier):
     verifier(lambda call: reward("1")(call) or ok(exit_code=1))
     with pytest.raises(RewardError, match="exit code 1"):
-        score(make_node())
+        score(make_case())
 
 
 @pytest.mark.parametrize("mode", ["twin", "shared"])
-def test_foreign_tests_may_end_with_any_exit_code(make_node, verifier, mode):
+def test_foreign_tests_may_end_with_any_exit_code(make_case, verifier, mode):
     verifier(lambda call: reward("1")(call) or ok(exit_code=1))
-    result = score(make_node(), isolation=mode)
+    result = score(make_case(), isolation=mode)
     assert (result.reward, result.grading, result.meta["exit_code"]) == (1, mode, 1)
 
 
 @pytest.mark.parametrize("mode", ["hermetic", "twin", "shared"])
-def test_a_hung_test_is_a_verifier_timeout(make_node, make_task, provider, mode):
+def test_a_hung_test_is_a_verifier_timeout(make_case, make_task, provider, mode):
     provider.on(PREPARE, prepare)
     provider.on(LISTING, lambda call: ok("\n"))
 
@@ -280,11 +281,11 @@ def test_a_hung_test_is_a_verifier_timeout(make_node, make_task, provider, mode)
     provider.on(RUN, hang)
     task = make_task(verifier={"timeout_sec": 0.05})
     with pytest.raises(RewardError, match="verifier_timeout"):
-        score(make_node(task=task), isolation=mode)
+        score(make_case(task=task), isolation=mode)
     assert len(provider.live) == (1 if mode == "shared" else 0)
 
 
-def test_setup_is_applied_in_the_kernels_order(make_node, make_task, verifier, provider):
+def test_setup_is_applied_in_the_kernels_order(make_case, make_task, verifier, provider):
     order = []
     commands = [{"command": "make-world", "user": "root", "cwd": "/", "env": {"A": "1"}}]
     task = make_task(environment={"setup_commands": commands})
@@ -298,48 +299,48 @@ def test_setup_is_applied_in_the_kernels_order(make_node, make_task, verifier, p
 
     provider.on("make-world", setup)
     verifier(reward("1"))
-    assert score(make_node(task=task)).reward == 1
+    assert score(make_case(task=task)).reward == 1
     assert order == [(True, "1", "/evil")]
 
 
-def test_a_failed_setup_command_is_no_verdict(make_node, make_task, verifier, provider):
+def test_a_failed_setup_command_is_no_verdict(make_case, make_task, verifier, provider):
     task = make_task(environment={"setup_commands": [{"command": "make-world", "cwd": "/"}]})
     provider.on("make-world", lambda call: ok(exit_code=3))
     verifier(reward("1"))
     with pytest.raises(RewardError, match="make-world"):
-        score(make_node(task=task))
+        score(make_case(task=task))
     assert provider.live == []
 
 
 @pytest.mark.parametrize("operation", ["create", "upload", "download", "freeze", "exec"])
 @pytest.mark.parametrize("mode", ["hermetic", "twin"])
 def test_no_fault_of_the_box_yields_a_reward(
-    make_node, make_task, provider, verifier, mode, operation
+    make_case, make_task, provider, verifier, mode, operation
 ):
     verifier(reward("1"))
     provider.faults.fail_on[operation] = SandboxError("broken", retryable=True)
     with pytest.raises(RewardError) as caught:
-        score(make_node(task=make_task(artifacts=["/workspace/x"])), isolation=mode)
+        score(make_case(task=make_task(artifacts=["/workspace/x"])), isolation=mode)
     assert caught.value.retryable
     assert len(provider.images) == 0
 
 
-def test_a_task_without_test_sh_is_no_verdict(make_node, make_task, verifier, tests_dir):
+def test_a_task_without_test_sh_is_no_verdict(make_case, make_task, verifier, tests_dir):
     verifier(reward("1"))
     task = make_task()
     (tests_dir / "test.sh").unlink()
     with pytest.raises(RewardError, match=r"no tests/test\.sh"):
-        score(make_node(task=task))
+        score(make_case(task=task))
 
 
-def test_a_dead_world_is_no_verdict(make_node):
-    node = make_node()
-    with pytest.raises(RewardError, match="not attached"):
-        score(RolloutNode(id="x"))
-    assert node.state is not None
+@pytest.mark.parametrize("missing", ["task", "world"])
+def test_missing_evidence_is_an_error_that_names_it(make_case, missing):
+    node, evidence = make_case()
+    with pytest.raises(EvidenceMissingError, match=f"'reward' needs .*{missing}"):
+        score((node, replace(evidence, **{missing: None})))
 
 
-def test_a_twin_grades_a_copy_of_the_final_files(make_node, verifier, provider, box):
+def test_a_twin_grades_a_copy_of_the_final_files(make_case, verifier, provider, box):
     box.files.put("/workspace/answer.txt", "42", user="agent")
     box.files.put("/tests/planted.py", "evil")
     seen = []
@@ -351,7 +352,7 @@ def test_a_twin_grades_a_copy_of_the_final_files(make_node, verifier, provider, 
         reward("1")(call)
 
     [*_] = verifier(test)
-    result = score(make_node(), isolation="twin")
+    result = score(make_case(), isolation="twin")
     assert (result.reward, result.grading, seen) == (1, "twin", [b"42"])
     assert result.meta["integrity"]["grade"] == "clean"
     assert provider.live == []
@@ -360,11 +361,11 @@ def test_a_twin_grades_a_copy_of_the_final_files(make_node, verifier, provider, 
     assert order.index("freeze") < order.index("snapshot") < order.index("teardown")
 
 
-def test_a_shared_box_is_graded_as_it_is(make_node, verifier, provider, box):
+def test_a_shared_box_is_graded_as_it_is(make_case, verifier, provider, box):
     box.files.put("/workspace/planted.txt", "x", user="agent")
     box.files.put("/logs/verifier/reward.txt", "1")
     runs = verifier(reward("0"))
-    result = score(make_node(), isolation="shared")
+    result = score(make_case(), isolation="shared")
     assert (result.reward, result.grading) == (0, "shared")
     assert runs[0].sandbox is box
     assert runs[0].cwd == "/workspace"
@@ -373,7 +374,7 @@ def test_a_shared_box_is_graded_as_it_is(make_node, verifier, provider, box):
 
 
 def test_the_host_keeps_no_copy_of_what_it_graded(
-    make_node, make_task, verifier, box, tmp_path, monkeypatch
+    make_case, make_task, verifier, box, tmp_path, monkeypatch
 ):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -381,6 +382,6 @@ def test_the_host_keeps_no_copy_of_what_it_graded(
     box.files.put("/workspace/x", "42", user="agent")
     held = []
     verifier(lambda call: held.append(list(scratch.iterdir())) or reward("1")(call))
-    score(make_node(task=make_task(artifacts=["/workspace/x"])))
+    score(make_case(task=make_task(artifacts=["/workspace/x"])))
     assert len(held[0]) == 1
     assert list(scratch.iterdir()) == []

@@ -10,6 +10,7 @@ from benchflow_contracts import (
     AgentError,
     AgentTimeoutError,
     Answer,
+    Evidence,
     ExecResult,
     ModelEndpoint,
     ProvisionContext,
@@ -328,9 +329,9 @@ def test_rewards_and_users_record_what_they_were_shown():
         node = RolloutNode(id="n")
         reward = FakeReward(0.25, fail_on={"score": RewardError("broken")})
         with pytest.raises(RewardError):
-            await reward.score(node)
+            await reward.score(node, Evidence())
         reward.faults.fail_on.clear()
-        assert (await reward.score(node)).reward == 0.25
+        assert (await reward.score(node, Evidence())).reward == 0.25
         assert reward.nodes == [node, node]
         user = FakeUserModel(nudges=["more"])
         ask = ask_with_options("Which?", "a", "b")

@@ -10,6 +10,7 @@ from benchflow_contracts import (
     Answer,
     EnvironmentError_,
     EnvState,
+    Evidence,
     RewardEvent,
     RolloutNode,
     SessionSnapshot,
@@ -284,27 +285,39 @@ def node() -> RolloutNode:
     return RolloutNode(id="leaf", parent=root, step=Step(id="s1", started_at=0, finished_at=1))
 
 
-def writes_the_result(node: RolloutNode) -> float:
+def writes_the_result(node: RolloutNode, _evidence: Evidence) -> float:
     node.results["reward"] = VerifyResult(reward=1.0)
     return 1.0
 
 
-def points_elsewhere(node: RolloutNode) -> VerifyResult:
+def points_elsewhere(node: RolloutNode, _evidence: Evidence) -> VerifyResult:
     event = RewardEvent(source="x", value=1.0, granularity="step", step_id="of another tree")
     return VerifyResult(reward=1.0, events=(event,))
 
 
-def scores_infinity(node: RolloutNode) -> VerifyResult:
+def scores_infinity(node: RolloutNode, _evidence: Evidence) -> VerifyResult:
     return VerifyResult.model_construct(reward=float("inf"), items={}, events=())
 
 
-def scores_nothing_silently(node: RolloutNode) -> VerifyResult:
+def scores_nothing_silently(node: RolloutNode, _evidence: Evidence) -> VerifyResult:
     return VerifyResult.model_construct(reward=None, error=None, items={}, events=())
+
+
+def takes_a_world_for_granted(_node: RolloutNode, evidence: Evidence) -> float:
+    return float(bool(evidence.world.sandbox))
+
+
+def is_never_able_to_score(_node: RolloutNode, evidence: Evidence) -> float:
+    evidence.require_world("reward")
+    return 1.0
 
 
 @pytest.mark.parametrize(
     ("verdict", "name"),
     [
+        (takes_a_world_for_granted, "missing_evidence_is_an_error_of_its_own_type"),
+        (is_never_able_to_score, "a_reward_scores_the_nodes_that_it_is_made_for"),
+        (None, "a_reward_scores_the_nodes_that_it_is_made_for"),
         (writes_the_result, "scoring_leaves_the_tree_alone"),
         (points_elsewhere, "events_point_to_steps_of_the_path"),
         (scores_infinity, "a_verdict_has_a_reward_or_a_cause"),
@@ -318,7 +331,7 @@ def test_a_broken_reward_fails_the_check_of_its_promise(verdict, name):
 
 def test_a_reward_that_scores_only_once_fails():
     left = [1.0]
-    reward = FakeReward(lambda node: left.pop() if left else None)
+    reward = FakeReward(lambda node, _: left.pop() if left else None)
     only = ["a_reward_scores_more_than_one_node"]
     (result,) = asyncio.run(check_reward(reward, node, only=only))
     assert result.status == "failed"

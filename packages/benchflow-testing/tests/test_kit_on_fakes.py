@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 from benchflow_contracts import (
+    Evidence,
     RolloutNode,
     Sandbox,
     Step,
@@ -191,7 +192,7 @@ def test_the_fake_environment_keeps_the_promises():
     all_passed(asyncio.run(main()))
 
 
-@pytest.mark.parametrize("verdict", [0.5, None, lambda node: float(len(node.steps))])
+@pytest.mark.parametrize("verdict", [0.5, lambda node, _: float(len(node.steps))])
 def test_the_fake_reward_keeps_the_promises(verdict):
     def node() -> RolloutNode:
         root = RolloutNode(id="root")
@@ -258,5 +259,5 @@ def test_every_check_has_a_name_of_its_own_and_states_its_promise(checks):
 
 
 def test_an_unscored_verdict_of_the_fake_names_its_cause():
-    result = asyncio.run(FakeReward(None).score(RolloutNode(id="n")))
+    result = asyncio.run(FakeReward(None).score(RolloutNode(id="n"), Evidence()))
     assert result == VerifyResult.unscored(result.error or "")

@@ -65,6 +65,7 @@ from .errors import (
     Culprit,
     DownloadVerifierDirError,
     EnvironmentError_,
+    EvidenceMissingError,
     FidelityError,
     HostError,
     ManifestError,
@@ -124,21 +125,9 @@ from .gateway import CallBudget, ModelApi, ModelCall, ModelGateway, ModelRoute
 from .image import ImageRecipe, PullPolicy
 from .limits import ResourceKind, ResourceLimits
 from .network_switch import SupportsNetworkSwitch
-from .node_state import NodeState
 from .observed import ObservedFiles, ObservedProcess, OpenedFile, SupportsFileObservation
 from .process import ByteReader, ByteWriter, Process
-from .reward import (
-    NO_REWARDS,
-    TAMPERED,
-    Grading,
-    Granularity,
-    Integrity,
-    Reward,
-    RewardEvent,
-    RewardFiles,
-    Space,
-    VerifyResult,
-)
+from .reward import Evidence, LiveWorld, Reward
 from .sandbox import (
     Endpoint,
     ExecResult,
@@ -192,6 +181,17 @@ from .tree import (
     Value,
 )
 from .user import UserModel
+from .verdict import (
+    NO_REWARDS,
+    TAMPERED,
+    Grading,
+    Granularity,
+    Integrity,
+    RewardEvent,
+    RewardFiles,
+    Space,
+    VerifyResult,
+)
 
 __all__ = [
     "DEADLINE",
@@ -246,6 +246,8 @@ __all__ = [
     "EnvironmentFactory",
     "EnvironmentLoader",
     "Event",
+    "Evidence",
+    "EvidenceMissingError",
     "ExecResult",
     "Exported",
     "Exporter",
@@ -268,6 +270,7 @@ __all__ = [
     "Isolation",
     "Keep",
     "ListedTask",
+    "LiveWorld",
     "ManifestError",
     "McpServer",
     "Model",
@@ -283,7 +286,6 @@ __all__ = [
     "NodeError",
     "NodeFailed",
     "NodeScored",
-    "NodeState",
     "NodeValued",
     "Observation",
     "ObservedFiles",

@@ -9,9 +9,9 @@ from pydantic import Field
 from ._model import Model
 from .agent import Role
 from .limits import ResourceLimits
-from .reward import RewardFiles
 from .sandbox import ModelEndpoint
 from .tree import Fidelity
+from .verdict import RewardFiles
 
 SkillMode = Literal["no-skill", "with-skill"]
 

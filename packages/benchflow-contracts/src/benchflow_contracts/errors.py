@@ -21,6 +21,7 @@ BenchFlowError
 ├── EnvironmentError_        the stateful world failed
 │   └── ReadinessError           the world did not become healthy in time
 ├── RewardError              scoring failed; there is no reward
+│   ├── EvidenceMissingError     the reward needs a live world or a task, and has none
 │   ├── VerifierTimeoutError     the tests ran out of time
 │   ├── AddTestsDirError         the tests could not be placed
 │   ├── DownloadVerifierDirError what the tests left could not be fetched
@@ -241,6 +242,12 @@ class RewardError(BenchFlowError):
 
     boundary = "reward"
     default_hint = "read verifier/test-stdout.txt of the rollout"
+
+
+class EvidenceMissingError(RewardError):
+    """The reward needs evidence that is missing, such as a live world or the task."""
+
+    default_hint = "score the node with the evidence that the message names"
 
 
 class RewardFormatError(RewardError):

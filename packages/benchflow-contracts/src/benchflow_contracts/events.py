@@ -11,9 +11,9 @@ from pydantic import Field, TypeAdapter
 
 from ._model import Model
 from .environment import EnvState
-from .reward import VerifyResult
 from .step import Step
 from .tree import BranchRecord, Credit, NodeError, Value
+from .verdict import VerifyResult
 
 Phase = Literal[
     "setup",

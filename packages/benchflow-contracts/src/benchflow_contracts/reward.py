@@ -1,130 +1,108 @@
-"""The Reward plane: how a node is scored."""
+"""The Reward plane: how a node is scored, and by what evidence."""
 
-from collections.abc import Mapping
-from typing import Any, Literal, Protocol, cast, get_args
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
 
-from pydantic import Field, model_validator
-
-from ._model import Model
-from .cause import Cause
+from .environment import Environment
+from .errors import EvidenceMissingError
+from .sandbox import Sandbox, SandboxProvider, SandboxSpec
+from .task import Task
 from .tree import RolloutNode
-
-Space = Literal["output", "action", "reasoning", "memory", "latent"]
-Granularity = Literal["terminal", "step"]
-Grading = Literal["hermetic", "twin", "shared", "host"]
-"""Where the verdict was made. `host` is code of ours outside of any sandbox."""
+from .verdict import VerifyResult
 
 
-Integrity = Literal["clean", "suspicious", "tampered"]
-"""What the files say that the tests were run with: `tampered` may have steered them."""
+@dataclass(frozen=True, slots=True)
+class LiveWorld:
+    """The world that the agent left, and what a reward may do with it.
+
+    When `score` is called, the agent's process group is dead, and only the environment's services
+    run in `sandbox`.
+
+    A hermetic grader copies what it needs under `sandbox.freeze()`, calls `sandbox.teardown()`
+    and only then grades in a sandbox of its own from `provider`.
+    """
+
+    sandbox: Sandbox
+    provider: SandboxProvider
+    grading_spec: SandboxSpec
+    """The spec of a fresh grading sandbox: the task's image, no model, the verifier's network."""
+    environment: Environment | None = None
+    continues: bool = False
+    """The rollout continues in this sandbox, so the reward must leave it running and unchanged,
+    except for the changes of `shared` grading. Set between the steps of a task of several."""
+    before_tests: Callable[[], Awaitable[None]] | None = None
+    """Awaited before tests run in `sandbox` itself: it then reaches what the verifier may reach.
+    If that is more than before, everything that ran inside is ended first."""
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The labels of a sandbox that is made for grading."""
 
 
-RewardFiles = Literal["strict", "harbor"]
-"""How reward files of Harbor's protocol are protected and read. `strict`: only the verifier's user
-may write to `/logs/verifier`, and two reward files are an error. `harbor`: as Harbor 0.24 does,
-every user may write there, and reward.json is read before reward.txt."""
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a reward may use beside the node.
 
+    `Evidence()` belongs to a node that was recorded elsewhere, such as a production trace: it has
+    no task and no live world. Evidence with a task and without a world belongs to a finished
+    rollout.
+    """
 
-TAMPERED = "tampered"
-"""What the error of a verdict that is not counted for that begins with."""
-
-
-NO_REWARDS = "NoRewards"
-"""The `error_type` of a verdict that says that there is nothing to reward: no number, and no
-fault. Harbor's tests may give one, by a `reward.json` without keys."""
-
-
-class RewardEvent(Model):
-    """One signal: what was measured, where, and of which step."""
-
-    source: str
-    value: float = Field(allow_inf_nan=False)
-    space: Space = "output"
-    granularity: Granularity = "terminal"
-    step_id: str | None = None
-    tag: str | None = None
-    meta: Mapping[str, Any] = {}
-
-
-class VerifyResult(Model):
-    """A verdict. No score is `reward=None` with an `error`, never a silent 0."""
-
-    reward: float | None = Field(allow_inf_nan=False)
-    items: Mapping[str, float] = {}
-    """Named parts of the reward, as the verifier reported them."""
-    events: tuple[RewardEvent, ...] = ()
-    space: Space = "output"
-    granularity: Granularity = "terminal"
-    grading: Grading = "host"
-    error: str | None = None
-    error_type: str | None = None
-    """The name of the error's type, such as `RewardFileEmptyError`, when it has one."""
-    retryable: bool = False
-    """Of no score: whether the same rollout may come to one when it is run again, since what
-    failed passes. Such is a grading box that was killed from outside."""
-    cause: Cause | None = None
-    """Who prevented the tests from judging, and how. What the agent caused has the lowest reward
-    of the task's range; what anybody else caused has no reward."""
-    meta: Mapping[str, Any] = {}
+    task: Task | None = None
+    world: LiveWorld | None = None
+    plays_solution: bool = False
+    """Whether the agent ran the task's own solution, which every task must give a 1."""
+    log_dir: Path | None = None
+    """A host directory for the verifier's output and reward files. Its writer creates it."""
 
     @property
-    def integrity(self) -> Integrity | None:
-        """How a twin's files were graded; `None` where nothing of the agent's was graded in."""
-        told = self.meta.get("integrity")
-        if not isinstance(told, Mapping):
-            return None
-        grade = cast("Mapping[str, object]", told).get("grade")
-        return cast("Integrity", grade) if grade in get_args(Integrity) else None
+    def artifacts_dir(self) -> Path | None:
+        """The host directory of the task's artifacts, beside `log_dir`. Its writer creates it."""
+        return None if self.log_dir is None else self.log_dir.with_name("artifacts")
 
-    def counted(self) -> "VerifyResult":
-        """Return what may be counted and trained on: of a tampered verdict, only why not."""
-        if self.integrity != "tampered" or self.reward is None:
-            return self
-        found = self.meta["integrity"].get("findings", ())
-        paths = ", ".join(str(each["path"]) for each in found if each["grade"] == "tampered")
-        error = f"{TAMPERED}: the agent changed {paths or 'files'}, which can steer the tests; "
-        error += f"their verdict of {self.reward:g} is not counted"
-        return VerifyResult.unscored(error, grading=self.grading, error_type="TamperedError")
+    def require_task(self, reward: str) -> Task:
+        """Return the task, which the reward of that name needs.
 
-    @model_validator(mode="after")
-    def _unscored_names_its_cause(self) -> "VerifyResult":
-        if self.reward is None and not self.error:
-            raise ValueError("a result without a reward needs an error")
-        return self
+        Raises:
+            EvidenceMissingError: There is no task.
+        """
+        if self.task is None:
+            raise EvidenceMissingError(
+                f"{reward!r} needs the task, and the evidence has none",
+                hint="score the node of a rollout of a task",
+            )
+        return self.task
 
-    @classmethod
-    def unscored(
-        cls,
-        error: str,
-        *,
-        grading: Grading = "host",
-        error_type: str | None = None,
-        retryable: bool = False,
-        cause: Cause | None = None,
-    ) -> "VerifyResult":
-        """Return a result that says why there is no reward."""
-        return cls(
-            reward=None,
-            error=error,
-            error_type=error_type,
-            retryable=retryable,
-            grading=grading,
-            cause=cause,
-        )
+    def require_world(self, reward: str) -> LiveWorld:
+        """Return the live world, which the reward of that name needs.
+
+        Raises:
+            EvidenceMissingError: The world is gone, or never ran here.
+        """
+        if self.world is None:
+            raise EvidenceMissingError(
+                f"{reward!r} needs a live world, and the evidence has none",
+                hint="score the node before the rollout's teardown",
+            )
+        return self.world
 
 
 class Reward(Protocol):
-    """Scores a node of the tree; `node.path` and `node.state` are its evidence."""
+    """Scores a node of the tree."""
 
     @property
     def name(self) -> str:
         """The key of its verdict in `RolloutNode.results`."""
         ...
 
-    async def score(self, node: RolloutNode) -> VerifyResult:
+    async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Return the verdict.
 
-        A failure to score is raised as `RewardError` or returned as
-        `VerifyResult.unscored`; either way the node has no reward.
+        A reward that reads only the node ignores `evidence`.
+
+        Raises:
+            EvidenceMissingError: The reward needs evidence that is missing.
+            RewardError: Scoring failed. The node then has no reward, as by
+                `VerifyResult.unscored`.
         """
         ...

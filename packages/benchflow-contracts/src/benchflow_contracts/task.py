@@ -11,9 +11,9 @@ from .agent import McpServer
 from .container import ContainerOptions
 from .image import ImageRecipe
 from .limits import ResourceLimits
-from .reward import Grading, RewardFiles
 from .sandbox import NetworkMode
 from .service import ServiceSpec
+from .verdict import Grading, RewardFiles
 
 _MANY_PIDS = 16384
 """What an uncapped box may have: no task needs more, and a fork bomb ends there."""

@@ -2,18 +2,15 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from ._model import Model
+from .environment import EnvState
 from .errors import Culprit
 from .step import Step
-
-if TYPE_CHECKING:
-    from .environment import EnvState
-    from .node_state import NodeState
-    from .reward import VerifyResult
+from .verdict import VerifyResult
 
 Status = Literal["running", "completed", "ungraded", "failed", "cancelled"]
 """`ungraded`: the agent ran to its end, and no leaf has a verdict."""
@@ -86,18 +83,16 @@ class RolloutNode:
     """What tells this child from its siblings, such as the option chosen."""
     checkpoint_ref: str | None = None
     branch: BranchRecord | None = None
-    results: "dict[str, VerifyResult]" = field(default_factory=dict[str, "VerifyResult"])
+    results: dict[str, VerifyResult] = field(default_factory=dict[str, VerifyResult])
     """By the name of the Reward."""
     value: Value | None = None
     credit: Credit | None = None
     error: NodeError | None = None
-    env_state: "EnvState | None" = None
+    env_state: EnvState | None = None
     took_sec: dict[str, float] = field(default_factory=dict[str, float])
     """What a fork cost, in seconds. Of a captured node: `quiesce`, `checkpoint`, `frozen` and
     `dump`. Of a fork's child: `waited` for its turn, `restore`, `ready` (environment, invariants),
     `connect`, `first_step`, and `until_running` from the end of the forked step until it ran."""
-    state: "NodeState | None" = None
-    """The live world behind this node while it is being scored; else `None`."""
 
     @property
     def path(self) -> list["RolloutNode"]:

@@ -1,6 +1,6 @@
 """Verifiers, reward functions, rubrics and judges for BenchFlow.
 
-Everything here satisfies the `Reward` contract: `await reward.score(node)`. The judge
+Everything here satisfies the `Reward` contract: `await reward.score(node, evidence)`. The judge
 and the reward functions are loaded on first use: most tasks are graded by a script.
 """
 

@@ -1,13 +1,13 @@
-"""What a grader needs of the live world, checked once."""
+"""What a script verifier needs of the live world."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchflow_contracts import (
     EnvState,
-    NodeState,
-    RewardError,
+    Evidence,
+    LiveWorld,
     RolloutNode,
     Sandbox,
     SandboxProvider,
@@ -18,69 +18,62 @@ from benchflow_contracts import (
 
 @dataclass(frozen=True, slots=True)
 class LiveNode:
-    """A node whose world is still there, with the parts that grading needs."""
+    """A node, its task and its live world."""
 
     node: RolloutNode
     task: Task
-    provider: SandboxProvider
-    sandbox: Sandbox
-    grading_spec: SandboxSpec
-    env_state: EnvState | None
-    log_dir: Path | None
-    labels: Mapping[str, str]
-    """Of a sandbox that is made for grading."""
-    artifacts_dir: Path | None
-    goes_on: bool
+    world: LiveWorld
     plays_solution: bool
-    before_tests: Callable[[], Awaitable[None]] | None
+    log_dir: Path | None
+    artifacts_dir: Path | None
+
+    @classmethod
+    def of(cls, node: RolloutNode, evidence: Evidence, reward: str) -> "LiveNode":
+        """Return what the reward of that name needs.
+
+        Raises:
+            EvidenceMissingError: There is no live world, or no task.
+        """
+        return cls(
+            node=node,
+            task=evidence.require_task(reward),
+            world=evidence.require_world(reward),
+            plays_solution=evidence.plays_solution,
+            log_dir=evidence.log_dir,
+            artifacts_dir=evidence.artifacts_dir,
+        )
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The agent's sandbox."""
+        return self.world.sandbox
+
+    @property
+    def provider(self) -> SandboxProvider:
+        """The provider that makes grading sandboxes."""
+        return self.world.provider
+
+    @property
+    def grading_spec(self) -> SandboxSpec:
+        """The spec of a grading sandbox."""
+        return self.world.grading_spec
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The labels of a grading sandbox."""
+        return self.world.labels
+
+    @property
+    def env_state(self) -> EnvState | None:
+        """The final state of the environment."""
+        return self.node.env_state
+
+    @property
+    def continues(self) -> bool:
+        """Whether the rollout continues in the agent's sandbox."""
+        return self.world.continues
 
     async def ready_for_tests(self) -> None:
-        """Let tests that run in the agent's own box reach what they may."""
-        if self.before_tests is not None:
-            await self.before_tests()
-
-
-def state_of(node: RolloutNode, reward: str) -> NodeState:
-    """Return the node's state, or raise `RewardError` naming the reward."""
-    if node.state is None:
-        raise RewardError(
-            f"{reward!r} cannot score node {node.id!r}: its world is not attached",
-            hint="score the node before the rollout's teardown",
-        )
-    return node.state
-
-
-def sandbox_of(node: RolloutNode, reward: str) -> Sandbox:
-    """Return the live box, or raise `RewardError` naming the reward."""
-    sandbox = state_of(node, reward).sandbox
-    if sandbox is None:
-        raise RewardError(
-            f"{reward!r} cannot score node {node.id!r}: there is no live sandbox",
-            hint="score the node before the rollout's teardown",
-        )
-    return sandbox
-
-
-def live_node(node: RolloutNode, reward: str) -> LiveNode:
-    """Return all that a script verifier needs, or raise `RewardError`."""
-    state = state_of(node, reward)
-    sandbox = sandbox_of(node, reward)
-    if state.provider is None or state.grading_spec is None:
-        raise RewardError(
-            f"{reward!r} cannot score node {node.id!r}: no provider makes a grading box",
-            hint="give NodeState both provider and grading_spec",
-        )
-    return LiveNode(
-        node=node,
-        task=state.task,
-        provider=state.provider,
-        sandbox=sandbox,
-        grading_spec=state.grading_spec,
-        env_state=state.env_state or node.env_state,
-        log_dir=state.log_dir,
-        labels=state.labels,
-        artifacts_dir=state.artifacts_dir,
-        goes_on=state.goes_on,
-        plays_solution=state.plays_solution,
-        before_tests=state.before_tests,
-    )
+        """Let tests that run in the agent's own sandbox reach what the verifier may reach."""
+        if self.world.before_tests is not None:
+            await self.world.before_tests()

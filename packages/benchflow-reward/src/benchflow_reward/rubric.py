@@ -7,6 +7,7 @@ from typing import Literal
 
 from benchflow_contracts import (
     BenchFlowError,
+    Evidence,
     Reward,
     RewardEvent,
     RolloutNode,
@@ -41,14 +42,14 @@ class Rubric:
         if not any(weights):
             raise UsageError(f"{self.name!r} has no criterion with a weight above 0")
 
-    async def score(self, node: RolloutNode) -> VerifyResult:
+    async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Score every criterion. A failed one makes the result unscored, with its cause."""
         scored: list[tuple[float, float]] = []
         items: dict[str, float] = {}
         events: list[RewardEvent] = []
         errors: dict[str, str] = {}
         for criterion, weight in self.criteria:
-            result = await _try(criterion, node)
+            result = await _try(criterion, node, evidence)
             events.extend(result.events)
             if result.reward is None:
                 errors[criterion.name] = result.error or "unscored"
@@ -71,8 +72,8 @@ class Rubric:
         return math.fsum(value * weight for value, weight in scored) / total
 
 
-async def _try(criterion: Reward, node: RolloutNode) -> VerifyResult:
+async def _try(criterion: Reward, node: RolloutNode, evidence: Evidence) -> VerifyResult:
     try:
-        return await criterion.score(node)
+        return await criterion.score(node, evidence)
     except BenchFlowError as error:
         return VerifyResult.unscored(str(error))

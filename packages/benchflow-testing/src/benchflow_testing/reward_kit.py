@@ -4,24 +4,26 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from benchflow_contracts.errors import RewardError
-from benchflow_contracts.reward import Reward, VerifyResult
+from benchflow_contracts.errors import EvidenceMissingError, RewardError
+from benchflow_contracts.reward import Evidence, Reward
 from benchflow_contracts.tree import RolloutNode
+from benchflow_contracts.verdict import VerifyResult
 
 from .check import Check, CheckResult, expect, expect_equal, promise, run_checks
 
 
 @dataclass(frozen=True, slots=True)
 class RewardSubject:
-    """A reward under test and a way to get nodes that it can score."""
+    """A reward under test, and factories of nodes and evidence that it can score."""
 
     reward: Reward
     make_node: Callable[[], RolloutNode]
+    make_evidence: Callable[[], Evidence] = Evidence
 
     async def verdict(self, node: RolloutNode) -> VerifyResult | None:
         """Return the verdict, or `None` when scoring failed as the contract allows."""
         try:
-            return await self.reward.score(node)
+            return await self.reward.score(node, self.make_evidence())
         except RewardError:
             return None
 
@@ -41,6 +43,24 @@ async def a_verdict_has_a_reward_or_a_cause(subject: RewardSubject) -> None:
         expect(math.isfinite(verdict.reward), f"the reward is {verdict.reward}")
     for name, value in verdict.items.items():
         expect(math.isfinite(value), f"the item {name!r} is {value}")
+
+
+@promise()
+async def a_reward_scores_the_nodes_that_it_is_made_for(subject: RewardSubject) -> None:
+    """With the kit's node and evidence, `score` returns a verdict that has a reward."""
+    verdict = await subject.reward.score(subject.make_node(), subject.make_evidence())
+    expect(verdict.reward is not None, f"the node has no reward: {verdict.error}")
+
+
+@promise()
+async def missing_evidence_is_an_error_of_its_own_type(subject: RewardSubject) -> None:
+    """Without a task and a world, `score` returns a verdict or raises EvidenceMissingError."""
+    try:
+        verdict = await subject.reward.score(subject.make_node(), Evidence())
+    except EvidenceMissingError:
+        return
+    named = verdict.reward is not None or verdict.error
+    expect(named, "an unscored result names no cause")
 
 
 @promise()
@@ -87,6 +107,8 @@ async def a_reward_scores_more_than_one_node(subject: RewardSubject) -> None:
 
 _CHECKS: tuple[RewardCheck, ...] = (
     a_verdict_has_a_reward_or_a_cause,
+    a_reward_scores_the_nodes_that_it_is_made_for,
+    missing_evidence_is_an_error_of_its_own_type,
     events_point_to_steps_of_the_path,
     scoring_leaves_the_tree_alone,
     a_reward_has_a_lasting_name,
@@ -102,14 +124,18 @@ def reward_checks() -> list[RewardCheck]:
 async def check_reward(
     reward: Reward,
     make_node: Callable[[], RolloutNode],
+    make_evidence: Callable[[], Evidence] = Evidence,
     *,
     only: Sequence[str] | None = None,
     on_result: Callable[[CheckResult], None] | None = None,
 ) -> list[CheckResult]:
-    """Run the checks against `reward`. `make_node` returns a fresh, equal node each time.
+    """Run the checks against `reward`, which must be able to score what the factories make.
+
+    `make_node` and `make_evidence` return a fresh, equal object each time. A reward that ends its
+    sandbox needs a new sandbox each time.
 
     Raises:
         UsageError: `only` names a check that does not exist.
     """
-    subject = RewardSubject(reward, make_node)
+    subject = RewardSubject(reward, make_node, make_evidence)
     return await run_checks(_CHECKS, subject, only=only, on_result=on_result)

@@ -58,7 +58,7 @@ class Stages:
         """
         step = self._step(index)
         self._journal.phase(self._start.id, "verify")
-        await verify_step(self._plan, self._journal, self._world, node, index, goes_on=True)
+        await verify_step(self._plan, self._journal, self._world, node, index, continues=True)
         verdict = self._journal.node(node).results.get(verdict_name(step.name))
         if verdict is not None and verdict.grading == "shared":
             await self._clear(_SHARED)

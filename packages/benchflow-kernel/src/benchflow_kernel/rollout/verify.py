@@ -11,8 +11,9 @@ from benchflow_contracts import (
     NO_REWARDS,
     BenchFlowError,
     Cause,
+    Evidence,
+    LiveWorld,
     NodeScored,
-    NodeState,
     Reward,
     RolloutNode,
     RolloutTree,
@@ -41,7 +42,7 @@ class _Matter:
     log_dir: Path | None
     index: int = 0
     step: str | None = None
-    goes_on: bool = False
+    continues: bool = False
 
     def name_of(self, reward: Reward) -> str:
         return reward.name if self.step is None else verdict_name(self.step, reward.name)
@@ -66,17 +67,17 @@ async def verify(
         await _score_all(plan, journal, world, leaf, matter)
         return
     if ungraded is not None:
-        await verify_step(plan, journal, world, leaf, ungraded, goes_on=False)
+        await verify_step(plan, journal, world, leaf, ungraded, continues=False)
     result = step_return(plan.task, journal.node(leaf))
     journal.append(NodeScored, node=leaf, name="reward", result=result)
 
 
 async def verify_step(
-    plan: Plan, journal: Journal, world: World, node: str, index: int, *, goes_on: bool
+    plan: Plan, journal: Journal, world: World, node: str, index: int, *, continues: bool
 ) -> None:
     """Score one step of the task at `node`, where it ended.
 
-    With `goes_on` the box is left for the next step. Each step has the verify deadline to
+    With `continues`, the sandbox is left for the next step. Each step has the verify deadline to
     itself.
 
     Raises:
@@ -89,7 +90,7 @@ async def verify_step(
         log_dir=world.verifier_dir_of(step),
         index=index,
         step=step,
-        goes_on=goes_on,
+        continues=continues,
     )
     await _score_all(plan, journal, world, node, matter)
 
@@ -104,37 +105,37 @@ async def _score_all(
     # A hermetic grading ends them with the box.
     await world.keep_service_logs()
     node = journal.node(node_id)
-    node.state = _node_state(plan, world, node, matter)
+    evidence = _evidence(plan, world, node_id, matter)
     deadline = asyncio.get_running_loop().time() + plan.config.deadlines.verify
-    try:
-        for reward in matter.rewards:
-            result = await _score(reward, node, deadline)
-            journal.append(NodeScored, node=node_id, name=matter.name_of(reward), result=result)
-    finally:
-        node.state = None
+    for reward in matter.rewards:
+        result = await _score(reward, node, evidence, deadline)
+        journal.append(NodeScored, node=node_id, name=matter.name_of(reward), result=result)
 
 
-def _node_state(plan: Plan, world: World, node: RolloutNode, matter: _Matter) -> NodeState:
-    return NodeState(
+def _evidence(plan: Plan, world: World, node: str, matter: _Matter) -> Evidence:
+    return Evidence(
         task=matter.task,
-        provider=plan.planes.provider,
-        sandbox=world.sandbox,
-        grading_spec=world.grading_spec(matter.task),
-        environment=world.environment,
-        env_state=node.env_state,
-        goes_on=matter.goes_on,
-        before_tests=partial(world.phases.tests, matter.index),
-        labels=labels_of(plan, node.id),
+        world=LiveWorld(
+            sandbox=world.sandbox,
+            provider=plan.planes.provider,
+            grading_spec=world.grading_spec(matter.task),
+            environment=world.environment,
+            continues=matter.continues,
+            before_tests=partial(world.phases.tests, matter.index),
+            labels=labels_of(plan, node),
+        ),
         plays_solution=plan.solution,
         log_dir=matter.log_dir,
     )
 
 
-async def _score(reward: Reward, node: RolloutNode, deadline: float) -> VerifyResult:
+async def _score(
+    reward: Reward, node: RolloutNode, evidence: Evidence, deadline: float
+) -> VerifyResult:
     scope = asyncio.timeout_at(deadline)
     try:
         async with scope:
-            result = cast("object", await reward.score(node))
+            result = cast("object", await reward.score(node, evidence))
     except Exception as error:  # noqa: BLE001 - whatever it is: a cause, not a number
         if scope.expired():
             return _unscored(f"reward {reward.name!r} ran over the verify deadline")

@@ -5,10 +5,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchflow_contracts import RewardError, RolloutNode, SandboxError, VerifyResult
+from benchflow_contracts import Evidence, RewardError, RolloutNode, SandboxError, VerifyResult
 
 from benchflow_reward.collect import Collected, collect
-from benchflow_reward.live_node import sandbox_of
 
 MAX_ANSWER_BYTES = 1024 * 1024
 
@@ -39,21 +38,24 @@ class Answer:
         return VerifyResult(reward=1.0 if right else 0.0, meta=meta)
 
 
-async def read_answer(node: RolloutNode, file: str | None, reward: str) -> Answer:
+async def read_answer(
+    node: RolloutNode, evidence: Evidence, file: str | None, reward: str
+) -> Answer:
     """Return the text of `file` in the agent's box, or else the last message.
 
     A missing or refused file is an answer without data: the agent's doing, so a
     verdict. The last message is the last non-empty one of the path.
 
     Raises:
-        RewardError: There is no live box to read `file` from, or it broke.
+        EvidenceMissingError: There is no live world to read `file` from.
+        RewardError: The sandbox failed.
     """
     if file is None:
         messages = [step.message for step in node.steps if step.message.strip()]
         if not messages:
             return Answer("message", None, "the agent said nothing")
         return Answer("message", messages[-1].encode("utf-8", "replace")[:MAX_ANSWER_BYTES])
-    sandbox = sandbox_of(node, reward)
+    sandbox = evidence.require_world(reward).sandbox
     with tempfile.TemporaryDirectory(prefix="bf-answer-") as name:
         try:
             [item] = await collect(sandbox, [file], Path(name), max_bytes=MAX_ANSWER_BYTES)

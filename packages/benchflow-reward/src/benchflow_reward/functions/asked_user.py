@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from benchflow_contracts import RewardEvent, RolloutNode, Step, VerifyResult
+from benchflow_contracts import Evidence, RewardEvent, RolloutNode, Step, VerifyResult
 
 from benchflow_reward.matcher import search
 
@@ -22,8 +22,9 @@ class AskedUser:
     """The reward for the wrong behaviour; -1 makes not asking cost."""
     name: str = "asked_user"
 
-    async def score(self, node: RolloutNode) -> VerifyResult:
+    async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Walk `node.path`. Raises `RewardError` for a bad or endless pattern."""
+        del evidence  # the steps are in the node
         asking = [step for step in node.steps if step.ask and step.ask.kind == "question"]
         if self.match is not None:
             hits = await search(self.match, [_wording(s) for s in asking], ignore_case=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from benchflow_contracts import RolloutNode, VerifyResult
+from benchflow_contracts import Evidence, RolloutNode, VerifyResult
 
 from .answer import read_answer
 
@@ -21,9 +21,9 @@ class ExactMatch:
     ignore_case: bool = False
     name: str = "exact"
 
-    async def score(self, node: RolloutNode) -> VerifyResult:
+    async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Compare. Raises `RewardError` when `file` cannot be read for our reasons."""
-        answer = await read_answer(node, self.file, self.name)
+        answer = await read_answer(node, evidence, self.file, self.name)
         text = answer.text
         right = text is not None and self._normal(text) == self._normal(self.expected)
         return answer.verdict(right, "the text differs")

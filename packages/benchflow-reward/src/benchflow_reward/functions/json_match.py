@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from benchflow_contracts import RolloutNode, VerifyResult
+from benchflow_contracts import Evidence, RolloutNode, VerifyResult
 from pydantic import JsonValue
 
 from benchflow_reward.strict_json import StrictJsonError, parse_strict_json, same_json
@@ -25,9 +25,9 @@ class JsonMatch:
     subset: bool = False
     name: str = "json"
 
-    async def score(self, node: RolloutNode) -> VerifyResult:
+    async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Compare. Raises `RewardError` when `file` cannot be read for our reasons."""
-        answer = await read_answer(node, self.file, self.name)
+        answer = await read_answer(node, evidence, self.file, self.name)
         if answer.data is None:
             return answer.verdict(right=False)
         try:

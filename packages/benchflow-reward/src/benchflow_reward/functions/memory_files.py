@@ -5,10 +5,16 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchflow_contracts import RewardError, RewardEvent, RolloutNode, SandboxError, VerifyResult
+from benchflow_contracts import (
+    Evidence,
+    RewardError,
+    RewardEvent,
+    RolloutNode,
+    SandboxError,
+    VerifyResult,
+)
 
 from benchflow_reward.collect import Collected, collect
-from benchflow_reward.live_node import sandbox_of
 from benchflow_reward.matcher import search
 
 MAX_MEMORY_BYTES = 4 * 1024 * 1024
@@ -27,13 +33,15 @@ class MemoryFiles:
     pattern: str | None = None
     name: str = "memory"
 
-    async def score(self, node: RolloutNode) -> VerifyResult:
+    async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Read the directory out of the live box.
 
         Raises:
-            RewardError: There is no live box, it broke, or the pattern is bad.
+            EvidenceMissingError: There is no live world.
+            RewardError: The sandbox failed, or the pattern is bad.
         """
-        sandbox = sandbox_of(node, self.name)
+        del node  # the files are in the sandbox
+        sandbox = evidence.require_world(self.name).sandbox
         with tempfile.TemporaryDirectory(prefix="bf-memory-") as name:
             try:
                 [item] = await collect(

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from benchflow_contracts import (
     BenchFlowError,
+    Evidence,
     RewardError,
     RolloutNode,
     UsageError,
@@ -16,12 +17,12 @@ from benchflow_contracts import (
 )
 
 Verdict = float | VerifyResult
-ScoreFunction = Callable[[RolloutNode], Verdict | Awaitable[Verdict]]
+ScoreFunction = Callable[[RolloutNode, Evidence], Verdict | Awaitable[Verdict]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonReward:
-    """What `function(node)` returns: a number in `reward_range`, or a VerifyResult.
+    """What `function(node, evidence)` returns: a number in `reward_range`, or a VerifyResult.
 
     The function runs in this process with the operator's rights, so it only ever
     comes from the operator: no task file can name one.
@@ -51,10 +52,10 @@ class PythonReward:
             raise UsageError(f"{path!r} is not callable")
         return cls(function=cast("ScoreFunction", function), name=name)
 
-    async def score(self, node: RolloutNode) -> VerifyResult:
+    async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Call the function. Whatever goes wrong in it is a `RewardError`."""
         try:
-            verdict = self.function(node)
+            verdict = self.function(node, evidence)
             if inspect.isawaitable(verdict):
                 verdict = await verdict
         except BenchFlowError:

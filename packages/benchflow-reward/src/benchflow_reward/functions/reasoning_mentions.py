@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from benchflow_contracts import RewardEvent, RolloutNode, VerifyResult
+from benchflow_contracts import Evidence, RewardEvent, RolloutNode, VerifyResult
 
 from benchflow_reward.matcher import search
 
@@ -22,12 +22,13 @@ class ReasoningMentions:
     ignore_case: bool = True
     name: str = "reasoning"
 
-    async def score(self, node: RolloutNode) -> VerifyResult:
+    async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Walk `node.path`. Unscored when no step has any recorded reasoning.
 
         Raises:
             RewardError: The pattern is malformed or endless.
         """
+        del evidence  # the steps are in the node
         steps = [step for step in node.steps if step.reasoning.strip()]
         if not steps:
             return VerifyResult.unscored("the agent recorded no reasoning")

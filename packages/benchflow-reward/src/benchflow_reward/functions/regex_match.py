@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from benchflow_contracts import RolloutNode, VerifyResult
+from benchflow_contracts import Evidence, RolloutNode, VerifyResult
 
 from benchflow_reward.matcher import search
 
@@ -22,9 +22,9 @@ class RegexMatch:
     ignore_case: bool = False
     name: str = "regex"
 
-    async def score(self, node: RolloutNode) -> VerifyResult:
+    async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Search. Raises `RewardError` for a bad or endless pattern."""
-        answer = await read_answer(node, self.file, self.name)
+        answer = await read_answer(node, evidence, self.file, self.name)
         text = answer.text
         found = [] if text is None else [text]
         right = any(await search(self.pattern, found, ignore_case=self.ignore_case))

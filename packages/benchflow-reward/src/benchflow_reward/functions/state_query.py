@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchflow_contracts import RewardError, RolloutNode, TableState, VerifyResult
+from benchflow_contracts import Evidence, RewardError, RolloutNode, TableState, VerifyResult
 
 from benchflow_reward.strict_json import same_json
 
@@ -26,13 +26,14 @@ class StateQuery:
     equals: Mapping[str, Any] = field(default_factory=dict[str, Any])
     name: str = "state"
 
-    async def score(self, node: RolloutNode) -> VerifyResult:
+    async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Look the rows up in the final state.
 
         Raises:
             RewardError: The state was not captured, has no such table or column,
-                or the table is so big that it was kept as a digest.
+                or the table is so big that only its digest was recorded.
         """
+        del evidence  # the state is in the node
         rows = [row for row in self._rows(node) if _fits(row, self.where)]
         right = self.count is None or len(rows) == self.count
         if self.equals:
@@ -47,7 +48,7 @@ class StateQuery:
         table = self._table(node)
         if table.rows is None:
             raise RewardError(
-                f"table {self.table!r} has {table.row_count} rows, too many to be kept",
+                f"table {self.table!r} has {table.row_count} rows, too many to be recorded",
                 hint="query a smaller table, or use a script verifier",
             )
         if missing := (self.where.keys() | self.equals.keys()) - set(table.columns):
@@ -56,8 +57,6 @@ class StateQuery:
 
     def _table(self, node: RolloutNode) -> TableState:
         state = node.env_state
-        if node.state is not None and node.state.env_state is not None:
-            state = node.state.env_state
         if state is None:
             raise RewardError(
                 f"{self.name!r} needs the environment's state, and none was captured",

@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import httpx
-from benchflow_contracts import RewardError, RolloutNode, UsageError, VerifyResult
+from benchflow_contracts import Evidence, RewardError, RolloutNode, UsageError, VerifyResult
 from pydantic import JsonValue
 
 from benchflow_reward.functions.answer import read_answer
-from benchflow_reward.live_node import state_of
 
 from .client import ChatClient
 from .prompt import messages, schema
@@ -46,15 +45,15 @@ class LLMJudge:
         if self.votes < 1 or self.votes % 2 == 0:
             raise UsageError(f"the judge needs an odd number of votes, not {self.votes}")
 
-    async def score(self, node: RolloutNode) -> VerifyResult:
+    async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Ask the judge.
 
         Raises:
-            RewardError: There is nothing to read it from, the judge failed, or it
-                rewarded the control answer.
+            EvidenceMissingError: There is no task, or no live world to read `files` from.
+            RewardError: The judge failed, or it rewarded the control answer.
         """
-        documents = await self._documents(node)
-        instruction = state_of(node, self.name).task.instruction
+        instruction = evidence.require_task(self.name).instruction
+        documents = await self._documents(node, evidence)
         async with httpx.AsyncClient(timeout=None, follow_redirects=False) as http:  # noqa: S113 - ask() has the deadline
             control, _ = await self._vote(http, instruction, {"answer": _CONTROL_ANSWER})
             if control != self.scale[0]:
@@ -77,10 +76,10 @@ class LLMJudge:
             },
         )
 
-    async def _documents(self, node: RolloutNode) -> dict[str, str]:
+    async def _documents(self, node: RolloutNode, evidence: Evidence) -> dict[str, str]:
         documents: dict[str, str] = {}
         for file in self.files or (None,):
-            answer = await read_answer(node, file, self.name)
+            answer = await read_answer(node, evidence, file, self.name)
             text = "" if answer.data is None else answer.data.decode("utf-8", "replace")
             documents[file or "last message"] = text or f"[nothing: {answer.reason or 'empty'}]"
         return documents

@@ -137,7 +137,7 @@ class HarborBench:
     async def _take_logs(self, scratch: Path) -> Path:
         logs = scratch / "logs"
         try:
-            needed = self.grading == "shared" and self.live.goes_on
+            needed = self.grading == "shared" and self.live.continues
             async with at_rest(self.box, may_kill=not needed):
                 await self.box.download(
                     VERIFIER_LOGS, logs, max_bytes=MAX_LOG_BYTES, leave_out=True

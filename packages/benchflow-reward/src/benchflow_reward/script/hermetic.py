@@ -89,7 +89,7 @@ async def _emptied(
     taken = await take_artifacts(
         live, artifacts, scratch / "artifacts", leave_out=harbor, meanwhile=compare
     )
-    if not live.goes_on:
+    if not live.continues:
         await live.sandbox.teardown()
     meta = {**hooks, **await asyncio.to_thread(_screen, taken, artifacts)}
     return _Taken(taken, told[0]), meta

@@ -43,7 +43,7 @@ async def take_artifacts(
             paths,
             into,
             leave_out=leave_out,
-            may_kill=not live.goes_on,
+            may_kill=not live.continues,
             meanwhile=meanwhile,
         )
     )

@@ -143,5 +143,5 @@ async def _sealed(live: LiveNode) -> AsyncGenerator[tuple[SandboxImage, FileChan
 
 async def _end(live: LiveNode, *, keep: bool) -> None:
     # One whose services go on stands still beside them, and ends with them.
-    if not keep and not live.goes_on and not has_services(live.sandbox):
+    if not keep and not live.continues and not has_services(live.sandbox):
         await live.sandbox.teardown()

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Literal
 
 from benchflow_contracts import (
+    Evidence,
     Grading,
     RewardError,
     RolloutNode,
@@ -16,7 +17,7 @@ from benchflow_contracts import (
     host_is_short,
 )
 
-from benchflow_reward.live_node import LiveNode, live_node
+from benchflow_reward.live_node import LiveNode
 
 from .hermetic import grade_hermetic
 from .in_place import grade_where_needed
@@ -40,17 +41,18 @@ class ScriptVerifier:
     grading in place."""
     name: str = "reward"
 
-    async def score(self, node: RolloutNode) -> VerifyResult:
+    async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Grade the node.
 
         When the agent prevented a verdict, the reward is the lowest of the task's range, and
         `VerifyResult.cause` says how.
 
         Raises:
-            RewardError: There is no live sandbox, the tests crashed, ran out of time
-                or left no valid reward, or the grading box failed. No reward then.
+            EvidenceMissingError: There is no live world, or no task.
+            RewardError: The tests crashed, ran out of time or left no valid reward, or the
+                grading sandbox failed. There is no reward then.
         """
-        live = live_node(node, self.name)
+        live = LiveNode.of(node, evidence, self.name)
         verifier = live.task.config.verifier
         settled = partial(_settled, live)
         if self.isolation is None and verifier.isolation == "twin" and verifier.may_grade_in_place:

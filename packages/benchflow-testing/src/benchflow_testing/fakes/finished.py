@@ -4,9 +4,9 @@ from typing import Any
 
 from benchflow_contracts.ask import Answer, Ask, AskOption, Question
 from benchflow_contracts.exporter import FinishedRollout
-from benchflow_contracts.reward import VerifyResult
 from benchflow_contracts.step import Observation, Step, ToolCall, Usage
 from benchflow_contracts.tree import NodeError, RolloutNode, RolloutTree
+from benchflow_contracts.verdict import VerifyResult
 
 _OPTIONS = ("red", "green", "blue")
 _ASK = Ask(

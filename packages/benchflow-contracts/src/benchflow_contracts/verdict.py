@@ -1,0 +1,112 @@
+"""A verdict on a node: its reward, or why there is none."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, cast, get_args
+
+from pydantic import Field, model_validator
+
+from ._model import Model
+from .cause import Cause
+
+Space = Literal["output", "action", "reasoning", "memory", "latent"]
+Granularity = Literal["terminal", "step"]
+Grading = Literal["hermetic", "twin", "shared", "host"]
+"""Where the verdict was made. `host` is code of BenchFlow outside of any sandbox."""
+
+
+Integrity = Literal["clean", "suspicious", "tampered"]
+"""The grade of the files that the tests ran with. `tampered`: files may have steered the tests."""
+
+
+RewardFiles = Literal["strict", "harbor"]
+"""How reward files of Harbor's protocol are protected and read. `strict`: only the verifier's user
+may write to `/logs/verifier`, and two reward files are an error. `harbor`: as Harbor 0.24 does,
+every user may write there, and reward.json is read before reward.txt."""
+
+
+TAMPERED = "tampered"
+"""The first word of the error of a verdict that tampering excludes from the counts."""
+
+
+NO_REWARDS = "NoRewards"
+"""The `error_type` of a verdict that says that there is nothing to reward: no number, and no
+fault. Harbor's tests may give one, by a `reward.json` without keys."""
+
+
+class RewardEvent(Model):
+    """One signal: what was measured, where, and of which step."""
+
+    source: str
+    value: float = Field(allow_inf_nan=False)
+    space: Space = "output"
+    granularity: Granularity = "terminal"
+    step_id: str | None = None
+    tag: str | None = None
+    meta: Mapping[str, Any] = {}
+
+
+class VerifyResult(Model):
+    """A verdict. No score is `reward=None` with an `error`, never a silent 0."""
+
+    reward: float | None = Field(allow_inf_nan=False)
+    items: Mapping[str, float] = {}
+    """Named parts of the reward, as the verifier reported them."""
+    events: tuple[RewardEvent, ...] = ()
+    space: Space = "output"
+    granularity: Granularity = "terminal"
+    grading: Grading = "host"
+    error: str | None = None
+    error_type: str | None = None
+    """The name of the error's type, such as `RewardFileEmptyError`, if it has one."""
+    retryable: bool = False
+    """Without a reward: whether the same rollout may get one when it is run again, because the
+    fault was temporary, such as a grading sandbox that was killed from outside."""
+    cause: Cause | None = None
+    """Who prevented the tests from judging, and how. If the agent did, the reward is the lowest of
+    the task's range; if anybody else did, there is no reward."""
+    meta: Mapping[str, Any] = {}
+
+    @property
+    def integrity(self) -> Integrity | None:
+        """The integrity grade; `None` if no file of the agent was in the grading sandbox."""
+        report = self.meta.get("integrity")
+        if not isinstance(report, Mapping):
+            return None
+        grade = cast("Mapping[str, object]", report).get("grade")
+        return cast("Integrity", grade) if grade in get_args(Integrity) else None
+
+    def counted(self) -> "VerifyResult":
+        """Return what may be counted and trained on. A tampered verdict becomes unscored."""
+        if self.integrity != "tampered" or self.reward is None:
+            return self
+        findings = self.meta["integrity"].get("findings", ())
+        paths = ", ".join(str(item["path"]) for item in findings if item["grade"] == "tampered")
+        error = f"{TAMPERED}: the agent changed {paths or 'files'}, which can steer the tests; "
+        error += f"their verdict of {self.reward:g} is not counted"
+        return VerifyResult.unscored(error, grading=self.grading, error_type="TamperedError")
+
+    @model_validator(mode="after")
+    def _unscored_names_its_cause(self) -> "VerifyResult":
+        if self.reward is None and not self.error:
+            raise ValueError("a result without a reward needs an error")
+        return self
+
+    @classmethod
+    def unscored(
+        cls,
+        error: str,
+        *,
+        grading: Grading = "host",
+        error_type: str | None = None,
+        retryable: bool = False,
+        cause: Cause | None = None,
+    ) -> "VerifyResult":
+        """Return a result that says why there is no reward."""
+        return cls(
+            reward=None,
+            error=error,
+            error_type=error_type,
+            retryable=retryable,
+            grading=grading,
+            cause=cause,
+        )
