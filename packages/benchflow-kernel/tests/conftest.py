@@ -2,6 +2,8 @@
 
 import asyncio
 import sys
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +82,21 @@ class Rig:
             provider=self.provider,
             agents=self.agents or {"fake": self.agent},
             rewards=self.rewards,
-            environment=self._environment if self.with_environment else None,
+            environment=self._environment_factory() if self.with_environment else None,
             user=self._user,
             gateway=self.gateway,
         )
+
+    def _environment_factory(self) -> Callable[[], FakeEnvironment]:
+        """The plan asks the first environment for the spec; the worlds have the others."""
+        calls = count()
+
+        def environment() -> FakeEnvironment:
+            if next(calls) == 0:
+                return FakeEnvironment(**self.environment_options)
+            return self._environment()
+
+        return environment
 
     def _environment(self) -> FakeEnvironment:
         self.environments.append(FakeEnvironment(**self.environment_options))

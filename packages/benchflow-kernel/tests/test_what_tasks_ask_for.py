@@ -14,7 +14,7 @@ from benchflow_contracts import (
     TaskParts,
     TaskStep,
 )
-from benchflow_kernel.world import Plan, make_plan
+from benchflow_kernel.resolve import Plan, make_plan
 from benchflow_testing.fakes import FakeAgent, FakeReward, Say
 
 SECRET = "the-operators-own-key"

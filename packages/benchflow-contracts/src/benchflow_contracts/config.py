@@ -155,6 +155,10 @@ class RolloutConfig(Model):
     """Whether the environment's state is read at every leaf, for graders and diffs."""
     offline: bool = False
     """Boxes reach nobody but a model endpoint, whatever network the task asks for."""
+    timeout_multiplier: float = Field(default=1, gt=0, allow_inf_nan=False)
+    """Multiplies the task's times for its agent, its tests and its images."""
+    user: Literal["scripted", "simulated", "auto", "human"] | None = None
+    """Overrides the mode of the task's user."""
     forward_env: tuple[str, ...] = ()
     """The operator's variables that tasks may have, in `host_env`; any other stays here."""
     expects_changes: tuple[str, ...] = ()

@@ -83,7 +83,8 @@ class ProvisionContext:
 class Environment(Protocol):
     """One world, in one sandbox. Made anew for every rollout and every fork.
 
-    The order of calls is `prepare`, `provision`, `readiness`, then any of `query`,
+    `prepare` is called once for a rollout, on an object of its own, before any sandbox exists.
+    For each world, the order of calls is `provision`, `readiness`, then any of `query`,
     `snapshot`, `restore`, `reset`, `check`, `reseed`, `quiesce` and `live_services`, and
     `teardown` always.
     """

@@ -205,6 +205,8 @@ class RunOptions(Model):
             model=self.endpoint(),
             isolation=self.isolation,
             offline=self.offline,
+            timeout_multiplier=self.timeout_multiplier,
+            user=self.user,
             forward_env=self.forward_env,
             expects_changes=self.expects_changes,
             reward_files=self.reward_files,

@@ -33,7 +33,6 @@ from .planes import assemble, open_provider
 from .preflight import check_agent, check_endpoint, check_grading
 from .secrets import recorded_options, secrets_of
 from .task_formats import runnable_task
-from .timeouts import with_patience
 
 SLOT = "benchflow.slot"
 """The label of the planned rollout of a job that a sandbox belongs to."""
@@ -153,7 +152,6 @@ async def run_in(
     rollout_id = new_rollout_id(task.id) if directory is None else directory.name
     given = labels or {}
     await check_grading(options, provider, task)
-    task = with_patience(task, options.timeout_multiplier)
     with redacting(secrets_of(options, (task.id, rollout_id))):
         async with open_gateway(options, directory) as gateway:
             planes = assemble(options, task, provider, gateway)

@@ -2,6 +2,7 @@
 
 from .events import EventCallback, EventLog, EventsRead, read_events
 from .registry import GROUPS, Registry, load_path
+from .resolve import Planes
 from .rollout import (
     CHECKPOINT_FILE,
     CheckpointManifest,
@@ -31,7 +32,6 @@ from .tree import (
     verdicts_at,
 )
 from .users import AutoUser, HumanUser, ScriptedUser, SimulatedUser, make_user
-from .world import Planes
 
 __all__ = [
     "ASK_TOOL",

@@ -28,8 +28,9 @@ from benchflow_contracts import (
 
 from benchflow_kernel.branch import Exchange, Replay
 from benchflow_kernel.faults import boundary, node_error
+from benchflow_kernel.resolve import Plan
 from benchflow_kernel.scenes import LoweredTurn
-from benchflow_kernel.world import Plan, World
+from benchflow_kernel.world import World
 
 from .attribution import Attribution
 from .branch_start import BranchStart, Position

@@ -17,7 +17,7 @@ from benchflow_contracts import (
 
 from benchflow_kernel.branch import Checkpoint
 from benchflow_kernel.faults import within
-from benchflow_kernel.world import Plan
+from benchflow_kernel.resolve import Plan
 
 from .branch_start import Position
 from .checkpoint_manifest import (

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from benchflow_contracts import RolloutConfig, Task
 
-from benchflow_kernel.world import Planes
+from benchflow_kernel.resolve import Planes
 
 _HIDDEN = "[redacted]"
 _CREDENTIAL = re.compile(r"(?<=://)[^/@]*@|\?.*$")

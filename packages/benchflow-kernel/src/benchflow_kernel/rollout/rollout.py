@@ -24,8 +24,8 @@ from benchflow_contracts import (
 from benchflow_kernel.branch import MachineSlots, check_captures, check_fidelity, check_turns
 from benchflow_kernel.events import EventCallback, EventLog
 from benchflow_kernel.faults import boundary, node_error, within
+from benchflow_kernel.resolve import Plan, Planes, make_plan
 from benchflow_kernel.tree import credit_of
-from benchflow_kernel.world import Plan, Planes, make_plan
 
 from .branch_start import BranchStart, Position
 from .checkpoint_manifest import IMAGE, CheckpointManifest, read_manifest

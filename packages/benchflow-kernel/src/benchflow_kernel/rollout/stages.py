@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from benchflow_contracts import NodeScored, ReadinessError, SetupError, TaskStep, VerifyResult
 
 from benchflow_kernel.faults import boundary
+from benchflow_kernel.resolve import SOLUTION_DIR, Plan
 from benchflow_kernel.tree import verdict_name
-from benchflow_kernel.world import SOLUTION_DIR, Plan, World, run_setup, wait_healthy
+from benchflow_kernel.world import World, run_setup, wait_healthy
 
 from .branch_start import BranchStart
 from .journal import Journal

@@ -30,8 +30,9 @@ from benchflow_kernel.branch import (
     seed_of,
 )
 from benchflow_kernel.faults import boundary, proven, shielded, shielded_beside
+from benchflow_kernel.resolve import Plan
 from benchflow_kernel.tree import value_of
-from benchflow_kernel.world import Plan, World
+from benchflow_kernel.world import World
 
 from .branch_run import BranchRun
 from .branch_start import BranchStart, Position

@@ -25,8 +25,9 @@ from benchflow_contracts import (
 )
 
 from benchflow_kernel.faults import classify
+from benchflow_kernel.resolve import Plan
 from benchflow_kernel.tree import verdict_name
-from benchflow_kernel.world import Plan, World
+from benchflow_kernel.world import World
 from benchflow_kernel.world.labels import labels_of
 
 from .journal import Journal

@@ -5,7 +5,7 @@ import time
 
 from benchflow_contracts import DEADLINE, Deadlines
 
-from .plan import Plan
+from benchflow_kernel.resolve import Plan
 
 
 def labels_of(plan: Plan, node: str) -> dict[str, str]:

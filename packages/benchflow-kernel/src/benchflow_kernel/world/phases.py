@@ -5,9 +5,8 @@ from collections.abc import Awaitable, Callable
 from benchflow_contracts import Sandbox, SandboxSpec, SandboxUnsupportedError, SupportsNetworkSwitch
 
 from benchflow_kernel.faults import within
-
-from .network_policy import NetworkPolicy, policy_of_spec
-from .plan import Plan
+from benchflow_kernel.resolve import Plan
+from benchflow_kernel.resolve.network_policy import NetworkPolicy, policy_of_spec
 
 
 class Phases:

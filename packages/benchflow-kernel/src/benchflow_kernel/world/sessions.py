@@ -17,8 +17,7 @@ from benchflow_contracts import (
 )
 
 from benchflow_kernel.faults import within
-
-from .plan import Plan, agent_of
+from benchflow_kernel.resolve import Plan, agent_of
 
 CarriedSessions = Mapping[str, tuple[Role, SessionSnapshot]]
 """Sessions at a turn boundary, by role name, each with its role."""

@@ -35,10 +35,10 @@ from benchflow_contracts import (
 )
 
 from benchflow_kernel.faults import boundary, within
+from benchflow_kernel.resolve import SKILLS_DIR, SOLUTION_DIR, Plan
 
 from .labels import labels_of
 from .phases import Phases
-from .plan import SKILLS_DIR, SOLUTION_DIR, Plan
 from .service_logs import write_service_logs
 from .sessions import CarriedSessions, LiveWorld, Sessions
 from .task_commands import run_setup, wait_healthy
@@ -103,7 +103,7 @@ class World:
 
     def grading_spec(self, task: Task) -> SandboxSpec:
         """Return the spec of a fresh grading sandbox for `task`, or for one of its steps."""
-        return self._plan.grading_spec(self._spec, task.config.verifier)
+        return self._plan.grading_spec(task.config.verifier)
 
     @property
     def verifier_dir(self) -> Path | None:
@@ -120,7 +120,6 @@ class World:
         if factory is not None:
             with boundary("environment"):
                 self._environment = factory()
-                self._spec = self._environment.prepare(self._spec, task_id=self._plan.task.id)
         with boundary("environment"):
             self._user = self._plan.planes.user()
 
@@ -221,10 +220,9 @@ class World:
         if its image differs from the agent's.
         """
         sandbox, task = self.sandbox, self._plan.task
-        given = self._plan.config.isolation
         verifiers = [step.verifier for step in task.steps] or [task.config.verifier]
         if all(
-            (given or verifier.isolation) == "hermetic" and verifier.environment is None
+            verifier.isolation == "hermetic" and verifier.environment is None
             for verifier in verifiers
         ):
             return None

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 from benchflow_adapters_harbor import HarborAdapter
-from benchflow_contracts import Task
+from benchflow_contracts import RolloutConfig, Task
 from benchflow_engine.options import RunOptions
 from benchflow_engine.rollout import run_in
-from benchflow_engine.timeouts import with_patience
+from benchflow_kernel.resolve.effective_task import effective_task
+from benchflow_kernel.resolve.host_env import HostVariables
+from benchflow_kernel.resolve.settings import Origins
 from benchflow_testing.fakes import FakeSandboxProvider
 
 TOML = """
@@ -32,6 +34,11 @@ FILES = {
 }
 
 
+def scaled(task: Task, factor: float) -> Task:
+    config = RolloutConfig(timeout_multiplier=factor)
+    return effective_task(task, config, HostVariables((), {}), Origins())
+
+
 @pytest.fixture
 def load(tmp_path: Path) -> Any:
     def read(toml: str = TOML, **more: str) -> Task:
@@ -45,7 +52,7 @@ def load(tmp_path: Path) -> Any:
 
 def test_agent_tests_and_image_are_given_times_what_the_task_says(load: Any) -> None:
     task = load()
-    longer = with_patience(task, 3)
+    longer = scaled(task, 3)
     assert longer.config.agent.timeout_sec == 30
     assert longer.config.verifier.timeout_sec == 60
     assert longer.config.environment.image_timeout_sec == 90
@@ -57,7 +64,7 @@ def test_agent_tests_and_image_are_given_times_what_the_task_says(load: Any) -> 
 
 def test_so_is_each_step(load: Any) -> None:
     toml = '[[steps]]\nname = "one"\nagent = { timeout_sec = 4 }\nverifier = { timeout_sec = 6 }\n'
-    [step] = with_patience(load(toml, **{"steps/one/instruction.md": "Do."}), 0.5).steps
+    [step] = scaled(load(toml, **{"steps/one/instruction.md": "Do."}), 0.5).steps
     assert (step.agent.timeout_sec, step.verifier.timeout_sec) == (2, 3)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from benchflow_contracts import NetworkMode, RolloutConfig, SandboxSpec, Task, TaskError
+from benchflow_contracts import NetworkMode, SandboxSpec, Task, TaskError
 
 _NARROW_TO_WIDE: tuple[NetworkMode, ...] = ("none", "model-only", "allowlist", "public")
 
@@ -38,16 +38,15 @@ def policy_of_spec(spec: SandboxSpec) -> NetworkPolicy:
     return NetworkPolicy(spec.network, spec.allowed_hosts)
 
 
-def step_phases(task: Task, config: RolloutConfig, spec: SandboxSpec) -> tuple[StepPhases, ...]:
-    """Return the phases of each step. Each phase reaches the model endpoint."""
+def step_phases(task: Task, spec: SandboxSpec) -> tuple[StepPhases, ...]:
+    """Return the phases of each step of an effective task. All reach the model endpoint."""
 
     def policy(mode: NetworkMode, hosts: tuple[str, ...]) -> NetworkPolicy:
         return NetworkPolicy("model-only" if mode == "none" and spec.model else mode, hosts)
 
     def phases_of(part: Task) -> StepPhases:
         agent, verifier = part.config.agent, part.config.verifier
-        isolation = config.isolation or verifier.isolation
-        tested_inside = isolation == "shared" and verifier.type == "script"
+        tested_inside = verifier.isolation == "shared" and verifier.type == "script"
         own = None if agent.network is None else policy(agent.network, agent.allowed_hosts)
         return StepPhases(
             agent=own or policy_of_spec(spec),

@@ -1,11 +1,12 @@
 """The specs of the agent's sandbox and of a fresh one for grading."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from benchflow_contracts import (
     AgentNeeds,
     ModelEndpoint,
     Mount,
+    Role,
     RolloutConfig,
     SandboxSpec,
     Task,
@@ -13,8 +14,15 @@ from benchflow_contracts import (
     UsageError,
 )
 
+from .settings import Origin, Origins
 
-def agent_spec(task: Task, config: RolloutConfig, needs: Sequence[AgentNeeds]) -> SandboxSpec:
+Needs = Sequence[tuple[Role, AgentNeeds]]
+"""What the agent of each role needs in the sandbox."""
+
+
+def agent_spec(
+    task: Task, config: RolloutConfig, role_needs: Needs, origins: Origins
+) -> SandboxSpec:
     """Return the spec of the sandbox that the task describes, with what its agents need.
 
     The agents' variables do not override the task's.
@@ -23,10 +31,11 @@ def agent_spec(task: Task, config: RolloutConfig, needs: Sequence[AgentNeeds]) -
         UsageError: Two agents need different values of one variable, mount or endpoint.
     """
     environment = task.config.environment
+    needs = [need for _, need in role_needs]
     model = config.model or _model(needs)
     network = environment.network
     parts = task.parts
-    return SandboxSpec(
+    spec = SandboxSpec(
         image=environment.image if parts.recipe is None else None,
         recipe=parts.recipe,
         workdir=environment.workdir,
@@ -42,6 +51,58 @@ def agent_spec(task: Task, config: RolloutConfig, needs: Sequence[AgentNeeds]) -
         inner_networks=parts.inner_networks,
         container=parts.container,
     )
+    _note_agents(role_needs, config, origins)
+    _note_task(task, config, spec, origins)
+    return spec
+
+
+def with_environment(
+    spec: SandboxSpec, name: str, prepare: Callable[[SandboxSpec], SandboxSpec], origins: Origins
+) -> SandboxSpec:
+    """Return the spec that the environment `name` makes of `spec`, and note its changes."""
+    prepared = prepare(spec)
+    origin = Origin("environment", name)
+    for field in SandboxSpec.model_fields:
+        before, after = getattr(spec, field), getattr(prepared, field)
+        if field == "env":
+            for key in (key for key, value in after.items() if before.get(key) != value):
+                origins.note(f"sandbox.env.{key}", origin)
+        elif before != after:
+            origins.note(f"sandbox.{field}", origin)
+    return prepared
+
+
+def _note_agents(role_needs: Needs, config: RolloutConfig, origins: Origins) -> None:
+    if config.model is not None:
+        origins.copy("model", "sandbox.model")
+    for role, need in role_needs:
+        origin = Origin("agent", role.agent)
+        for name in need.env:
+            origins.note(f"sandbox.env.{name}", origin)
+        if need.mounts:
+            origins.note("sandbox.mounts", origin)
+        if need.model is not None and config.model is None:
+            origins.note("sandbox.model", origin)
+
+
+def _note_task(task: Task, config: RolloutConfig, spec: SandboxSpec, origins: Origins) -> None:
+    environment = task.config.environment
+    taken = {name: name for name in ("image", "workdir", "user", "network", "allowed_hosts")}
+    taken["entrypoint"] = "keep_entrypoint"
+    taken |= {f"env.{name}": f"env.{name}" for name in environment.env}
+    if config.limits is None:
+        taken |= {"limits": "uncapped", "limits.memory_mb": "memory_mb", "limits.cpus": "cpus"}
+        taken |= {"limits.disk_mb": "storage_mb", "limits.pids": "pids"}
+    for name, key in taken.items():
+        if origins.is_given(f"environment.{key}"):
+            origins.note(f"sandbox.{name}", origins.find(f"environment.{key}"))
+    if config.limits is not None:
+        origins.copy("limits", "sandbox.limits")
+    if spec.network != environment.network:
+        origins.note("sandbox.network", origins.find("sandbox.model.upstream"))
+    for field in ("recipe", "services", "inner_networks", "container"):
+        if getattr(spec, field) != SandboxSpec.model_fields[field].default:
+            origins.note(f"sandbox.{field}", Origin("task", f"files of the {task.format} task"))
 
 
 def fresh_grading_spec(

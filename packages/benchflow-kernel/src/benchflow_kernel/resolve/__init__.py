@@ -1,0 +1,33 @@
+"""Resolve: decide every value of a rollout before anything is started."""
+
+from .plan import SOLUTION_DIR, Plan
+from .planes import Planes
+from .resolve import (
+    Contributions,
+    EnvironmentNeeds,
+    agent_of,
+    environment_needs,
+    make_plan,
+    planned_roles,
+    resolve,
+)
+from .settings import Origin, OriginKind, Setting, to_json
+from .turns import SKILLS_DIR
+
+__all__ = [
+    "SKILLS_DIR",
+    "SOLUTION_DIR",
+    "Contributions",
+    "EnvironmentNeeds",
+    "Origin",
+    "OriginKind",
+    "Plan",
+    "Planes",
+    "Setting",
+    "agent_of",
+    "environment_needs",
+    "make_plan",
+    "planned_roles",
+    "resolve",
+    "to_json",
+]

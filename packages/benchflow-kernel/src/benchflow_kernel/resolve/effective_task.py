@@ -1,0 +1,160 @@
+"""The effective task: its own values, with those that the config replaces."""
+
+from typing import TypeVar
+
+from benchflow_contracts import (
+    ImageRecipe,
+    RolloutConfig,
+    Task,
+    TaskAgent,
+    TaskEnvironment,
+    TaskParts,
+    TaskSolution,
+    TaskStep,
+    TaskUser,
+    TaskVerifier,
+)
+
+from .host_env import HostVariables
+from .settings import Origin, Origins
+
+_Table = TypeVar("_Table", TaskEnvironment, TaskVerifier, TaskSolution)
+
+
+def effective_task(
+    task: Task, config: RolloutConfig, variables: HostVariables, origins: Origins
+) -> Task:
+    """Return `task` with every value that holds in the rollout. Note the origin of each.
+
+    Do not record the result: it contains the values of the operator's variables.
+
+    Raises:
+        TaskError: The task asks for a variable that it may not have.
+    """
+    file = "task.toml:" if task.format == "benchflow" else f"{task.format} task:"
+    origins.note_all("", task.config, "task", file)
+    for index, step in enumerate(task.steps):
+        origins.note_all(f"steps.{index}", step, "task", file)
+    return _TaskResolver(config, variables, origins).resolve(task)
+
+
+class _TaskResolver:
+    """Replaces the values of one task, table by table."""
+
+    def __init__(self, config: RolloutConfig, variables: HostVariables, origins: Origins) -> None:
+        self._config = config
+        self._variables = variables
+        self._origins = origins
+
+    def resolve(self, task: Task) -> Task:
+        tables = task.config
+        config = tables.model_copy(
+            update={
+                "agent": self._agent(tables.agent, "agent"),
+                "environment": self._environment(tables.environment, "environment"),
+                "solution": self._with_env(tables.solution, "solution"),
+                "verifier": self._verifier(tables.verifier, "verifier"),
+                "user": self._user(tables.user),
+            }
+        )
+        steps = tuple(self._step(step, f"steps.{i}") for i, step in enumerate(task.steps))
+        parts = None if task.own_parts is None else self._parts(task.own_parts)
+        return task.model_copy(update={"config": config, "steps": steps, "own_parts": parts})
+
+    def _step(self, step: TaskStep, where: str) -> TaskStep:
+        update = {
+            "agent": self._agent(step.agent, f"{where}.agent"),
+            "verifier": self._verifier(step.verifier, f"{where}.verifier"),
+            "parts": self._parts(step.parts),
+        }
+        return step.model_copy(update=update)
+
+    def _agent(self, agent: TaskAgent, where: str) -> TaskAgent:
+        update: dict[str, object] = {}
+        if agent.timeout_sec is not None:
+            update["timeout_sec"] = self._seconds(agent.timeout_sec, f"{where}.timeout_sec")
+        if self._config.offline:
+            update |= self._offline(where, network=None)
+        return agent.model_copy(update=update)
+
+    def _environment(self, environment: TaskEnvironment, where: str) -> TaskEnvironment:
+        update: dict[str, object] = {}
+        seconds = environment.image_timeout_sec
+        if seconds is not None:
+            update["image_timeout_sec"] = self._seconds(seconds, f"{where}.image_timeout_sec")
+        if self._config.offline:
+            update |= self._offline(where, network="none")
+        return self._with_env(environment, where).model_copy(update=update)
+
+    def _verifier(self, verifier: TaskVerifier, where: str) -> TaskVerifier:
+        config, note = self._config, self._origins.note
+        update: dict[str, object] = {
+            "timeout_sec": self._seconds(verifier.timeout_sec, f"{where}.timeout_sec")
+        }
+        if verifier.environment is not None:
+            own = self._environment(verifier.environment, f"{where}.environment")
+            update["environment"] = own
+        if config.offline:
+            update |= self._offline(where, network="none")
+        if config.isolation is not None:
+            # An isolation that the operator chose is not followed by a second grading in place.
+            update |= {"isolation": config.isolation, "may_grade_in_place": False}
+            for name in ("isolation", "may_grade_in_place"):
+                note(f"{where}.{name}", self._origins.find("isolation"))
+        if config.expects_changes:
+            update["expects_changes"] = (*verifier.expects_changes, *config.expects_changes)
+            note(f"{where}.expects_changes", self._origins.find("expects_changes"))
+        if config.reward_files is not None:
+            update["reward_files"] = config.reward_files
+            note(f"{where}.reward_files", self._origins.find("reward_files"))
+        return self._with_env(verifier, where).model_copy(update=update)
+
+    def _user(self, user: TaskUser) -> TaskUser:
+        if self._config.user is None:
+            return user
+        self._origins.note("user.mode", self._origins.find("user"))
+        return user.model_copy(update={"mode": self._config.user})
+
+    def _offline(self, where: str, *, network: str | None) -> dict[str, object]:
+        for name in ("network", "allowed_hosts"):
+            self._origins.note(f"{where}.{name}", self._origins.find("offline"))
+        return {"network": network, "allowed_hosts": ()}
+
+    def _seconds(self, seconds: float, name: str) -> float:
+        factor = self._config.timeout_multiplier
+        if factor == 1:
+            return seconds
+        before, times = self._origins.find(name), self._origins.find("timeout_multiplier")
+        self._origins.note(name, Origin(times.kind, f"{before}, times {times}"))
+        return seconds * factor
+
+    def _parts(self, parts: TaskParts) -> TaskParts:
+        """Return `parts` with more or less time for each image."""
+        services = tuple(
+            service.model_copy(update={"recipe": self._recipe(service.recipe)})
+            for service in parts.services
+        )
+        update = {
+            "recipe": self._recipe(parts.recipe),
+            "grading_recipe": self._recipe(parts.grading_recipe),
+            "services": services,
+        }
+        return parts.model_copy(update=update)
+
+    def _recipe(self, recipe: ImageRecipe | None) -> ImageRecipe | None:
+        if recipe is None:
+            return None
+        seconds = recipe.timeout_sec * self._config.timeout_multiplier
+        return recipe.model_copy(update={"timeout_sec": seconds})
+
+    def _with_env(self, table: _Table, where: str) -> _Table:
+        """Return `table` with its `host_env` replaced by values of the operator's variables."""
+        if not table.host_env:
+            return table
+        env = dict(table.env)
+        for name, reference in table.host_env.items():
+            key = f"{where}.env.{name}"
+            env[name], origin = self._variables.value(reference, f"task.toml:{key}")
+            if origin is not None:
+                self._origins.note(key, origin)
+        return table.model_copy(update={"env": env, "host_env": {}})

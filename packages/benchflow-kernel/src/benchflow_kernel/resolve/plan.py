@@ -1,0 +1,120 @@
+"""The plan of a rollout: every effective value, decided before anything is started."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchflow_contracts import (
+    Reward,
+    RolloutConfig,
+    SandboxCapabilities,
+    SandboxSpec,
+    Task,
+    TaskVerifier,
+)
+
+from benchflow_kernel.scenes import LoweredTurn
+
+from .network_policy import StepPhases
+from .planes import Planes
+from .sandbox_spec import fresh_grading_spec
+from .settings import Origin, Origins, Setting
+
+SOLUTION_DIR = "/solution"
+"""The directory of the solution inside the sandbox, for agents that may see it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The resolved rollout. Shared by all of its worlds, and never changed."""
+
+    rollout_id: str
+    task: Task
+    """The effective task."""
+    config: RolloutConfig
+    planes: Planes
+    turns: tuple[LoweredTurn, ...]
+    spec: SandboxSpec
+    """The spec of the agent's sandbox, in its first phase."""
+    phases: tuple[StepPhases, ...]
+    """The phases of each step; one entry for a task without steps."""
+    agent_env: frozenset[str]
+    """Names of the variables that only the agents need."""
+    skills: Path | None
+    """The host directory of the agents' skills."""
+    solution: bool
+    """Whether an agent may see the task's solution."""
+    capabilities: SandboxCapabilities | None = None
+    """What the provider can do, if the caller of `resolve` knew."""
+    origins: Origins = field(default_factory=Origins)
+    """Where each value comes from."""
+
+    def task_of(self, turn: LoweredTurn) -> Task:
+        """Return the task that `turn` prompts for: its step, or the task itself."""
+        return self.task.step(turn.task_step) if self.task.steps else self.task
+
+    def rewards(self, step: int) -> Sequence[Reward]:
+        """Return the rewards of a step of the task."""
+        return self.planes.step_rewards[step] if self.planes.step_rewards else self.planes.rewards
+
+    @property
+    def max_turns(self) -> int:
+        """The number of declared turns, or the task's `max_turns` if that is more."""
+        if self.task.steps:
+            return len(self.turns)
+        return max(len(self.turns), self.task.config.agent.max_turns)
+
+    def grading_spec(self, verifier: TaskVerifier) -> SandboxSpec:
+        """Return the spec of a fresh grading sandbox."""
+        return fresh_grading_spec(self.spec, self.agent_env, verifier)
+
+    def settings(self) -> Iterator[Setting]:
+        """Return every effective value with its origin. Secrets are masked."""
+        origins, config = self.origins, self.config
+        steps = self.task.steps
+        for turn in self._first_turns():
+            prefix = f"steps.{turn.task_step}.role" if steps else "role"
+            yield from origins.settings(f"{prefix}.{turn.role.name}", turn.role)
+        yield from origins.settings("skills", self.skills)
+        yield from origins.settings("sandbox", self.spec)
+        for index, phases in enumerate(self.phases):
+            yield from self._phase_settings(f"steps.{index}." if steps else "", phases)
+        yield from origins.settings("verifier", self.task.config.verifier)
+        for index, step in enumerate(steps):
+            yield from origins.settings(f"steps.{index}.verifier", step.verifier)
+        for name in ("user", "artifacts"):
+            yield from origins.settings(name, getattr(self.task.config, name))
+        for name in ("deadlines", "branch", "keep", "capture_state", "forward_env"):
+            yield from origins.settings(name, getattr(config, name))
+        if self.capabilities is not None:
+            yield from self._capability_settings(self.capabilities)
+
+    def _first_turns(self) -> Iterator[LoweredTurn]:
+        """Return one turn of each role, of each step."""
+        seen: set[tuple[int, str]] = set()
+        for turn in self.turns:
+            if (key := (turn.task_step, turn.role.name)) not in seen:
+                seen.add(key)
+                yield turn
+
+    def _phase_settings(self, prefix: str, phases: StepPhases) -> Iterator[Setting]:
+        """Return the network and user of the agent's turn, and the network of its tests."""
+        agent, tests = phases.agent, phases.tests
+
+        def origin(name: str, otherwise: str) -> Origin:
+            own = f"{prefix}{name}"
+            return self.origins.find(own if self.origins.is_given(own) else otherwise)
+
+        where = origin("agent.network", "sandbox.network")
+        yield Setting(f"{prefix}agent.network", agent.mode, where)
+        yield Setting(f"{prefix}agent.allowed_hosts", list(agent.hosts), where)
+        user = phases.user or self.spec.user
+        yield Setting(f"{prefix}agent.user", user, origin("agent.user", "sandbox.user"))
+        if tests is not None:
+            where = self.origins.find(f"{prefix}verifier.network")
+            yield Setting(f"{prefix}tests.network", tests.mode, where)
+
+    def _capability_settings(self, capabilities: SandboxCapabilities) -> Iterator[Setting]:
+        origin = Origin("provider", self.planes.provider.name)
+        for setting in self.origins.settings("provider", capabilities):
+            yield Setting(setting.name, setting.value, origin)

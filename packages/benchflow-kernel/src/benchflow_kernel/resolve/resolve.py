@@ -1,0 +1,185 @@
+"""From a task and a config to the plan of a rollout."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from benchflow_contracts import (
+    Agent,
+    AgentNeeds,
+    Role,
+    RolloutConfig,
+    SandboxCapabilities,
+    SandboxSpec,
+    Task,
+    UnknownProviderError,
+    UsageError,
+)
+
+from benchflow_kernel.faults import boundary
+
+from .deadlines import effective_deadlines
+from .effective_task import effective_task
+from .host_env import HostVariables
+from .network_policy import check_widening, step_phases, with_switches
+from .plan import Plan
+from .planes import Planes
+from .sandbox_spec import Needs, agent_spec, with_environment
+from .settings import Origin, Origins
+from .turns import check_prior, roles_of, skills_of, turns_of, with_solution_env
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentNeeds:
+    """What the environment contributes to the sandbox."""
+
+    name: str
+    prepare: Callable[[SandboxSpec], SandboxSpec]
+
+
+@dataclass(frozen=True, slots=True)
+class Contributions:
+    """What enters a plan beside the task and the config."""
+
+    needs: Needs = ()
+    environment: EnvironmentNeeds | None = None
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The operator's variables. Only those in `RolloutConfig.forward_env` are used."""
+    capabilities: SandboxCapabilities | None = None
+    """What the sandbox provider can do, if known."""
+    origins: Mapping[str, Origin] | None = None
+    """Where the values of the config come from, by the name of a setting."""
+
+
+def resolve(
+    task: Task, config: RolloutConfig, given: Contributions, planes: Planes, rollout_id: str
+) -> Plan:
+    """Return the plan: every effective value, and where it comes from.
+
+    This function starts and writes nothing, and asks no plane. Nobody changes the plan later.
+
+    Raises:
+        UsageError: A role is not declared, two rewards have one name, or the needs of two
+            roles contradict each other.
+        TaskError: The task asks for a variable that it may not have, has both steps and
+            nudges, begins with a prior trajectory that the agent cannot load, or has
+            networks that would end its environment.
+    """
+    for rewards in (planes.rewards, *planes.step_rewards):
+        _check_rewards([reward.name for reward in rewards])
+    origins = _origins_of(config, given)
+    variables = HostVariables(config.forward_env, given.variables)
+    task = effective_task(task, config, variables, origins)
+    deadlines = effective_deadlines(task, config, origins)
+    skills = skills_of(task, config)
+    turns = turns_of(task, config, skills, origins)
+    check_prior(task, given.needs)
+    turns = tuple(with_solution_env(turn, task, given.needs, origins) for turn in turns)
+    spec = agent_spec(task, config, given.needs, origins)
+    phases = step_phases(task, spec)
+    spec = with_switches(spec, phases)
+    if given.environment is not None:
+        check_widening(spec, phases)
+        name, prepare = given.environment.name, given.environment.prepare
+        spec = with_environment(spec, name, prepare, origins)
+    return Plan(
+        rollout_id=rollout_id,
+        task=task,
+        config=config.model_copy(update={"deadlines": deadlines}),
+        planes=planes,
+        turns=turns,
+        spec=spec,
+        phases=phases,
+        agent_env=frozenset(name for _, need in given.needs for name in need.env),
+        skills=skills,
+        solution=any(need.solution for _, need in given.needs),
+        capabilities=given.capabilities,
+        origins=origins,
+    )
+
+
+def planned_roles(task: Task, config: RolloutConfig) -> list[Role]:
+    """Return the roles of a rollout, whose agents are asked for their needs.
+
+    Raises:
+        UsageError: A role is not declared.
+        TaskError: As `resolve`.
+    """
+    given = Contributions(variables=os.environ)
+    origins = _origins_of(config, given)
+    task = effective_task(task, config, HostVariables(config.forward_env, os.environ), origins)
+    return roles_of(turns_of(task, config, skills_of(task, config), origins))
+
+
+async def make_plan(
+    task: Task,
+    config: RolloutConfig,
+    planes: Planes,
+    rollout_id: str,
+    *,
+    origins: Mapping[str, Origin] | None = None,
+) -> Plan:
+    """Ask every agent and the environment for their needs, and resolve the plan.
+
+    Raises:
+        BenchFlowError: As `resolve`; an agent is unknown or cannot be made available, or the
+            environment's files are malformed.
+    """
+    roles = planned_roles(task, config)
+    given = Contributions(
+        needs=[(role, await _needs_of(planes, role)) for role in roles],
+        environment=environment_needs(task, planes),
+        variables=os.environ,
+        origins=origins,
+    )
+    return resolve(task, config, given, planes, rollout_id)
+
+
+def environment_needs(task: Task, planes: Planes) -> EnvironmentNeeds | None:
+    """Return what the environment of `planes` contributes to the sandbox."""
+    if planes.environment is None:
+        return None
+    with boundary("environment"):
+        environment = planes.environment()
+
+    def prepare(spec: SandboxSpec) -> SandboxSpec:
+        with boundary("environment"):
+            return environment.prepare(spec, task_id=task.id)
+
+    return EnvironmentNeeds(environment.name, prepare)
+
+
+def agent_of(planes: Planes, role: Role) -> Agent:
+    """Return the agent that plays `role`.
+
+    Raises:
+        UnknownProviderError: The planes have no agent of that name.
+    """
+    agent = planes.agents.get(role.agent)
+    if agent is None:
+        known = ", ".join(sorted(planes.agents)) or "none"
+        raise UnknownProviderError(
+            f"role {role.name!r} needs agent {role.agent!r}; this rollout has: {known}"
+        )
+    return agent
+
+
+async def _needs_of(planes: Planes, role: Role) -> AgentNeeds:
+    agent = agent_of(planes, role)
+    with boundary("agent"):
+        return await agent.needs(role)
+
+
+def _origins_of(config: RolloutConfig, given: Contributions) -> Origins:
+    origins = Origins(given.origins)
+    if given.origins is None:
+        origins.note_all("", config, "python", "RolloutConfig.")
+        for role in (role for scene in config.scenes for role in scene.roles):
+            origins.note_all(f"role.{role.name}", role, "python", "Role.")
+    return origins
+
+
+def _check_rewards(names: list[str]) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"two rewards are named {twice!r}")

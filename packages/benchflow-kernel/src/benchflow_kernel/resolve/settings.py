@@ -1,0 +1,121 @@
+"""The effective settings of a plan, each with its origin."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Literal, cast
+
+from benchflow_contracts import Model
+from benchflow_contracts.redaction import MASK
+
+OriginKind = Literal[
+    "default", "task", "flag", "file", "variable", "python", "agent", "environment", "provider"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value comes from."""
+
+    kind: OriginKind
+    where: str = ""
+    """The flag, the key of a file, or the name of the variable, agent, environment or provider."""
+
+    def __str__(self) -> str:
+        """Return the text for a table, such as `task.toml:verifier.timeout_sec`."""
+        match self.kind:
+            case "agent" | "environment":
+                return f"{self.kind} {self.where}"
+            case "provider":
+                return f"capability of {self.where}"
+            case _:
+                return self.where or self.kind
+
+
+DEFAULT = Origin("default")
+
+_PUBLIC: frozenset[OriginKind] = frozenset({"default", "task"})
+"""Origins whose environment variables are not secret."""
+_SECRET_TABLES = ("env", "headers")
+_URLS = ("upstream", "url", "base_url")
+_URL_CREDENTIAL = re.compile(r"(?<=://)[^/@]*@|\?.*$")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One effective value."""
+
+    name: str
+    value: object
+    """A JSON value. A secret is replaced by a mask."""
+    origin: Origin
+
+
+class Origins:
+    """The origins of settings, by dotted name. A setting that nobody notes has its default."""
+
+    def __init__(self, given: Mapping[str, Origin] | None = None) -> None:
+        self._by_name = dict(given or {})
+
+    def note(self, name: str, origin: Origin) -> None:
+        """Set the origin of a setting, or of every setting below a name."""
+        self._by_name[name] = origin
+
+    def note_all(self, prefix: str, table: Model, kind: OriginKind, file: str) -> None:
+        """Set the origin of each field of `table` that was given, and of its nested tables."""
+        for field in table.model_fields_set:
+            name = f"{prefix}.{field}" if prefix else field
+            value = getattr(table, field)
+            if isinstance(value, Model):
+                self.note_all(name, value, kind, file)
+            else:
+                self.note(name, Origin(kind, f"{file}{name}"))
+
+    def copy(self, name: str, to: str) -> None:
+        """Give the setting `to`, and every setting below it, the origins of `name`."""
+        for key, origin in list(self._by_name.items()):
+            if key == name or key.startswith(f"{name}."):
+                self._by_name[to + key.removeprefix(name)] = origin
+
+    def find(self, name: str) -> Origin:
+        """Return the origin of the setting `name`: its own, or that of the nearest prefix."""
+        parts = name.split(".")
+        prefixes = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+        return next((self._by_name[p] for p in prefixes if p in self._by_name), DEFAULT)
+
+    def is_given(self, name: str) -> bool:
+        """Return whether a setting has another origin than its default."""
+        return self.find(name).kind != "default"
+
+    def settings(self, prefix: str, value: object) -> Iterator[Setting]:
+        """Return the settings of `value`: one for each leaf of its tables, without secrets."""
+        field = prefix.rsplit(".", 1)[-1]
+        if isinstance(value, Model):
+            for name in type(value).model_fields:
+                yield from self.settings(f"{prefix}.{name}", getattr(value, name))
+        elif isinstance(value, Mapping) and value:
+            for key, item in cast("Mapping[str, object]", value).items():
+                name = f"{prefix}.{key}"
+                public = field == "env" and self.find(name).kind in _PUBLIC
+                hidden = field in _SECRET_TABLES and not public
+                yield from self.settings(name, MASK if hidden else item)
+        else:
+            yield Setting(prefix, to_json(cast("object", value), field), self.find(prefix))
+
+
+def to_json(value: object, field: str = "") -> object:
+    """Return `value` as JSON data, without the credentials that a URL or a table may hold."""
+    if isinstance(value, Model):
+        return {name: to_json(getattr(value, name), name) for name in type(value).model_fields}
+    if isinstance(value, Mapping):
+        items = cast("Mapping[object, object]", value).items()
+        hidden = field in _SECRET_TABLES
+        return {str(key): MASK if hidden else to_json(item, str(key)) for key, item in items}
+    if isinstance(value, frozenset | set):
+        return sorted(str(item) for item in cast("frozenset[object]", value))
+    if isinstance(value, list | tuple):
+        return [to_json(item) for item in cast("tuple[object, ...]", value)]
+    if isinstance(value, str) and field in _URLS:
+        return _URL_CREDENTIAL.sub("", value)
+    return str(value) if isinstance(value, PurePath) else value

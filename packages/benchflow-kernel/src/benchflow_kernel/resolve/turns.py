@@ -1,0 +1,149 @@
+"""The turns of a rollout: the scenes for each step of the task, with complete roles."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from benchflow_contracts import (
+    PriorContextError,
+    Role,
+    RolloutConfig,
+    Task,
+    TaskError,
+    UsageError,
+)
+
+from benchflow_kernel.scenes import LoweredTurn, lower_scenes
+
+from .sandbox_spec import Needs
+from .settings import Origins
+
+SKILLS_DIR = "/skills"
+"""The directory of the skills inside the sandbox."""
+
+
+def skills_of(task: Task, config: RolloutConfig) -> Path | None:
+    """Return the host directory of the agents' skills.
+
+    Raises:
+        UsageError: Skills are off, or the directory does not exist.
+    """
+    if config.skill_mode == "no-skill":
+        if config.skills_dir is not None:
+            raise UsageError(
+                "a skills directory was given, but skills are off", hint="use with-skill"
+            )
+        return None
+    if config.skills_dir is not None and not config.skills_dir.is_dir():
+        raise UsageError(f"skills directory {str(config.skills_dir)!r} does not exist")
+    return config.skills_dir or task.parts.skills
+
+
+def turns_of(
+    task: Task, config: RolloutConfig, skills: Path | None, origins: Origins
+) -> tuple[LoweredTurn, ...]:
+    """Return the turns of all scenes, repeated for each step of the task.
+
+    Raises:
+        UsageError: A turn names a role that is not declared.
+        TaskError: The task has both steps and nudges.
+    """
+    _check_steps(task)
+    resolvers = [
+        _RoleResolver(task.step(index), f"steps.{index}.", origins)
+        for index in range(len(task.steps))
+    ] or [_RoleResolver(task, "", origins)]
+    return tuple(
+        replace(turn, role=resolver.resolve(turn.role, skills), task_step=index)
+        for index, resolver in enumerate(resolvers)
+        for turn in lower_scenes(config)
+    )
+
+
+def roles_of(turns: Sequence[LoweredTurn]) -> list[Role]:
+    """Return each role once, in the order of the turns."""
+    roles: list[Role] = []
+    for turn in turns:
+        if turn.role not in roles:
+            roles.append(turn.role)
+    return roles
+
+
+def with_solution_env(turn: LoweredTurn, task: Task, needs: Needs, origins: Origins) -> LoweredTurn:
+    """Add the solution's variables to a role that runs the solution, over its own."""
+    if not any(role == turn.role and need.solution for role, need in needs):
+        return turn
+    solution = task.config.solution
+    update = {
+        "env": {**turn.role.env, **solution.env},
+        "solution_protocol": solution.protocol,
+    }
+    prefix = f"steps.{turn.task_step}." if task.steps else ""
+    for name in solution.env:
+        key = f"{prefix}role.{turn.role.name}.env.{name}"
+        origins.note(key, origins.find(f"solution.env.{name}"))
+    return replace(turn, role=turn.role.model_copy(update=update))
+
+
+def check_prior(task: Task, needs: Needs) -> None:
+    """Refuse an agent that cannot load the trajectory that the task begins with.
+
+    Raises:
+        PriorContextError: The agent neither loads a trajectory nor runs the solution.
+    """
+    unable = next((role for role, need in needs if not need.solution), None)
+    if task.parts.prior is not None and unable is not None:
+        raise PriorContextError(
+            f"begins with another agent's trajectory, which agent {unable.agent!r} cannot load",
+            where=str(task.parts.prior),
+        )
+
+
+def _check_steps(task: Task) -> None:
+    if not task.steps:
+        return
+    nudged = bool(task.config.user.nudges)
+    if nudged or any(step.agent.max_turns > 1 for step in task.steps):
+        raise TaskError(
+            "a task with steps cannot have other prompts than those of its steps",
+            where=f"task.toml:{'user.nudges' if nudged else 'agent.max_turns'}",
+            hint="turn each further prompt into a step",
+        )
+
+
+class _RoleResolver:
+    """Completes roles with the time limit, tool servers and skills of one task or step."""
+
+    def __init__(self, task: Task, prefix: str, origins: Origins) -> None:
+        self._task = task
+        self._prefix = prefix
+        self._origins = origins
+
+    def resolve(self, role: Role, skills: Path | None) -> Role:
+        if self._prefix:
+            self._origins.copy(f"role.{role.name}", f"{self._prefix}role.{role.name}")
+        environment = self._task.config.environment
+        update: dict[str, object] = {}
+        limit = self._task.config.agent.timeout_sec
+        given = "timeout_sec" in role.model_fields_set
+        if limit is not None and (not given or limit < role.timeout_sec):
+            update["timeout_sec"] = limit
+            self._note(role, "timeout_sec", f"{self._prefix}agent.timeout_sec")
+        if environment.mcp_servers:
+            update["mcp_servers"] = (*role.mcp_servers, *environment.mcp_servers)
+            self._note(role, "mcp_servers", "environment.mcp_servers")
+        if skills is None and role.skills_dir is None and environment.skills_dir is not None:
+            update["skills_dir"] = environment.skills_dir
+            self._note(role, "skills_dir", "environment.skills_dir")
+        if skills is not None and role.skills_dir is None:
+            update["skills_dir"] = SKILLS_DIR
+            self._note(role, "skills_dir", "skill_mode")
+            if not role.skills:
+                names = (entry.name for entry in skills.iterdir() if entry.is_dir())
+                update["skills"] = tuple(sorted(names))
+                self._note(role, "skills", "skill_mode")
+        return role.model_copy(update=update) if update else role
+
+    def _note(self, role: Role, field: str, source: str) -> None:
+        name = f"{self._prefix}role.{role.name}.{field}"
+        self._origins.note(name, self._origins.find(source))
