@@ -109,7 +109,7 @@ def test_prune_removes_all_that_a_killed_runner_had_and_nothing_that_looks_like_
     write_sleeper(tmp_path / "sleeper", bench)
     killed = runner("run", "sleeper", "--agent", "oracle", *DOCKER)
     until("the agent's process", lambda: len(sleepers(MARK)) == 1)
-    [ours] = engine.api.containers(filters={"label": "benchflow.kind=box"})
+    [ours] = engine.api.containers(filters={"label": "benchflow.kind=sandbox"})
     # What somebody makes of a container of ours, and what somebody labels like it.
     taken = engine.api.commit(ours["Id"], "taken", "latest")["Id"]
     lookalikes = [

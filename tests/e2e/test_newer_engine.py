@@ -18,8 +18,8 @@ from benchflow_contracts import (
     ServiceSpec,
 )
 from benchflow_sandbox_docker import DockerProvider
-from benchflow_sandbox_docker.commits import Commits
-from benchflow_sandbox_docker.engine import Engine
+from benchflow_sandbox_docker.commit_limiter import CommitLimiter
+from benchflow_sandbox_docker.engine import DockerEngine
 from benchflow_testing import CheckResult, check_sandbox
 from own_engine import OwnEngine
 from watching import until
@@ -129,12 +129,12 @@ def test_holes_count_here_too_and_a_late_commit_ends_with_its_files(
             assert (await box.exec("truncate -s 8G /home/big", user="root")).ok
             with pytest.raises(SandboxLimitError, match="/home/big"):
                 await box.snapshot()
-            own = await Engine.connect(f"{engine.home}/sock", 60)
-            async with Commits(own).admitted(f"benchflow-{box.id}", 1 << 20) as admitted:
+            own = await DockerEngine.connect(f"{engine.home}/sock", 60)
+            async with CommitLimiter(own).admit(f"benchflow-{box.id}", 1 << 20) as admit:
                 with pytest.raises(SandboxTimeoutError):
-                    await own.do_long("commit", 1, admitted.container)
+                    await own.do_long("commit", 1, admit.container)
                 assert any("tmpmounts" in place for place in engine.mounts)
-                await admitted.end()
+                await admit.end()
             own.close()
         until("the end", lambda: not any("tmpmounts" in place for place in engine.mounts))
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from benchflow_contracts import HostError, SandboxLimitError
-from benchflow_sandbox_core.counters import GroupCounters, unless_host
+from benchflow_sandbox_core.counters import GroupCounters, host_error_if_short
 
 
 def group(directory: Path, **files: str) -> GroupCounters:
@@ -52,7 +52,7 @@ def test_a_group_that_is_gone_tells_nothing(tmp_path: Path) -> None:
 
 
 def test_a_limit_is_taken_for_the_hosts_only_when_the_host_was_short() -> None:
-    with pytest.raises(HostError, match="no room"), unless_host(lambda: "no room"):
+    with pytest.raises(HostError, match="no room"), host_error_if_short(lambda: "no room"):
         raise SandboxLimitError("full")
-    with pytest.raises(SandboxLimitError), unless_host(lambda: None):
+    with pytest.raises(SandboxLimitError), host_error_if_short(lambda: None):
         raise SandboxLimitError("full")

@@ -3,8 +3,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from benchflow_sandbox_core.guest.fifos import FifoDirectory
-from benchflow_sandbox_core.guest.peek import is_written
+from benchflow_sandbox_core.fifo.streams import FifoDirectory, is_written
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import signal
 import subprocess
 
 import pytest
-from benchflow_sandbox_core.guest.calls import GuestCalls
-from benchflow_sandbox_core.guest.fifos import FifoDirectory
+from benchflow_sandbox_core.fifo.init import FifoInit
+from benchflow_sandbox_core.fifo.streams import FifoDirectory
 from benchflow_sandbox_native import InitError, guest_path
 
 INIT = "/.bf/init"
@@ -27,7 +27,7 @@ def with_guest(root, tmp_path):
             fifos = FifoDirectory(os.open(place, os.O_RDONLY | os.O_DIRECTORY))
             fifos.streams().close_child()
             knocks = asyncio.Queue()
-            calls = GuestCalls(fifos, knocks.put_nowait)
+            calls = FifoInit(fifos, knocks.put_nowait)
             command = ["unshare", "--pid", "--net", "--fork", "--kill-child"]
             command += [f"--root={tmp_path}", INIT, "0"]
             guest = subprocess.Popen(command, stdin=subprocess.DEVNULL)  # noqa: ASYNC220
@@ -47,7 +47,7 @@ def with_guest(root, tmp_path):
 
 
 def test_a_call_that_somebody_swallows_ends_and_so_does_the_box(with_guest, monkeypatch):
-    monkeypatch.setattr("benchflow_sandbox_core.guest.calls._PROMPT_SECONDS", 0.2)
+    monkeypatch.setattr("benchflow_sandbox_core.fifo.init._PROMPT_SECONDS", 0.2)
 
     async def main(calls, _fifos, guest):
         # Stopped, it takes no frame, as if another had read it.

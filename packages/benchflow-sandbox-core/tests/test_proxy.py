@@ -7,9 +7,7 @@ import pytest
 from benchflow_contracts import ModelEndpoint, SandboxSpec
 from benchflow_contracts.errors import UsageError
 from benchflow_sandbox_core.proxy.allowlist import Allowlist
-from benchflow_sandbox_core.proxy.inside import proxy_environment, proxy_port
-from benchflow_sandbox_core.proxy.server import Proxy
-from benchflow_sandbox_core.proxy.target import Target
+from benchflow_sandbox_core.proxy.server import Proxy, Target, proxy_environment, proxy_port
 from benchflow_sandbox_core.relay.head import HeadError
 from benchflow_sandbox_core.spec import check_spec
 from hypothesis import given, settings

@@ -6,7 +6,7 @@ import socket
 import pytest
 from benchflow_contracts import ModelEndpoint
 from benchflow_sandbox_core.relay.server import Relay
-from benchflow_sandbox_core.relay.upstream import Upstream
+from benchflow_sandbox_core.relay.upstream import RelayUpstream
 
 KEY = "sk-the-operators-own-key"
 
@@ -36,7 +36,7 @@ def asked(*requests: str, headers: str = "") -> list[str]:
                 upstream=f"http://127.0.0.1:{port}/base", headers={"Authorization": KEY}
             )
             listener = socket.create_server(("127.0.0.1", 0))
-            relay = await Relay.start(listener, Upstream.of(endpoint))
+            relay = await Relay.start(listener, RelayUpstream.of(endpoint))
             try:
                 return [await one(listener.getsockname()[1], request) for request in requests]
             finally:

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 from benchflow_contracts import HostError
-from benchflow_sandbox_docker.meter import counters_of
-from benchflow_sandbox_docker.overlay import overlay_of
-from benchflow_sandbox_docker.root import root_of
-from benchflow_sandbox_docker.written import open_directory
+from benchflow_sandbox_docker.changes import open_directory
+from benchflow_sandbox_docker.host_files import container_root, overlay_of
+from benchflow_sandbox_docker.running_container import counters_of
 
 
 class Told:
@@ -53,7 +52,7 @@ def test_a_root_that_cannot_be_opened_is_not_taken_for_one_of_another_host(spare
     async def check():
         before = descriptors()
         with no_more_files(spare), pytest.raises(HostError, match="open files"):
-            await root_of(Told(), "c").__aenter__()
+            await container_root(Told(), "c").__aenter__()
         assert descriptors() == before
 
     asyncio.run(check())

@@ -10,8 +10,8 @@ from benchflow_contracts.cause import blame
 from benchflow_contracts.errors import HostError, SandboxLimitError, SnapshotError, TransferError
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_docker import DockerProvider
-from benchflow_sandbox_docker.commits import Commits
-from benchflow_sandbox_docker.engine import Engine
+from benchflow_sandbox_docker.commit_limiter import CommitLimiter
+from benchflow_sandbox_docker.engine import DockerEngine
 from own_engine import OwnEngine
 from watching import until
 
@@ -149,10 +149,10 @@ def test_a_commit_that_is_ended_copies_no_more_and_leaves_nothing(with_small, sm
         box = await provider.create(SandboxSpec(limits={"disk_mb": 4096}))
         await python(box, SMALL.format(number=30_000))
         container, before = f"benchflow-{box.id}", small.used_mb
-        engine = await Engine.connect(f"{small.home}/sock", 60)
+        engine = await DockerEngine.connect(f"{small.home}/sock", 60)
         small.api.pause(container)
         async with (
-            Commits(engine).admitted(container, None) as admitted,
+            CommitLimiter(engine).admit(container, None) as admit,
             asyncio.TaskGroup() as group,
         ):
             committing = group.create_task(asyncio.to_thread(commit, small.api, container))
@@ -160,7 +160,7 @@ def test_a_commit_that_is_ended_copies_no_more_and_leaves_nothing(with_small, sm
                 asyncio.to_thread(until, "a layer", lambda: small.used_mb > before + 10)
             )
             await began
-            await admitted.end()
+            await admit.end()
         engine.close()
         made = committing.result()
         if made is not None:

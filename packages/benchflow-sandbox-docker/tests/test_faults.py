@@ -23,8 +23,8 @@ from benchflow_contracts.errors import (
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_contracts.service import ServiceSpec
 from benchflow_sandbox_docker import DockerProvider
-from benchflow_sandbox_docker.engine import Engine
-from benchflow_sandbox_docker.late import Late
+from benchflow_sandbox_docker.engine import DockerEngine
+from benchflow_sandbox_docker.pending_cleanup import PendingCleanup
 
 DOCKER = {"Version": "20.10.24", "ApiVersion": "1.41", "MinAPIVersion": "1.12"}
 IMAGE = {"Id": "i", "Config": {}, "Os": "linux", "Architecture": "amd64", "RootFS": {}}
@@ -161,9 +161,9 @@ def test_what_came_late_is_removed_by_two_at_once(tmp_path):
         reply(handler, status, told)
 
     async def main():
-        asked = await Engine.connect(str(tmp_path / "sock"), 30)
-        late = Late(asked)
-        with pytest.raises(SandboxTimeoutError), late.noted("container", "x"):
+        asked = await DockerEngine.connect(str(tmp_path / "sock"), 30)
+        late = PendingCleanup(asked)
+        with pytest.raises(SandboxTimeoutError), late.track("container", "x"):
             raise SandboxTimeoutError("no answer")
         async with asyncio.TaskGroup() as group:
             for _ in range(2):
@@ -207,7 +207,7 @@ def test_an_engine_is_asked_for_no_more_than_the_oldest_that_it_still_speaks(
     ("told", "why"),
     [
         ({"ApiVersion": "1.40"}, "no newer API than 1.40"),
-        ({**DOCKER, "Components": [{"Name": "Podman Engine"}]}, "Podman answers"),
+        ({**DOCKER, "Components": [{"Name": "Podman DockerEngine"}]}, "Podman answers"),
         ({"Version": "1"}, "no Docker engine"),
         ([], "no Docker engine"),
         ({"ApiVersion": "new"}, "no Docker engine"),

@@ -5,7 +5,7 @@ from benchflow_contracts.errors import TaskError
 from benchflow_sandbox_core.image_config import ImageConfig
 from benchflow_sandbox_core.recipe.dockerfile import Dockerfile
 from benchflow_sandbox_docker.building.lowering import Lowering
-from benchflow_sandbox_docker.building.stages import Stages
+from benchflow_sandbox_docker.building.stages import BuildStages
 from benchflow_sandbox_docker.building.trace import read_trace
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,12 +50,12 @@ def lowered(text, args=(), context="", **bases):
     ],
 )
 def test_the_images_of_a_stage_are_those_that_it_is_made_from(target, images):
-    stages = Stages(Dockerfile.parse(TEXT.encode()), "Dockerfile", {}, {})
+    stages = BuildStages(Dockerfile.parse(TEXT.encode()), "Dockerfile", {}, {})
     assert stages.images(target) == images
 
 
 def test_a_file_without_a_stage_has_no_image():
-    assert Stages(Dockerfile.parse(b"ARG A"), "Dockerfile", {}, {}).images("x") == []
+    assert BuildStages(Dockerfile.parse(b"ARG A"), "Dockerfile", {}, {}).images("x") == []
 
 
 def test_the_frontend_is_the_engines_own_and_every_line_stays_where_it_is():

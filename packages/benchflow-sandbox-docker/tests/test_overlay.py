@@ -2,7 +2,7 @@
 
 import pytest
 from benchflow_contracts import SandboxUnsupportedError
-from benchflow_sandbox_docker.overlay import Overlay, read_mounts
+from benchflow_sandbox_docker.host_files import Overlay, read_mounts
 from hypothesis import given
 from hypothesis import strategies as st
 

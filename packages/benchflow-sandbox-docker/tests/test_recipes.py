@@ -11,7 +11,7 @@ import pytest
 from benchflow_contracts import ImageRecipe, ReapPolicy, SandboxSpec
 from benchflow_contracts.errors import SandboxError, SandboxTimeoutError, TaskError
 from benchflow_sandbox_docker import DockerProvider
-from benchflow_sandbox_docker.building import headroom
+from benchflow_sandbox_docker.building import build as build_module
 from benchflow_sandbox_docker.building import recipes as module
 
 RUNNER = """
@@ -455,17 +455,17 @@ def test_a_build_that_leaves_the_host_too_little_is_ended(
     word = uuid.uuid4().hex
     made = recipe(f"RUN echo begun; : {word}; {greedy}\n", timeout_sec=300)
     # The host seems to have so little that a build takes too much of it long before it hurts.
-    taken, memory = headroom._limit() - headroom._processes(), headroom._memory
+    taken, memory = build_module._limit() - build_module._processes(), build_module._memory
     other = memory()["MemAvailable"] - (512 << 10)
     if greedy == SLEEPS:
-        monkeypatch.setattr(headroom, "_limit", lambda: taken + 4000)
+        monkeypatch.setattr(build_module, "_limit", lambda: taken + 4000)
     else:
 
         def left():
             free = memory()
             return {**free, "MemAvailable": free["MemAvailable"] - other}
 
-        monkeypatch.setattr(headroom, "_memory", left)
+        monkeypatch.setattr(build_module, "_memory", left)
 
     async def check(provider):
         with pytest.raises(SandboxError, match=f"build was ended, since .* {lacks}") as caught:
@@ -480,7 +480,7 @@ def test_a_build_that_leaves_the_host_too_little_is_ended(
 def test_a_build_is_ended_when_the_host_does_not_tell_what_it_has_left(
     with_provider, recipe, monkeypatch
 ):
-    word, memory = uuid.uuid4().hex, headroom._memory
+    word, memory = uuid.uuid4().hex, build_module._memory
     made = recipe(f"RUN : {word}; sleep 1001\n", timeout_sec=300)
 
     def runs():
@@ -491,7 +491,7 @@ def test_a_build_is_ended_when_the_host_does_not_tell_what_it_has_left(
             raise OSError(24, "Too many open files")
         return memory()
 
-    monkeypatch.setattr(headroom, "_memory", left)
+    monkeypatch.setattr(build_module, "_memory", left)
 
     async def check(provider):
         with pytest.raises(SandboxError, match=r"was ended, since .* not tell .*: Too many open"):

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 from benchflow_contracts import ContainerOptions, ResourceLimits, SandboxError
-from benchflow_sandbox_docker.services.state import ServiceState
+from benchflow_sandbox_docker.services.conditions import ServiceState
 
 
 def test_both_the_sandbox_and_its_services_have_the_options_they_were_given(

@@ -13,7 +13,7 @@ import pytest
 from benchflow_contracts import blame
 from benchflow_contracts.errors import HostError
 from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_sandbox_core.thread import Stop
+from benchflow_sandbox_core.thread import StopFlag
 from benchflow_sandbox_local import accounts
 from benchflow_sandbox_local.accounts import AccountBook
 from benchflow_sandbox_local.box import tree
@@ -144,7 +144,7 @@ def image(tmp_path):
 
 def test_a_build_without_open_files_takes_no_directory_for_missing(image):
     _, fd = image
-    copier = Copier(fd, None, None, Stop())
+    copier = Copier(fd, None, None, StopFlag())
     assert copier.is_directory("/secret")
     assert not copier.is_directory("/none")
     with no_more_files(), pytest.raises(HostError, match="open files"):

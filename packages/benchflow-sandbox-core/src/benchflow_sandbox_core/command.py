@@ -15,9 +15,8 @@ from benchflow_sandbox_native import InitError
 
 from .accounts import Account
 from .capture import Capture
-from .life import Life, Meter
 from .pipes import PipeWriter
-from .reaping import reap
+from .running_box import LimitCounter, RunningBox, reap
 from .shield import finish
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -26,7 +25,7 @@ _RLIMITS = {int(resource.RLIMIT_CORE): (0, 0)}
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class SandboxCommand:
     """What to run, as whom, and where."""
 
     argv: tuple[str, ...]
@@ -42,7 +41,7 @@ class Command:
         cwd: str,
         env: Mapping[str, str],
         shell: str,
-    ) -> "Command":
+    ) -> "SandboxCommand":
         """Complete what a caller gave with what a login would set."""
         argv = (shell, "-c", cmd) if isinstance(cmd, str) else tuple(cmd)
         if not argv:
@@ -55,7 +54,7 @@ class Command:
         """The command for a message."""
         return " ".join(self.argv)[:200]
 
-    async def start(self, machine: Life, fds: tuple[int, int, int]) -> int:
+    async def start(self, machine: RunningBox, fds: tuple[int, int, int]) -> int:
         """Start it; return its pid inside.
 
         Raises:
@@ -91,7 +90,12 @@ class Command:
         return SandboxError(f"{self.shown!r} cannot be started: {error}", caused_by="inside")
 
     async def run(
-        self, machine: Life, meter: Meter, stdin: bytes, timeout: float | None, limit: int
+        self,
+        machine: RunningBox,
+        meter: LimitCounter,
+        stdin: bytes,
+        timeout: float | None,
+        limit: int,
     ) -> ExecResult:
         """Run it and collect its output; the whole group is dead when this fails."""
         began, before = time.monotonic(), meter.hits("memory")
@@ -119,7 +123,9 @@ class Command:
             duration_sec=time.monotonic() - began,
         )
 
-    async def _begin(self, machine: Life, fds: tuple[int, int, int], timeout: float | None) -> int:
+    async def _begin(
+        self, machine: RunningBox, fds: tuple[int, int, int], timeout: float | None
+    ) -> int:
         # A process of the same user can stop ours before it becomes the command.
         try:
             async with asyncio.timeout(timeout):
@@ -132,7 +138,7 @@ class Command:
 
     async def _finish(
         self,
-        machine: Life,
+        machine: RunningBox,
         pid: int,
         pipe: PipeWriter,
         stdin: bytes,
@@ -165,7 +171,7 @@ async def _feed(pipe: PipeWriter, data: bytes) -> None:
     pipe.close()
 
 
-async def _end(machine: Life, pid: int) -> None:
+async def _end(machine: RunningBox, pid: int) -> None:
     # A box that is gone has killed it already.
     with suppress(InitError, SandboxError):
         await machine.init.kill(pid, signal.SIGKILL, group=True)

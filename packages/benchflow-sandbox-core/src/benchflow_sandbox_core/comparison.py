@@ -2,6 +2,8 @@
 # ruff: noqa: PTH116
 """What a box changed of the files below it: its upper directories held against their base."""
 
+import errno
+import hashlib
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,8 +11,6 @@ from dataclasses import dataclass, field
 
 from benchflow_contracts.changed_files import FileChanges
 from benchflow_contracts.errors import SandboxLimitError
-
-from .content import content_digest
 
 MAX_DEPTH = 200
 _MAX_ENTRIES = 1_000_000
@@ -74,9 +74,11 @@ class Comparison:
     _entries: int = 0
     """Files and directories that the last look at the upper directories found."""
 
-    def prints(self) -> dict[str, str]:
+    def fingerprints(self) -> dict[str, str]:
         """Return a print of each path that is not as in the base; empty for a removed one."""
-        return {path: self._print(node, path) for path, node, _, same in self._seen() if not same}
+        return {
+            path: self._fingerprint(node, path) for path, node, _, same in self._seen() if not same
+        }
 
     def since(self, mark: Mapping[str, str]) -> FileChanges:
         """Return what changed since the prints of `mark` were taken."""
@@ -85,7 +87,7 @@ class Comparison:
         for path, node, in_base, as_in_base in self._seen():
             before, same = left.pop(path, None), as_in_base
             if before is not None:
-                same = self._print(node, path) == before
+                same = self._fingerprint(node, path) == before
             if not same:
                 was = in_base if before is None else bool(before)
                 told[_change(was=was, is_there=node.info is not None)].append(path)
@@ -189,7 +191,7 @@ class Comparison:
             return False
         return self._digest(theirs, name, found.parent) == self._digest(ours, path[1:], node.layer)
 
-    def _print(self, node: _Node, path: str) -> str:
+    def _fingerprint(self, node: _Node, path: str) -> str:
         info, what = node.info, ""
         if info is None:
             return ""
@@ -248,3 +250,41 @@ def _close(fds: list[int]) -> None:
 def as_text(path: str) -> str:
     """Return a path as text: bytes of it that are none are escaped."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+_PIECE, _CHUNK = 1 << 14, 1 << 18
+_ZEROS = bytes(_PIECE)
+
+
+def content_digest(fd: int) -> str:
+    """Return the SHA-256 over the size and the pieces that are not all zero.
+
+    It does not depend on where the file has holes: a hole is zeros, and so is written.
+    """
+    size = os.fstat(fd).st_size
+    digest = hashlib.sha256(size.to_bytes(8, "big"))
+    for start, end in _data(fd, size):
+        for at in range(start, end, _CHUNK):
+            chunk = os.pread(fd, min(_CHUNK, end - at), at)
+            for inner in range(0, len(chunk), _PIECE):
+                piece = chunk[inner : inner + _PIECE]
+                if piece != _ZEROS[: len(piece)]:
+                    digest.update((at + inner).to_bytes(8, "big"))
+                    digest.update(piece)
+    return digest.hexdigest()
+
+
+def _data(fd: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield where data may be, in whole pieces."""
+    at = 0
+    while at < size:
+        try:
+            start = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return  # only a hole is left
+            raise
+        end = os.lseek(fd, start, os.SEEK_HOLE)
+        start -= start % _PIECE
+        at = min(size, end + -end % _PIECE)
+        yield start, at

@@ -56,7 +56,7 @@ class GroupCounters:
 
 
 @contextmanager
-def unless_host(shortage: Callable[[], str | None]) -> Generator[None]:
+def host_error_if_short(shortage: Callable[[], str | None]) -> Generator[None]:
     """Take a limit that the block met for the host's, when the host was short of something.
 
     Raises:

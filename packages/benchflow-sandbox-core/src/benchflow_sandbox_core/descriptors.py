@@ -7,9 +7,9 @@ from contextlib import contextmanager, suppress
 
 from benchflow_contracts import host_error
 
-AT_START = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+INITIAL_LIMIT = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 """The soft limit that this process began with. Processes of a sandbox get this one."""
-LACKS = frozenset(
+SHORTAGE_ERRNOS = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ETOOMANYREFS},
 )
 """What the kernel answers when this process, or the host, has no more."""
@@ -27,7 +27,7 @@ def raise_limit() -> None:
 
 
 @contextmanager
-def lacking_is_host_error(doing: str) -> Generator[None]:
+def shortage_is_host_error(doing: str) -> Generator[None]:
     """Take a lack of open files or memory in the block for the host's fault.
 
     A reply of a sandbox's init is not one: its `stage` is not that of the connection.
@@ -38,6 +38,6 @@ def lacking_is_host_error(doing: str) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in LACKS and getattr(error, "stage", _CONNECTION) == _CONNECTION:
+        if error.errno in SHORTAGE_ERRNOS and getattr(error, "stage", _CONNECTION) == _CONNECTION:
             raise host_error(doing, error) from error
         raise

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from benchflow_contracts.errors import SandboxError
 from benchflow_sandbox_native import InitError
 
-from .command import Command
+from .command import SandboxCommand
 from .image_config import IDLE
-from .life import Life
+from .running_box import RunningBox
 
 _RUNS_ON_SEC = 2.0
 """What a program gets that may never run its arguments, such as a server: then it runs on."""
@@ -26,7 +26,7 @@ Show = Callable[[str], Awaitable[bytes]]
 """Returns what a file holds inside, or nothing."""
 
 
-async def settle(machine: Life, pid: int, show: Show) -> int | None:
+async def wait_until_settled(machine: RunningBox, pid: int, show: Show) -> int | None:
     """Return when the entrypoint has done its work; its exit code if it ended.
 
     A script that runs its arguments has done its work when they run, as itself or as a process
@@ -74,7 +74,7 @@ async def _runs_arguments(commands: Sequence[tuple[str, ...]], show: Show) -> bo
     return script.startswith("/") and _RUNS_ARGUMENTS.search(await show(script)) is not None
 
 
-def ended(command: Command, code: int, said: str) -> SandboxError:
+def exit_error(command: SandboxCommand, code: int, said: str) -> SandboxError:
     """Return the error for one that ended; `said` is what is known of its words."""
     return SandboxError(
         f"the image's entrypoint {command.shown!r} ended with exit code {code}: {said}",

@@ -7,11 +7,11 @@ from typing import Protocol
 
 from benchflow_contracts.errors import SandboxFrozenError, SandboxUnsupportedError
 
-from .descriptors import lacking_is_host_error
-from .life import Init
+from .descriptors import shortage_is_host_error
+from .running_box import Init
 
 
-class Switch(Protocol):
+class FreezeSwitch(Protocol):
     """What stops a box."""
 
     @property
@@ -31,7 +31,7 @@ class Switch(Protocol):
 class Freezer:
     """Counts the holders; the box runs when there is none."""
 
-    def __init__(self, switch: Switch, init: Callable[[], Init]) -> None:
+    def __init__(self, switch: FreezeSwitch, init: Callable[[], Init]) -> None:
         self._switch = switch
         self._find = init
         self._resting: Init | None = None
@@ -41,7 +41,7 @@ class Freezer:
         self._switching = asyncio.Lock()
 
     @property
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """Whether anyone holds the box still."""
         return bool(self._holders)
 
@@ -64,7 +64,7 @@ class Freezer:
         async with self._switching:
             self._holders.append(holder)
             if len(self._holders) == 1:
-                with lacking_is_host_error("hold a sandbox still"):
+                with shortage_is_host_error("hold a sandbox still"):
                     await self._stop(holder)
         try:
             yield

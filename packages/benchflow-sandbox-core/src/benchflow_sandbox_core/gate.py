@@ -17,14 +17,14 @@ class Gate:
         self._empty.set()
 
     @property
-    def shut(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether newcomers wait."""
         return self._shut > 0
 
     @asynccontextmanager
-    async def passing(self) -> AsyncGenerator[None]:
+    async def while_open(self) -> AsyncGenerator[None]:
         """Be inside for the length of the block."""
-        await self.opened()
+        await self.wait_open()
         self._inside += 1
         self._empty.clear()
         try:
@@ -35,11 +35,11 @@ class Gate:
                 self._empty.set()
 
     @asynccontextmanager
-    async def closed(self) -> AsyncGenerator[None]:
+    async def while_closed(self) -> AsyncGenerator[None]:
         """Keep everybody out for the length of the block."""
         self.close()
         try:
-            await self.emptied()
+            await self.wait_empty()
             yield
         finally:
             self.open()
@@ -55,11 +55,11 @@ class Gate:
         if not self._shut:
             self._opened.set()
 
-    async def emptied(self) -> None:
+    async def wait_empty(self) -> None:
         """Return when nobody is inside."""
         await self._empty.wait()
 
-    async def opened(self) -> None:
+    async def wait_open(self) -> None:
         """Return when newcomers are let in."""
         while self._shut:  # it may be shut again before a waiter runs
             await self._opened.wait()

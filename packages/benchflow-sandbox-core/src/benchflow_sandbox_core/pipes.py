@@ -10,7 +10,7 @@ from typing import Self
 
 from benchflow_contracts.errors import SandboxError
 
-from .descriptors import lacking_is_host_error
+from .descriptors import shortage_is_host_error
 
 
 class _End:
@@ -167,7 +167,7 @@ class Streams:
     def __init__(self, out: bytes = b"", err: bytes = b"") -> None:
         pairs: list[tuple[int, int]] = []
         try:
-            with lacking_is_host_error("open the pipes of a process"):
+            with shortage_is_host_error("open the pipes of a process"):
                 pairs.extend(self._pair(end) for end in range(3))
         except BaseException:
             for fd in (fd for pair in pairs for fd in pair):

@@ -7,7 +7,7 @@ from benchflow_contracts.errors import SandboxUnsupportedError, UsageError
 from benchflow_contracts.sandbox import NetworkMode, SandboxSpec
 
 from .proxy.allowlist import Allowlist
-from .relay.upstream import Upstream
+from .relay.upstream import RelayUpstream
 
 
 def check_spec(spec: SandboxSpec, *, services: bool = False) -> None:
@@ -38,11 +38,11 @@ def check_spec(spec: SandboxSpec, *, services: bool = False) -> None:
             "a model endpoint needs another network than 'none'", hint="use 'model-only'"
         )
     if spec.model is not None:
-        Upstream.of(spec.model)
-    listed(spec)
+        RelayUpstream.of(spec.model)
+    allowlist_of(spec)
 
 
-def listed(spec: SandboxSpec) -> Allowlist:
+def allowlist_of(spec: SandboxSpec) -> Allowlist:
     """Return whom the proxy lets through: nobody, where the network is no allowlist.
 
     Raises:
@@ -55,7 +55,7 @@ def listed(spec: SandboxSpec) -> Allowlist:
     return Allowlist.parse(spec.allowed_hosts)
 
 
-def switched(spec: SandboxSpec, mode: NetworkMode, hosts: Sequence[str]) -> SandboxSpec:
+def with_network(spec: SandboxSpec, mode: NetworkMode, hosts: Sequence[str]) -> SandboxSpec:
     """Return the spec of a sandbox whose network is switched.
 
     Raises:
@@ -67,5 +67,5 @@ def switched(spec: SandboxSpec, mode: NetworkMode, hosts: Sequence[str]) -> Sand
             f"the sandbox was not made to have network {mode!r}", hint="name it in `switches`"
         )
     new = spec.model_copy(update={"network": mode, "allowed_hosts": tuple(hosts)})
-    listed(new)
+    allowlist_of(new)
     return new

@@ -12,7 +12,7 @@ class Stopped(Exception):  # noqa: N818 - a request, not an error
     """Raised inside the work when nobody waits for it any more."""
 
 
-class Stop:
+class StopFlag:
     """Asked by the work between two steps."""
 
     def __init__(self) -> None:
@@ -28,13 +28,13 @@ class Stop:
         self._event.set()
 
 
-async def run(work: Callable[[Stop], T]) -> T:
+async def run(work: Callable[[StopFlag], T]) -> T:
     """Run `work` in a thread.
 
     On cancellation the work is told to stop and has ended before this returns, so
     that it never uses a descriptor which its caller has closed.
     """
-    stop = Stop()
+    stop = StopFlag()
     running = asyncio.get_running_loop().run_in_executor(None, work, stop)
     try:
         return await asyncio.shield(running)

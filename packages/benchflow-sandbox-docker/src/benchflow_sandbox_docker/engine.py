@@ -23,7 +23,7 @@ from docker.errors import (
     create_api_error_from_http_exception,
 )
 
-from .dialect import OLDEST, dialect
+from .api_version import OLDEST, dialect
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class GoneError(SandboxError):
     """The engine knows nothing of that name."""
 
 
-class Engine:
+class DockerEngine:
     """Calls to one engine, each in a thread. A call that has begun is never cut in the middle."""
 
     def __init__(self, api: APIClient, base: str) -> None:
@@ -59,7 +59,7 @@ class Engine:
         self._rootless: bool | None = None
 
     @classmethod
-    async def connect(cls, socket: str, seconds: int) -> "Engine":
+    async def connect(cls, socket: str, seconds: int) -> "DockerEngine":
         """Return the engine that listens at a Unix socket; a call may take so many seconds.
 
         Raises:

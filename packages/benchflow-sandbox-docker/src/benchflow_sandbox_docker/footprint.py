@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from benchflow_contracts.errors import SandboxLimitError, SandboxTimeoutError
 from benchflow_sandbox_core.comparison import MAX_DEPTH, as_text
-from benchflow_sandbox_core.thread import Stop
+from benchflow_sandbox_core.thread import StopFlag
 
 MAX_ENTRIES = 1_000_000
 COUNT_SECONDS = 120.0
@@ -25,7 +25,7 @@ class Footprint:
     A file with several names counts once, as in the engine's archives. A hole counts in full.
     """
 
-    stop: Stop
+    stop: StopFlag
     ends: float = field(default_factory=lambda: time.monotonic() + COUNT_SECONDS)
     size: int = 0
     """Bytes of a copy without holes."""
@@ -102,7 +102,7 @@ class Footprint:
             )
 
 
-def empty(directory: int, stop: Stop) -> None:
+def empty(directory: int, stop: StopFlag) -> None:
     """Remove all files below the directory of a container that is to be removed.
 
     A file that somebody reads ends at once, and a walk finds no other one.
@@ -119,7 +119,7 @@ def empty(directory: int, stop: Stop) -> None:
                     os.unlink(entry.name, dir_fd=directory)
 
 
-def _empty_below(directory: int, name: str, stop: Stop) -> None:
+def _empty_below(directory: int, name: str, stop: StopFlag) -> None:
     below = _open_dir(name, directory)
     try:
         empty(below, stop)

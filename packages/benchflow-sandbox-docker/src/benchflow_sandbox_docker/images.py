@@ -4,27 +4,52 @@ import asyncio
 import secrets
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self, cast
 
 from benchflow_contracts.errors import SandboxError, SnapshotError
 from benchflow_contracts.sandbox import SandboxImage
+from benchflow_sandbox_core.image_config import ImageConfig
 from benchflow_sandbox_core.owner import ProcessIdentity
 from benchflow_sandbox_core.shield import finish_or
 
-from .engine import Engine, GoneError
-from .facts import Facts
-from .labels import IMAGE, PROVIDER, Label
-from .late import Late
+from .engine import DockerEngine, GoneError
+from .labels import IMAGE, PROVIDER, ResourceLabel
+from .pending_cleanup import PendingCleanup
 
 
-class Images:
+@dataclass(frozen=True, slots=True)
+class ImageDetails:
+    """One image, by the engine's own name of its bytes."""
+
+    id: str
+    digest: str
+    """As a registry names it, if one does; else `id`."""
+    config: ImageConfig
+    volumes: tuple[str, ...]
+    """Directories whose files no snapshot would hold."""
+    plain: tuple[str, ...] = ()
+    """Directories that are there as if they were volumes, and are not."""
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Self:
+        """Read what the engine tells of an image; raise `SandboxError` when that is malformed."""
+        config = cast("Mapping[str, Any]", found["Config"] or {})
+        volumes = cast("Mapping[str, Any]", config.get("Volumes") or {})
+        # Those of several registries name the same bytes.
+        digest = min(found.get("RepoDigests") or [found["Id"]])
+        return cls(found["Id"], digest, ImageConfig.of(config), tuple(volumes))
+
+
+class SnapshotImages:
     """Makes, finds and forgets images."""
 
-    def __init__(self, engine: Engine, owner: ProcessIdentity) -> None:
+    def __init__(self, engine: DockerEngine, owner: ProcessIdentity) -> None:
         self._engine = engine
         self._owner = owner
-        self.late = Late(engine)
+        self.late = PendingCleanup(engine)
         self._known: dict[str, SandboxImage] = {}
-        self._facts: dict[str, Facts] = {}
+        self._facts: dict[str, ImageDetails] = {}
         self._unwanted: list[str] = []
         self._sweeping = asyncio.Lock()
 
@@ -46,11 +71,11 @@ class Images:
             SandboxError: The engine refused.
         """
         found = await self._engine.do("inspect_image", name)
-        label = Label.decode(found["Config"]["Labels"])
+        label = ResourceLabel.decode(found["Config"]["Labels"])
         made = await self._engine.do("create_container", name, ["/"])
         try:
             labels: Mapping[str, str] = {} if label is None else label.labels
-            work = self.commit(made["Id"], Facts.of(found), labels)
+            work = self.commit(made["Id"], ImageDetails.of(found), labels)
             image = await finish_or(work, self.discard)
         finally:
             await self._engine.remove(made["Id"])
@@ -64,7 +89,7 @@ class Images:
     async def commit(
         self,
         container: str,
-        facts: Facts,
+        facts: ImageDetails,
         labels: Mapping[str, str],
         *,
         seconds: int | None = None,
@@ -77,14 +102,14 @@ class Images:
         Raises:
             SnapshotError: The engine refused, or did not answer in time.
         """
-        label = Label(f"s-{secrets.token_hex(6)}", self._owner, time.time(), labels)
+        label = ResourceLabel(f"s-{secrets.token_hex(6)}", self._owner, time.time(), labels)
         # A container has our first process for its entrypoint, and our user,
         # whatever its image says.
         config = facts.config.encode()
         conf = {**config, "User": config["User"] or "root", "Labels": label.encode(IMAGE)}
         limit = seconds or self._engine.api.timeout
         try:
-            with self.late.noted("image", label.id):
+            with self.late.track("image", label.id):
                 made = await self._engine.do_long("commit", limit, container, conf=conf)
             found = await self._engine.do("inspect_image", made["Id"])
         except SandboxError as error:
@@ -94,10 +119,10 @@ class Images:
             provider=PROVIDER, level="filesystem", ref=name, digest=name, bytes=found["Size"]
         )
         self._known[name] = image
-        self._facts[name] = Facts.of(found)
+        self._facts[name] = ImageDetails.of(found)
         return image
 
-    def facts(self, image: SandboxImage) -> Facts:
+    def facts(self, image: SandboxImage) -> ImageDetails:
         """Return what the engine said of a snapshot; raise `SnapshotError` when it is not ours."""
         return self._facts[self.check(image)]
 
@@ -132,7 +157,7 @@ class Images:
         await self.sweep()
 
 
-async def remove_image(engine: Engine, name: str) -> bool:
+async def remove_image(engine: DockerEngine, name: str) -> bool:
     """Remove an image, never those that it was made from; say whether it is gone."""
     try:
         await engine.do("remove_image", name, noprune=True)

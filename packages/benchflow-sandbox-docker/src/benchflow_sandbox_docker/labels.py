@@ -10,7 +10,7 @@ from benchflow_sandbox_core.owner import ProcessIdentity
 
 PROVIDER = "docker"
 KIND = "benchflow.kind"
-BOX, IMAGE, BUILT = "box", "snapshot", "built"
+SANDBOX, IMAGE, BUILT = "sandbox", "snapshot", "built"
 PREFIX = "benchflow-"
 """Of the names of our containers."""
 ID = "benchflow.id"
@@ -18,7 +18,7 @@ _OWNER, _CREATED, _GIVEN = (f"benchflow.{key}" for key in ("owner", "created", "
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class ResourceLabel:
     """What one of our containers or images says of itself."""
 
     id: str
@@ -39,7 +39,7 @@ class Label:
         }
 
     @classmethod
-    def decode(cls, labels: Mapping[str, str] | None) -> "Label | None":
+    def decode(cls, labels: Mapping[str, str] | None) -> "ResourceLabel | None":
         """Read it back; `None` when it is not ours, or not whole."""
         try:
             found = labels or {}
@@ -60,14 +60,14 @@ class Label:
         )
 
 
-def box_of(container: Mapping[str, Any]) -> Label | None:
+def sandbox_label(container: Mapping[str, Any]) -> ResourceLabel | None:
     """Return the label of a listed container, when it is one that we made.
 
     A container that somebody else starts from one of our snapshots inherits labels of ours,
     but neither the kind nor the name.
     """
-    label = Label.decode(container["Labels"])
-    if label is None or container["Labels"].get(KIND) != BOX:
+    label = ResourceLabel.decode(container["Labels"])
+    if label is None or container["Labels"].get(KIND) != SANDBOX:
         return None
     # A removal that failed has taken the name already.
     nameless = not container["Names"] and container["State"] in {"dead", "removing"}

@@ -9,11 +9,11 @@ from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.image import ImageRecipe
 from benchflow_contracts.limits import ResourceKind
 from benchflow_contracts.sandbox import NetworkMode, SandboxCapabilities, SandboxSpec, SnapshotLevel
-from benchflow_sandbox_core.proxy.inside import proxy_port
+from benchflow_sandbox_core.proxy.server import proxy_port
 from docker import APIClient
 
+from .container_manager import ContainerManager
 from .engine import BRIDGE
-from .keeper import Keeper
 from .sandbox import DockerSandbox
 
 _BUILD_SECONDS = 60
@@ -21,7 +21,7 @@ _PROXIED = SandboxSpec(network="allowlist")
 _WITH_NETWORK = SandboxSpec(container=ContainerOptions(volumes={"/probe": "probe"}))
 
 
-async def probe(keeper: Keeper) -> SandboxCapabilities:
+async def probe(keeper: ContainerManager) -> SandboxCapabilities:
     """Make a container and try what can be tried.
 
     Raises:
@@ -64,7 +64,7 @@ async def probe(keeper: Keeper) -> SandboxCapabilities:
     )
 
 
-async def _why_not_live(keeper: Keeper, container: str) -> str:
+async def _why_not_live(keeper: ContainerManager, container: str) -> str:
     """Ask the engine for a checkpoint, and say what came of it."""
 
     def ask(api: APIClient) -> str:
@@ -78,7 +78,7 @@ async def _why_not_live(keeper: Keeper, container: str) -> str:
     return f"{await keeper.engine.run(ask, 'checkpoint')}; use the local sandbox for them"
 
 
-async def _has_services(keeper: Keeper, notes: dict[str, str]) -> bool:
+async def _has_services(keeper: ContainerManager, notes: dict[str, str]) -> bool:
     """Make a sandbox on a network of its own, as one with services has."""
     try:
         await (await keeper.create(_WITH_NETWORK, None, {})).teardown()
@@ -88,7 +88,7 @@ async def _has_services(keeper: Keeper, notes: dict[str, str]) -> bool:
     return True
 
 
-async def _builds(keeper: Keeper, notes: dict[str, str]) -> bool:
+async def _builds(keeper: ContainerManager, notes: dict[str, str]) -> bool:
     """Make an image of nothing, and remove it."""
     with TemporaryDirectory(prefix="benchflow-") as context:
         (Path(context) / "Dockerfile").write_text(f"FROM scratch\nLABEL probe={context}\n")
@@ -114,7 +114,7 @@ async def _ask_proxy(sandbox: DockerSandbox) -> None:
         raise SandboxError(f"the proxy of a sandbox answers {said!r}")
 
 
-async def _limits(keeper: Keeper, notes: dict[str, str]) -> frozenset[ResourceKind]:
+async def _limits(keeper: ContainerManager, notes: dict[str, str]) -> frozenset[ResourceKind]:
     """Ask the engine, which refuses nothing: a limit that it cannot set it leaves out."""
     info = await keeper.engine.do("info")
     known: dict[ResourceKind, bool] = {
@@ -123,7 +123,7 @@ async def _limits(keeper: Keeper, notes: dict[str, str]) -> frozenset[ResourceKi
         "cpu": info["CpuCfsQuota"],
     }
     image = (await keeper.sources.facts(SandboxSpec(), None)).id
-    if (why := await keeper.disk.missing(image)) is None:
+    if (why := await keeper.disk.why_unsupported(image)) is None:
         known["disk"] = True
     else:
         notes["disk"] = why

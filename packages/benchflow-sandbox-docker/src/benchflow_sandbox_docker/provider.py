@@ -6,36 +6,37 @@ import secrets
 import shutil
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import cast, get_args
 
 from benchflow_contracts.errors import (
     SandboxError,
+    UsageError,
 )
 from benchflow_contracts.image import PullPolicy
 from benchflow_contracts.sandbox import SandboxCapabilities, SandboxImage, SandboxSpec
 from benchflow_contracts.sandbox_record import ReapPolicy, SandboxRecord
-from benchflow_sandbox_core.closing import Closing
+from benchflow_sandbox_core.closeable import AsyncCloseable
 from benchflow_sandbox_core.descriptors import raise_limit
-from benchflow_sandbox_core.home import home
 from benchflow_sandbox_core.owner import ProcessIdentity
+from benchflow_sandbox_core.paths import state_directory
 
-from .endpoint import socket_of_engine
-from .engine import Engine
-from .images import Images
-from .keeper import Keeper
+from .container_config import check
+from .container_manager import ContainerManager
+from .engine import DockerEngine
+from .engine_address import socket_of_engine
+from .image_resolver import ImageResolver
+from .images import SnapshotImages
 from .labels import PROVIDER
-from .plan import check
 from .probe import probe
-from .pull import pull_policy
-from .reap import boxes, claim, reap
+from .reap import claim, reap, sandbox_containers
 from .sandbox import DockerSandbox
-from .sources import Sources
 
 IMAGE = "BENCHFLOW_DOCKER_IMAGE"
 """The environment variable that names the default image, when nothing else does."""
 _IMAGE = "python:3.12-slim"
 
 
-class DockerProvider(Closing):
+class DockerProvider(AsyncCloseable):
     """Makes sandboxes of containers, over the engine's API alone.
 
     Commands, the pipes of processes and the connections to ports inside do not pass through
@@ -59,10 +60,10 @@ class DockerProvider(Closing):
     ) -> None:
         self._policy: PullPolicy = pull_policy(pull)
         self._image = image or os.environ.get(IMAGE) or _IMAGE
-        self._directory = store or home() / "docker"
+        self._directory = store or state_directory() / "docker"
         self._call_seconds = call_seconds
-        self._engine: Engine | None = None
-        self._keeper: Keeper | None = None
+        self._engine: DockerEngine | None = None
+        self._keeper: ContainerManager | None = None
         self._place: Path | None = None
         self._capabilities: SandboxCapabilities | None = None
         self._starting = asyncio.Lock()
@@ -97,7 +98,7 @@ class DockerProvider(Closing):
 
     async def sandboxes(self) -> AsyncIterator[SandboxRecord]:
         """Every sandbox of this provider in the engine, also of dead owners."""
-        async for _, label in boxes(await self._connected()):
+        async for _, label in sandbox_containers(await self._connected()):
             yield label.record()
 
     async def discard(self, image: SandboxImage) -> None:
@@ -130,16 +131,16 @@ class DockerProvider(Closing):
                 if engine is not None:
                     engine.close()
 
-    async def _connected(self) -> Engine:
+    async def _connected(self) -> DockerEngine:
         async with self._starting:
             return await self._connect()
 
-    async def _connect(self) -> Engine:
+    async def _connect(self) -> DockerEngine:
         if self._engine is None:
-            self._engine = await Engine.connect(socket_of_engine(), self._call_seconds)
+            self._engine = await DockerEngine.connect(socket_of_engine(), self._call_seconds)
         return self._engine
 
-    async def _ready(self) -> Keeper:
+    async def _ready(self) -> ContainerManager:
         async with self._starting:
             if self._closed:
                 raise SandboxError("the provider is closed", hint="make a new one")
@@ -148,7 +149,24 @@ class DockerProvider(Closing):
                 engine = await self._connect()
                 owner = ProcessIdentity.of(os.getpid())
                 self._place = claim(self._directory, f"{os.getpid()}-{secrets.token_hex(4)}", owner)
-                images = Images(engine, owner)
-                sources = Sources(engine, images, self._directory, self._policy, self._image)
-                self._keeper = Keeper(engine, self._place, owner, images, sources)
+                images = SnapshotImages(engine, owner)
+                sources = ImageResolver(engine, images, self._directory, self._policy, self._image)
+                self._keeper = ContainerManager(engine, self._place, owner, images, sources)
             return self._keeper
+
+
+PULL = "BENCHFLOW_DOCKER_PULL"
+"""The environment variable that says it, when nothing else does."""
+
+
+def pull_policy(given: PullPolicy | None) -> PullPolicy:
+    """Return what was given, what the environment says, or `missing`.
+
+    Raises:
+        UsageError: That is no policy.
+    """
+    found: str = given or os.environ.get(PULL) or "missing"
+    if found not in get_args(PullPolicy):
+        known = ", ".join(get_args(PullPolicy))
+        raise UsageError(f"{PULL} is {found!r}: it must be one of {known}")
+    return cast("PullPolicy", found)

@@ -11,23 +11,23 @@ from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox_record import ReapPolicy, SandboxRecord
 from benchflow_sandbox_core.owner import ProcessIdentity
 
-from .engine import Engine
+from .engine import DockerEngine
 from .images import remove_image
-from .labels import BOX, BUILT, IMAGE, KIND, Label, box_of
+from .labels import BUILT, IMAGE, KIND, SANDBOX, ResourceLabel, sandbox_label
 from .services import sweep_services
 
 _OWNER = "owner.json"
 
 
-async def boxes(engine: Engine) -> AsyncIterator[tuple[str, Label]]:
+async def sandbox_containers(engine: DockerEngine) -> AsyncIterator[tuple[str, ResourceLabel]]:
     """Yield every container of ours, by the engine's own id."""
-    for container in await engine.labelled("containers", [f"{KIND}={BOX}"]):
-        label = box_of(container)
+    for container in await engine.labelled("containers", [f"{KIND}={SANDBOX}"]):
+        label = sandbox_label(container)
         if label is not None:
             yield container["Id"], label
 
 
-async def reap(engine: Engine, directory: Path, policy: ReapPolicy) -> list[SandboxRecord]:
+async def reap(engine: DockerEngine, directory: Path, policy: ReapPolicy) -> list[SandboxRecord]:
     """Remove the containers that `policy` wants removed; return their records.
 
     One whose owner lives, or cannot be judged, is only touched when it is overdue and the policy
@@ -35,7 +35,7 @@ async def reap(engine: Engine, directory: Path, policy: ReapPolicy) -> list[Sand
     The pipes of dead owners have none and go with any of them.
     """
     removed: list[SandboxRecord] = []
-    async for container, label in boxes(engine):
+    async for container, label in sandbox_containers(engine):
         record = label.record()
         if not record.wanted(policy, time.time()):
             continue
@@ -51,7 +51,7 @@ async def reap(engine: Engine, directory: Path, policy: ReapPolicy) -> list[Sand
     return removed
 
 
-async def _sweep_built(engine: Engine) -> None:
+async def _sweep_built(engine: DockerEngine) -> None:
     for image in await engine.labelled("images", [f"{KIND}={BUILT}"]):
         for name in image["RepoTags"] or ():
             # Without force the engine keeps one that a container uses; what it was made from
@@ -60,11 +60,11 @@ async def _sweep_built(engine: Engine) -> None:
                 await engine.do("remove_image", name)
 
 
-async def _sweep_images(engine: Engine, policy: ReapPolicy) -> None:
+async def _sweep_images(engine: DockerEngine, policy: ReapPolicy) -> None:
     found = await engine.labelled("images", [f"{KIND}={IMAGE}"])
     # The latest first: an image cannot go before those that were made from it.
     for image in sorted(found, key=lambda each: -each["Created"]):
-        label = Label.decode(image["Labels"])
+        label = ResourceLabel.decode(image["Labels"])
         # One with a tag is somebody's own, made from one of ours.
         tags = set(image["RepoTags"] or ()) - {"<none>:<none>"}
         if label is None or label.owner.alive or tags:

@@ -20,43 +20,41 @@ from benchflow_contracts.sandbox import (
     SnapshotLevel,
 )
 from benchflow_sandbox_core.accounts import Account
-from benchflow_sandbox_core.command import Command
-from benchflow_sandbox_core.counters import unless_host
-from benchflow_sandbox_core.forward import Connection
-from benchflow_sandbox_core.forwards import Forwards
-from benchflow_sandbox_core.guest.doorman import Doorman
-from benchflow_sandbox_core.guest.port import connect_port
+from benchflow_sandbox_core.command import SandboxCommand
+from benchflow_sandbox_core.counters import host_error_if_short
+from benchflow_sandbox_core.fifo.connections import connect_port
+from benchflow_sandbox_core.fifo.port_server import PortServer
+from benchflow_sandbox_core.file_observer import observe_files
 from benchflow_sandbox_core.image_config import ImageConfig
-from benchflow_sandbox_core.observing import observed_files
-from benchflow_sandbox_core.process import BoxProcess
-from benchflow_sandbox_core.proxy.inside import proxy_environment, proxy_port
-from benchflow_sandbox_core.proxy.server import Proxy
+from benchflow_sandbox_core.port_forward import Connection, PortForwards
+from benchflow_sandbox_core.proxy.server import Proxy, proxy_environment, proxy_port
+from benchflow_sandbox_core.relay.request_server import RequestServer
 from benchflow_sandbox_core.relay.server import Relay
-from benchflow_sandbox_core.relay.serving import Serving
-from benchflow_sandbox_core.relay.upstream import Upstream
+from benchflow_sandbox_core.relay.upstream import RelayUpstream
+from benchflow_sandbox_core.sandbox_process import SandboxProcess
 from benchflow_sandbox_core.shield import finish
-from benchflow_sandbox_core.spec import listed, switched
-from benchflow_sandbox_core.thread import Stop, run
+from benchflow_sandbox_core.spec import allowlist_of, with_network
+from benchflow_sandbox_core.thread import StopFlag, run
 
-from .engine import Engine
-from .entrypoint import Entrypoint
-from .facts import Facts
-from .holding import Holding
-from .machine import DockerMachine
-from .root import root_of
-from .services import Stack
-from .transfer.archive import Archive
-from .transfer.download import Download
+from .container_setup import ImageEntrypoint
+from .engine import DockerEngine
+from .host_files import container_root
+from .images import ImageDetails
+from .pause_lock import PauseLock
+from .running_container import RunningContainer
+from .services import ServiceStack
+from .transfer.archive import ContainerArchive
+from .transfer.download import ArchiveDownload
 from .transfer.upload import upload
 
 During = Callable[[], Awaitable[None]]
 
 
-class Keeper(Protocol):
+class ContainerManager(Protocol):
     """What a sandbox asks of the provider that made it."""
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> DockerEngine:
         """The engine of the container."""
         ...
 
@@ -76,7 +74,7 @@ class Keeper(Protocol):
         """Return what was written since the mark, while the container stands still."""
         ...
 
-    async def prints(self, sandbox: "DockerSandbox") -> Mapping[str, str]:
+    async def fingerprints(self, sandbox: "DockerSandbox") -> Mapping[str, str]:
         """Return prints of its files, which stand still, when nothing but our own runs there."""
         ...
 
@@ -110,7 +108,7 @@ class Keeper(Protocol):
         """Have another sandbox in the place of one that stands still, for the block."""
         ...
 
-    def stack(self, sandbox: "DockerSandbox") -> Stack:
+    def stack(self, sandbox: "DockerSandbox") -> ServiceStack:
         """Return the sandbox's services; raise `SandboxError` when it has none."""
         ...
 
@@ -119,20 +117,20 @@ class DockerSandbox:
     """One container of the engine on this host."""
 
     def __init__(
-        self, name: str, spec: SandboxSpec, keeper: Keeper, images: Mapping[str, str]
+        self, name: str, spec: SandboxSpec, keeper: ContainerManager, images: Mapping[str, str]
     ) -> None:
         self._name = name
         self._images = images
         self._spec = spec
         self._keeper = keeper
-        self._machine: DockerMachine | None = None
+        self._machine: RunningContainer | None = None
         self._config = ImageConfig()
-        self._entrypoint: Entrypoint | None = None
-        self._doorman: Doorman | None = None
-        self._servings = list[Serving]()
+        self._entrypoint: ImageEntrypoint | None = None
+        self._doorman: PortServer | None = None
+        self._servings = list[RequestServer]()
         self._proxy: Proxy | None = None
-        self._forwards = Forwards(self.connect)
-        self._holding = Holding(keeper.engine)
+        self._forwards = PortForwards(self.connect)
+        self._holding = PauseLock(keeper.engine)
         self._changing = asyncio.Lock()
 
     @property
@@ -151,36 +149,36 @@ class DockerSandbox:
         return self._images
 
     @property
-    def machine(self) -> DockerMachine:
+    def machine(self) -> RunningContainer:
         """The running container; raise `SandboxError` once it is torn down."""
         if self._machine is None:
             raise SandboxError(f"sandbox {self._name!r} is gone", hint="create a new one")
         return self._machine
 
-    def adopt(self, machine: DockerMachine, facts: Facts) -> None:
+    def adopt(self, machine: RunningContainer, facts: ImageDetails) -> None:
         """Take a started container as this sandbox's body and serve its ports."""
         self._machine = machine
         self._config = facts.config
         self._spec = facts.config.fill(self._spec)
         # In the order in which the plan names their ports.
         if self._spec.model is not None:
-            self._servings.append(Relay(Upstream.of(self._spec.model)))
+            self._servings.append(Relay(RelayUpstream.of(self._spec.model)))
         self._proxy = None
         if proxy_port(self._spec) is not None:
-            self._proxy = Proxy(listed(self._spec))
+            self._proxy = Proxy(allowlist_of(self._spec))
             self._servings.append(self._proxy)
-        self._doorman = Doorman(machine, *self._servings)
+        self._doorman = PortServer(machine, *self._servings)
 
     async def switch_network(self, mode: NetworkMode, allowed_hosts: Sequence[str] = ()) -> None:
         """Let the inside reach something else, by the proxy or by the engine's own network."""
         async with self._changing:
-            _, spec = self.machine, switched(self._spec, mode, allowed_hosts)
+            _, spec = self.machine, with_network(self._spec, mode, allowed_hosts)
             routed = self._spec.network == "public"
             if routed and mode != "public":
                 await self._keeper.cut(self)
             self._spec = spec
             if self._proxy is not None:
-                await self._proxy.switch(listed(spec))
+                await self._proxy.switch(allowlist_of(spec))
             if mode == "public" and not routed:
                 await self._keeper.route(self)
 
@@ -211,7 +209,7 @@ class DockerSandbox:
         if words := config.command(own):
             command = await self._command(words, user, workdir, None)
             async with self._alive() as machine:
-                self._entrypoint = await Entrypoint.start(machine, command)
+                self._entrypoint = await ImageEntrypoint.start(machine, command)
         if config.health is not None:
             await config.health.wait(partial(self._checked, user, workdir))
         return bool(words)
@@ -236,7 +234,7 @@ class DockerSandbox:
         limit = self._spec.limits.output_bytes
         async with self._alive() as machine:
             command = await self._command(cmd, user, cwd, env)
-            with unless_host(self.host_shortage):
+            with host_error_if_short(self.host_shortage):
                 return await command.run(machine, machine.meter, stdin, timeout, limit)
 
     async def spawn(
@@ -246,13 +244,13 @@ class DockerSandbox:
         user: str | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
-    ) -> BoxProcess:
+    ) -> SandboxProcess:
         """Start a command with live pipes in a process group of its own."""
         self._holding.refuse_own_task()
         async with self._alive() as machine:
             command = await self._command(cmd, user, cwd, env)
-            with unless_host(self.host_shortage):
-                return await BoxProcess.start(machine, command)
+            with host_error_if_short(self.host_shortage):
+                return await SandboxProcess.start(machine, command)
 
     def host_shortage(self) -> str | None:
         """Return what the host refused to processes inside; see `SupportsHostShortage`."""
@@ -267,7 +265,7 @@ class DockerSandbox:
         )
 
     @asynccontextmanager
-    async def _alive(self) -> AsyncGenerator[DockerMachine]:
+    async def _alive(self) -> AsyncGenerator[RunningContainer]:
         """Let a failure of the block say what ended the container, when that is why."""
         machine = self.machine
         async with machine.explained(lambda: machine is self._machine):
@@ -279,11 +277,11 @@ class DockerSandbox:
         user: str | None,
         cwd: str | None,
         env: Mapping[str, str] | None,
-    ) -> Command:
+    ) -> SandboxCommand:
         account = await self._account(user or self._spec.user)
         own = {**self._config.env, **proxy_environment(self._spec), **self._spec.env}
         added, directory = {**own, **(env or {})}, cwd or self._spec.workdir
-        return Command.of(cmd, account, directory, added, self.machine.shell)
+        return SandboxCommand.of(cmd, account, directory, added, self.machine.shell)
 
     async def _account(self, name: str) -> Account:
         return await self.machine.accounts.look_up(name)
@@ -301,9 +299,9 @@ class DockerSandbox:
         """Copy a regular file or a directory tree out to `local`, a new path."""
         async with self._alive() as machine:
 
-            def work(stop: Stop) -> None:
-                archive = Archive(self._keeper.engine, machine.container)
-                Download(archive, max_bytes, stop, leave_out=leave_out).run(remote, local)
+            def work(stop: StopFlag) -> None:
+                archive = ContainerArchive(self._keeper.engine, machine.container)
+                ArchiveDownload(archive, max_bytes, stop, leave_out=leave_out).run(remote, local)
 
             await run(work)
 
@@ -315,7 +313,7 @@ class DockerSandbox:
     async def ignore_changes(self) -> AsyncGenerator[None, None]:
         """Let what is written while it is held be no change."""
         async with self._holding.hold(self.machine):
-            before = await self._keeper.prints(self)
+            before = await self._keeper.fingerprints(self)
         yield
         async with self._holding.hold(self.machine):
             await self._keeper.take_for_ours(self, before)
@@ -330,8 +328,8 @@ class DockerSandbox:
         """Record the files that are opened inside while the block runs."""
         container = self.machine.container
         async with (
-            root_of(self._keeper.engine, container) as root,
-            observed_files(root, wanted) as observed,
+            container_root(self._keeper.engine, container) as root,
+            observe_files(root, wanted) as observed,
         ):
             yield observed
 
@@ -353,9 +351,9 @@ class DockerSandbox:
         """Copy a file or a directory tree out of a service."""
         container = self._keeper.stack(self).container(service)
 
-        def work(stop: Stop) -> None:
-            archive = Archive(self._keeper.engine, container)
-            Download(archive, max_bytes, stop).run(remote, local)
+        def work(stop: StopFlag) -> None:
+            archive = ContainerArchive(self._keeper.engine, container)
+            ArchiveDownload(archive, max_bytes, stop).run(remote, local)
 
         await run(work)
 

@@ -3,12 +3,12 @@
 import socket
 from typing import Protocol
 
-from benchflow_sandbox_core.life import Life
+from benchflow_sandbox_core.running_box import RunningBox
 
 from .accounts import AccountBook
 
 
-class Body(Life, Protocol):
+class Body(RunningBox, Protocol):
     """One life of a local sandbox."""
 
     root: int

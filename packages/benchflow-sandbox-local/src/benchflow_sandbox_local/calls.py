@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from benchflow_contracts.errors import SandboxError
-from benchflow_sandbox_core.descriptors import lacking_is_host_error
+from benchflow_sandbox_core.descriptors import shortage_is_host_error
 from benchflow_sandbox_core.gate import Gate
 from benchflow_sandbox_native import InitClient, InitError
 
@@ -47,8 +47,8 @@ class InitCalls:
         fds: tuple[int, int, int],
     ) -> int:
         """Start a program; see `InitClient.spawn`."""
-        async with self._gate.passing():
-            with lacking_is_host_error(_REACH):
+        async with self._gate.while_open():
+            with shortage_is_host_error(_REACH):
                 return await self._client("spawn").spawn(
                     argv,
                     env=env,
@@ -62,36 +62,36 @@ class InitCalls:
 
     async def kill(self, pid: int, signal: int, *, group: bool = True) -> None:
         """Send a signal; see `InitClient.kill`."""
-        async with self._gate.passing():
-            with lacking_is_host_error(_REACH):
+        async with self._gate.while_open():
+            with shortage_is_host_error(_REACH):
                 await self._client("kill").kill(pid, signal, group=group)
 
     async def kill_all(self) -> None:
         """Kill everything but init; see `InitClient.kill_all`."""
-        async with self._gate.passing():
-            with lacking_is_host_error(_REACH):
+        async with self._gate.while_open():
+            with shortage_is_host_error(_REACH):
                 await self._client("kill_all").kill_all()
 
     async def ping(self) -> str:
         """Return init's version; see `InitClient.ping`."""
-        async with self._gate.passing():
-            with lacking_is_host_error(_REACH):
+        async with self._gate.while_open():
+            with shortage_is_host_error(_REACH):
                 return await self._client("ping").ping()
 
     async def wait(self, pid: int) -> int:
         """Return the exit code; see `InitClient.wait`."""
         while True:
-            await self._gate.opened()
+            await self._gate.wait_open()
             if pid in self._codes:
                 return self._codes.pop(pid)
             asking = asyncio.get_running_loop().create_task(self._client("wait").wait(pid))
             self._waits.add(asking)
             try:
-                with lacking_is_host_error(_REACH):
+                with shortage_is_host_error(_REACH):
                     return await asking
             except asyncio.CancelledError:
                 task = asyncio.current_task()
-                if task is not None and not task.cancelling() and self._gate.shut:
+                if task is not None and not task.cancelling() and self._gate.is_closed:
                     continue
                 if asking.done() and not asking.cancelled() and asking.exception() is None:
                     self._codes[pid] = asking.result()
@@ -113,9 +113,9 @@ class InitCalls:
                     asking.cancel()
                 if waits:
                     await asyncio.wait(waits)
-                await self._gate.emptied()
+                await self._gate.wait_empty()
                 # The answer means that init has closed what was given up; a dead one has, too.
-                with suppress(InitError), lacking_is_host_error(_REACH):
+                with suppress(InitError), shortage_is_host_error(_REACH):
                     await self._client("ping").ping()
         except TimeoutError as error:
             self._gate.open()

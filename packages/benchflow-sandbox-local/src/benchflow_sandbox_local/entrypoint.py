@@ -7,8 +7,8 @@ import os
 import stat
 
 from benchflow_contracts.cause import refuse_shortage
-from benchflow_sandbox_core.command import Command
-from benchflow_sandbox_core.entrypoint import ended, settle
+from benchflow_sandbox_core.command import SandboxCommand
+from benchflow_sandbox_core.entrypoint import exit_error, wait_until_settled
 
 from .body import Body
 from .box.paths import open_strict
@@ -16,7 +16,7 @@ from .box.paths import open_strict
 _MAX_BYTES = 65536
 
 
-async def start(machine: Body, command: Command) -> int:
+async def start(machine: Body, command: SandboxCommand) -> int:
     """Start it, and return its number inside.
 
     Raises:
@@ -29,7 +29,7 @@ async def start(machine: Body, command: Command) -> int:
         os.close(null)
 
 
-async def start_image(machine: Body, command: Command) -> None:
+async def start_image(machine: Body, command: SandboxCommand) -> None:
     """Start the image's own, and return when it has settled.
 
     Raises:
@@ -39,9 +39,9 @@ async def start_image(machine: Body, command: Command) -> None:
     async def show(path: str) -> bytes:
         return read_shown(machine.root, path)
 
-    code = await settle(machine, await start(machine, command), show)
+    code = await wait_until_settled(machine, await start(machine, command), show)
     if code is not None:
-        raise ended(command, code, "what it prints is kept by the docker sandbox alone")
+        raise exit_error(command, code, "what it prints is kept by the docker sandbox alone")
 
 
 def read_shown(root: int, path: str) -> bytes:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchflow_contracts.errors import SandboxUnsupportedError, SnapshotError
 from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
-from benchflow_sandbox_core.process import BoxProcess
+from benchflow_sandbox_core.sandbox_process import SandboxProcess
 from benchflow_sandbox_native import identity_library
 
 from .box.pins import MOST_BYTES
@@ -218,7 +218,7 @@ class Keeper(Boxes):
             await sandbox.adopt(machine)
             for carried in state.processes:
                 streams = wiring.made.pop(carried.id)
-                sandbox.carry_in(BoxProcess(machine, carried.pid, streams, carried.id))
+                sandbox.carry_in(SandboxProcess(machine, carried.pid, streams, carried.id))
 
     async def _revive(
         self, sandbox: LocalSandbox, state: LiveState, wiring: Wiring, *, held: bool, lazy: bool

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from benchflow_contracts import host_is_short
 from benchflow_contracts.errors import HostError, SandboxError
-from benchflow_sandbox_core.descriptors import AT_START, LACKS
+from benchflow_sandbox_core.descriptors import INITIAL_LIMIT, SHORTAGE_ERRNOS
 
 from .box import wire
 from .readiness import readable, writable
@@ -53,7 +53,7 @@ class LauncherShortError(LauncherError, HostError):
 
 
 def _error(message: str, errno: int | None) -> LauncherError:
-    return (LauncherShortError if errno in LACKS else LauncherError)(message, errno)
+    return (LauncherShortError if errno in SHORTAGE_ERRNOS else LauncherError)(message, errno)
 
 
 class Call:
@@ -127,7 +127,7 @@ class Launcher:
             "userns": userns,
             "budget": budget,
             "disk": None if disk is None else str(disk),
-            "files": AT_START,
+            "files": INITIAL_LIMIT,
         }
         with theirs:
             process = subprocess.Popen(  # noqa: ASYNC220 - returns as soon as the child has started

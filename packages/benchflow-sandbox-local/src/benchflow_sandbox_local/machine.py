@@ -9,7 +9,7 @@ from typing import Any
 
 from benchflow_contracts.errors import HostError, SandboxError, SandboxLimitError
 from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_sandbox_core.descriptors import lacking_is_host_error
+from benchflow_sandbox_core.descriptors import shortage_is_host_error
 from benchflow_sandbox_core.gate import Gate
 from benchflow_sandbox_core.pipes import Streams
 from benchflow_sandbox_native import InitClient, InitError
@@ -83,7 +83,7 @@ class Machine:
 
     async def _meet(self, *, held: bool = False) -> None:
         try:
-            with lacking_is_host_error("start a sandbox"):
+            with shortage_is_host_error("start a sandbox"):
                 self._control = open_strict(self.root, ".bf")
                 self._pid = pid_of(self.pidfd)
             if not held:
@@ -191,8 +191,8 @@ class Machine:
     async def ended(self) -> None:
         """Return when the first process, and so the whole box, is dead for good."""
         await readable(self.pidfd)
-        while self._parked.shut:
-            await self._parked.opened()
+        while self._parked.is_closed:
+            await self._parked.wait_open()
             await readable(self.pidfd)
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from benchflow_contracts.sandbox import (
     SandboxSpec,
     SnapshotLevel,
 )
-from benchflow_sandbox_core.proxy.inside import proxy_port
+from benchflow_sandbox_core.proxy.server import proxy_port
 
 from .keeper import Keeper
 from .live.lazy_probe import probe_lazy

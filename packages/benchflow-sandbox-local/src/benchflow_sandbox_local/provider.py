@@ -15,9 +15,9 @@ from benchflow_contracts.errors import (
 )
 from benchflow_contracts.sandbox import SandboxCapabilities, SandboxImage, SandboxSpec
 from benchflow_contracts.sandbox_record import ReapPolicy, SandboxRecord
-from benchflow_sandbox_core.closing import Closing
+from benchflow_sandbox_core.closeable import AsyncCloseable
 from benchflow_sandbox_core.descriptors import raise_limit
-from benchflow_sandbox_core.home import home
+from benchflow_sandbox_core.paths import state_directory
 from benchflow_sandbox_core.spec import check_spec
 
 from .cgroup import hierarchy
@@ -37,7 +37,7 @@ ENGINE = "BENCHFLOW_LIVE_ENGINE"
 """The environment variable that names the engine of live snapshots."""
 
 
-class LocalProvider(Closing):
+class LocalProvider(AsyncCloseable):
     """Makes isolated sandboxes with namespaces, an overlay root, seccomp and cgroups.
 
     Needs nothing but Linux: no daemon, no image registry. As root everything works;
@@ -69,7 +69,7 @@ class LocalProvider(Closing):
         lazy_megabytes: int | None = None,
     ) -> None:
         self._allow_unisolated = allow_unisolated
-        self._directory = store or home()
+        self._directory = store or state_directory()
         self._prefer_v2 = prefer_cgroup_v2
         self._live_budget = live_budget_mb << 20
         self._live_images = live_images or _place_of_images()

@@ -20,19 +20,18 @@ from benchflow_contracts.sandbox import (
     SnapshotLevel,
 )
 from benchflow_sandbox_core.accounts import Account
-from benchflow_sandbox_core.command import Command
-from benchflow_sandbox_core.counters import unless_host
-from benchflow_sandbox_core.forward import Connection
-from benchflow_sandbox_core.forwards import Forwards
+from benchflow_sandbox_core.command import SandboxCommand
+from benchflow_sandbox_core.counters import host_error_if_short
+from benchflow_sandbox_core.file_observer import observe_files
 from benchflow_sandbox_core.freezing import Freezer
 from benchflow_sandbox_core.gate import Gate
 from benchflow_sandbox_core.image_config import ImageConfig
-from benchflow_sandbox_core.observing import observed_files
-from benchflow_sandbox_core.process import BoxProcess
-from benchflow_sandbox_core.proxy.inside import proxy_environment
+from benchflow_sandbox_core.port_forward import Connection, PortForwards
+from benchflow_sandbox_core.proxy.server import proxy_environment
 from benchflow_sandbox_core.relay.server import Relay
+from benchflow_sandbox_core.sandbox_process import SandboxProcess
 from benchflow_sandbox_core.shield import finish
-from benchflow_sandbox_core.spec import switched
+from benchflow_sandbox_core.spec import with_network
 from benchflow_sandbox_core.thread import run
 
 from . import entrypoint
@@ -77,14 +76,14 @@ class LocalSandbox:
         self.image_digests: Mapping[str, str] = {} if base is None else base.digests
         self._machine: Body | None = None
         self._served = Served()
-        self._forwards = Forwards(self.connect)
+        self._forwards = PortForwards(self.connect)
         self._freezer = Freezer(group, lambda: self.machine.init)
         self._changing = asyncio.Lock()
         self._work = Gate()
         """Where commands and transfers are inside."""
         self._forks = Forks(self, keeper, self._freezer, self._work, self._served)
-        self._processes: dict[str, BoxProcess] = {}
-        self._unclaimed: dict[str, BoxProcess] = {}
+        self._processes: dict[str, SandboxProcess] = {}
+        self._unclaimed: dict[str, SandboxProcess] = {}
         self.known = Known()
         """What is known of the files that the box began with."""
 
@@ -129,7 +128,7 @@ class LocalSandbox:
     async def switch_network(self, mode: NetworkMode, allowed_hosts: Sequence[str] = ()) -> None:
         """Let the inside reach something else. There is nothing but what the host serves."""
         async with self._changing:
-            _, self._spec = self.machine, switched(self._spec, mode, allowed_hosts)
+            _, self._spec = self.machine, with_network(self._spec, mode, allowed_hosts)
             await self._served.switch(self._spec)
 
     async def switch_user(self, user: str) -> None:
@@ -180,8 +179,8 @@ class LocalSandbox:
         self._freezer.refuse_own_task()
         command = self._command(cmd, user, cwd, env)
         limit = self._spec.limits.output_bytes
-        async with self._work.passing():
-            with unless_host(self.host_shortage):
+        async with self._work.while_open():
+            with host_error_if_short(self.host_shortage):
                 return await command.run(self.machine, self._group, stdin, timeout, limit)
 
     async def spawn(
@@ -191,13 +190,13 @@ class LocalSandbox:
         user: str | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
-    ) -> BoxProcess:
+    ) -> SandboxProcess:
         """Start a command with live pipes in a process group of its own."""
         self._freezer.refuse_own_task()
         command = self._command(cmd, user, cwd, env)
-        async with self._work.passing():
-            with unless_host(self.host_shortage):
-                process = await BoxProcess.start(self.machine, command)
+        async with self._work.while_open():
+            with host_error_if_short(self.host_shortage):
+                process = await SandboxProcess.start(self.machine, command)
             self._processes[process.id] = process
             return process
 
@@ -206,7 +205,7 @@ class LocalSandbox:
         return self._group.host_shortage()
 
     @property
-    def processes(self) -> list[BoxProcess]:
+    def processes(self) -> list[SandboxProcess]:
         """The spawned processes whose pipes somebody still holds."""
         self._processes = {k: p for k, p in self._processes.items() if not p.released}
         return list(self._processes.values())
@@ -217,11 +216,11 @@ class LocalSandbox:
         for name in ended:
             self._processes.pop(name, None)
 
-    def carry_in(self, process: BoxProcess) -> None:
+    def carry_in(self, process: SandboxProcess) -> None:
         """Keep a process of a live image until somebody attaches to it."""
         self._processes[process.id] = self._unclaimed[process.id] = process
 
-    async def attach(self, process_id: str) -> BoxProcess:
+    async def attach(self, process_id: str) -> SandboxProcess:
         """Take hold of a spawned process that a live image carried in, once."""
         self._keeper.require_live()
         process = self._unclaimed.pop(process_id, None)
@@ -239,12 +238,12 @@ class LocalSandbox:
         user: str | None,
         cwd: str | None,
         env: Mapping[str, str] | None,
-    ) -> Command:
+    ) -> SandboxCommand:
         shell = self._shell() if isinstance(cmd, str) else ""
         account = self._account(user or self._spec.user)
         own = {**self._environment, **proxy_environment(self._spec), **self._spec.env}
         added = {**own, **(env or {})}
-        return Command.of(cmd, account, self._directory_of(cwd), added, shell)
+        return SandboxCommand.of(cmd, account, self._directory_of(cwd), added, shell)
 
     def _shell(self) -> str:
         return shell_of(self.machine.root)
@@ -273,7 +272,7 @@ class LocalSandbox:
     @asynccontextmanager
     async def _files(self) -> AsyncGenerator[int]:
         """Keep the root directory of this life open, and live snapshots away."""
-        async with self._work.passing():
+        async with self._work.while_open():
             root = os.dup(self.machine.root)
             try:
                 yield root
@@ -327,7 +326,7 @@ class LocalSandbox:
                 "them by the host's kernel, or it has no isolation",
                 hint="use the local sandbox with isolation",
             )
-        async with self._files() as root, observed_files(root, wanted) as observed:
+        async with self._files() as root, observe_files(root, wanted) as observed:
             yield observed
 
     async def socket_inside(self) -> socket.socket:
@@ -336,7 +335,7 @@ class LocalSandbox:
 
     async def connect_tcp(self, port: int) -> socket.socket:
         """Connect to a port of the inside's loopback."""
-        async with self._work.passing():
+        async with self._work.while_open():
             return await self._dial(port)
 
     async def _dial(self, port: int) -> socket.socket:
@@ -418,7 +417,7 @@ class LocalSandbox:
         async with self._changing:
             old = self._life()
             self._keeper.check(image)
-            if self._freezer.held:
+            if self._freezer.is_held:
                 raise SnapshotError(f"sandbox {self._name!r} is frozen: thaw it before a restore")
             await self._end_served()
             self._machine = None

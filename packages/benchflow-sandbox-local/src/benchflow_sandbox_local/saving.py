@@ -9,9 +9,8 @@ from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError, SnapshotError
 from benchflow_contracts.seal import Seal
-from benchflow_sandbox_core.mark import saved as saved_mark
-from benchflow_sandbox_core.mark import to_save
-from benchflow_sandbox_core.whole import half, write
+from benchflow_sandbox_core.atomic_file import staging_dir, write
+from benchflow_sandbox_core.baseline import decode_baseline, encode_baseline
 
 from .launcher import Launcher, LauncherError
 from .rootfs.base import Base
@@ -41,7 +40,7 @@ class Saver:
         Raises:
             SnapshotError: `to` is there, or it cannot be written.
         """
-        made = await asyncio.to_thread(half, to)
+        made = await asyncio.to_thread(staging_dir, to)
         live = sealed.live
         try:
             answer = await self._launcher.ask(
@@ -75,7 +74,7 @@ class Saver:
                 SavedLayer(bytes=layer.allowance, digest=layer.digest) for layer in sealed.layers
             ),
             live=None if sealed.live is None else SavedLive.of(sealed.live, memory),
-            mark=to_save(sealed.mark),
+            mark=encode_baseline(sealed.mark),
         )
 
     def read(self, saved: Path) -> SavedSnapshot:
@@ -117,7 +116,7 @@ class Saver:
         ref = f"{owner}-{family.name}/{name or layers[0].name}"
         state = None if told.live is None or name is None else told.live.state(name, size)
         image = told.image.model_copy(update={"ref": ref})
-        return Sealed(image, base, layers, state, saved_mark(told.mark))
+        return Sealed(image, base, layers, state, decode_baseline(told.mark))
 
     async def _base(self, told: SavedSnapshot, base_of: BaseOf) -> Base:
         try:

@@ -5,12 +5,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_sandbox_core.proxy.inside import proxy_port
-from benchflow_sandbox_core.proxy.server import Proxy
+from benchflow_sandbox_core.proxy.server import Proxy, proxy_port
+from benchflow_sandbox_core.relay.request_server import RequestServer
 from benchflow_sandbox_core.relay.server import Relay
-from benchflow_sandbox_core.relay.serving import Serving
-from benchflow_sandbox_core.relay.upstream import Upstream
-from benchflow_sandbox_core.spec import listed
+from benchflow_sandbox_core.relay.upstream import RelayUpstream
+from benchflow_sandbox_core.spec import allowlist_of
 
 from .body import Body
 
@@ -27,7 +26,7 @@ class Served:
     ) -> None:
         """Serve a started box, in which `inside` makes sockets."""
         if machine.listener is not None and spec.model is not None:
-            upstream = Upstream.of(spec.model)
+            upstream = RelayUpstream.of(spec.model)
             listener, machine.listener = machine.listener, None
             self.relay = await Relay.start(listener, upstream)
         port = proxy_port(spec)
@@ -37,7 +36,7 @@ class Served:
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 listener.bind(("127.0.0.1", port))
                 listener.listen()
-                self.proxy = await Proxy.start(listener, listed(spec))
+                self.proxy = await Proxy.start(listener, allowlist_of(spec))
             except BaseException:
                 listener.close()
                 raise
@@ -45,10 +44,10 @@ class Served:
     async def switch(self, spec: SandboxSpec) -> None:
         """Let the proxy through to whom the spec lists now."""
         if self.proxy is not None:
-            await self.proxy.switch(listed(spec))
+            await self.proxy.switch(allowlist_of(spec))
 
     @property
-    def _all(self) -> list[Serving]:
+    def _all(self) -> list[RequestServer]:
         return [each for each in (self.relay, self.proxy) if each is not None]
 
     @property

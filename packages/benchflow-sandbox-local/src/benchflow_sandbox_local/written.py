@@ -9,8 +9,8 @@ from typing import TypeVar
 from benchflow_contracts.cause import host_error
 from benchflow_contracts.changed_files import FileChanges
 from benchflow_contracts.errors import SandboxUnsupportedError
+from benchflow_sandbox_core.baseline import with_ignored_changes
 from benchflow_sandbox_core.comparison import Comparison
-from benchflow_sandbox_core.mark import with_ours
 from benchflow_sandbox_core.thread import run
 
 from .cgroup.group import Group
@@ -60,10 +60,10 @@ class Written:
             before = await self._prints()
         yield
         async with hold():
-            self.lineage.mark = with_ours(self._marked(), before, await self._prints())
+            self.lineage.mark = with_ignored_changes(self._marked(), before, await self._prints())
 
     async def _prints(self) -> Mapping[str, str]:
-        return await self._compare(Comparison.prints)
+        return await self._compare(Comparison.fingerprints)
 
     def _marked(self) -> Mapping[str, str]:
         mark = self.lineage.mark

@@ -1,21 +1,70 @@
 """The forward proxy: what a box without a network reaches its allowed hosts by."""
 
 import asyncio
+import re
 import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Self
 
-from benchflow_sandbox_core.forward import both_ways
+from benchflow_contracts.sandbox import SandboxSpec
+
+from benchflow_sandbox_core.port_forward import both_ways
 from benchflow_sandbox_core.relay.exchange import exchange
 from benchflow_sandbox_core.relay.head import Head, HeadError
-from benchflow_sandbox_core.relay.serving import Serving, refuse
+from benchflow_sandbox_core.relay.request_server import RequestServer, refuse
 
 from .allowlist import Allowlist, RefusedError
-from .target import Target
 
 _OWN = {"host", "proxy-authorization", "proxy-authenticate"}
 
 
-class Proxy(Serving):
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One request line.
+
+    Source: RFC 9112, section 3.2, the authority and the absolute form.
+    """
+
+    method: str
+    host: str
+    """A name or an address without brackets."""
+    port: int
+    authority: str
+    path: str
+    """Empty when a tunnel is asked for."""
+
+    @classmethod
+    def of(cls, start: str) -> Self:
+        """Read a request line.
+
+        Raises:
+            HeadError: It is neither a CONNECT nor an absolute `http` URI.
+        """
+        parts = start.split(" ")
+        if len(parts) != 3 or parts[2] not in {"HTTP/1.1", "HTTP/1.0"}:
+            raise HeadError("a malformed request line")
+        method, target, _ = parts
+        if method == "CONNECT":
+            match = _AUTHORITY.fullmatch(target)
+            if match is None:
+                raise HeadError("CONNECT needs a host and a port")
+            return cls(method, match[1] or match[2], _port(match[3]), target, "")
+        match = _ABSOLUTE.fullmatch(target)
+        if match is None or not _METHOD.fullmatch(method):
+            raise HeadError("this is a proxy: ask for an absolute http:// URI, or CONNECT")
+        port = _port(match[4]) if match[4] else _HTTP
+        return cls(method, match[2] or match[3], port, match[1], match[5] or "/")
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 < port < 65536:
+        raise HeadError("a port that is none")
+    return port
+
+
+class Proxy(RequestServer):
     """Serves one listener inside of a box until it is closed.
 
     Each connection carries one plain request, or a tunnel. Names are resolved here, and the
@@ -70,3 +119,33 @@ def _rewrite(head: Head, target: Target) -> bytes:
     kept = head.without(_OWN)
     own = {"Host": target.authority, "Connection": "close"}
     return Head(f"{target.method} {target.path} HTTP/1.1", kept.fields).encode(own)
+
+
+_PORTS = (8722, 8723)
+_NOT_PROXIED = "localhost,127.0.0.1,::1"
+
+
+def proxy_port(spec: SandboxSpec) -> int | None:
+    """Return the port of the box's loopback that the proxy is at, when it ever has one."""
+    if "allowlist" not in {spec.network, *spec.switches}:
+        return None
+    taken = None if spec.model is None else spec.model.port
+    return next(port for port in _PORTS if port != taken)
+
+
+def proxy_environment(spec: SandboxSpec) -> Mapping[str, str]:
+    """Return the variables that lead programs to it. Libraries differ in which case they read."""
+    if spec.network != "allowlist":
+        return {}
+    url = f"http://127.0.0.1:{proxy_port(spec)}"
+    named = {"HTTP_PROXY": url, "HTTPS_PROXY": url, "NO_PROXY": _NOT_PROXIED}
+    return {**named, **{name.lower(): value for name, value in named.items()}}
+
+
+_HOST = r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9._-]{1,254}))"
+_AUTHORITY = re.compile(rf"{_HOST}:([0-9]{{1,5}})")
+_ABSOLUTE = re.compile(
+    rf"[Hh][Tt][Tt][Pp]://({_HOST}(?::([0-9]{{1,5}}))?)(/[\x21-\x22\x24-\x7e]*)?"
+)
+_METHOD = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_HTTP = 80

@@ -42,10 +42,10 @@ def begun(text: str, where: str) -> list[Heredoc]:
         words = Words({}, where).raw(text)
     except TaskError:
         return []  # a quote that is not closed is the shell's to judge
-    return [found for word in words if (found := begun_by(word, where)) is not None]
+    return [found for word in words if (found := heredoc_start(word, where)) is not None]
 
 
-def begun_by(word: str, where: str) -> Heredoc | None:
+def heredoc_start(word: str, where: str) -> Heredoc | None:
     """Return the document that a single word begins."""
     match = _BEGIN.fullmatch(word)
     words = Words({}, where)
@@ -86,7 +86,7 @@ def command(
     Alone, a document is a script: of the interpreter that its first line names, else of the
     shell. With a command before it, the shell itself reads it.
     """
-    if begun_by(text, where) is None:
+    if heredoc_start(text, where) is None:
         whole = "".join(f"\n{each.raw}{each.name}" for each in documents)
         return (*shell, text + whole)
     script = documents[0].text

@@ -3,15 +3,17 @@
 import asyncio
 from contextlib import suppress
 
-from .head import Body, Head, status_of
+from .head import Head, MessageBody, status_of
 from .pump import pump_body
-from .serving import BROKEN, close, refuse
+from .request_server import BROKEN, close, refuse
 
 _CHUNK = 65536
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-async def exchange(client: Connection, upstream: Connection, head: bytes, body: Body) -> None:
+async def exchange(
+    client: Connection, upstream: Connection, head: bytes, body: MessageBody
+) -> None:
     """Send a request with its body while the response already comes back.
 
     A client that goes away ends the exchange, so that no call outlives its caller. Both are
@@ -36,7 +38,9 @@ async def exchange(client: Connection, upstream: Connection, head: bytes, body: 
         await close(up_writer)
 
 
-async def _send(reader: asyncio.StreamReader, up_writer: asyncio.StreamWriter, body: Body) -> None:
+async def _send(
+    reader: asyncio.StreamReader, up_writer: asyncio.StreamWriter, body: MessageBody
+) -> None:
     """Send one body; return when the client is gone or has broken its own request."""
     try:
         await pump_body(reader, up_writer, body)

@@ -18,7 +18,7 @@ class HeadError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class MessageBody:
     """How the end of a body is found."""
 
     length: int | None
@@ -51,18 +51,18 @@ class Head:
         """Return the values of all fields of that name, in lower case."""
         return [value for key, value in self.fields if key.lower() == name]
 
-    def body(self, *, default: int | None) -> Body:
+    def body(self, *, default: int | None) -> MessageBody:
         """Return how the body is framed; refuse what two readers could see differently."""
         lengths, codings = self.values("content-length"), self.values("transfer-encoding")
         if codings:
             if lengths or [coding.lower() for coding in codings] != ["chunked"]:
                 raise HeadError("an ambiguous body length")
-            return Body(None, chunked=True)
+            return MessageBody(None, chunked=True)
         if not lengths:
-            return Body(default, chunked=False)
+            return MessageBody(default, chunked=False)
         if len(lengths) != 1 or not re.fullmatch(r"[0-9]{1,15}", lengths[0]):
             raise HeadError("an ambiguous body length")
-        return Body(int(lengths[0]), chunked=False)
+        return MessageBody(int(lengths[0]), chunked=False)
 
     def without(self, names: set[str]) -> "Head":
         """Return the head without those fields (lower case) and without per-hop ones."""

@@ -2,13 +2,15 @@
 
 import asyncio
 
-from .head import Body, HeadError
+from .head import HeadError, MessageBody
 
 _CHUNK = 65536
 _MAX_SIZE_LINE = 256
 
 
-async def pump_body(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: Body) -> None:
+async def pump_body(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: MessageBody
+) -> None:
     """Copy exactly one body; raise `HeadError` when its framing is broken."""
     if body.chunked:
         await _chunked(reader, writer)

@@ -4,14 +4,14 @@ import asyncio
 import socket
 from typing import Self
 
+from .allowed_requests import OVERRIDES, needs_credential
 from .exchange import exchange
 from .head import Head, HeadError, split_request
-from .serving import Serving, refuse
-from .upstream import Upstream
-from .wire import OVERRIDES, needs_credential
+from .request_server import RequestServer, refuse
+from .upstream import RelayUpstream
 
 
-class Relay(Serving):
+class Relay(RequestServer):
     """Serves one listener until it is closed.
 
     Each connection carries exactly one request to the upstream and one response
@@ -19,12 +19,12 @@ class Relay(Serving):
     wires of models need is led out.
     """
 
-    def __init__(self, upstream: Upstream) -> None:
+    def __init__(self, upstream: RelayUpstream) -> None:
         super().__init__()
         self._upstream = upstream
 
     @classmethod
-    async def start(cls, listener: socket.socket, upstream: Upstream) -> Self:
+    async def start(cls, listener: socket.socket, upstream: RelayUpstream) -> Self:
         """Serve `listener`, which may live in another network namespace."""
         return await cls(upstream).listen(listener)
 

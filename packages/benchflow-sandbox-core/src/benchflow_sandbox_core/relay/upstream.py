@@ -16,7 +16,7 @@ _CONNECT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Upstream:
+class RelayUpstream:
     """Where every request goes, whatever it says."""
 
     host: str

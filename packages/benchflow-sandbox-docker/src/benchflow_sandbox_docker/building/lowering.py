@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from benchflow_contracts.errors import TaskError
 from benchflow_sandbox_core.image_config import ImageConfig
 from benchflow_sandbox_core.recipe.dockerfile import Dockerfile, Instruction
-from benchflow_sandbox_core.recipe.heredoc import begun_by, command
+from benchflow_sandbox_core.recipe.heredoc import command, heredoc_start
 from benchflow_sandbox_core.recipe.scope import Scope
 
-from .stages import Stages
+from .stages import BuildStages
 
 _LONGEST = 65_000
 """Bytes of a line that BuildKit before 0.11 takes."""
@@ -48,7 +48,7 @@ class Lowering:
         top = [f"# escape={self.file.escape}", *["#"] * self.file.directives]
         lines[: self.file.directives] = top[: self.file.directives]
         if any(one.documents for one in self.file.instructions):
-            for one, scope in Stages(self.file, self.name, self.bases, self.args).scopes():
+            for one, scope in BuildStages(self.file, self.name, self.bases, self.args).scopes():
                 if one.documents:
                     self._put(lines, one, self._documented(one, scope))
         for one in self.file.instructions:
@@ -73,9 +73,9 @@ class Lowering:
             return [f"{self._head(one)} {json.dumps(argv)}"]
         words = scope.words(where)
         *named, target = words.raw(one.text)
-        if begun_by(target, where) is not None:
+        if heredoc_start(target, where) is not None:
             raise TaskError(f"{one.name} needs a target", where=where)
-        sources = [word for word in named if begun_by(word, where) is None]
+        sources = [word for word in named if heredoc_start(word, where) is None]
         if len(sources) > 1 and not target.endswith("/"):
             raise TaskError(f"{target[:80]!r} must end with / for several files", where=where)
         made = [f"{self._head(one)} {json.dumps([*sources, target])}"] if sources else []

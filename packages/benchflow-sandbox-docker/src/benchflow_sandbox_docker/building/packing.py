@@ -1,12 +1,20 @@
 """Files of a build, as archives for the engine."""
 
+import asyncio
 import io
 import stat
 import tarfile
-from collections.abc import Callable, Mapping, Sequence
-from typing import IO
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import IO, cast
 
+from benchflow_contracts.errors import SandboxError
 from benchflow_sandbox_core.recipe.context import ContextEntry
+from benchflow_sandbox_core.shield import finish
+
+from benchflow_sandbox_docker.engine import DockerEngine
+from benchflow_sandbox_docker.labels import BUILT, KIND
 
 
 def pack_texts(packed: IO[bytes], files: Mapping[str, str]) -> None:
@@ -61,3 +69,32 @@ def _add(archive: tarfile.TarFile, entry: ContextEntry) -> None:
     elif stat.S_ISLNK(entry.info.st_mode):
         member.type, member.linkname = tarfile.SYMTYPE, entry.target
         archive.addfile(member)
+
+
+IN_MEMORY = 16 << 20
+"""Bytes of an archive that need no file."""
+
+
+@asynccontextmanager
+async def beside(
+    engine: DockerEngine, name: str, pack: Callable[[IO[bytes]], None]
+) -> AsyncGenerator[None]:
+    """Let the engine have an image of what `pack` writes, during the block.
+
+    Raises:
+        SandboxError: The engine refused.
+    """
+    repository, tag = name.split(":")
+    labels = [f"LABEL {KIND}={BUILT}"]
+    try:
+        with tempfile.SpooledTemporaryFile(IN_MEMORY) as packed:
+            await finish(asyncio.to_thread(pack, cast("IO[bytes]", packed)))
+            packed.seek(0)
+            await engine.do(
+                "import_image_from_data", packed, repository=repository, tag=tag, changes=labels
+            )
+        yield
+    finally:
+        # One that stays is found by its label.
+        with suppress(SandboxError):
+            await finish(engine.do("remove_image", name))

@@ -1,10 +1,13 @@
 """Images of recipes: found when they are there, and else made."""
 
 import asyncio
+import fcntl
 import hashlib
 import json
+import os
 from collections import defaultdict
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -14,17 +17,15 @@ from benchflow_sandbox_core.image_config import ImageConfig
 from benchflow_sandbox_core.recipe.context import BuildContext
 from benchflow_sandbox_core.recipe.dockerfile import Dockerfile
 
-from benchflow_sandbox_docker.engine import BRIDGE, Engine, GoneError
-from benchflow_sandbox_docker.facts import Facts
-from benchflow_sandbox_docker.fetch import fetch
+from benchflow_sandbox_docker.engine import BRIDGE, DockerEngine, GoneError
+from benchflow_sandbox_docker.images import ImageDetails
 from benchflow_sandbox_docker.labels import BUILT, KIND
+from benchflow_sandbox_docker.pull_image import fetch
 
-from .beside import beside
 from .build import Build
-from .lock import locked
 from .lowering import Lowering
-from .packing import pack_entries, pack_texts
-from .stages import Stages
+from .packing import beside, pack_entries, pack_texts
+from .stages import BuildStages
 
 _NAME = "benchflow-recipe"
 _BESIDE = "benchflow-documents"
@@ -39,14 +40,14 @@ class Recipes:
     from, so that one that was changed is made anew. Images outlive the provider.
     """
 
-    def __init__(self, engine: Engine, directory: Path, policy: PullPolicy) -> None:
+    def __init__(self, engine: DockerEngine, directory: Path, policy: PullPolicy) -> None:
         self._engine = engine
         self._locks = directory / _LOCKS
         self._policy = policy
-        self._known: dict[ImageRecipe, tuple[tuple[object, ...], Facts]] = {}
+        self._known: dict[ImageRecipe, tuple[tuple[object, ...], ImageDetails]] = {}
         self._making: defaultdict[ImageRecipe, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def facts(self, recipe: ImageRecipe) -> Facts:
+    async def facts(self, recipe: ImageRecipe) -> ImageDetails:
         """Return the image of a recipe.
 
         Raises:
@@ -65,13 +66,13 @@ class Recipes:
         """Look for the image anew when it is asked for next."""
         self._known.pop(recipe, None)
 
-    async def _find_or_make(self, recipe: ImageRecipe, context: BuildContext) -> Facts:
+    async def _find_or_make(self, recipe: ImageRecipe, context: BuildContext) -> ImageDetails:
         own = await asyncio.to_thread(context.digest, recipe.dockerfile)
         if recipe.args or recipe.target:
             asked = f"{own}\0{json.dumps([recipe.args, recipe.target])}"
             own = hashlib.sha256(asked.encode()).hexdigest()
         file = Dockerfile.parse(context.dockerfile.encode(), recipe.dockerfile)
-        images = Stages(file, recipe.dockerfile, {}, dict(recipe.args)).images(recipe.target)
+        images = BuildStages(file, recipe.dockerfile, {}, dict(recipe.args)).images(recipe.target)
         name = await self._name(own, images)
         if self._policy != "always" and (found := await self._find(name)) is not None:
             return found
@@ -133,9 +134,9 @@ class Recipes:
                 await images.enter_async_context(beside(self._engine, lowering.context, pack))
             await Build(self._engine.api, recipe, context, text).run(name, options)
 
-    async def _find(self, name: str) -> Facts | None:
+    async def _find(self, name: str) -> ImageDetails | None:
         try:
-            return Facts.of(await self._engine.do("inspect_image", name))
+            return ImageDetails.of(await self._engine.do("inspect_image", name))
         except GoneError:
             return None
 
@@ -150,3 +151,31 @@ class Recipes:
                 )
             whole.update(f"\0{base}\0{found.id if found else ''}".encode())
         return f"{_NAME}:{whole.hexdigest()[:40]}"
+
+
+_LOOK = 0.05
+
+
+@asynccontextmanager
+async def locked(directory: Path, digest: str) -> AsyncGenerator[None]:
+    """Hold the lock of a digest. There are sixteen, so that nothing is left to be removed."""
+    fd = _open(directory, digest[0])
+    try:
+        while not _taken(fd):  # noqa: ASYNC110 - nobody tells of a lock that is free
+            await asyncio.sleep(_LOOK)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _open(directory: Path, name: str) -> int:
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return os.open(directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _taken(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -13,7 +13,7 @@ _NONE = ImageConfig()
 
 
 @dataclass(frozen=True, slots=True)
-class Stages:
+class BuildStages:
     """Goes through the instructions in their order."""
 
     file: Dockerfile

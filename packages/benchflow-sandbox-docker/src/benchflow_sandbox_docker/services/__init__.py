@@ -1,7 +1,7 @@
 """Containers beside a sandbox's own, in a network that they share."""
 
-from .options import with_options
-from .stack import Stack
-from .sweep import sweep_services
+from .reap import sweep_services
+from .service_config import with_options
+from .stack import ServiceStack
 
-__all__ = ["Stack", "sweep_services", "with_options"]
+__all__ = ["ServiceStack", "sweep_services", "with_options"]

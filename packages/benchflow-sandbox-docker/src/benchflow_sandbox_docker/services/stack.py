@@ -11,20 +11,17 @@ from benchflow_contracts.image import ImageRecipe
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_contracts.service import MAIN, ServiceSpec
 
-from benchflow_sandbox_docker.engine import Engine
-from benchflow_sandbox_docker.facts import Facts
-from benchflow_sandbox_docker.labels import PREFIX, Label
-from benchflow_sandbox_docker.late import Late
+from benchflow_sandbox_docker.engine import DockerEngine
+from benchflow_sandbox_docker.images import ImageDetails
+from benchflow_sandbox_docker.labels import PREFIX, ResourceLabel
+from benchflow_sandbox_docker.pending_cleanup import PendingCleanup
 
-from .container import arguments
-from .network import SERVICE, VOLUME
-from .networks import Networks
-from .options import with_options
-from .order import needs_of, start_order
-from .state import ServiceState
-from .sweep import remove_volume
+from .conditions import ServiceState, needs_of, start_order
+from .networks import SERVICE, VOLUME, SandboxNetworks
+from .reap import remove_volume
+from .service_config import arguments, with_options
 
-ImageOf = Callable[[str | None, ImageRecipe | None], Awaitable[Facts]]
+ImageOf = Callable[[str | None, ImageRecipe | None], Awaitable[ImageDetails]]
 """Returns what the engine says of an image, which is pulled or made when it is not there."""
 
 _LOG_LINES = 20
@@ -33,11 +30,16 @@ _PAUSE, _LONGEST_PAUSE = 0.02, 0.25
 """Seconds between two looks at a container's state: nobody tells of it."""
 
 
-class Stack:
+class ServiceStack:
     """A network, volumes and containers, all of one sandbox."""
 
     def __init__(
-        self, engine: Engine, late: Late, label: Label, spec: SandboxSpec, image_of: ImageOf
+        self,
+        engine: DockerEngine,
+        late: PendingCleanup,
+        label: ResourceLabel,
+        spec: SandboxSpec,
+        image_of: ImageOf,
     ) -> None:
         self._engine = engine
         self._late = late
@@ -54,7 +56,7 @@ class Stack:
         prefix = f"{PREFIX}{label.id}"
         self._volumes = {name: f"{prefix}-v{index}" for index, name in enumerate(names)}
         self._main = spec.container
-        self.networks = Networks(engine, late, label, spec)
+        self.networks = SandboxNetworks(engine, late, label, spec)
 
     async def begin(self) -> None:
         """Start what does not wait for the sandbox, and wait for what the sandbox needs.
@@ -65,7 +67,7 @@ class Stack:
         """
         await self.networks.make()
         for volume in self._volumes.values():
-            with self._late.noted("volume", volume):
+            with self._late.track("volume", volume):
                 await self._engine.do("create_volume", volume, labels=self._label.encode(VOLUME))
         for name in self._order[: self._order.index(MAIN)]:
             await self._start(self._specs[name])
@@ -155,7 +157,7 @@ class Stack:
         # By its name until it is there: who is cut short meanwhile leaves one, too.
         self._containers[service.name] = name
         volumes = [self._volumes[volume] for volume in service.volumes.values()]
-        with self._late.noted("container", name, volumes):
+        with self._late.track("container", name, volumes):
             made = await self._engine.do("create_container_from_config", config, name)
         self._containers[service.name] = made["Id"]
         if service.network_of is None:

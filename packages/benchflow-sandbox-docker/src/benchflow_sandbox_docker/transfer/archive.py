@@ -9,7 +9,7 @@ from typing import Any, cast
 from benchflow_contracts.errors import SandboxLimitError, TransferError
 from requests import Response
 
-from benchflow_sandbox_docker.engine import Engine
+from benchflow_sandbox_docker.engine import DockerEngine
 
 _PIECE = 1 << 18
 _GO_LINK = 1 << 27
@@ -20,13 +20,13 @@ _ACCOUNTS = ("/etc/passwd", "/etc/group")
 _MAX_ACCOUNTS = 16 << 20
 
 
-class Archive:
+class ContainerArchive:
     """The files of one container.
 
     An engine that fails is no missing file: it is a plain `SandboxError`, as of `Engine.do`.
     """
 
-    def __init__(self, engine: Engine, container: str) -> None:
+    def __init__(self, engine: DockerEngine, container: str) -> None:
         self._engine = engine
         self._api = api = engine.api
         self._url = f"{api.base_url}/v{api.api_version}/containers/{container}/archive"

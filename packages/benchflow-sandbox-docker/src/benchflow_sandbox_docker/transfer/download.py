@@ -9,11 +9,11 @@ from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
 from benchflow_contracts.errors import TransferError
-from benchflow_sandbox_core.location import absolute
-from benchflow_sandbox_core.shortage import discard, transfer_error
-from benchflow_sandbox_core.thread import Stop
+from benchflow_sandbox_core.paths import absolute
+from benchflow_sandbox_core.thread import StopFlag
+from benchflow_sandbox_core.transfer_errors import discard, transfer_error
 
-from .archive import Archive
+from .archive import ContainerArchive
 
 _CHUNK = 1 << 20
 _MAX_ENTRIES, _MAX_DEPTH = 100_000, 64
@@ -22,14 +22,14 @@ _OVERHEAD = 4096
 """Bytes of an archive for each entry, at most, beside the entry's own."""
 
 
-class Download:
+class ArchiveDownload:
     """Copies one file or tree to a new local path, all of it or nothing.
 
     The engine reads the files and nothing inside runs, so it works on one that stands still.
     """
 
     def __init__(
-        self, archive: Archive, max_bytes: int, stop: Stop, *, leave_out: bool = False
+        self, archive: ContainerArchive, max_bytes: int, stop: StopFlag, *, leave_out: bool = False
     ) -> None:
         self._archive = archive
         self._left = self._max_bytes = max_bytes

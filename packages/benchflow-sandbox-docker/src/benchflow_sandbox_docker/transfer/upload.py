@@ -7,39 +7,39 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchflow_contracts import HostError, SandboxError, TransferError, host_error
-from benchflow_sandbox_core.entries import Entry, scan
-from benchflow_sandbox_core.guest.port import PipedLife
-from benchflow_sandbox_core.location import absolute
+from benchflow_sandbox_core.fifo.connections import FifoBox
+from benchflow_sandbox_core.paths import absolute
+from benchflow_sandbox_core.upload_entries import UploadEntry, scan
 from benchflow_sandbox_native import guest as frames
 
 from benchflow_sandbox_docker.engine import FULL
-from benchflow_sandbox_docker.guest import run
+from benchflow_sandbox_docker.init_programs import run
 
 _CHUNK = 1 << 20
 _MAX_PATH = 4095
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class UploadItem:
     """What is put at one path."""
 
     path: str
     mode: int
-    content: bytes | Entry | None
+    content: bytes | UploadEntry | None
     """`None` for a directory."""
 
     @classmethod
-    def directory(cls, path: str, mode: int = 0o755) -> "Item":
+    def directory(cls, path: str, mode: int = 0o755) -> "UploadItem":
         """Return a directory, which is left alone when it is there."""
         return cls(path, mode, None)
 
     @classmethod
-    def file(cls, path: str, start: bytes, end: str) -> "Item":
+    def file(cls, path: str, start: bytes, end: str) -> "UploadItem":
         """Return a readable file with these bytes."""
         return cls(path, 0o644, start + end.encode())
 
 
-async def upload(guest: PipedLife, uid: int, gid: int, local: Path, remote: str) -> None:
+async def upload(guest: FifoBox, uid: int, gid: int, local: Path, remote: str) -> None:
     """Copy a regular file or a directory tree in.
 
     Raises:
@@ -52,15 +52,15 @@ async def upload(guest: PipedLife, uid: int, gid: int, local: Path, remote: str)
     await put(guest, uid, gid, items)
 
 
-def _item(target: str, entry: Entry) -> Item:
+def _item(target: str, entry: UploadEntry) -> UploadItem:
     if not entry.relative and entry.is_directory:
         # Its contents are merged into one that is there, or that is made as any other.
-        return Item.directory(target)
+        return UploadItem.directory(target)
     path = f"{target.rstrip('/')}/{entry.relative}" if entry.relative else target
-    return Item(path, entry.mode, None if entry.is_directory else entry)
+    return UploadItem(path, entry.mode, None if entry.is_directory else entry)
 
 
-async def put(guest: PipedLife, uid: int, gid: int, items: Iterable[Item]) -> None:
+async def put(guest: FifoBox, uid: int, gid: int, items: Iterable[UploadItem]) -> None:
     """Write files and directories for one owner, in that order.
 
     Raises:
@@ -88,7 +88,7 @@ async def put(guest: PipedLife, uid: int, gid: int, items: Iterable[Item]) -> No
         raise TransferError(f"cannot upload: {why or f'the program ended with {said.code}'}")
 
 
-async def _encode(item: Item) -> AsyncIterator[bytes]:
+async def _encode(item: UploadItem) -> AsyncIterator[bytes]:
     path = item.path.encode("utf-8", "surrogateescape")
     if len(path) > _MAX_PATH:
         raise TransferError(f"{item.path[:200]!r} is too long a path")
@@ -101,7 +101,7 @@ async def _encode(item: Item) -> AsyncIterator[bytes]:
             yield data
 
 
-async def _encode_file(path: bytes, mode: int, entry: Entry) -> AsyncIterator[bytes]:
+async def _encode_file(path: bytes, mode: int, entry: UploadEntry) -> AsyncIterator[bytes]:
     try:
         with entry.open() as file:
             left = os.fstat(file.fileno()).st_size

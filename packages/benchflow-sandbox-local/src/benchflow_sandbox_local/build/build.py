@@ -19,7 +19,7 @@ from benchflow_sandbox_core.recipe.dockerfile import Dockerfile, Instruction
 from benchflow_sandbox_core.recipe.heredoc import command
 from benchflow_sandbox_core.recipe.scope import ARCHITECTURE, Scope
 from benchflow_sandbox_core.recipe.words import Words
-from benchflow_sandbox_core.thread import Stop, run
+from benchflow_sandbox_core.thread import StopFlag, run
 
 from benchflow_sandbox_local.rootfs.source import RootSource
 from benchflow_sandbox_local.rootfs.store import ImageStore, digest_of
@@ -227,7 +227,7 @@ class Build:
             told += ["mount", *await self._told(mount)]
 
         async def act(sandbox: LocalSandbox) -> None:
-            def empty(stop: Stop) -> None:
+            def empty(stop: StopFlag) -> None:
                 for mount in mounts:
                     mount.empty(Copier(sandbox.machine.root, None, None, stop))
 
@@ -289,7 +289,7 @@ class Build:
         async def act(sandbox: LocalSandbox) -> None:
             owner = _owner(sandbox, copying.chown) or (0, 0)
 
-            def work(stop: Stop) -> None:
+            def work(stop: StopFlag) -> None:
                 copier = Copier(sandbox.machine.root, owner, copying.mode, stop)
                 copying.copy(tree, self._root, copier)
 
@@ -304,7 +304,7 @@ class Build:
             owner = _owner(sandbox, copying.chown)
             async with self._box(other) as from_box:
 
-                def work(stop: Stop) -> None:
+                def work(stop: StopFlag) -> None:
                     copier = Copier(sandbox.machine.root, owner, copying.mode, stop)
                     copying.copy_inside(from_box.machine.root, copier)
 

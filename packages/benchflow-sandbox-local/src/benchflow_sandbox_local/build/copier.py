@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from benchflow_contracts.cause import refuse_shortage
 from benchflow_contracts.errors import SandboxError
-from benchflow_sandbox_core.thread import Stop
+from benchflow_sandbox_core.thread import StopFlag
 
 from benchflow_sandbox_local.box.syscalls import (
     RESOLVE_IN_ROOT,
@@ -32,7 +32,7 @@ class Copier:
     """uid and gid; `None` keeps those of each entry."""
     mode: int | None
     """For every file and directory; `None` keeps each entry's."""
-    stop: Stop
+    stop: StopFlag
 
     def make(self, path: str) -> int:
         """Open a directory of the box, made with its parents when missing, owned by `owner`."""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, TaskError
 from benchflow_sandbox_core.recipe.dockerfile import Instruction
-from benchflow_sandbox_core.recipe.heredoc import begun_by
-from benchflow_sandbox_core.thread import Stop
+from benchflow_sandbox_core.recipe.heredoc import heredoc_start
+from benchflow_sandbox_core.thread import StopFlag
 
 from benchflow_sandbox_local.rootfs.archive import extract
 
@@ -56,7 +56,7 @@ class Copying:
         raw = words.raw(one.text) if one.array is None else list(one.array)
         if one.documents:
             target = raw[-1]
-            raw = [word for word in raw if begun_by(word, where) is None]
+            raw = [word for word in raw if heredoc_start(word, where) is None]
             _check_target(target, len(raw), where)
         named, count = [words.one(word) for word in raw], len(raw) + len(one.documents)
         if not named or count < 2:
@@ -136,14 +136,14 @@ class Copying:
 
 def _check_target(target: str, count: int, where: str) -> None:
     """Refuse what BuildKit refuses of an instruction with here-documents."""
-    if begun_by(target, where) is not None:
+    if heredoc_start(target, where) is not None:
         raise TaskError("it needs a target", where=where)
     if count > 2 and not target.endswith("/"):
         raise TaskError(f"{target[:80]!r} must end with / for several files", where=where)
 
 
 @contextmanager
-def _unpacked(archive: Path, stop: Stop) -> Generator[Path]:
+def _unpacked(archive: Path, stop: StopFlag) -> Generator[Path]:
     with tempfile.TemporaryDirectory(prefix="benchflow-add-") as directory:
         try:
             with tarfile.open(archive) as tar:

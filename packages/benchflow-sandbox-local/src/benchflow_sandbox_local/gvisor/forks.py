@@ -38,7 +38,7 @@ class GvisorForks(Forks):
         self._forker = keeper
 
     async def _take_after(self, while_frozen: During) -> SandboxImage:
-        async with self._idle(0 if self._freezer.held else SETTLE_SECONDS):
+        async with self._idle(0 if self._freezer.is_held else SETTLE_SECONDS):
             pass
         async with self._freezer.hold():
             await while_frozen()

@@ -9,8 +9,8 @@ from typing import Any
 
 from benchflow_contracts.errors import HostError, SandboxError, SnapshotError
 from benchflow_contracts.sandbox import Isolation, SandboxImage, SandboxSpec
-from benchflow_sandbox_core.guest.fifos import FifoStreams
-from benchflow_sandbox_core.process import BoxProcess
+from benchflow_sandbox_core.fifo.streams import FifoStreams
+from benchflow_sandbox_core.sandbox_process import SandboxProcess
 from benchflow_sandbox_core.shield import finish
 from benchflow_sandbox_native import guest_path
 
@@ -125,7 +125,7 @@ class GvisorKeeper(Keeper):
         await sandbox.adopt(machine)
         for carried in state.processes:
             streams = machine.carried.pop(carried.id)
-            sandbox.carry_in(BoxProcess(machine, carried.pid, streams, carried.id))
+            sandbox.carry_in(SandboxProcess(machine, carried.pid, streams, carried.id))
 
     async def checkpoint(self, sandbox: GvisorSandbox) -> SandboxImage:
         """Take a live snapshot of a box that is held still.
@@ -158,7 +158,9 @@ class GvisorKeeper(Keeper):
             unpark(processes)
         return await self._join(files, state)
 
-    async def _write_down(self, sandbox: GvisorSandbox, processes: list[BoxProcess]) -> LiveState:
+    async def _write_down(
+        self, sandbox: GvisorSandbox, processes: list[SandboxProcess]
+    ) -> LiveState:
         await sandbox.gvisor.ask("checkpoint", self._seconds)
         name = f"i{secrets.token_hex(4)}"
         box = self._bodies[sandbox.id].box
@@ -199,7 +201,7 @@ class GvisorKeeper(Keeper):
         await self._launcher.ask("forget", image=state.name)
 
 
-def _carried(process: BoxProcess) -> Carried:
+def _carried(process: SandboxProcess) -> Carried:
     streams = process.streams
     assert isinstance(streams, FifoStreams)
     stdin, stdout, stderr = (None if end.closed else streams.number for end in streams.ends)

@@ -9,8 +9,8 @@ from typing import Any
 
 from benchflow_contracts.errors import HostError, SandboxError
 from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_sandbox_core.guest.calls import GuestCalls
-from benchflow_sandbox_core.guest.fifos import FifoDirectory, FifoStreams
+from benchflow_sandbox_core.fifo.init import FifoInit
+from benchflow_sandbox_core.fifo.streams import FifoDirectory, FifoStreams
 from benchflow_sandbox_native import InitError
 
 from benchflow_sandbox_local.accounts import AccountBook
@@ -35,14 +35,14 @@ class GvisorMachine:
         self.pidfd, self.root, pipes = fds
         self.fifos = FifoDirectory(pipes)
         self.accounts = AccountBook(self.root)
-        self.knocked: Callable[[int, int], None] = lambda _door, _which: None
+        self.on_connection: Callable[[int, int], None] = lambda _door, _which: None
         """Told of each connection that waits for the model."""
         self.carried: dict[str, FifoStreams] = {}
         """The pipes of the processes that a live image brought along, by their id."""
         self._pid = pid_of(self.pidfd)
         self._call = call
         self._asking = asyncio.Lock()
-        self._calls = GuestCalls(self.fifos, self._knock)
+        self._calls = FifoInit(self.fifos, self._knock)
 
     @classmethod
     async def start(
@@ -112,10 +112,10 @@ class GvisorMachine:
         raise SandboxError("its supervisor ended" if last is None else str(last.message))
 
     def _knock(self, door: int, which: int) -> None:
-        self.knocked(door, which)
+        self.on_connection(door, which)
 
     @property
-    def init(self) -> GuestCalls:
+    def init(self) -> FifoInit:
         """The calls to the box's init; raise `SandboxError` once this is closed."""
         if self.closed:
             raise SandboxError(f"the box {self.name!r} is gone")

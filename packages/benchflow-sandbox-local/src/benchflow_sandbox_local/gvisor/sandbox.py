@@ -7,14 +7,14 @@ from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, TransferError
 from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_sandbox_core.forward import Connection
+from benchflow_sandbox_core.fifo.connections import INIT, connect_port
+from benchflow_sandbox_core.fifo.port_server import PortServer
+from benchflow_sandbox_core.fifo.socket_bridge import SocketBridges
 from benchflow_sandbox_core.freezing import Freezer
-from benchflow_sandbox_core.guest.doorman import Doorman
-from benchflow_sandbox_core.guest.patch import Patches
-from benchflow_sandbox_core.guest.port import INIT, connect_port
-from benchflow_sandbox_core.location import absolute
+from benchflow_sandbox_core.paths import absolute
+from benchflow_sandbox_core.port_forward import Connection
 from benchflow_sandbox_core.relay.server import Relay
-from benchflow_sandbox_core.relay.upstream import Upstream
+from benchflow_sandbox_core.relay.upstream import RelayUpstream
 
 from benchflow_sandbox_local.body import Body
 from benchflow_sandbox_local.cgroup.group import Group
@@ -67,8 +67,8 @@ class GvisorSandbox(LocalSandbox):
         super().__init__(name, spec, group, keeper, base, rooted=True)
         self._freezer = Freezer(_Pause(self), lambda: self.machine.init)
         self._forks = GvisorForks(self, keeper, self._freezer, self._work, self._served)
-        self._doorman: Doorman | None = None
-        self._patches = Patches()
+        self._doorman: PortServer | None = None
+        self._patches = SocketBridges()
 
     @property
     def gvisor(self) -> GvisorMachine:
@@ -81,8 +81,8 @@ class GvisorSandbox(LocalSandbox):
         """Take a started box as this sandbox's body and serve its relay."""
         self._machine = machine
         if self._spec.model is not None:
-            self._served.relay = Relay(Upstream.of(self._spec.model))
-            self._doorman = Doorman(self.gvisor, self._served.relay)
+            self._served.relay = Relay(RelayUpstream.of(self._spec.model))
+            self._doorman = PortServer(self.gvisor, self._served.relay)
 
     async def connect(self, port: int) -> Connection:
         """Connect a stream to a port inside; raise `OSError` when nothing listens there."""
@@ -99,7 +99,7 @@ class GvisorSandbox(LocalSandbox):
         A pipe or a socket inside is none of the host's. It is looked for from within, which
         cannot be done while the box is held still: then it is left out.
         """
-        if not (leave_out or self._freezer.held):
+        if not (leave_out or self._freezer.is_held):
             found = await self.exec((INIT, "plain", absolute(remote)), user="root", cwd="/")
             if found.exit_code == _SPECIAL:
                 raise TransferError(f"{remote!r} is or holds a pipe or a socket")

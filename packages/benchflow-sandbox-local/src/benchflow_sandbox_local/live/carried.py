@@ -8,7 +8,7 @@ from typing import Self
 
 from benchflow_contracts.errors import SnapshotError
 from benchflow_sandbox_core.pipes import Streams
-from benchflow_sandbox_core.process import BoxProcess
+from benchflow_sandbox_core.sandbox_process import SandboxProcess
 
 MOST = 1000
 """With so many a fork takes half a minute."""
@@ -30,7 +30,7 @@ class Carried:
     err: bytes
 
     @classmethod
-    def of(cls, process: BoxProcess) -> "Carried":
+    def of(cls, process: SandboxProcess) -> "Carried":
         """Note one process of a frozen box; its pipes are parked and emptied."""
         stdin, stdout, stderr = process.streams.ends
         # A pipe that nobody inside has is not in the image.
@@ -47,7 +47,7 @@ class Carried:
         return made
 
 
-def refuse_too_many(processes: Sequence[BoxProcess]) -> None:
+def refuse_too_many(processes: Sequence[SandboxProcess]) -> None:
     """Refuse to fork a box with more held processes than a child can be given pipes for.
 
     Raises:
@@ -71,7 +71,7 @@ def refuse_too_many(processes: Sequence[BoxProcess]) -> None:
         )
 
 
-async def park(processes: Iterable[BoxProcess]) -> None:
+async def park(processes: Iterable[SandboxProcess]) -> None:
     """Keep everybody from the pipes of a frozen box and take what it has printed.
 
     Raises:
@@ -91,7 +91,7 @@ async def park(processes: Iterable[BoxProcess]) -> None:
             )
 
 
-def unpark(processes: Iterable[BoxProcess]) -> None:
+def unpark(processes: Iterable[SandboxProcess]) -> None:
     """Go on with the pipes as they are."""
     for process in processes:
         for end in process.streams.ends:

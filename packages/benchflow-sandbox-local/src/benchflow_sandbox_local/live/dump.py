@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchflow_contracts.errors import HostError, SnapshotError
-from benchflow_sandbox_core.process import BoxProcess
+from benchflow_sandbox_core.sandbox_process import SandboxProcess
 
 from benchflow_sandbox_local.launcher import Call, Launcher, LauncherError
 from benchflow_sandbox_local.machine import Machine
@@ -45,7 +45,7 @@ class Dump:
     call: Call
 
     async def run(
-        self, machine: Machine, processes: list[BoxProcess], port: int | None, makers: Makers
+        self, machine: Machine, processes: list[SandboxProcess], port: int | None, makers: Makers
     ) -> Dumped:
         """Write down the processes of the frozen box; park their pipes.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchflow_contracts.errors import SnapshotError
 from benchflow_contracts.sandbox import SandboxImage
-from benchflow_sandbox_core.descriptors import lacking_is_host_error
+from benchflow_sandbox_core.descriptors import shortage_is_host_error
 from benchflow_sandbox_core.freezing import Freezer
 from benchflow_sandbox_core.gate import Gate
 from benchflow_sandbox_core.shield import finish_or
@@ -62,7 +62,7 @@ class Forks:
             SnapshotError: It failed, or the sandbox is busy.
             HostError: This process has no more open files.
         """
-        with lacking_is_host_error("take a live snapshot"):
+        with shortage_is_host_error("take a live snapshot"):
             if while_frozen is None:
                 return await self._whole(self._take())
             return await self._take_after(while_frozen)
@@ -77,7 +77,7 @@ class Forks:
         The engine is ready before the box stops, and the box goes on while the image is
         digested. No more is shielded than what writes the image: `while_frozen` can be cancelled.
         """
-        held = self._freezer.held
+        held = self._freezer.is_held
         async with self._idle(0 if held else SETTLE_SECONDS):
             pass
         began = time.monotonic()
@@ -108,12 +108,12 @@ class Forks:
             try:
                 return await self._take_once()
             except HangUpError:
-                if self._freezer.held:
+                if self._freezer.is_held:
                     raise  # only who holds the box can let it notice
         return await self._take_once()
 
     async def _take_once(self) -> SandboxImage:
-        held = self._freezer.held
+        held = self._freezer.is_held
         async with self._idle(0 if held else SETTLE_SECONDS):
             return await self._taken(held=held)
 
@@ -121,9 +121,9 @@ class Forks:
     async def _idle(self, seconds: float) -> AsyncGenerator[None]:
         """Wait until the host has nothing under way inside, and keep it so for the block."""
         try:
-            async with asyncio.timeout(seconds) as limit, self._work.closed():
+            async with asyncio.timeout(seconds) as limit, self._work.while_closed():
                 await self._served.drain()
-                if not self._freezer.held:  # otherwise nobody inside can be asked
+                if not self._freezer.is_held:  # otherwise nobody inside can be asked
                     await self._sandbox.forget_ended()
                 limit.reschedule(None)
                 yield

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError
-from benchflow_sandbox_core.thread import Stop
+from benchflow_sandbox_core.thread import StopFlag
 
 from benchflow_sandbox_local.box.paths import make_directory, open_strict
 
@@ -59,7 +59,12 @@ def _locked(path: Path) -> Generator[None]:
 
 
 def extract(
-    tar: tarfile.TarFile, what: str, target: Path, *, layer: bool = False, stop: Stop | None = None
+    tar: tarfile.TarFile,
+    what: str,
+    target: Path,
+    *,
+    layer: bool = False,
+    stop: StopFlag | None = None,
 ) -> None:
     """Unpack a root file system into the empty directory `target`.
 

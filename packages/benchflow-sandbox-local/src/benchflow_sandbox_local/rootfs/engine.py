@@ -11,7 +11,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from benchflow_contracts.errors import SandboxError
-from benchflow_sandbox_core.thread import Stop, run
+from benchflow_sandbox_core.thread import StopFlag, run
 
 from .layout import saved_key, take_in
 from .store import ImageStore
@@ -105,7 +105,7 @@ def _inspect(image: str) -> dict[str, Any] | None:
     )
 
 
-def _export(name: str, to: Path, stop: Stop) -> None:
+def _export(name: str, to: Path, stop: StopFlag) -> None:
     connection = _connect()
     try:
         connection.request("GET", f"/images/{quote(name)}/get")

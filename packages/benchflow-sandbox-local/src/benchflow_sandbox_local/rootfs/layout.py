@@ -12,7 +12,7 @@ from typing import IO, Any, cast
 
 from benchflow_contracts.errors import SandboxError
 from benchflow_sandbox_core.image_config import ImageConfig
-from benchflow_sandbox_core.thread import Stop, run
+from benchflow_sandbox_core.thread import StopFlag, run
 
 from .archive import extract
 from .blobs import Blobs, open_blobs, read_json, read_table
@@ -137,7 +137,7 @@ class _Unpacking:
     diff_id: str
     target: Path
 
-    def __call__(self, stop: Stop) -> None:
+    def __call__(self, stop: StopFlag) -> None:
         with open_blobs(self.path) as blobs:
             file = blobs.open(self.blob)
             if file is None:
@@ -145,7 +145,7 @@ class _Unpacking:
             with file:
                 self._unpack(file, stop)
 
-    def _unpack(self, file: IO[bytes], stop: Stop) -> None:
+    def _unpack(self, file: IO[bytes], stop: StopFlag) -> None:
         packed = file.read(len(_GZIP)) == _GZIP
         file.seek(0)
         reader = _Hashed(cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if packed else file)

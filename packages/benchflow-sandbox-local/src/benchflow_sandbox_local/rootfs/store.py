@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError
-from benchflow_sandbox_core.whole import replace
+from benchflow_sandbox_core.atomic_file import replace
 
 from .record import ImageRecord
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from benchflow_contracts import host_error
 from benchflow_contracts.sandbox_record import SandboxRecord
+from benchflow_sandbox_core.atomic_file import replace
 from benchflow_sandbox_core.owner import ProcessIdentity
-from benchflow_sandbox_core.whole import replace
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 PROVIDER = "local"

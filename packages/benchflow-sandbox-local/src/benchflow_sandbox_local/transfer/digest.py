@@ -7,9 +7,9 @@ from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 from benchflow_contracts import TransferError, host_error
-from benchflow_sandbox_core.location import absolute
-from benchflow_sandbox_core.shortage import of_box
-from benchflow_sandbox_core.thread import Stop
+from benchflow_sandbox_core.paths import absolute
+from benchflow_sandbox_core.thread import StopFlag
+from benchflow_sandbox_core.transfer_errors import opening_in_sandbox
 
 from benchflow_sandbox_local.box.syscalls import (
     RESOLVE_IN_ROOT,
@@ -47,7 +47,7 @@ class Known:
 class Digests:
     """Digests files between two looks that agree."""
 
-    def __init__(self, root: int, max_bytes: int, known: Known, stop: Stop) -> None:
+    def __init__(self, root: int, max_bytes: int, known: Known, stop: StopFlag) -> None:
         self._root = root
         self._left = max_bytes
         self._known = known
@@ -94,7 +94,7 @@ class Digests:
         """Open a regular file as O_PATH, which touches no pipe and no device."""
         name = locate(self._root, absolute(path)).strip("/") or "."
         try:
-            with of_box(f"read {path!r}"):
+            with opening_in_sandbox(f"read {path!r}"):
                 place = openat2(self._root, name, os.O_PATH | os.O_NOFOLLOW, resolve=_RULES)
         except TransferError as error:
             if isinstance(error.__cause__, FileNotFoundError):

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchflow_contracts.errors import TransferError
-from benchflow_sandbox_core.location import absolute
-from benchflow_sandbox_core.shortage import discard, of_box, transfer_error
-from benchflow_sandbox_core.thread import Stop
+from benchflow_sandbox_core.paths import absolute
+from benchflow_sandbox_core.thread import StopFlag
+from benchflow_sandbox_core.transfer_errors import discard, opening_in_sandbox, transfer_error
 
 from benchflow_sandbox_local.box.syscalls import (
     RESOLVE_IN_ROOT,
@@ -29,7 +29,9 @@ _RULES = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_SYMLINKS | RESOLVE
 class Download:
     """Copies one file or tree to a new local path, all of it or nothing."""
 
-    def __init__(self, root: int, max_bytes: int, stop: Stop, *, leave_out: bool = False) -> None:
+    def __init__(
+        self, root: int, max_bytes: int, stop: StopFlag, *, leave_out: bool = False
+    ) -> None:
         self._root = root
         self._left = max_bytes
         self._max_bytes = max_bytes
@@ -65,7 +67,7 @@ class Download:
             raise TransferError(f"{shown[:200]!r}: the tree has more than {limit}")
         # O_PATH looks without touching: a pipe or device is never opened.
         flags = os.O_PATH | os.O_NOFOLLOW
-        with of_box(f"download {shown!r}"):
+        with opening_in_sandbox(f"download {shown!r}"):
             place = openat2(parent, name.strip("/") or ".", flags, resolve=_RULES)
         try:
             info = os.fstat(place)
@@ -81,7 +83,7 @@ class Download:
     def _directory(self, place: int, target: Path, shown: str, depth: int) -> None:
         target.mkdir(mode=0o755)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-        with of_box(f"download {shown!r}"):
+        with opening_in_sandbox(f"download {shown!r}"):
             opened = os.open(f"/proc/self/fd/{place}", flags)
         try:
             for name in sorted(_names(opened, _MAX_ENTRIES - self._entries, shown)):
@@ -94,7 +96,7 @@ class Download:
             raise self._too_big(shown)
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
         with ExitStack() as stack:
-            with of_box(f"download {shown!r}"):
+            with opening_in_sandbox(f"download {shown!r}"):
                 reader = os.open(f"/proc/self/fd/{place}", flags)
             stack.callback(os.close, reader)
             writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

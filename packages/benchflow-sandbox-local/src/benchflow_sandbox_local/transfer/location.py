@@ -5,7 +5,7 @@ import posixpath
 import stat
 
 from benchflow_contracts.errors import TransferError
-from benchflow_sandbox_core.shortage import of_box
+from benchflow_sandbox_core.transfer_errors import opening_in_sandbox
 
 from benchflow_sandbox_local.box.paths import open_strict
 
@@ -32,7 +32,7 @@ def _first_link(root: int, path: str) -> str | None:
     for count in range(1, len(parts)):
         current = "/".join(parts[:count])
         try:
-            with of_box(f"find {path!r}"):
+            with opening_in_sandbox(f"find {path!r}"):
                 fd = open_strict(root, current, os.O_PATH)
         except TransferError as error:
             if isinstance(error.__cause__, FileNotFoundError):

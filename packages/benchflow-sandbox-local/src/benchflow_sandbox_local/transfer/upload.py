@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from benchflow_contracts import SandboxError, SandboxLimitError, TransferError, host_error
-from benchflow_sandbox_core.entries import Entry, scan
-from benchflow_sandbox_core.location import absolute
-from benchflow_sandbox_core.shortage import OF_BOX
-from benchflow_sandbox_core.thread import Stop
+from benchflow_sandbox_core.paths import absolute
+from benchflow_sandbox_core.thread import StopFlag
+from benchflow_sandbox_core.transfer_errors import FILE_ERRNOS
+from benchflow_sandbox_core.upload_entries import UploadEntry, scan
 
 from benchflow_sandbox_local.box.paths import open_strict, split
 
@@ -32,7 +32,7 @@ class Owner:
 class Upload:
     """Copies one local file or tree; undoes what it made when it fails."""
 
-    def __init__(self, root: int, owner: Owner, stop: Stop, *, bounded: bool = True) -> None:
+    def __init__(self, root: int, owner: Owner, stop: StopFlag, *, bounded: bool = True) -> None:
         """With the sandbox's root, which has a disk of its own when it is `bounded`."""
         self._bounded = bounded
         self._root = root
@@ -72,7 +72,7 @@ class Upload:
         number = error.errno if isinstance(error, OSError) else None
         if self._bounded and number in {errno.ENOSPC, errno.EDQUOT}:
             return SandboxLimitError(f"cannot upload to {remote!r}: the sandbox's disk is full")
-        if number in OF_BOX or number == errno.EEXIST:
+        if number in FILE_ERRNOS or number == errno.EEXIST:
             return TransferError(f"cannot upload to {remote!r}: {error}")
         return host_error(f"upload to {remote!r}", error)
 
@@ -112,11 +112,11 @@ class Upload:
         finally:
             os.close(parent)
 
-    def _directory(self, path: str, entry: "Entry") -> None:
+    def _directory(self, path: str, entry: "UploadEntry") -> None:
         if path != "/" and not self._is_directory(path):
             self._make(path, entry.mode)
 
-    def _file(self, path: str, entry: "Entry") -> None:
+    def _file(self, path: str, entry: "UploadEntry") -> None:
         parent_path, name = split(path)
         parent = open_strict(self._root, parent_path)
         temporary = f".bf-{secrets.token_hex(8)}"
@@ -143,7 +143,7 @@ class Upload:
             raise TransferError(f"{path!r} is there and is not a regular file")
         return True
 
-    def _write(self, parent: int, name: str, entry: "Entry") -> None:
+    def _write(self, parent: int, name: str, entry: "UploadEntry") -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         writer = os.open(name, flags, 0o600, dir_fd=parent)
         try:
@@ -176,7 +176,7 @@ class Upload:
                 os.close(parent)
 
 
-def _read(reader: BinaryIO, entry: Entry) -> bytes:
+def _read(reader: BinaryIO, entry: UploadEntry) -> bytes:
     try:
         return reader.read(_CHUNK)
     except OSError as error:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError
-from benchflow_sandbox_core.descriptors import lacking_is_host_error
+from benchflow_sandbox_core.descriptors import shortage_is_host_error
 from benchflow_sandbox_native import InitError
 
 from benchflow_sandbox_local.readiness import readable
@@ -42,7 +42,7 @@ class PlainInit:
         if not os.access(cwd, os.X_OK):
             raise InitError(errno.ENOENT, "cwd", f"spawn of {argv[0]!r}")
         try:
-            with lacking_is_host_error("start a process"):
+            with shortage_is_host_error("start a process"):
                 process = subprocess.Popen(  # noqa: ASYNC220 - returns once the program runs
                     list(argv),
                     stdin=fds[0],

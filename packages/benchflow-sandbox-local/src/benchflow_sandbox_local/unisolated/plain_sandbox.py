@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_core.accounts import Account
-from benchflow_sandbox_core.location import absolute
+from benchflow_sandbox_core.paths import absolute
 from benchflow_sandbox_core.pipes import Streams
 
 from benchflow_sandbox_local.accounts import AccountBook

@@ -1,0 +1,89 @@
+"""A connection to a port of a box that is spoken to over named pipes."""
+
+import asyncio
+import os
+from typing import Protocol
+
+from benchflow_sandbox_core.accounts import Account
+from benchflow_sandbox_core.command import SandboxCommand
+from benchflow_sandbox_core.port_forward import Connection
+from benchflow_sandbox_core.relay.head import MAX_HEAD
+
+from .init import FifoInit
+from .streams import FifoStreams
+
+INIT = "/.bf/init"
+"""Where such a box has its init, which has programs of its own."""
+_CONNECTED = b"\x06"
+_ROOT = Account("0", 0, 0, (), "/")
+
+
+class FifoBox(Protocol):
+    """One life of such a box."""
+
+    @property
+    def init(self) -> FifoInit:
+        """What starts processes; raise `SandboxError` once this life is over."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Whether this life is over."""
+        ...
+
+    def streams(self) -> FifoStreams:
+        """Make the pipes of a new process."""
+        ...
+
+
+async def connect_port(machine: FifoBox, port: int) -> Connection:
+    """Connect a stream to a port inside.
+
+    Raises:
+        OSError: Nothing listens there.
+        SandboxError: The box is gone.
+    """
+    command = SandboxCommand((INIT, "connect", str(port)), _ROOT, "/", {})
+    streams = machine.streams()
+    try:
+        await command.start(machine, streams.child)
+        streams.close_child()
+        reader, writer = await connect(streams)
+    finally:
+        streams.close()
+    if await reader.read(1) != _CONNECTED:
+        writer.close()
+        raise ConnectionRefusedError(f"nothing listens on port {port} of the sandbox")
+    return reader, writer
+
+
+class _Both(asyncio.StreamWriter):
+    """A writer whose end is that of both directions."""
+
+    def __init__(
+        self,
+        inward: asyncio.ReadTransport,
+        outward: asyncio.WriteTransport,
+        protocol: asyncio.StreamReaderProtocol,
+        reader: asyncio.StreamReader,
+    ) -> None:
+        super().__init__(outward, protocol, reader, asyncio.get_running_loop())
+        self._inward = inward
+
+    def close(self) -> None:
+        """Close both pipes. Idempotent."""
+        self._inward.close()
+        super().close()
+
+
+async def connect(streams: FifoStreams) -> Connection:
+    """Return what reads the output of a stream and writes its input; the pipes are gone then."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=MAX_HEAD)
+    ours = os.fdopen(streams.stdout.detach(), "rb", buffering=0)
+    theirs = os.fdopen(streams.stdin.detach(), "wb", buffering=0)
+    inward, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), ours)
+    protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader())
+    outward, _ = await loop.connect_write_pipe(lambda: protocol, theirs)
+    streams.close()
+    return reader, _Both(inward, outward, protocol, reader)

@@ -1,0 +1,236 @@
+"""The calls to the init of a box, over one pair of pipes."""
+
+import asyncio
+import errno
+import os
+import secrets
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from benchflow_contracts.errors import SandboxError
+from benchflow_sandbox_native import InitError, protocol
+from benchflow_sandbox_native import guest as frames
+
+from benchflow_sandbox_core.gate import Gate
+from benchflow_sandbox_core.shield import finish
+
+from .streams import CONTROL, FifoDirectory
+
+_REST_SECONDS = 30.0
+_PROMPT_SECONDS = 60.0
+"""For what the guest answers at once. Root inside can read its pipe, and swallow a call."""
+_CHUNK = frames.ANSWER_SIZE * 1024
+
+
+class FifoInit:
+    """Sends frames and gives each answer to its caller.
+
+    `knocked` is told of each connection that waits to be led outside, and which of the guest's
+    ports it came to.
+    """
+
+    def __init__(
+        self,
+        fifos: FifoDirectory,
+        on_connection: Callable[[int, int], None] = lambda _door, _which: None,
+    ) -> None:
+        self._fifos = fifos
+        self._pipes = fifos.known(CONTROL)
+        self._on_connection = on_connection
+        # Another life may still get an answer that was meant for the one before it.
+        self._next = (secrets.randbits(31) << 32) + 1
+        self._pending: dict[int, asyncio.Future[int]] = {}
+        self._shown: dict[int, str] = {}
+        self._writing = asyncio.Lock()
+        self._gate = Gate()
+        self._held = bytearray()
+        self._reading = self._pipes.stdout.detach()
+        os.set_blocking(self._reading, False)
+        asyncio.get_running_loop().add_reader(self._reading, self._read)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing answers any more."""
+        return self._reading < 0
+
+    def met(self) -> None:
+        """Go on once the guest has its ends open: from now on their end is its death."""
+        self._pipes.close_child()
+
+    async def ping(self) -> None:
+        """Return when the guest has done all that was asked before."""
+        await self._ask(protocol.PING, b"", "ping")
+
+    async def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: str,
+        uid: int,
+        gid: int,
+        groups: Sequence[int] = (),
+        rlimits: Mapping[int, tuple[int, int]] = {},
+        fds: tuple[int, int, int],
+    ) -> int:
+        """Start a program in a session of its own; return its number.
+
+        `fds` that are no pipes of the box are /dev/null there.
+        """
+        request = protocol.SpawnRequest(
+            argv, env=env, cwd=cwd, uid=uid, gid=gid, groups=groups, rlimits=rlimits
+        )
+        body = frames.encode_guest_spawn(request, *self._fifos.named(fds))
+        async with self._gate.while_open():
+            return await self._spawn(body, f"spawn of {argv[0]!r}")
+
+    async def _spawn(self, body: bytes, what: str) -> int:
+        number, answer = self._expect(what)
+        try:
+            await self._send(number, protocol.SPAWN, body, what)
+            return await answer
+        except BaseException:
+            if not answer.done() or answer.cancelled():
+                await finish(self._abandon(number))
+            raise
+        finally:
+            self._forget(number)
+
+    async def _abandon(self, number: int) -> None:
+        """End a process that its caller no longer waits for."""
+        # The future was cancelled with its caller; the number may still be answered.
+        answer = self._pending[number] = asyncio.get_running_loop().create_future()
+        with suppress(InitError):
+            await self._ask(frames.ABANDON, frames.encode_abandon(number), "abandon")
+            if answer.done() and answer.exception() is None:
+                pid = answer.result()
+                body = protocol.encode_kill(pid, signal.SIGKILL, group=True)
+                await self._ask(protocol.KILL, body, f"kill of {pid}")
+
+    async def wait(self, pid: int) -> int:
+        """Return the exit code as a shell reports it."""
+        await self._gate.wait_open()
+        what = f"wait for {pid}"
+        code = await self._ask(protocol.WAIT, protocol.encode_wait(pid), what, prompt=False)
+        with suppress(InitError):
+            await self._send(0, frames.FORGET, protocol.encode_wait(pid), what)
+        return code
+
+    async def kill(self, pid: int, signal: int, *, group: bool = True) -> None:
+        """Send a signal to a process or to its group."""
+        async with self._gate.while_open():
+            body = protocol.encode_kill(pid, signal, group=group)
+            await self._ask(protocol.KILL, body, f"kill of {pid}")
+
+    async def accounts(self) -> int:
+        """Return a number that changes whenever the files that name users do."""
+        return await self._ask(frames.ACCOUNTS, b"", "look at the users")
+
+    async def lead(self, door: int, stream: int) -> None:
+        """Lead a waiting connection to a stream."""
+        async with self._gate.while_open():
+            await self._ask(frames.LEAD, frames.encode_lead(door, stream), "lead")
+
+    async def hang_up(self) -> None:
+        """End every connection that waits."""
+        await self._send(0, frames.HANG_UP, b"", "hang up")
+
+    async def rest(self) -> None:
+        """Let every call but a wait end; keep new ones waiting until `resume`.
+
+        Raises:
+            SandboxError: Init does not answer. Calls are let through again.
+        """
+        self._gate.close()
+        try:
+            async with asyncio.timeout(_REST_SECONDS):
+                await self._gate.wait_empty()
+                with suppress(InitError):  # a dead one is at rest
+                    await self.ping()
+        except TimeoutError as error:
+            self._gate.open()
+            raise SandboxError("the sandbox does not come to rest", retryable=True) from error
+        except BaseException:
+            self._gate.open()
+            raise
+
+    def resume(self) -> None:
+        """Let calls through again."""
+        self._gate.open()
+
+    def close(self) -> None:
+        """Let go; whoever waits for an answer is told that there is none. Idempotent."""
+        if self._reading >= 0:
+            asyncio.get_running_loop().remove_reader(self._reading)
+            os.close(self._reading)
+            self._reading = -1
+        self._pipes.close()
+        for number, answer in self._pending.items():
+            if not answer.done():
+                what = self._shown.get(number, "call")
+                answer.set_exception(InitError(errno.ECONNRESET, "connection", what))
+
+    def _expect(self, what: str) -> "tuple[int, asyncio.Future[int]]":
+        if self._reading < 0:
+            raise InitError(errno.ECONNREFUSED, "connection", what)
+        number, self._next = self._next, self._next + 1
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._pending[number], self._shown[number] = answer, what
+        return number, answer
+
+    def _forget(self, number: int) -> None:
+        answer = self._pending.pop(number, None)
+        self._shown.pop(number, None)
+        if answer is not None and answer.done() and not answer.cancelled():
+            answer.exception()
+
+    async def _ask(self, operation: int, body: bytes, what: str, *, prompt: bool = True) -> int:
+        number, answer = self._expect(what)
+        try:
+            async with asyncio.timeout(_PROMPT_SECONDS if prompt else None):
+                await self._send(number, operation, body, what)
+                return await answer
+        except TimeoutError as error:
+            # Nothing that comes from there can be relied on any more.
+            self.close()
+            raise InitError(errno.ETIMEDOUT, "connection", what) from error
+        finally:
+            self._forget(number)
+
+    async def _send(self, number: int, operation: int, body: bytes, what: str) -> None:
+        frame = frames.encode_frame(number, operation, body, what)
+        async with self._writing:
+            try:
+                # Half a frame would be the end of all calls.
+                await finish(self._pipes.stdin.write(frame))
+            except SandboxError as error:
+                raise InitError(errno.ECONNRESET, "connection", what) from error
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._reading, _CHUNK)
+        except BlockingIOError:
+            return
+        if not data:
+            self.close()
+            return
+        self._held += data
+        size = frames.ANSWER_SIZE
+        while len(self._held) >= size:
+            answer = frames.GuestAnswer.decode(bytes(self._held[:size]))
+            del self._held[:size]
+            if answer.id == 0:
+                self._on_connection(answer.value, answer.which)
+            else:
+                self._give(answer)
+
+    def _give(self, answer: frames.GuestAnswer) -> None:
+        waiting = self._pending.get(answer.id)
+        if waiting is None or waiting.done():
+            return
+        failure = answer.failure(self._shown.get(answer.id, "call"))
+        if failure is None:
+            waiting.set_result(answer.value)
+        else:
+            waiting.set_exception(failure)

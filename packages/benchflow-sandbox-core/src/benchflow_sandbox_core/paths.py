@@ -1,0 +1,22 @@
+"""What a caller may name inside of a box."""
+
+import os
+import posixpath
+from pathlib import Path
+
+from benchflow_contracts.errors import TransferError
+
+
+def absolute(path: str) -> str:
+    """Return the normal form of a path inside; raise `TransferError` when it is not absolute."""
+    if not path.startswith("/") or ".." in path.split("/") or "\0" in path:
+        raise TransferError(f"{path!r} is not an absolute path without '..'")
+    return "/" + posixpath.normpath(path).strip("/")
+
+
+def state_directory() -> Path:
+    """Return the directory of this user; it need not be there."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/benchflow")
+    state = os.environ.get("XDG_STATE_HOME")
+    return Path(state or Path.home() / ".local" / "state") / "benchflow"

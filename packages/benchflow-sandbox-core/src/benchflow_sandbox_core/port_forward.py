@@ -1,0 +1,119 @@
+"""A loopback port of the host that leads to a port inside."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from benchflow_contracts.errors import SandboxError
+from benchflow_contracts.sandbox import Endpoint
+
+_CHUNK = 65536
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class PortForward:
+    """Listens on the host's loopback and connects each client to the same port inside.
+
+    Each connection is made with the box as it is at that moment, so the address stays valid
+    across a restore.
+    """
+
+    def __init__(self, port: int, dial: Callable[[int], Awaitable[Connection]]) -> None:
+        self._port = port
+        self._dial = dial
+        self._server: asyncio.Server | None = None
+        self._handlers: set[asyncio.Task[object]] = set()
+
+    async def start(self) -> Endpoint:
+        """Listen; return where."""
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return Endpoint(host=host, port=port)
+
+    async def aclose(self) -> None:
+        """Stop listening and end every connection. Idempotent."""
+        if self._server is not None:
+            self._server.close()
+        await self.hang_up()
+
+    async def hang_up(self) -> None:
+        """End every connection and go on listening."""
+        handlers = set(self._handlers)
+        for handler in handlers:
+            handler.cancel()
+        if handlers:
+            await asyncio.wait(handlers)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._handlers.add(task)
+        try:
+            await both_ways((reader, writer), await self._dial(self._port))
+        except (OSError, SandboxError, asyncio.CancelledError):
+            writer.transport.abort()  # refused inside: the client sees a reset
+        finally:
+            self._handlers.discard(task)
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+
+async def both_ways(outside: Connection, inside: Connection) -> None:
+    """Pass bytes on until both directions have ended; `inside` is closed then."""
+    (reader, writer), (in_reader, in_writer) = outside, inside
+    try:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_pump(reader, in_writer))
+                group.create_task(_pump(in_reader, writer))
+        except BaseException:
+            # A service that does not read must not hold up the end.
+            in_writer.transport.abort()
+            raise
+    except* OSError:
+        writer.transport.abort()
+    finally:
+        in_writer.close()
+        with suppress(OSError):
+            await in_writer.wait_closed()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(_CHUNK):
+        writer.write(data)
+        await writer.drain()
+    if writer.can_write_eof():
+        writer.write_eof()
+
+
+class PortForwards:
+    """One forward for each exposed port, with the same address for as long as this is open."""
+
+    def __init__(self, dial: Callable[[int], Awaitable[Connection]]) -> None:
+        self._dial = dial
+        self._known: dict[int, tuple[PortForward, Endpoint]] = {}
+
+    async def expose(self, port: int) -> Endpoint:
+        """Return where the host reaches a port inside. The same port twice is one.
+
+        Raises:
+            SandboxError: That is no port.
+        """
+        if not 0 < port < 65536:
+            raise SandboxError(f"{port!r} is not a port")
+        if port not in self._known:
+            forward = PortForward(port, self._dial)
+            self._known[port] = (forward, await forward.start())
+        return self._known[port][1]
+
+    async def hang_up(self) -> None:
+        """End every connection; the addresses stay."""
+        for forward, _ in self._known.values():
+            await forward.hang_up()
+
+    async def aclose(self) -> None:
+        """Stop listening and end every connection. Idempotent."""
+        known, self._known = self._known, {}
+        for forward, _ in known.values():
+            await forward.aclose()

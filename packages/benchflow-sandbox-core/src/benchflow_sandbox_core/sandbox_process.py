@@ -1,0 +1,132 @@
+"""A running process of a box, with live pipes."""
+
+import asyncio
+import errno
+import secrets
+import signal
+
+from benchflow_contracts.errors import HostError, SandboxError
+from benchflow_contracts.process import ByteReader, ByteWriter
+from benchflow_sandbox_native import InitError
+
+from .command import SandboxCommand
+from .pipes import Streams
+from .running_box import RunningBox, reap
+from .shield import finish
+
+_TEST = 0
+"""The signal that is not sent: init only looks whether there is such a process."""
+
+
+class SandboxProcess:
+    """One process that `spawn` started. Its pipes are this process's own."""
+
+    def __init__(self, machine: RunningBox, pid: int, streams: Streams, name: str) -> None:
+        self._machine = machine
+        self._pid = pid
+        self._name = name
+        self._streams = streams
+        self._code: int | None = None
+        self._waiting = asyncio.Lock()
+
+    @classmethod
+    async def start(cls, machine: RunningBox, command: SandboxCommand) -> "SandboxProcess":
+        """Start a command with live pipes; raise as `Command.start` does."""
+        streams = machine.streams()
+        try:
+            pid = await command.start(machine, streams.child)
+        except BaseException:
+            streams.close()
+            raise
+        streams.close_child()
+        return cls(machine, pid, streams, f"p{secrets.token_hex(4)}")
+
+    @property
+    def id(self) -> str:
+        """Unique within the sandbox; the same in every child of a live snapshot."""
+        return self._name
+
+    @property
+    def pid(self) -> int:
+        """The number that the box knows it by."""
+        return self._pid
+
+    @property
+    def streams(self) -> Streams:
+        """The host's ends of its pipes."""
+        return self._streams
+
+    @property
+    def released(self) -> bool:
+        """Whether nobody holds its pipes any more."""
+        return all(end.closed for end in self._streams.ends)
+
+    @property
+    def stdin(self) -> ByteWriter:
+        """The process's standard input."""
+        return self._streams.stdin
+
+    @property
+    def stdout(self) -> ByteReader:
+        """The process's standard output."""
+        return self._streams.stdout
+
+    @property
+    def stderr(self) -> ByteReader:
+        """The process's standard error."""
+        return self._streams.stderr
+
+    async def ended(self) -> bool:
+        """Return whether it has ended and nobody inside has its pipes."""
+        if self._streams.used:
+            return False
+        if self._code is not None or self._machine.closed:
+            return True
+        try:
+            await self._machine.init.kill(self._pid, _TEST, group=False)
+        except InitError as error:
+            return error.errno == errno.ESRCH
+        return False
+
+    async def wait(self) -> int:
+        """Return the exit code: 128 + n for a process that signal n ended."""
+        async with self._waiting:
+            if self._code is None:
+                self._code = await self._exit_code()
+            return self._code
+
+    async def _exit_code(self) -> int:
+        # With its init gone, nothing of the box can still run.
+        if self._machine.closed:
+            return 128 + signal.SIGKILL
+        try:
+            return await self._machine.init.wait(self._pid)
+        except InitError as error:
+            if error.stage == "connection" or self._machine.closed:
+                return 128 + signal.SIGKILL
+            raise SandboxError(f"process {self._pid} is lost: {error}") from error
+
+    async def kill(self) -> None:
+        """Kill the whole process group. Returns when the leader is dead. Idempotent."""
+        if self._code is not None or self._machine.closed:
+            return
+        try:
+            await self._machine.init.kill(self._pid, signal.SIGKILL, group=True)
+        except InitError:
+            return  # it is dead already, or the whole box is
+        self._code = await self._killed()
+
+    async def _killed(self) -> int:
+        try:
+            return await reap(self._machine.init, self._pid)
+        except HostError:
+            raise
+        except (InitError, SandboxError):
+            return 128 + signal.SIGKILL
+
+    async def aclose(self) -> None:
+        """Kill when still running and release the pipes. Idempotent."""
+        try:
+            await finish(self.kill())
+        finally:
+            self._streams.close()

@@ -1,0 +1,85 @@
+"""Images from a registry, by the engine, with the credentials that Docker's own client has."""
+
+import re
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+
+import requests
+from benchflow_contracts.errors import HostError, SandboxError
+from docker import APIClient, auth
+from docker.errors import DockerException, create_api_error_from_http_exception
+from docker.utils import parse_repository_tag
+from docker.utils.json_stream import json_stream
+
+from .engine import FULL, DockerEngine, GoneError
+
+_REFUSED = re.compile(
+    r"no basic auth credentials|\bunauthorized\b|authentication required|access denied"
+    r"|authorization failed|incorrect username",
+    re.IGNORECASE,
+)
+_ABSENT = re.compile(r"not found|manifest unknown|no matching manifest|name unknown", re.IGNORECASE)
+
+
+async def fetch(engine: DockerEngine, image: str) -> None:
+    """Pull an image: `name`, `name:tag`, or `name@digest`.
+
+    Raises:
+        GoneError: The registry does not have it.
+        HostError: The engine's disk is full.
+        SandboxTimeoutError: Nothing came for as long as a call may take.
+        SandboxError: It did not come, whole; `retryable` unless the registry wants credentials.
+    """
+    repository, tag = parse_repository_tag(image)
+    registry, _ = auth.resolve_repository_name(repository)
+    with _said_by(registry):
+        await engine.run(lambda api: _fetch(api, repository, tag or "latest", registry), "pull")
+
+
+def _fetch(api: APIClient, repository: str, tag: str, registry: str) -> None:
+    try:
+        header: bytes | None = cast("Any", auth).get_config_header(api, registry)
+    except DockerException as error:
+        raise SandboxError(
+            f"the credentials for {registry!r} cannot be had: {error}",
+            hint="Docker's config.json names a helper that must be on PATH",
+        ) from error
+    # The SDK's own `pull` waits for ever.
+    response = api.post(
+        f"{api.base_url}/v{api.api_version}/images/create",
+        params={"fromImage": repository, "tag": tag},
+        headers={"X-Registry-Auth": header} if header else {},
+        stream=True,
+        timeout=api.timeout,
+    )
+    with response:
+        try:
+            response.raise_for_status()
+        except requests.HTTPError as error:
+            create_api_error_from_http_exception(error)
+        events = json_stream(response.iter_content(None))
+        for event in cast("Iterable[Mapping[str, Any]]", events):
+            # What breaks off has begun well.
+            if "error" in event:
+                raise SandboxError(f"docker pull: {event['error']}", retryable=True)
+
+
+@contextmanager
+def _said_by(registry: str) -> Generator[None]:
+    """Tell from the words of a failure what it is: neither status nor place does."""
+    try:
+        yield
+    except HostError:
+        raise
+    except SandboxError as error:
+        said = str(error)
+        if FULL in said:
+            raise HostError(said, hint="free space for the engine's images") from error
+        if _REFUSED.search(said):
+            raise SandboxError(
+                said, hint=f"`docker login {registry}`, or correct the name"
+            ) from error
+        if isinstance(error, GoneError) or _ABSENT.search(said):
+            raise GoneError(said, hint="correct the name, or push the image") from error
+        raise

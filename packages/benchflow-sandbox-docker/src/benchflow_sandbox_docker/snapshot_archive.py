@@ -1,0 +1,168 @@
+"""Snapshots that outlive the engine's memory of them: the engine's own tar, and what it is."""
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Literal, cast
+
+from benchflow_contracts._model import Model
+from benchflow_contracts.errors import SandboxError, SnapshotError
+from benchflow_contracts.sandbox import SandboxImage
+from benchflow_contracts.seal import Seal
+from benchflow_sandbox_core.atomic_file import staging_dir, write
+from benchflow_sandbox_core.thread import StopFlag, run
+from pydantic import Field, ValidationError
+
+from .changes import ContainerChangeTracker, SavedBaseline
+from .commit_limiter import require_room
+from .engine import DockerEngine
+from .images import SnapshotImages
+from .labels import PROVIDER
+
+_NAME: Final = "snapshot.json"
+_TAR: Final = "image.tar"
+_CHUNK = 1 << 20
+_MAX_BYTES = 16 << 20
+
+
+class ArchivedSnapshot(Model):
+    """`snapshot.json`."""
+
+    schema_version: Literal["1.0"] = "1.0"
+    image: SandboxImage
+    engine_id: str
+    """What the engine calls the image in the tar."""
+    sha256: str
+    """Of the tar, in hex."""
+    size: int = Field(ge=0)
+    mark: SavedBaseline | None = None
+    """What its sandbox compared its files with."""
+    seal: str = ""
+    """The code of all the rest, by the store that saved it."""
+
+    @property
+    def sealed_text(self) -> str:
+        """What `seal` is the code of."""
+        return self.model_dump_json(exclude={"seal"})
+
+
+class SnapshotArchiver:
+    """Copies snapshots out of the engine to a directory and in again.
+
+    The tar is whole: nothing of the image under the snapshot must be there to load it. An agent
+    has written what it holds, so that only one that this store has sealed is shown to the engine.
+    """
+
+    def __init__(
+        self,
+        engine: DockerEngine,
+        images: SnapshotImages,
+        seal: Seal,
+        written: ContainerChangeTracker,
+    ) -> None:
+        self._engine = engine
+        self._images = images
+        self._seal = seal
+        self._written = written
+
+    async def save(self, image: SandboxImage, to: Path) -> None:
+        """Write a snapshot to `to`, whole or not at all.
+
+        Raises:
+            SnapshotError: It is not known here, `to` is there, or it cannot be written.
+        """
+        name = self._images.check(image)
+        root = await self._root()
+        await run(lambda stop: self._save(image, name, to, root, stop))
+
+    async def _root(self) -> str:
+        return str((await self._engine.do("info"))["DockerRootDir"])
+
+    def _save(self, image: SandboxImage, name: str, to: Path, root: str, stop: StopFlag) -> None:
+        made = staging_dir(to)
+        try:
+            # The engine writes the whole image to its own disk before it sends the first byte.
+            for place in (str(made), root):
+                require_room(place, image.bytes)
+            digest, size = self._copy_out(name, image.bytes, made / _TAR, stop)
+            mark = self._written.saved_baseline(image.ref)
+            told = ArchivedSnapshot(
+                image=image, engine_id=name, sha256=digest, size=size, mark=mark
+            )
+            told = told.model_copy(update={"seal": self._seal.of(told.sealed_text)})
+            write(made / _NAME, told.model_dump_json(indent=1))
+            made.rename(to)
+        except (OSError, SandboxError) as error:
+            raise SnapshotError(f"cannot save {image.ref!r}: {error}") from error
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+    def _copy_out(self, name: str, took: int, path: Path, stop: StopFlag) -> tuple[str, int]:
+        digest, size = hashlib.sha256(), 0
+        with path.open("xb") as file, self._engine.saved_image(name, took) as answer:
+            for piece in answer.iter_content(_CHUNK):
+                stop.check()
+                digest.update(piece)
+                size += file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        return digest.hexdigest(), size
+
+    async def load(self, saved: Path) -> SandboxImage:
+        """Take in what `save` wrote, as a snapshot of this owner.
+
+        Raises:
+            SnapshotError: It is torn, of somebody else, or was changed.
+        """
+        told = self._read(saved)
+        try:
+            # The engine unpacks the tar on its own disk, and keeps the layers of that.
+            require_room(await self._root(), 2 * told.size)
+            there = await self._images.has(told.engine_id)
+            await run(lambda stop: self._copy_in(saved / _TAR, told, stop))
+            image = await self._images.take_over(told.engine_id, told.image, forget=not there)
+        except (OSError, SandboxError) as error:
+            raise SnapshotError(f"cannot load {str(saved)!r}: {error}") from error
+        self._written.load(image.ref, told.mark)
+        return image
+
+    def _read(self, saved: Path) -> ArchivedSnapshot:
+        path = saved / _NAME
+        try:
+            with path.open("rb") as file:
+                told = ArchivedSnapshot.model_validate_json(file.read(_MAX_BYTES))
+            ours = self._seal.fits(told.sealed_text, told.seal)
+        except OSError as error:
+            raise SnapshotError(f"{str(saved)!r} cannot be loaded: {error}") from error
+        except ValidationError as error:
+            problem = error.errors(include_url=False, include_input=False)[0]
+            where = f"{path}:{'.'.join(map(str, problem['loc']))}"
+            raise SnapshotError(f"not a saved snapshot: {problem['msg']}", where=where) from error
+        if not ours or told.image.provider != PROVIDER:
+            raise SnapshotError(
+                f"{str(saved)!r} was not saved by this user here, or was changed since",
+                hint="load it with the store that saved it; what a snapshot holds is run as root,"
+                " so one that somebody else gave you is never opened",
+            )
+        return told
+
+    def _copy_in(self, path: Path, told: ArchivedSnapshot, stop: StopFlag) -> None:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with os.fdopen(os.open(path, flags), "rb") as file:
+            if os.fstat(file.fileno()).st_size != told.size or _digest(file, stop) != told.sha256:
+                raise SnapshotError(f"{str(path)!r} is not what was saved: its digest differs")
+            file.seek(0)
+            api = cast("Any", self._engine.api)
+            with self._engine.typed("load_image"):
+                for line in api.load_image(file):
+                    if "error" in line:
+                        raise SnapshotError(f"the engine does not load it: {line['error']}")
+
+
+def _digest(file: BinaryIO, stop: StopFlag) -> str:
+    digest = hashlib.sha256()
+    while piece := file.read(_CHUNK):
+        stop.check()
+        digest.update(piece)
+    return digest.hexdigest()
