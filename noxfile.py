@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -90,11 +91,7 @@ HEAVY = {*BOXED, "benchflow-sandbox-native"}
 
 
 def _units() -> list[str]:
-    """Name the sessions that CI runs to test packages: each package by two Pythons at most.
-
-    CI has an hour. The oldest and the newest run what starts no boxes. The oldest runs the boxes'
-    own tests and `slow`, and the newest `e2e`.
-    """
+    """Name the sessions that test one package each, by two Pythons at most."""
     return [
         f"unit-{python}(package={package!r})"
         for python in dict.fromkeys((OLDEST, NEWEST))
@@ -103,11 +100,43 @@ def _units() -> list[str]:
     ]
 
 
+ON_DOCKER = (
+    "packages/benchflow-sandbox-docker/tests",
+    "adapters/benchflow-adapters-harbor/tests",
+    *(
+        f"tests/e2e/test_{name}.py"
+        for name in (
+            "built_alike",
+            "docker_engine",
+            "harbor_export",
+            "heredocs",
+            "newer_engine",
+            "old_tasks",
+            "parity",
+            "pulls",
+            "trusted_tasks",
+        )
+    ),
+)
+"""Slow tests that mostly wait for a Docker engine."""
+
+CI = bool(os.environ.get("CI"))
 LANES = {
-    "checks": ("lint", "types", *(_units() if os.environ.get("CI") else ["unit"]), "wheel", "docs"),
-    "boxes": ("e2e", "slow"),
+    "checks": (
+        "lint",
+        "types",
+        *([name for name in _units() if name.startswith(f"unit-{OLDEST}")] if CI else ["unit"]),
+        *(["newest"] if CI else []),
+        "wheel",
+        "docs",
+    ),
+    "boxes": ("e2e", "slow(part='local')"),
+    "docker": ("slow(part='docker')",),
 }
-"""Sessions that run at the same time: the tests of boxes mostly wait."""
+"""Sessions that run at the same time: the tests of sandboxes mostly wait."""
+
+
+SHOWN = "boxes"
 
 nox.options.sessions = ["lanes"]
 
@@ -116,20 +145,29 @@ nox.options.sessions = ["lanes"]
 def lanes(session: nox.Session) -> None:
     """Run every check, the lanes at once, then print a summary; arguments name some sessions.
 
-    The output of `checks` is printed when that lane has ended.
+    The output of `SHOWN` is printed while that lane runs, that of the other lanes at the end.
     """
     shutil.rmtree(REPORTS, ignore_errors=True)
     chosen = {
         lane: [name for name in names if not session.posargs or name in session.posargs]
         for lane, names in LANES.items()
     }
-    with tempfile.TemporaryFile("w+") as log:
-        checks = subprocess.Popen(_nox("checks", chosen["checks"]), stdout=log, stderr=log)
-        boxes = subprocess.run(_nox("boxes", chosen["boxes"]), check=False)
-        codes = {"checks": checks.wait(), "boxes": boxes.returncode}
-        log.seek(0)
-        shutil.copyfileobj(log, sys.stdout)
-        sys.stdout.flush()
+    codes = {}
+    with contextlib.ExitStack() as stack:
+        logs = {lane: stack.enter_context(tempfile.TemporaryFile("w+")) for lane in chosen}
+        running = {
+            lane: subprocess.Popen(
+                _nox(lane, names),
+                stdout=None if lane == SHOWN else logs[lane],
+                stderr=subprocess.STDOUT,
+            )
+            for lane, names in chosen.items()
+        }
+        for lane, process in running.items():
+            codes[lane] = process.wait()
+            logs[lane].seek(0)
+            shutil.copyfileobj(logs[lane], sys.stdout)
+            sys.stdout.flush()
     session.run(sys.executable, "tests/support/session_reports.py", str(REPORTS), external=True)
     failed = [f"{lane} ended with {code}" for lane, code in codes.items() if code]
     if failed:
@@ -169,6 +207,14 @@ def unit(session: nox.Session, package: str) -> None:
     """Test one package alone, with only what it declares."""
     _sync(session, f"--package={package}", "--no-default-groups", "--group=test")
     _pytest(session, f"{PACKAGES[package]}/tests", *session.posargs)
+
+
+@nox.session(python=NEWEST)
+def newest(session: nox.Session) -> None:
+    """Test all packages but the sandboxes in one environment, by the newest Python."""
+    _sync(session, "--all-packages")
+    homes = (home for package, home in PACKAGES.items() if package not in BOXED)
+    _pytest(session, *(f"{home}/tests" for home in homes), *session.posargs)
 
 
 @nox.session(python=PYTHONS[:1])
@@ -298,16 +344,17 @@ def e2e(session: nox.Session) -> None:
     _pytest(session, "--timeout=300", *targets)
 
 
-@nox.session(python=PYTHONS[:1])
-def slow(session: nox.Session) -> None:
+@nox.session(python=OLDEST)
+@nox.parametrize("part", ["docker", "local"])
+def slow(session: nox.Session, part: str) -> None:
     """Run what takes long: real forks, servers and kills, again and again."""
     _sync(session, "--all-packages")
-    targets = session.posargs or [
-        *(f"{home}/tests" for home in PACKAGES.values()),
-        "tests/integration",
-        "tests/e2e",
-    ]
-    _pytest(session, "-m", "slow", "--timeout=600", *targets)
+    homes = [*(f"{home}/tests" for home in PACKAGES.values()), "tests/integration", "tests/e2e"]
+    if part == "docker":
+        targets = [*ON_DOCKER]
+    else:
+        targets = [*homes, *(f"--ignore={path}" for path in ON_DOCKER)]
+    _pytest(session, "-m", "slow", "--timeout=600", *(session.posargs or targets))
 
 
 @nox.session(python=PYTHONS[:1])
