@@ -57,7 +57,7 @@ def test_a_check_resumes_and_takes_only_changed_tasks_again(
     # What cannot be read has no digest, and is read again.
     assert run(check) == 1
     second = capfd.readouterr()
-    assert "--state: 54 of 60 tasks are unchanged" in second.err
+    assert "--state: 54 of 60 tasks have not changed" in second.err
     assert second.out == first.out
     (tasks / "t00" / "task.toml").write_text("")
     (tasks / "t01" / "task.toml").write_text("")
@@ -95,7 +95,7 @@ def test_other_options_check_every_task_again(
     capfd.readouterr()
     assert run([*check, "--trust-host-access"]) == 1
     said = capfd.readouterr().err
-    assert "checked with other options" in said
+    assert "the options have changed" in said
     assert "unchanged" not in said
 
 

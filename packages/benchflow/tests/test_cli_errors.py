@@ -58,7 +58,7 @@ def test_a_broken_file_of_flags_is_named(tasks: Path, capsys: pytest.CaptureFixt
     Path("flags.toml").write_text('agent = "x\n')
     code, error = said(capsys, "run", "tasks/one", "--config", "flags.toml")
     assert code == 2
-    assert "flags.toml: cannot read the flags" in error
+    assert "flags.toml: cannot read the options" in error
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:99999", "http://127.0.0.1:x", "http://"])

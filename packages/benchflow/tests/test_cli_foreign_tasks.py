@@ -61,7 +61,7 @@ def test_tests_that_run_the_agents_code_are_named_and_nothing_is_run(
     assert run(["tasks", "check", str(tasks / "good")]) == 0
     said = capfd.readouterr().err
     assert "warning: good: tests/test.sh:1: " in said
-    assert "not run: --sandbox says where" in said
+    assert "not run: give --sandbox" in said
     assert run(["tasks", "check", str(tasks / "good"), "--json"]) == 0
     (row,) = json.loads(capfd.readouterr().out)
     assert [line["line"] for line in row["warnings"]] == [1]
@@ -143,7 +143,7 @@ def test_a_cheat_that_was_never_run_is_not_stopped(
     assert {one["verdict"] for one in told} == {"untried"}
     assert run(["tasks", "check", str(tasks / "good"), "--cheat", "--offline"]) == 1
     said = capfd.readouterr().err
-    assert "not tried: good: task.toml:environment.env.KEY" in said
+    assert "not run: good: task.toml:environment.env.KEY" in said
     assert "hint: --forward-env SECRET" in said
 
 
@@ -152,7 +152,7 @@ def test_a_task_that_cannot_be_run_is_no_task_that_withstood(
 ) -> None:
     assert run(["tasks", "check", str(tasks / "gpu"), "--cheat"]) == 1
     said = capfd.readouterr().err
-    assert "not tried: gpu: " in said
+    assert "not run: gpu: " in said
     assert "environment.gpus" in said
 
 

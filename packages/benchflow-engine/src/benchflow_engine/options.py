@@ -1,4 +1,4 @@
-"""RunOptions: what an operator chooses for a rollout, and its RolloutConfig."""
+"""RunOptions: the options of a rollout that the operator sets, and its RolloutConfig."""
 
 import os
 from collections.abc import Mapping
@@ -37,104 +37,105 @@ class RunOptions(Model):
     """Everything that shapes a rollout and is not the task itself."""
 
     agent: str = "oracle"
-    """A registry name, another name of such an agent (`claude-code`, `codex`, `gemini-cli`,
-    `qwen-code`), or the path of an agent's TOML declaration."""
+    """Agent: a registry name, another tool's name for such an agent (`claude-code`, `codex`,
+    `gemini-cli`, `qwen-code`), or the path of a TOML declaration."""
     agent_import_path: str | None = None
-    """`module:attr` of an Agent; only ever from the operator."""
+    """Import path `module:attr` of an Agent, instead of --agent."""
     agent_env: dict[str, str] = Field(default_factory=dict)
-    """Variables of the agent, as `--agent-env.NAME VALUE` or a table of --config."""
+    """Environment variables of the agent: `--agent-env.NAME VALUE`, or a table in --config."""
     agent_idle_timeout: float = Field(default=600, gt=0)
-    """Seconds without any update from the agent before its turn is ended."""
+    """Seconds without an update from the agent before its turn ends."""
     model: str | None = None
-    """The model that the agent asks the endpoint for."""
+    """Model name that the agent sends to the endpoint (default: the agent's own)."""
     reasoning_effort: str | None = None
-    """Passed to an agent that declares how it takes one."""
+    """Reasoning effort, for an agent that declares how it takes one (default: the agent's own)."""
     base_url: str | None = None
-    """The model endpoint behind the relay. `None`: the sandbox reaches nothing."""
+    """URL of the model endpoint (default: none; the agent has no model)."""
     api_key_env: str = "BENCHFLOW_API_KEY"
-    """The host's variable with the endpoint's key. It never enters the sandbox."""
+    """Variable on this machine with the endpoint's key. The key never enters the sandbox."""
     upstream: Literal["same", "openai", "vllm", "anthropic"] = "same"
-    """What the endpoint speaks: the agent's own wire, or the one that calls are translated to.
-    `vllm` is asked for token ids and log-probabilities, which training needs."""
+    """Protocol of the endpoint. `same` is the agent's own protocol; for the others, calls are
+    translated. `vllm` also returns the token ids and log-probabilities that training needs."""
     gateway: bool = True
-    """Record every model call, and answer the recorded ones in a replay."""
+    """Record of every model call, for replay and for training."""
     model_record_mb: int = Field(default=512, gt=0)
-    """Disk for the recorded model calls of a rollout. Its agent's work ends and is graded as it
-    stands when they take more."""
+    """Most disk for the recorded model calls of a rollout, in MB. At the limit the agent's work
+    ends and is graded as it is."""
     sandbox: str = "local"
-    """The registry name of a sandbox provider."""
+    """Sandbox provider: a registry name."""
     sandbox_import_path: str | None = None
-    """`module:attr` that makes the sandbox provider instead; only ever from the operator."""
+    """Import path `module:attr` of a sandbox provider, instead of --sandbox."""
     allow_unisolated: bool = False
-    """Run without namespaces where the machine has none; never for untrusted agents."""
+    """Permission to run without namespaces on a machine that has none; not for untrusted agents."""
     timeout_multiplier: float = Field(default=1, gt=0, allow_inf_nan=False)
-    """Times what tasks give their agent, their tests and their images."""
+    """Factor for the time limits of tasks: agent, tests and image."""
     pull: PullPolicy | None = None
-    """When a sandbox that fetches images does so; else $BENCHFLOW_DOCKER_PULL says it."""
+    """Image pull policy (default: $BENCHFLOW_DOCKER_PULL, then `missing`)."""
     environment_manifest: Path | None = None
-    """`None` looks for `environment.toml` in the task and in its benchmark."""
+    """Environment manifest (default: `environment.toml` of the task or of its benchmark)."""
     environment_import_path: str | None = None
-    """`module:attr` that makes the environment instead; only ever from the operator."""
+    """Import path `module:attr` of an environment, instead of a manifest."""
     reward_import_path: str | None = None
-    """`module:attr` that makes the rewards instead; only ever from the operator."""
+    """Import path `module:attr` of the rewards, instead of the task's."""
     skill_mode: Literal["no-skill", "with-skill"] = "no-skill"
-    """Whether the agent is shown the task's skills, in its own native way."""
+    """Skills for the agent: the task's (`with-skill`), or none."""
     skills_dir: Path | None = None
-    """Skills to show instead of the task's."""
+    """Directory of skills, instead of the task's."""
     isolation: Literal["hermetic", "twin", "shared"] | None = None
-    """Overrides the box that the task is graded in."""
+    """Isolation of the grading (default: the task's)."""
     offline: bool = False
-    """Give tasks no network, also where they ask for one; agents reach their model all the same."""
+    """No network for tasks, also for those that ask for one. Agents still reach their model."""
     forward_env: tuple[str, ...] = ()
-    """A variable of yours that tasks and their compose files may have where they ask for
-    `${NAME}`; no other leaves this process. May be given again. Its value is never recorded."""
+    """Name of a variable on this machine that tasks and compose files may use as `${NAME}`. Its
+    value is not recorded. Repeatable."""
     force_build: bool = False
-    """Build a task's Dockerfile also where the task names an image."""
+    """Build of the task's Dockerfile, also if the task names an image."""
     trust_host_access: bool = False
-    """Let compose files of tasks mount and read paths of this machine, which they may change."""
+    """Permission for compose files of tasks to mount paths of this machine and to change them."""
     expects_changes: tuple[str, ...] = ()
-    """A path of the system, or a pattern, that honest agents change. May be given again."""
+    """System path, or a pattern, that honest agents change. Repeatable."""
     reward_files: RewardFiles | None = None
-    """Overrides how reward files of Harbor's protocol are protected and read. `strict`: only the
-    verifier's user may write them, and only one may exist. `harbor`: every user may write them,
-    and reward.json is read before reward.txt."""
+    """Protection of Harbor's reward files (default: the task's). `strict`: only the verifier's
+    user may write them, and only one may exist. `harbor`: every user may write them, and
+    reward.json is read before reward.txt."""
     user: Literal["scripted", "simulated", "auto", "human"] | None = None
-    """Overrides the task's User Model."""
+    """User model (default: the task's)."""
     user_model: str | None = None
-    """The model behind a simulated user or a judge."""
+    """Model behind a simulated user or a judge (default: --model)."""
     branch: BranchKind | None = None
-    """Fork the rollout: at each question (`ask-user`), once into a group (`group`), at every turn
-    and question to estimate V (`value`), or to go on from the best child (`best-of`)."""
+    """Fork policy (default: none): at each question (`ask-user`), once into a group (`group`), at
+    every turn and question to estimate V (`value`), or to continue from the best child
+    (`best-of`)."""
     branch_n: int = Field(default=4, ge=2)
     """Children of `group`, `value` and `best-of`."""
     branch_at: int = Field(default=0, ge=0)
-    """The turn before which `group` and `best-of` fork, from 0."""
+    """Turn before which `group` and `best-of` fork, from 0."""
     branch_every: int = Field(default=1, ge=1)
     """Turn starts and questions from one fork of `value` to the next."""
     branch_then: BranchKind | None = None
-    """How the children fork in turn; the same policy again by default, within --branch-depth."""
+    """Fork policy of the children (default: the same policy, within --branch-depth)."""
     branch_require: Fidelity | None = None
-    """Refuse to fork below `live`, `state` or `replay`."""
+    """Lowest fidelity of a fork (default: the best one available). A fork below fails."""
     branch_children: int = Field(default=8, ge=2)
-    """The most children of one fork."""
+    """Most children of one fork."""
     branch_depth: int = Field(default=1, ge=1)
-    """The most forks on a path."""
+    """Most forks on a path."""
     branch_forks: int | None = Field(default=None, ge=1)
-    """The most forks of a rollout."""
+    """Most forks of a rollout (default: no limit)."""
     branch_concurrency: int = Field(default=2, ge=1)
     """Children that run at once."""
     branch_wall_sec: float | None = Field(default=None, gt=0)
-    """Fork no more after so many seconds."""
+    """Seconds after which no more forks start (default: no limit)."""
     branch_tokens: int | None = Field(default=None, ge=1)
-    """Fork no more after so many tokens of model calls."""
+    """Tokens of model calls after which no more forks start (default: no limit)."""
     branch_disk_mb: int | None = Field(default=None, gt=0)
-    """Fork no more while checkpoints hold so much."""
+    """Disk of checkpoints, in MB, at which no more forks start (default: no limit)."""
     branch_memory_mb: int | None = Field(default=None, gt=0)
-    """Fork only while the machine has so much memory free."""
+    """Free memory, in MB, below which no fork starts (default: no limit)."""
     keep: Literal["none", "forks", "all"] = "none"
-    """Which checkpoints outlive the rollout, for `bench rollout branch`."""
+    """Checkpoints that stay after the rollout, for `bench rollout branch`."""
     keep_mb: int = Field(default=2048, gt=0)
-    """Disk for kept checkpoints, per rollout; the oldest are dropped first."""
+    """Most disk for the saved checkpoints of a rollout, in MB. The oldest are deleted first."""
 
     @field_validator("agent")
     @classmethod

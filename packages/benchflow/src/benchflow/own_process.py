@@ -1,4 +1,4 @@
-"""Tests that run the agent's code in their own process: found by reading them."""
+"""Finds tests that run the agent's code in their own process, by reading the tests."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ _SKIPPED = frozenset({"vendor", "node_modules", "__pycache__"})
 _REMEDIES = {
     "benchflow": "declare executes_artifacts = true in [verifier] and call it with "
     "/tests-tools/run_untrusted.py",
-    "harbor": "run it as a user of its own, in a process of its own, and judge what it printed",
+    "harbor": "run the code as another user in another process, and check its output",
 }
 _WORKDIR = re.compile(r"^[ \t]*WORKDIR[ \t]+(/[\w./-]+)", re.IGNORECASE | re.MULTILINE)
 _INSTALLS = re.compile(r"\bpip3?\s+install\b.*(\s-e\b|\s--editable\b|\s\.(/|\s|$))")
@@ -23,7 +23,7 @@ _SCRIPT = r"(^|[\s;&|(])(python3?|bash|sh|node|perl|ruby|source|\.)\s+(-\S+\s+)*
 
 
 class InProcess(Model):
-    """One place where agent's code may run where the verdict is made."""
+    """One line of a test that may run the agent's code in the process of the test."""
 
     file: str
     """Relative to the tests."""
@@ -36,9 +36,9 @@ class InProcess(Model):
 def own_process_tests(task: Task) -> list[InProcess]:
     """Return the lines of a task's tests that seem to run the agent's code themselves.
 
-    Such code can end the tests with exit code 0, or change what they compare with; no box
-    helps there. Nothing is run: what tests compute is not seen, and a line may be harmless.
-    Empty for a task that declares `executes_artifacts`.
+    Such code can end the tests with exit code 0, or change the expected values. A sandbox does
+    not prevent this. The tests are only read, so a line can be harmless. Empty for a task that
+    declares `executes_artifacts`.
     """
     graded = [task.step(index) for index in range(len(task.steps))] or [task]
     found: dict[tuple[Path, int], InProcess] = {}
@@ -71,16 +71,19 @@ def _signs(task: Task) -> list[tuple[re.Pattern[str], str]]:
     return [
         (re.compile(rf"sys\.path.*{place}"), "imports from the agent's directory"),
         (re.compile(rf"PYTHONPATH=\S*{place}"), "imports from the agent's directory"),
-        (re.compile(rf"{_IMPORTED_BY_NAME}.*{place}"), "runs a file of the agent's in its process"),
-        (re.compile(rf"{_SCRIPT}[\"']?{place}"), "runs a script of the agent's as the verifier"),
-        (re.compile(rf"^\s*[\"']?{place}/\S+"), "runs a program of the agent's as the verifier"),
+        (
+            re.compile(rf"{_IMPORTED_BY_NAME}.*{place}"),
+            "runs a file of the agent itself",
+        ),
+        (re.compile(rf"{_SCRIPT}[\"']?{place}"), "runs a script of the agent as the verifier"),
+        (re.compile(rf"^\s*[\"']?{place}/\S+"), "runs a program of the agent as the verifier"),
         (_INSTALLS, "installs the agent's package where the tests run"),
-        (re.compile(_JUDGED_THERE), "lets the agent's project say how it is tested"),
+        (re.compile(_JUDGED_THERE), "runs a test command that the agent's project defines"),
     ]
 
 
 def _workdir_of_image(task: Task) -> str | None:
-    """Return the last absolute WORKDIR of the Dockerfile that the task brings, if there is one."""
+    """Return the last absolute WORKDIR of the task's Dockerfile, if there is one."""
     recipe = task.parts.recipe
     if recipe is None:
         return None

@@ -1,4 +1,4 @@
-"""`bench agent`: who can act."""
+"""`bench agent`: list, show and probe agents."""
 
 from benchflow_agent_acp import AcpAgent, write_proven
 from benchflow_agent_acp import probe as run_probe
@@ -28,13 +28,13 @@ def list_agents(*, json: Json = False) -> None:
 
 
 def show(agent: str, *, json: Json = False) -> None:
-    """Show what an agent's declaration says, and what of it is proven.
+    """Show an agent's declaration, and its proven capabilities.
 
     Examples:
         bench agent show mistral-vibe
 
     Args:
-        agent: A registry name or the path of a declaration.
+        agent: Registry name, or the path of a declaration.
     """
     loaded = load_agent(RunOptions(agent=agent))
     data: dict[str, object] = {"capabilities": loaded.capabilities().model_dump(mode="json")}
@@ -53,16 +53,16 @@ async def probe(
     write: bool = False,
     json: Json = False,
 ) -> int:
-    """Start an agent in a sandbox, fork it, and report what it really can do.
+    """Start an agent in a sandbox, fork it, and report its capabilities.
 
     Examples:
         bench agent probe scripted
         bench agent probe mistral-vibe --base-url http://127.0.0.1:8000/v1 --model m
 
     Args:
-        agent: A registry name or the path of a declaration.
-        options: Where to run it and the model endpoint that it acts through.
-        write: Write what was proven into the agent's declaration file.
+        agent: Registry name, or the path of a declaration.
+        options: The sandbox and the model endpoint.
+        write: Record of the result in the agent's declaration file.
     """
     loaded = load_agent(options.model_copy(update={"agent": AGENT_ALIASES.get(agent, agent)}))
     if not isinstance(loaded, AcpAgent):

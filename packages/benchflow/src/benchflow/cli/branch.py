@@ -1,4 +1,4 @@
-"""`bench rollout branch` and `bench rollout replay`: go on from, or repeat, what was run."""
+"""`bench rollout branch` and `bench rollout replay`: continue or repeat a rollout."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -24,37 +24,37 @@ from .rollouts import find_rollout
 
 
 class ContinueOptions(Model):
-    """What to go on from, and what is changed; what is not given is as it was."""
+    """The checkpoint to continue from, and the changes. Other options stay as they were."""
 
     at: str | None = None
-    """The node to go on from; `bench checkpoint list` shows which are kept."""
+    """Node of the checkpoint; `bench checkpoint list` lists the saved ones."""
     source: Path | None = None
-    """A checkpoint that `bench checkpoint export` wrote, instead of --at."""
+    """Directory that `bench checkpoint export` wrote, instead of --at."""
     n: int = Field(default=1, ge=1)
-    """How many continuations to run."""
+    """Number of continuations."""
     concurrency: int = Field(default=2, ge=1)
     """Continuations that run at once."""
     agent: str | None = None
-    """Another agent."""
+    """Agent (default: as before)."""
     model: str | None = None
-    """Another model."""
+    """Model (default: as before)."""
     base_url: str | None = None
-    """Another model endpoint."""
+    """URL of the model endpoint (default: as before)."""
     prompt: str | None = None
-    """What to say next, instead of what was left to run."""
+    """Next prompt, instead of the remaining prompts."""
     skills_dir: Path | None = None
-    """Show the agent these skills."""
+    """Directory of skills for the agent (default: as before)."""
     fault: tuple[str, ...] = ()
-    """A shell command that root runs in the world before the agent goes on."""
+    """Shell command that root runs in the sandbox before the agent continues. Repeatable."""
     branch: BranchKind | None = None
-    """How the continuations fork in turn."""
+    """Fork policy of the continuations (default: as before)."""
     keep: Literal["none", "forks", "all"] | None = None
-    """Which checkpoints of the continuations are kept."""
+    """Checkpoints of the continuations that stay (default: as before)."""
     trust: bool = False
-    """Run what the record and its checkpoint say although they are not this user's own."""
+    """Permission to run a record and a checkpoint that another user wrote."""
 
     def change(self) -> Change:
-        """Return what the continuations do not share with the rollout."""
+        """Return the changes of the continuations."""
         fields = {"agent", "model", "base_url", "skills_dir", "branch", "keep"}
         options = self.model_dump(include=fields, exclude_none=True)
         if self.agent is not None:
@@ -63,14 +63,14 @@ class ContinueOptions(Model):
             options["skill_mode"] = "with-skill"
         return Change(options, self.prompt, self.fault)
 
-    def kept(self, rollout: Path) -> Path:
+    def checkpoint(self, rollout: Path) -> Path:
         """Return the checkpoint's directory.
 
         Raises:
-            UsageError: Both or neither of --at and --source, or nothing was kept there.
+            UsageError: Not exactly one of --at and --source, or the node has no checkpoint.
         """
         if (self.at is None) == (self.source is None):
-            raise UsageError("say where to go on: --at NODE or --source DIR, one of them")
+            raise UsageError("name one checkpoint: --at NODE or --source DIR")
         if self.at is not None:
             return find_checkpoint(rollout, self.at).path
         assert self.source is not None
@@ -84,10 +84,10 @@ async def branch(
     jobs_dir: JobsDir = DEFAULT_JOBS,
     json: Json = False,
 ) -> int:
-    """Go on from a kept checkpoint of a finished rollout, with something changed.
+    """Continue from a saved checkpoint of a finished rollout, with changes.
 
-    The rollout must have been run with `--keep forks` or `--keep all`. Each continuation is
-    a rollout of its own; what is not given is as it was.
+    The rollout needs `--keep forks` or `--keep all`. Each continuation is a new rollout.
+    Options that are not given stay as they were.
 
     Examples:
         bench rollout branch book-the-room__1f --at n4 --n 4
@@ -96,14 +96,14 @@ async def branch(
         bench rollout branch book-the-room__1f --at n4 --fault "rm -f /usr/local/bin/claw-gcal"
 
     Args:
-        rollout: A rollout's directory, id, or unique start of its id.
-        options: Where to go on, and what is changed.
+        rollout: Rollout: its directory, its id, or a unique start of its id.
+        options: The checkpoint, and the changes.
     """
     directory = find_rollout(rollout, jobs_dir)
-    kept = options.kept(directory)
+    checkpoint = options.checkpoint(directory)
     outcome = await branch_rollout(
         RunInputs.read(directory, trust=options.trust),
-        kept,
+        checkpoint,
         options.change(),
         n=options.n,
         concurrency=options.concurrency,
@@ -141,19 +141,19 @@ async def replay(
     jobs_dir: JobsDir = DEFAULT_JOBS,
     json: Json = False,
 ) -> int:
-    """Run a finished trajectory again from its record, and say whether it is the same.
+    """Run a finished trajectory again from its record, and compare the two.
 
-    The recorded model calls answer the agent, so that no model is needed; the world, the
-    agent and the grading are real.
+    The recorded model calls answer the agent, so no model is needed. The sandbox, the agent
+    and the grading are real.
 
     Examples:
         bench rollout replay book-the-room__1f
         bench rollout replay book-the-room__1f --leaf n4 --json
 
     Args:
-        rollout: A rollout's directory, id, or unique start of its id.
-        leaf: The end of the trajectory; the first leaf by default.
-        trust: Run what the record says although it is not this user's own.
+        rollout: Rollout: its directory, its id, or a unique start of its id.
+        leaf: Node at the end of the trajectory (default: the first leaf).
+        trust: Permission to run a record that another user wrote.
     """
     inputs = RunInputs.read(find_rollout(rollout, jobs_dir), trust=trust)
     report = await repeat_rollout(inputs, inputs.stored.leaf(leaf), jobs_dir=jobs_dir)

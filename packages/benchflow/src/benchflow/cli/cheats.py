@@ -14,21 +14,21 @@ from .output import note, print_json, print_table
 async def check_cheats(
     path: str, options: RunOptions, *, dataset: str | None = None, json: bool
 ) -> int:
-    """Try each task of `path`; return 1 when a cheat gets the full reward unseen, or is untried."""
-    found = runnable_tasks(path, dataset=dataset, options=options.adapter_options())
+    """Run every cheat on each task; return 1 if a cheat succeeds undetected or could not run."""
+    sources = runnable_tasks(path, dataset=dataset, options=options.adapter_options())
     outcomes: list[tuple[str, CheatOutcome]] = []
     async with open_provider(options) as provider:
-        for task in found.tasks:
+        for task in sources.tasks:
             tried = await try_cheats(provider, task, options, cheats())
             outcomes += [(task.id, outcome) for outcome in tried]
-    for refused in found.refused:
-        explain_refusals(refused, before="not tried: ")
+    for refused in sources.refused:
+        explain_refusals(refused, before="not run: ")
     if json:
         print_json([{"task": name, **each.model_dump(mode="json")} for name, each in outcomes])
     else:
         show(outcomes)
     wrong = any(outcome.verdict in {"won", "untried"} for _, outcome in outcomes)
-    return int(wrong or bool(found.refused))
+    return int(wrong or bool(sources.refused))
 
 
 def show(outcomes: list[tuple[str, CheatOutcome]]) -> None:
@@ -44,7 +44,7 @@ def show(outcomes: list[tuple[str, CheatOutcome]]) -> None:
             note(f"{task}: {one.cheat} ({one.verdict}): {one.attempt}")
     faults = {(task, one.error, one.hint) for task, one in outcomes if one.verdict == "untried"}
     for task, error, hint in sorted(faults, key=str):
-        note(f"not tried: {task}: {error}\nhint: {hint}")
+        note(f"not run: {task}: {error}\nhint: {hint}")
     counts = {kind: sum(one.verdict == kind for _, one in outcomes) for kind in _KINDS}
     note(", ".join(f"{count} {kind}" for kind, count in counts.items()))
 

@@ -1,4 +1,4 @@
-"""The file in which `bench tasks check` keeps what it found, so that a later run can resume."""
+"""The file with the results of `bench tasks check`, so that a later check can resume."""
 
 import json
 from collections.abc import Mapping
@@ -14,20 +14,20 @@ from benchflow_engine.options import RunOptions
 from .output import note
 
 Row = Mapping[str, Any]
-"""What is known of one task, as `--json` prints it."""
+"""The result of one task, as `--json` prints it."""
 
 _FORMAT: Final = "bench tasks check 1"
 
 
 class CheckState:
-    """Rows by task, one JSON line each. Use it as a context manager.
+    """Results by task, one JSON line each. Use as a context manager.
 
-    A row is returned only for a task of the same path and content, checked with the same options
-    by the same release. A last line that was cut short is left out.
+    A result is returned only if the task's path and content, the options and the release are
+    the same. An incomplete last line is ignored.
 
     Raises:
         UsageError: The file is not a state file.
-        StoreError: It cannot be read or written.
+        StoreError: The file cannot be read or written.
     """
 
     def __init__(self, path: Path, options: RunOptions, *, run: bool) -> None:
@@ -38,10 +38,10 @@ class CheckState:
 
     def __enter__(self) -> Self:
         try:
-            kept = self._read()
-            self._file = self._path.open("a" if kept else "w", encoding="utf-8")
-            # A line of its own, whatever the last run left.
-            self._write("" if kept else json.dumps(self._head))
+            can_resume = self._read()
+            self._file = self._path.open("a" if can_resume else "w", encoding="utf-8")
+            # A new line, because the last run may have left an incomplete one.
+            self._write("" if can_resume else json.dumps(self._head))
         except OSError as error:
             raise StoreError(f"cannot use {str(self._path)!r}: {error}") from error
         return self
@@ -56,17 +56,17 @@ class CheckState:
             self._file.close()
 
     def row(self, task: ListedTask) -> Row | None:
-        """Return what an earlier run found of `task`; `None` where it has to be checked."""
+        """Return the earlier result of `task`, or `None` if the task has to be checked."""
         digest, row = self._rows.get(str(task.path), ("", None))
         return row if row is not None and digest == task.digest else None
 
     def add(self, task: ListedTask, row: Row) -> None:
-        """Keep a row, unless the task may be judged otherwise next time.
+        """Save a result, unless the next check may differ.
 
-        That is one that could not be read, and one with a run that has no reward.
+        A task that could not be read may differ, and a task with a run without a reward.
         """
-        judged = all(run["reward"] is not None for run in row["runs"])
-        if task.digest is not None and judged:
+        is_final = all(run["reward"] is not None for run in row["runs"])
+        if task.digest is not None and is_final:
             line = {"path": str(task.path), "digest": task.digest, "row": row}
             self._write(json.dumps(line, ensure_ascii=False))
 
@@ -76,7 +76,7 @@ class CheckState:
         self._file.flush()
 
     def _read(self) -> bool:
-        """Take the rows of the file; return whether it can be continued."""
+        """Read the results of the file; return whether the file can be continued."""
         if not self._path.exists():
             return False
         with self._path.open(encoding="utf-8", errors="replace") as file:
@@ -87,7 +87,7 @@ class CheckState:
                 raise UsageError(f"{str(self._path)!r} is not a state of a check", hint=hint)
             if head != self._head:
                 if first:
-                    note("--state: it was checked with other options: every task is checked again")
+                    note("--state: the options have changed: every task is checked again")
                 return False
             for line in file:
                 entry = _object(line)
@@ -98,10 +98,10 @@ class CheckState:
 
 def _object(line: str) -> dict[str, Any]:
     try:
-        found: object = json.loads(line)
+        value: object = json.loads(line)
     except (ValueError, RecursionError):
         return {}
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _fingerprint(options: RunOptions, *, run: bool) -> str:

@@ -1,4 +1,4 @@
-"""`bench checkpoint`: what rollouts kept to be branched afterwards."""
+"""`bench checkpoint`: the checkpoints that rollouts saved for later branches."""
 
 import time
 from pathlib import Path
@@ -23,14 +23,14 @@ _MB = 1024 * 1024
 def list_checkpoints(
     rollout: str | None = None, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False
 ) -> None:
-    """List the kept checkpoints, of one rollout or of all.
+    """List the saved checkpoints, of one rollout or of all.
 
     Examples:
         bench checkpoint list
         bench checkpoint list book-the-room__1f --json
 
     Args:
-        rollout: A rollout's directory, id, or unique start of its id.
+        rollout: Rollout: its directory, its id, or a unique start of its id.
     """
     kept = list(checkpoints_below(jobs_dir))
     if rollout is not None:
@@ -51,18 +51,18 @@ def list_checkpoints(
         for one in kept
     ]
     head = ("checkpoint", "node", "fidelity", "size", "age")
-    print_table(head, rows, empty="no kept checkpoints; run with --keep forks or --keep all")
+    print_table(head, rows, empty="no saved checkpoints; run with --keep forks or --keep all")
 
 
 def show(rollout: str, node: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False) -> None:
-    """Show one kept checkpoint: its layers, sessions and what comes next.
+    """Show one saved checkpoint: its layers, its sessions and its open question.
 
     Examples:
         bench checkpoint show book-the-room__1f n4
 
     Args:
-        rollout: A rollout's directory, id, or unique start of its id.
-        node: The node that was kept.
+        rollout: Rollout: its directory, its id, or a unique start of its id.
+        node: Node of the checkpoint.
     """
     kept = find_checkpoint(find_rollout(rollout, jobs_dir), node)
     if json:
@@ -83,17 +83,17 @@ def show(rollout: str, node: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Jso
 def export(
     rollout: str, node: str, *, output: Path, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False
 ) -> None:
-    """Copy a kept checkpoint to a directory of its own.
+    """Copy a saved checkpoint to a new directory.
 
-    `bench rollout branch --source DIR` goes on from it on this machine.
+    `bench rollout branch --source DIR` continues from the copy on this machine.
 
     Examples:
-        bench checkpoint export book-the-room__1f n4 --output kept/n4
+        bench checkpoint export book-the-room__1f n4 --output saved/n4
 
     Args:
-        rollout: A rollout's directory, id, or unique start of its id.
-        node: The node that was kept.
-        output: A new directory.
+        rollout: Rollout: its directory, its id, or a unique start of its id.
+        node: Node of the checkpoint.
+        output: New directory.
     """
     kept = find_checkpoint(find_rollout(rollout, jobs_dir), node)
     export_checkpoint(kept, output)
@@ -111,28 +111,28 @@ def gc(
     jobs_dir: JobsDir = DEFAULT_JOBS,
     json: Json = False,
 ) -> None:
-    """Drop kept checkpoints, the oldest first.
+    """Delete saved checkpoints, the oldest first.
 
     Examples:
         bench checkpoint gc --older-than-days 7
         bench checkpoint gc --budget-mb 4096 --dry-run
 
     Args:
-        older_than_days: Drop what is older.
-        budget_mb: Drop until all rollouts together hold no more.
-        dry_run: Only say what would go.
+        older_than_days: Age in days above which a checkpoint is deleted (default: any age).
+        budget_mb: Most disk for the checkpoints of all rollouts, in MB (default: no limit).
+        dry_run: List of the checkpoints only; nothing is deleted.
     """
     bounds = [bound for bound in (older_than_days, budget_mb) if bound is not None]
     if not bounds or not all(bound >= 0 for bound in bounds):
-        raise UsageError("say what may go: --older-than-days or --budget-mb, from 0")
-    dropped = delete_checkpoints(
+        raise UsageError("give a limit: --older-than-days or --budget-mb, from 0")
+    deleted = delete_checkpoints(
         jobs_dir, older_than_days=older_than_days, budget_mb=budget_mb, dry_run=dry_run
     )
     if json:
-        print_json([one.id for one in dropped])
+        print_json([one.id for one in deleted])
         return
-    note(f"{'would drop' if dry_run else 'dropped'} {len(dropped)} checkpoints")
-    for one in dropped:
+    note(f"{'would delete' if dry_run else 'deleted'} {len(deleted)} checkpoints")
+    for one in deleted:
         note(f"  {one.id}")
 
 

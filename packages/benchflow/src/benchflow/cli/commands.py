@@ -1,7 +1,7 @@
-"""Every command: where it lives and what its help line says.
+"""Every command: its function and its help line.
 
-One table serves the fast overview of `bench --help`, which imports no command
-and no parser, and the parser itself, which imports only the command it runs.
+`bench --help` reads only this table: it imports neither a command nor the parser. The
+parser imports only the command that it runs.
 """
 
 from collections.abc import Sequence
@@ -17,12 +17,16 @@ class Command:
     target: str
     summary: str
 
-    def examples(self) -> str:
-        """Return the examples of the command's docstring, under a heading."""
+    def load(self) -> object:
+        """Import the function of the command."""
         module, name = self.target.split(":")
-        text = getdoc(getattr(import_module(module), name)) or ""
+        return getattr(import_module(module), name)
+
+    def examples(self) -> list[str]:
+        """Return the examples of the command's docstring."""
+        text = getdoc(self.load()) or ""
         shown = text.partition("Examples:\n")[2].partition("\n\n")[0]
-        return f"\nExamples:\n{shown}\n" if shown else ""
+        return [line.strip() for line in shown.splitlines()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +38,19 @@ class Group:
 
 
 ROOT: dict[str, Command] = {
-    "demo": Command(
-        "benchflow.cli.demo:demo", "Watch one rollout: act, fork at a question, score, export."
-    ),
+    "demo": Command("benchflow.cli.demo:demo", "Watch one rollout: act, ask, fork, grade."),
     "run": Command("benchflow.cli.run:run", "Run one rollout of one task."),
     "doctor": Command("benchflow.cli.doctor:doctor", "Check what this machine can do."),
 }
 
 GROUPS: dict[str, Group] = {
     "eval": Group(
-        "Run jobs and read their results.",
+        "Run jobs and show their results.",
         {
             "create": Command("benchflow.cli.eval:create", "Run tasks as a job, or resume one."),
             "list": Command("benchflow.cli.eval:list_jobs", "List jobs."),
             "show": Command("benchflow.cli.eval:show", "Show a job's rollouts and rewards."),
-            "export": Command(
-                "benchflow.cli.eval:export", "Write a job in another engine's format."
-            ),
+            "export": Command("benchflow.cli.eval:export", "Export a job for another engine."),
         },
     ),
     "rollout": Group(
@@ -61,26 +61,24 @@ GROUPS: dict[str, Group] = {
             ),
             "show": Command("benchflow.cli.rollout:show", "Show a rollout step by step."),
             "tree": Command("benchflow.cli.rollout:tree", "Show a rollout as a tree."),
-            "diff": Command("benchflow.cli.rollout:diff", "Show what differs between two states."),
+            "diff": Command("benchflow.cli.rollout:diff", "Show the difference of two states."),
             "export": Command("benchflow.cli.rollout:export", "Export trajectories for a trainer."),
             "formats": Command("benchflow.cli.exporting:list_formats", "List export formats."),
-            "branch": Command(
-                "benchflow.cli.branch:branch", "Go on from a kept checkpoint, changed or not."
-            ),
+            "branch": Command("benchflow.cli.branch:branch", "Continue from a saved checkpoint."),
             "replay": Command(
                 "benchflow.cli.branch:replay", "Run a trajectory again from its record."
             ),
         },
     ),
     "checkpoint": Group(
-        "Look after the checkpoints that rollouts kept.",
+        "List, export and delete saved checkpoints.",
         {
-            "list": Command("benchflow.cli.checkpoint:list_checkpoints", "List kept checkpoints."),
-            "show": Command("benchflow.cli.checkpoint:show", "Show one kept checkpoint."),
+            "list": Command("benchflow.cli.checkpoint:list_checkpoints", "List saved checkpoints."),
+            "show": Command("benchflow.cli.checkpoint:show", "Show one saved checkpoint."),
             "export": Command(
-                "benchflow.cli.checkpoint:export", "Copy a kept checkpoint to a directory."
+                "benchflow.cli.checkpoint:export", "Copy a saved checkpoint to a directory."
             ),
-            "gc": Command("benchflow.cli.checkpoint:gc", "Drop old kept checkpoints."),
+            "gc": Command("benchflow.cli.checkpoint:gc", "Delete old saved checkpoints."),
         },
     ),
     "tasks": Group(
@@ -90,9 +88,10 @@ GROUPS: dict[str, Group] = {
                 "benchflow.cli.tasks:check", "Check tasks: well-formed, nop = 0, oracle = 1."
             ),
             "import": Command(
-                "benchflow.cli.tasks:bring", "Copy tasks of Harbor or Terminal-Bench, locked."
+                "benchflow.cli.tasks:import_foreign_tasks",
+                "Copy tasks of Harbor.",
             ),
-            "init": Command("benchflow.cli.tasks:init", "Make a new task directory."),
+            "init": Command("benchflow.cli.tasks:init", "Create a new task directory."),
             "list": Command("benchflow.cli.tasks:list_tasks", "List the tasks of a directory."),
         },
     ),
@@ -100,17 +99,17 @@ GROUPS: dict[str, Group] = {
         "Check environment manifests.",
         {
             "check": Command(
-                "benchflow.cli.env:check", "Check a manifest, and start its world when asked."
+                "benchflow.cli.env:check", "Check a manifest; with --start, start its services."
             ),
         },
     ),
     "agent": Group(
-        "Look at agents.",
+        "List, show and probe agents.",
         {
             "list": Command("benchflow.cli.agent:list_agents", "List the known agents."),
             "show": Command("benchflow.cli.agent:show", "Show an agent's declaration."),
             "probe": Command(
-                "benchflow.cli.agent:probe", "Run an agent and report what it can do."
+                "benchflow.cli.agent:probe", "Run an agent and report its capabilities."
             ),
         },
     ),
@@ -122,10 +121,10 @@ GROUPS: dict[str, Group] = {
         },
     ),
     "sandbox": Group(
-        "Look at sandboxes and remove left-over ones.",
+        "List sandboxes, delete left-over ones, check a provider.",
         {
             "list": Command("benchflow.cli.sandbox:list_sandboxes", "List sandboxes."),
-            "prune": Command("benchflow.cli.sandbox:prune", "Remove what dead runs left behind."),
+            "prune": Command("benchflow.cli.sandbox:prune", "Delete the sandboxes of ended runs."),
             "check": Command(
                 "benchflow.cli.sandbox:check", "Run the conformance checks on a provider."
             ),
@@ -138,13 +137,13 @@ Short options of runs and jobs, as in Harbor:
   -a --agent, -m --model, -p --tasks-dir, -d --dataset, -n --concurrency, -k --repeats
 
 Options for every command:
-  --json       Print data as JSON on standard output.
-  --config F   Take flags from a TOML or YAML file; BENCHFLOW_<FLAG> wins over it.
-  --no-color   Print no colours (also NO_COLOR=1).
-  --debug      Show tracebacks.
-  --help       Describe a command, with examples.
+  --json       JSON on standard output.
+  --config F   Options from a TOML or YAML file; BENCHFLOW_<OPTION> overrides the file.
+  --no-color   No colours (also NO_COLOR=1).
+  --debug      Tracebacks of errors.
+  --help       Options and examples of a command.
 
-Exit codes: 0 fine, 1 ran but failed, 2 wrong usage, 3 wrong task or manifest,
+Exit codes: 0 success, 1 ran but failed, 2 wrong usage, 3 wrong task or manifest,
 4 the machine, sandbox or agent failed, 130 interrupted.
 """
 

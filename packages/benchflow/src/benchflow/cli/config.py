@@ -1,4 +1,4 @@
-"""Where flags come from besides the command line: the environment, then a file."""
+"""Options from the environment and from a file."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,14 +11,14 @@ from cyclopts.config import Dict, Env, Toml, Yaml
 
 @dataclass(frozen=True, slots=True)
 class FlagFile:
-    """The flags of one command, from a flat file."""
+    """The options of one command, from a flat file."""
 
     source: Toml | Yaml
 
     def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-        """Fill the arguments that neither the command line nor the environment gave."""
-        # Below the command's own name: at the root, cyclopts drops a key that is also
-        # the name of a command, and `agent` and `sandbox` are.
+        """Set the arguments that the command line and the environment do not set."""
+        # Nested below the command's name: at the root, cyclopts drops a key that is also the
+        # name of a command, such as `agent` and `sandbox`.
         data: dict[str, Any] = self.source.config
         for word in reversed(commands):
             data = {word: data}
@@ -31,13 +31,14 @@ _READERS: dict[str, type[Toml] | type[Yaml]] = {".toml": Toml, ".yaml": Yaml, ".
 
 
 def take_config(words: list[str]) -> tuple[list[str], list[Config]]:
-    """Take `--config FILE` out of `words` and return what is left, and the sources.
+    """Remove `--config FILE` from `words`; return the other words and the sources of options.
 
-    A flag wins over `BENCHFLOW_<FLAG>`, that over the file, that over the default. A
-    key of the file is a flag's name with `-` or `_`; an unknown one is an error.
+    An option on the command line overrides `BENCHFLOW_<OPTION>`, which overrides the file,
+    which overrides the default. A key of the file is an option's name with `-` or `_`. An
+    unknown key is an error.
 
     Raises:
-        UsageError: The file is missing or is neither TOML nor YAML.
+        UsageError: The file is missing, or is neither TOML nor YAML.
     """
     sources: list[Config] = [Env("BENCHFLOW_", command=False, show=False)]
     words = [part for word in words for part in _split(word)]
@@ -58,20 +59,22 @@ def take_config(words: list[str]) -> tuple[list[str], list[Config]]:
         _ = source.config
     except Exception as error:
         raise UsageError(
-            f"cannot read the flags: {error}",
+            f"cannot read the options: {error}",
             where=str(path),
-            hint="a flat TOML or YAML file with one flag a line, such as `agent: oracle`",
+            hint="write one option on each line, such as `agent: oracle`",
         ) from error
     return words[:at] + words[at + 2 :], [*sources, FlagFile(source)]
 
 
 SHORT = {"-a": "--agent", "-m": "--model"}
-"""Short forms of the options of a run, which several commands share."""
+"""Short forms of the options of a rollout."""
+SHORT_COMMANDS = ("run", "demo", "eval create")
+"""The commands with these short forms."""
 
 
 def lengthen(words: list[str]) -> list[str]:
     """Return `words` with the long form of each short option of a run."""
-    if words[:1] not in (["run"], ["demo"]) and words[:2] != ["eval", "create"]:
+    if words[0] not in SHORT_COMMANDS and " ".join(words[:2]) not in SHORT_COMMANDS:
         return words
     return [SHORT.get(word, word) for word in words]
 

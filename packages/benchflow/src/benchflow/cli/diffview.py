@@ -1,4 +1,4 @@
-"""What changed between two states, on the terminal."""
+"""The difference of two states, on the terminal."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from benchflow_contracts import EnvDiff, TableDiff
 from .output import note, stdout, visible
 
 _ROWS = 20
-"""Rows of one kind that are shown per table; the others are counted."""
+"""The most rows of one kind for each table; other rows are counted."""
 
 
 def print_diff(diff: EnvDiff) -> None:
@@ -34,7 +34,7 @@ def print_diff(diff: EnvDiff) -> None:
 
 def _lines(table: TableDiff) -> Iterator[str]:
     if table.opaque:
-        yield "too big for rows: only the counts are known"
+        yield "the table is too big: only the counts are known"
     yield from _capped([f"- {_row(table, row)}" for row in table.removed])
     yield from _capped([f"+ {_row(table, row)}" for row in table.added])
     yield from _capped([f"~ {_change(table, each.before, each.after)}" for each in table.changed])

@@ -52,7 +52,7 @@ async def doctor(
         bench doctor --sandbox local --json
 
     Args:
-        options: --sandbox names the provider to look at.
+        options: The provider to check.
     """
     findings = [
         _python(),

@@ -1,4 +1,4 @@
-"""The program that captures processes for live forks, as `bench doctor` looks at it."""
+"""CRIU, the program that captures processes for live forks, as `bench doctor` checks it."""
 
 import os
 import re
@@ -14,7 +14,7 @@ _PATIENCE = 20.0
 
 @dataclass(frozen=True, slots=True)
 class EngineProgram:
-    """CRIU on this machine, or what is wrong with it. Whether forks work, the probe says."""
+    """CRIU on this machine, or its problem. Only the provider's probe shows whether forks work."""
 
     path: str = ""
     version: str = ""
@@ -22,7 +22,7 @@ class EngineProgram:
 
     @property
     def remedy(self) -> str:
-        """What to do about the problem."""
+        """The remedy of the problem."""
         oldest = ".".join(map(str, OLDEST))
         return f"for live forks install criu {oldest} or newer, or name it in ${VARIABLE}"
 
@@ -41,7 +41,7 @@ class EngineProgram:
             return cls(path, problem=f"{path} does not run: {error}")
         found = _VERSION.search(done.stdout)
         if found is None:
-            return cls(path, problem=f"{path} does not tell its version")
+            return cls(path, problem=f"{path} does not report its version")
         version = found[0].partition(" ")[2]
         if (int(found[1]), int(found[2])) < OLDEST:
             return cls(path, version, f"{path} is {version}")

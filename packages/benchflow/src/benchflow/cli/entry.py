@@ -30,20 +30,20 @@ _EXIT_CODES = {
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run `bench` and exit. SIGTERM ends it as an interrupt does: everything is torn down."""
-    # A script's background job starts with SIGINT ignored, and then nothing would end it well.
+    """Run `bench` and exit. SIGTERM and SIGINT tear everything down first."""
+    # A background job of a script starts with SIGINT ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Through SIGINT, which asyncio turns into a cancellation; an exception raised in
-    # the middle of the loop would cut the teardown short.
+    # asyncio turns SIGINT into a cancellation. An exception in the middle of the event loop
+    # would end the teardown early.
     signal.signal(signal.SIGTERM, lambda _signal, _frame: signal.raise_signal(signal.SIGINT))
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that is not UTF-8 gets a question mark for what it cannot show.
+        # A terminal that is not UTF-8 shows a question mark for other characters.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
-    # What a command loads at its start is no garbage: to look for it was a sixth of its time.
+    # Collections while modules load took a sixth of the time and found nothing.
     gc.set_threshold(200_000)
     code = run(sys.argv[1:] if argv is None else argv)
-    # Nor is what is left: at its end the interpreter would look through all of it once more.
+    # Skip the last collection of the interpreter.
     gc.freeze()
     sys.exit(code)
 
@@ -70,7 +70,7 @@ def run(argv: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the last boundary: every error is reported
         if "--debug" in argv:
             traceback.print_exc()
-        return _report(error, _see(words), json="--json" in argv)
+        return _report(error, _help_hint(words), json="--json" in argv)
 
 
 def _dispatch(words: list[str]) -> int:
@@ -78,14 +78,19 @@ def _dispatch(words: list[str]) -> int:
 
     words, config = take_config(lengthen(words))
     _check_known(words)
-    result = _app(words[0], config)(words, exit_on_error=False, print_error=False)
-    if {"--help", "-h"} & set(words) and (command := find_command(words)) is not None:
-        sys.stdout.write(command.examples())
+    app = parser(words[0], config)
+    if {"--help", "-h"} & set(words) or (words == [words[0]] and words[0] in GROUPS):
+        from .help import print_help
+
+        print_help(app, words)
+        return 0
+    _check_used(words)
+    result = app(words, exit_on_error=False, print_error=False)
     return result if isinstance(result, int) else 0
 
 
 def _check_known(words: list[str]) -> None:
-    # Before the parser, which would import every command to suggest one.
+    # Before the parser, because the parser imports every command to suggest one.
     from difflib import get_close_matches
 
     from benchflow_contracts import UsageError
@@ -96,10 +101,26 @@ def _check_known(words: list[str]) -> None:
             continue
         near = get_close_matches(asked, names, n=1)
         meant = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
-        raise UsageError(f"no command {asked!r}", hint=meant)
+        raise UsageError(f"{asked!r} is not a command", hint=meant)
 
 
-def _app(first: str, config: "Sequence[Config]") -> "App":
+def _check_used(words: list[str]) -> None:
+    """Refuse an option of rollouts that this command does not use."""
+    from benchflow_contracts import UsageError
+
+    from .panels import USED, is_option_of_rollouts
+
+    command = " ".join(words[: 2 if words[0] in GROUPS else 1])
+    if command not in USED:
+        return
+    for word in words:
+        flag = word.partition("=")[0].partition(".")[0]
+        if is_option_of_rollouts(flag) and flag not in USED[command]:
+            raise UsageError(f"`bench {command}` does not use {flag}")
+
+
+def parser(first: str, config: "Sequence[Config]" = ()) -> "App":
+    """Return the parser of all commands, with the commands of the group `first`."""
     from cyclopts import App, Parameter
 
     app = App(
@@ -114,15 +135,15 @@ def _app(first: str, config: "Sequence[Config]") -> "App":
         app.command(command.target, name=name, help=command.summary)
     for name, group in GROUPS.items():
         sub = App(name=name, help=group.summary)
-        # Only the group that is asked for: a command is imported to list its help.
+        # Only this group, because cyclopts imports a command to list its help.
         for verb, command in group.commands.items() if name == first else ():
             sub.command(command.target, name=verb, help=command.summary)
         app.command(sub)
     return app
 
 
-def _see(words: list[str]) -> str:
-    """Return where the flags of the command that was asked for are explained."""
+def _help_hint(words: list[str]) -> str:
+    """Return the hint that names the command's help."""
     levels = 0 if find_command(words) is None else 2 if words[0] in GROUPS else 1
     return f"see `{' '.join(['bench', *words[:levels]])} --help`"
 
@@ -180,7 +201,7 @@ def _fail(message: str, hint: str | None, code: int, *, json: bool) -> int:
 
 
 def _closed_pipe() -> int:
-    # The reader of our output went away (`bench … | head`): end as a filter does.
+    # The reader of the output has ended (`bench … | head`): exit as a filter does.
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
     return 128 + signal.SIGPIPE

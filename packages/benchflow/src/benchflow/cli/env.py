@@ -18,16 +18,16 @@ async def check(
     start: bool = False,
     json: Json = False,
 ) -> int:
-    """Check a manifest; with --start, also start its world and take a snapshot.
+    """Check a manifest; with --start, also start its services and take a snapshot.
 
     Examples:
         bench env check benchmarks/clawsbench/environment.toml
         bench env check benchmarks/clawsbench/environment.toml --start
 
     Args:
-        manifest: The environment.toml.
-        options: Where to start it.
-        start: Start the services in a sandbox and wait until they are ready.
+        manifest: Path of the environment.toml.
+        options: Options of the sandbox.
+        start: Start of the services in a sandbox, until they are ready.
     """
     checked = load_manifest(manifest)
     report: dict[str, object] = {"manifest": str(manifest), "valid": True}

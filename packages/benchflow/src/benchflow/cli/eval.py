@@ -40,9 +40,9 @@ async def create(
     quiet: bool = False,
     json: Json = False,
 ) -> int:
-    """Run every task of a directory, each `--repeats` times, as a job.
+    """Run each task of a directory `--repeats` times, as a job.
 
-    Give the same --job-name again to resume a job. Exit code 1: something has no score.
+    The same --job-name resumes a job. Exit code 1: a rollout has no score.
 
     Examples:
         bench eval create --tasks-dir benchmarks/clawsbench/tasks --fail-under 1.0 --json
@@ -50,19 +50,19 @@ async def create(
         bench eval create --tasks-dir HARBOR-TASKS --sandbox docker --export harbor
 
     Args:
-        tasks_dir: A task or a directory of them; of Harbor's also a git URL or a registry.json.
-        dataset: The dataset of a registry, as NAME or NAME@VERSION.
-        options: What each rollout is run with.
-        job_name: The directory below --jobs-dir; a time stamp by default.
-        n: Rollouts per task.
+        tasks_dir: Task, or directory of tasks; for Harbor also a git URL or a registry.json.
+        dataset: Dataset of a registry, as NAME or NAME@VERSION.
+        options: Options of each rollout.
+        job_name: Name of the job's directory below --jobs-dir (default: the time).
+        n: Rollouts of each task.
         concurrency: Rollouts that run at once.
-        retries: More tries of a rollout whose sandbox or grading failed in a way that passes.
-        include: Only tasks whose id matches one of these globs.
-        exclude: None of these.
-        max_tasks: Only the first so many of those that can be run here.
-        fail_under: Exit 1 when the mean reward is below this.
-        export: Also write the job in this format, below it as `export/NAME/JOB`; repeatable.
-        quiet: Print no progress.
+        retries: Retries of a rollout after a temporary failure of its sandbox or grading.
+        include: Pattern for the ids of tasks to run (default: all). Repeatable.
+        exclude: Pattern for the ids of tasks to leave out. Repeatable.
+        max_tasks: Number of tasks: the first ones that can run here (default: all).
+        fail_under: Mean reward below which the exit code is 1 (default: no limit).
+        export: Format of an export of the job, in `export/FORMAT/JOB` below it. Repeatable.
+        quiet: No progress on standard error.
     """
     plan = JobOptions(
         tasks_dir=tasks_dir,
@@ -84,7 +84,7 @@ async def create(
 
 
 async def _run(plan: JobOptions, live: LiveJob) -> JobReport:
-    """Run the job; one that is interrupted says by which command it is resumed."""
+    """Run the job. After an interrupt, print the command that resumes the job."""
     with live:
         try:
             return await run_job(plan, listener=live)
@@ -110,7 +110,7 @@ def _show_and_export(report: JobReport, names: tuple[str, ...], *, json: bool) -
 
 
 def list_jobs(*, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False) -> None:
-    """List the jobs below --jobs-dir, newest last.
+    """List the jobs below --jobs-dir, the newest last.
 
     Examples:
         bench eval list
@@ -146,8 +146,8 @@ def show(
         bench eval show 2026-11-21 --pass-reward 0.5 --json
 
     Args:
-        job: A job's directory, name, or unique start of its name.
-        count_tampered: Count verdicts that the agent may have steered; else they count as 0.
+        job: Job: its directory, its name, or a unique start of its name.
+        count_tampered: Count of verdicts that the agent may have changed, instead of 0.
         pass_reward: Least reward of an attempt that passes.
     """
     report = read_job(
@@ -172,11 +172,11 @@ def export(
         bench eval export 2026-11-21 --output harbor-jobs/2026-11-21 && harbor view harbor-jobs
 
     Args:
-        job: A job's directory, name, or unique start of its name.
-        output: The file or directory to write; it is replaced at once. A directory that no
-            export made is refused.
-        format: An export format; `bench rollout formats` lists them. A format of one file is
-            written as that file if --output has its suffix.
+        job: Job: its directory, its name, or a unique start of its name.
+        output: File or directory of the export. An earlier export is replaced; another
+            directory is refused.
+        format: Format of the export; `bench rollout formats` lists the formats. A format of one
+            file is written as that file if --output has its suffix.
     """
     report = read_job(find_job(job, jobs_dir))
     write_and_report(
@@ -253,7 +253,7 @@ def _is_shown(k: int, most: int) -> bool:
 
 
 def _remedies(report: JobReport) -> dict[str, list[str]]:
-    """Return each remedy with the rollouts that ended without a reward for want of it."""
+    """Return each remedy, with the rollouts that have no reward and need the remedy."""
     found: dict[str, list[str]] = {}
     for record in report.records:
         if record.reward is None and record.error is not None and record.error.hint:

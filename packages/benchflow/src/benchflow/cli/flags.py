@@ -1,4 +1,4 @@
-"""Flags that several commands share."""
+"""Options that several commands share."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,9 +6,9 @@ from typing import Annotated
 from benchflow_engine.options import RunOptions
 from cyclopts import Parameter
 
-Json = Annotated[bool, Parameter(name="--json", help="Print JSON on standard output.")]
-JobsDir = Annotated[Path, Parameter(help="Where jobs are kept.")]
+Json = Annotated[bool, Parameter(name="--json", help="JSON on standard output.")]
+JobsDir = Annotated[Path, Parameter(help="Directory of the jobs.")]
 Run = Annotated[RunOptions, Parameter(name="*")]
-"""Every field of RunOptions as a flag of its own."""
+"""Each field of RunOptions as an option."""
 
 DEFAULT_JOBS = Path("jobs")

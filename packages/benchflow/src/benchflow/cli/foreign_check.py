@@ -19,14 +19,14 @@ from .reasons import by_reason
 from .task_check import run_expecting, warn_of, warnings
 
 _MANY: Final = 50
-"""More tasks than that are shown by reason, not one by one."""
+"""If there are more tasks, they are shown by reason."""
 _QUIET_SEC: Final = 5.0
-"""From one line of progress to the next."""
+"""Seconds from one line of progress to the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignCheck:
-    """How tasks are checked, and how what was found is printed."""
+    """The options of a check, and of its output."""
 
     options: RunOptions
     run: bool
@@ -38,19 +38,18 @@ class ForeignCheck:
 async def check_foreign(
     adapter: TaskAdapter, tasks: Sequence[ListedTask], check: ForeignCheck
 ) -> int:
-    """Read every task that is listed, run those that can be run when `check` says so; print all.
+    """Check every listed task, run it if `check.run` is set, and print the results.
 
-    Returns the exit code: 1 when a task is refused, or an agent got another reward than it
-    should.
+    Return the exit code: 1 if a task is refused, or if an agent got an unexpected reward.
     """
     async with AsyncExitStack() as stack:
-        kept = None
+        state = None
         if check.state is not None:
-            kept = stack.enter_context(CheckState(check.state, check.options, run=check.run))
+            state = stack.enter_context(CheckState(check.state, check.options, run=check.run))
         provider = None
         if check.run:
             provider = await stack.enter_async_context(open_provider(check.options))
-        rows = await _rows(adapter, tasks, check.options, provider, kept)
+        rows = await _rows(adapter, tasks, check.options, provider, state)
     if check.json:
         print_json(by_reason(rows) if check.by_reason else rows)
     else:
@@ -63,23 +62,23 @@ async def _rows(
     tasks: Sequence[ListedTask],
     options: RunOptions,
     provider: SandboxProvider | None,
-    kept: CheckState | None,
+    state: CheckState | None,
 ) -> list[Row]:
     rows: list[Row] = []
-    resumed, told = 0, time.monotonic()
+    resumed, last_note = 0, time.monotonic()
     for listed in tasks:
-        row = None if kept is None else kept.row(listed)
+        row = None if state is None else state.row(listed)
         resumed += row is not None
         if row is None:
             row = await _check(adapter, listed, options, provider)
-            if kept is not None:
-                kept.add(listed, row)
+            if state is not None:
+                state.add(listed, row)
         rows.append(row)
-        if time.monotonic() - told > _QUIET_SEC:
-            told = time.monotonic()
+        if time.monotonic() - last_note > _QUIET_SEC:
+            last_note = time.monotonic()
             note(f"checked {len(rows)} of {len(tasks)}: {_wrong(rows)} not ok")
     if resumed:
-        note(f"--state: {resumed} of {len(tasks)} tasks are unchanged since they were checked")
+        note(f"--state: {resumed} of {len(tasks)} tasks have not changed since the last check")
     return rows
 
 
@@ -117,7 +116,7 @@ def _show(rows: Sequence[Row], check: ForeignCheck) -> None:
     else:
         _show_each(rows, run=check.run)
     if rows and not check.run:
-        note("not run: --sandbox says where to run the tasks of others")
+        note("not run: give --sandbox to run foreign tasks")
 
 
 def _show_reasons(rows: Sequence[Row]) -> None:
@@ -125,7 +124,7 @@ def _show_reasons(rows: Sequence[Row]) -> None:
     table = [(each["count"], each["reason"], each["example"]) for each in found]
     print_table(("tasks", "reason", "example"), table, empty="no task is refused")
     wrong = _wrong(rows)
-    note(f"{len(rows) - wrong} of {len(rows)} tasks are ok; --json tells of each")
+    note(f"{len(rows) - wrong} of {len(rows)} tasks are ok; --json shows each task")
 
 
 def _show_each(rows: Sequence[Row], *, run: bool) -> None:

@@ -10,7 +10,7 @@ from .output import note, print_json, print_table
 
 
 def show_listed(tasks: Sequence[ListedTask], *, json: bool) -> None:
-    """Print what each task is, and whether it can be run here."""
+    """Print each task, and whether it can run here."""
     if json:
         print_json([as_json(task) for task in tasks])
         return
@@ -22,36 +22,36 @@ def show_listed(tasks: Sequence[ListedTask], *, json: bool) -> None:
     print_table(("task", "format", *facts, "verdict"), rows, empty="no tasks")
 
 
-def show_imported(brought: Imported, directory: Path, *, json: bool) -> int:
-    """Print what was brought and what was not; return the exit code."""
+def show_imported(imported: Imported, directory: Path, *, json: bool) -> int:
+    """Print the imported and the refused tasks; return the exit code."""
     if json:
-        tasks = {folder: task.model_dump(mode="json") for folder, task in brought.tasks.items()}
-        refused = [as_json(task) for task in brought.refused]
+        tasks = {folder: task.model_dump(mode="json") for folder, task in imported.tasks.items()}
+        refused = [as_json(task) for task in imported.refused]
         print_json({"directory": str(directory), "tasks": tasks, "refused": refused})
     else:
-        rows = [(task.name, task.format, folder) for folder, task in brought.tasks.items()]
+        rows = [(task.name, task.format, folder) for folder, task in imported.tasks.items()]
         print_table(("task", "format", "folder"), rows, empty="no tasks were imported")
-        for task in brought.refused:
+        for task in imported.refused:
             explain(task)
-    return 1 if brought.refused else 0
+    return 1 if imported.refused else 0
 
 
 def explain_refusals(task: ListedTask, *, before: str = "") -> None:
-    """Print every refusal: what, where and the remedy."""
+    """Print each refusal: reason, place and remedy."""
     for refusal in task.refusals:
         where = f"{refusal.where}: " if refusal.where else ""
         note(f"{before}{task.name}: {where}{refusal.reason}\nhint: {refusal.hint}")
 
 
 def explain(task: ListedTask) -> None:
-    """Print every refusal and note."""
+    """Print each refusal and note."""
     explain_refusals(task)
     for remark in task.notes:
         note(f"{task.name}: note: {remark}")
 
 
 def verdict(task: ListedTask) -> str:
-    """Return whether the task can be run here, in one line."""
+    """Return `ok` or the reasons that the task cannot run here, in one line."""
     if task.ok:
         return "ok"
     first, *others = task.refusals
@@ -61,5 +61,5 @@ def verdict(task: ListedTask) -> str:
 
 
 def as_json(task: ListedTask) -> dict[str, object]:
-    """Return what is known of the task, for machines."""
+    """Return the task as JSON data."""
     return {"id": task.name, "ok": task.ok, **task.model_dump(mode="json", exclude={"name"})}

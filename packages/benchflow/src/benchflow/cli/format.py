@@ -1,4 +1,4 @@
-"""How numbers and outcomes are shown."""
+"""Numbers and outcomes as text."""
 
 from collections.abc import Mapping
 
@@ -16,30 +16,30 @@ def value(v: Value | None) -> str:
     return "-" if v is None else f"{reward(v.mean)} (n={v.n}, se={reward(v.stderr)})"
 
 
-def credit(given: Credit) -> str:
-    """Return the advantages that there are, signed."""
-    parts = [("step", given.step), ("process", given.process), ("intra", given.intra)]
+def credit(node: Credit) -> str:
+    """Return the known advantages, with their signs."""
+    parts = [("step", node.step), ("process", node.process), ("intra", node.intra)]
     shown = [f"{name} {_signed(part)}" for name, part in parts if part is not None]
     return "A " + ", ".join(shown) if shown else ""
 
 
 def fork(record: BranchRecord) -> str:
-    """Return how a node was forked, or why it was not."""
+    """Return the size and fidelity of a fork, or the reason that there is none."""
     if not record.children:
         return record.reason
     return f"fork x{record.children} ({record.fidelity})"
 
 
 def took(seconds: Mapping[str, float]) -> str:
-    """Return what a fork cost, each part in milliseconds."""
+    """Return the times of a fork, each in milliseconds."""
     parts = (f"{name.replace('_', ' ')} {sec * 1000:.0f} ms" for name, sec in seconds.items())
     return ", ".join(parts)
 
 
 def grading(record: RolloutRecord) -> str:
-    """Return how a rollout was graded, and what a twin's files say when they are not clean."""
-    told = record.integrity if record.integrity in {"suspicious", "tampered"} else None
-    return " ".join(part for part in (record.grading, told) if part) or "-"
+    """Return the isolation of the grading, and the integrity unless it is clean."""
+    integrity = record.integrity if record.integrity in {"suspicious", "tampered"} else None
+    return " ".join(part for part in (record.grading, integrity) if part) or "-"
 
 
 def _signed(number: float) -> str:
@@ -51,6 +51,6 @@ def outcome(record: RolloutRecord) -> str:
     if record.reward is not None and record.cause is not None:
         return str(record.cause).splitlines()[0]
     if record.error is not None:
-        told = f"{record.error.boundary}: {record.error.message.splitlines()[0]}"
-        return f"ungraded, {told}" if record.status == "ungraded" else told
+        shown = f"{record.error.boundary}: {record.error.message.splitlines()[0]}"
+        return f"ungraded, {shown}" if record.status == "ungraded" else shown
     return record.status

@@ -37,29 +37,29 @@ async def serve(
     api_key_env: str = "BENCHFLOW_API_KEY",
     json: Json = False,
 ) -> None:
-    """Serve one route on loopback until interrupted; print its address on standard output.
+    """Serve one model route on loopback until interrupted; print its address on standard output.
 
-    Every call is in RECORD/ROLLOUT/NODE.jsonl before its last byte is answered.
+    Each call is in RECORD/ROLLOUT/NODE.jsonl before the response ends.
 
     Examples:
         bench gateway serve --upstream http://127.0.0.1:8000/v1 --kind vllm --record calls
-        bench gateway serve --upstream https://api.anthropic.com --record calls --tokens 100000
 
     Args:
-        upstream: The base URL of the model server.
-        record: The directory that calls are recorded in.
-        kind: What the upstream speaks; `same` is whatever the agent speaks.
-        model: Ask the upstream for this model, whatever the agent names.
-        port: Listen here; 0 takes a free port.
-        rollout: Part of the address and of the record's path, as is node.
-        replay: Answer from this record first.
-        on_divergence: What becomes of a request that is not the recorded one.
-        calls: Refuse calls beyond this number.
-        tokens: Refuse calls once this many tokens are used.
-        cost_usd: Refuse calls once this much is spent; needs --price.
-        price: MODEL=INPUT,OUTPUT in US dollars per million tokens; may be repeated.
-        record_mb: Refuse calls once the record takes this much disk.
-        api_key_env: The variable that holds the upstream's key.
+        upstream: Base URL of the model server.
+        record: Directory of the recorded calls.
+        kind: Protocol of the model server. `same` is the agent's own protocol.
+        model: Model that the server is asked for (default: the model that the agent names).
+        port: Port to listen on (default: a free port).
+        rollout: Rollout in the address and in the path of the record.
+        node: Node in the address and in the path of the record.
+        replay: File of recorded calls that are answered first.
+        on_divergence: Treatment of a request that differs from the recorded request.
+        calls: Most calls (default: no limit).
+        tokens: Tokens after which calls are refused (default: no limit).
+        cost_usd: US dollars after which calls are refused (default: no limit); needs --price.
+        price: Price as MODEL=INPUT,OUTPUT, in US dollars per million tokens. Repeatable.
+        record_mb: Disk of the record, in MB, after which calls are refused (default: no limit).
+        api_key_env: Variable on this machine with the server's key.
     """
     _allow_many_connections()
     endpoint = _endpoint(upstream, api_key_env)
@@ -109,7 +109,7 @@ async def _interrupted() -> None:
 def _endpoint(url: str, api_key_env: str) -> ModelEndpoint:
     if not url.startswith(("http://", "https://")):
         hint = "for example http://127.0.0.1:8000/v1"
-        raise UsageError(f"--upstream {url!r} is no http(s) URL", hint=hint)
+        raise UsageError(f"--upstream {url!r} is not an http(s) URL", hint=hint)
     key = os.environ.get(api_key_env)
     headers = {"Authorization": f"Bearer {key}", "x-api-key": key} if key else {}
     return ModelEndpoint(upstream=url, headers=headers)
@@ -132,7 +132,7 @@ async def show(record: Path, *, json: Json = False) -> None:
         bench gateway show calls/serve/n0.jsonl
 
     Args:
-        record: A file of recorded calls.
+        record: File of recorded calls.
     """
     calls = read_calls(record)
     if json:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Row:
-    """What is known of one running rollout."""
+    """The progress of one running rollout."""
 
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
@@ -29,7 +29,7 @@ class Row:
         self.last = ""
 
     def receive(self, event: Event) -> None:
-        """Take an event of the rollout."""
+        """Update the progress with an event."""
         if isinstance(event, PhaseEntered):
             self.phase = event.phase
         elif isinstance(event, Branched) and event.record.children:
@@ -66,7 +66,7 @@ class LiveJob:
             self._table.stop()
 
     def planned(self, job: str, slots: list[Slot], done: int) -> None:
-        """Take the name and the size of the job."""
+        """Set the name and the size of the job."""
         self.job = job
         self._total, self._done = len(slots), done
         if self._table is not None:
@@ -75,12 +75,12 @@ class LiveJob:
             note(f"resuming: {done} of {len(slots)} rollouts are already scored")
 
     def started(self, slot: Slot) -> Callable[[Event], None]:
-        """Open a row and return what feeds it."""
+        """Add a row and return the receiver of its events."""
         row = self._rows[slot.id] = Row(slot)
         return row.receive
 
     def finished(self, slot: Slot, record: RolloutRecord) -> None:
-        """Close the row and print one line of result."""
+        """Remove the row and print one line with the result."""
         row = self._rows.pop(slot.id, None)
         self._done += 1
         if self._quiet:

@@ -1,4 +1,4 @@
-"""Rollouts without the fork that `--branch-require` asks for: an error of `run` and of `eval`."""
+"""Reports rollouts without the fork that `--branch-require` asks for."""
 
 from collections.abc import Sequence
 
@@ -15,6 +15,6 @@ def report_missing_forks(records: Sequence[RolloutRecord], options: RunOptions) 
     missed = [r.rollout_id for r in records if r.status == "completed" and not r.branches]
     if missed:
         more = f" and {len(missed) - 3} more" if len(missed) > 3 else ""
-        note(f"error: no fork in {', '.join(missed[:3])}{more}: nothing led to one")
-        note(f"hint: --branch-require {options.branch_require} takes a run without one for failed")
+        note(f"error: no fork in {', '.join(missed[:3])}{more}: no question or turn to fork at")
+        note(f"hint: --branch-require {options.branch_require} fails a rollout without such a fork")
     return len(missed)

@@ -1,4 +1,4 @@
-"""What a command prints: data on standard output, everything else on standard error."""
+"""Prints data on standard output and everything else on standard error."""
 
 import json
 import shutil
@@ -15,9 +15,9 @@ _LONGEST_LINE = 1_000_000
 
 
 def print_json(data: object) -> None:
-    """Print `data` as one indented JSON document that sends a terminal no command."""
+    """Print `data` as one indented JSON document without terminal commands."""
     text = json.dumps(data, ensure_ascii=False, indent=2)
-    # What is not printable is within strings, where JSON has an escape for it.
+    # Only strings hold characters that are not printable, and JSON has escapes for them.
     sys.stdout.write("".join(c if c == "\n" or _is_plain(c) else _json_escape(c) for c in text))
     sys.stdout.write("\n")
 
@@ -79,7 +79,7 @@ def terminal_width() -> int | None:
 
 
 def note(message: str) -> None:
-    """Print a line for the person who watches; a terminal sees no command in it."""
+    """Print a line on standard error, without terminal commands."""
     sys.stderr.write(printable(message) + "\n")
 
 
@@ -98,7 +98,7 @@ def stderr() -> "Console":
 
 
 def visible(text: str) -> str:
-    """Return what `printable` does, as rich's markup for exactly these characters."""
+    """Return `printable(text)` as rich markup for exactly these characters."""
     from rich.markup import escape
 
     shown = escape(printable(text))
@@ -107,10 +107,10 @@ def visible(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return `text` without what would move the cursor or speak to the terminal.
+    """Return `text` without terminal commands.
 
-    Agents write this text: control characters and bidirectional overrides are shown
-    as escape sequences, newlines and tabs stay.
+    Agents write this text. Control characters and bidirectional overrides become escape
+    sequences; newlines and tabs stay.
     """
     return "".join(char if char in "\n\t" or _is_plain(char) else _escape(char) for char in text)
 

@@ -1,4 +1,4 @@
-"""Why tasks are not ok, counted: what is the same but for names and numbers is one reason."""
+"""Counts the reasons that tasks are not ok. Names and numbers do not make another reason."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ _LONGEST: Final = 160
 
 
 def by_reason(rows: Iterable[Row]) -> list[dict[str, object]]:
-    """Return each reason with its number of tasks, one task and the remedy, the most first."""
+    """Return each reason with its number of tasks, an example and the remedy; most tasks first."""
     counts: dict[str, int] = {}
     examples: dict[str, dict[str, object]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""`bench rollout`: read what a rollout left."""
+"""`bench rollout`: show, compare and export rollouts."""
 
 from pathlib import Path
 from typing import Annotated
@@ -30,8 +30,8 @@ def show(
         bench rollout show book-the-room__1f --leaf n4
 
     Args:
-        rollout: A rollout's directory, id, or unique start of its id.
-        leaf: The end of the trajectory; the first leaf by default.
+        rollout: Rollout: its directory, its id, or a unique start of its id.
+        leaf: Node at the end of the trajectory (default: the first leaf).
     """
     stored = _open(find_rollout(rollout, jobs_dir))
     tree, end = stored.tree, stored.leaf(leaf)
@@ -55,7 +55,7 @@ def show(
     note(f"{tree.status}, reward {fmt.reward(end.reward)}  leaf {end.id} of {len(tree.leaves)}")
     verdict = end.results.get("reward")
     if verdict is not None and verdict.cause is not None:
-        note(f"no verdict of the tests: {verdict.cause}")
+        note(f"no score from the tests: {verdict.cause}")
     errors = [tree.error, *(node.error for node in end.path)]
     for error in dict.fromkeys(error for error in errors if error is not None):
         note(f"{error.boundary}: {error.message}" + (f"\nhint: {error.hint}" if error.hint else ""))
@@ -76,9 +76,9 @@ def tree(
         bench rollout tree book-the-room__1f --credit --depth 1
 
     Args:
-        rollout: A rollout's directory, id, or unique start of its id.
-        credit: Show the advantages of every edge: step, process, intra-tree.
-        depth: Forks to go down; what is below is counted, not drawn.
+        rollout: Rollout: its directory, its id, or a unique start of its id.
+        credit: Advantages of each edge: step, process, intra-tree.
+        depth: Levels of forks to draw (default: all). Deeper leaves are counted.
     """
     loaded = _open(find_rollout(rollout, jobs_dir)).tree
     if json:
@@ -104,11 +104,11 @@ def export(
         bench rollout export book-the-room__1f --output harbor-jobs/the-room --format harbor
 
     Args:
-        rollout: A rollout's directory, id, or unique start of its id.
-        output: The file or directory to write; it is replaced at once. A directory that no
-            export made is refused.
-        format: An export format; `bench rollout formats` lists them. A format of one file is
-            written as that file if --output has its suffix.
+        rollout: Rollout: its directory, its id, or a unique start of its id.
+        output: File or directory of the export. An earlier export is replaced; another
+            directory is refused.
+        format: Format of the export; `bench rollout formats` lists the formats. A format of one
+            file is written as that file if --output has its suffix.
     """
     stored = StoredRollout(find_rollout(rollout, jobs_dir))
     load_exporter(format)
@@ -116,15 +116,15 @@ def export(
 
 
 def diff(a: str, b: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False) -> None:
-    """Show what differs between the states of two nodes, of one rollout or of two.
+    """Show the difference between the states of two nodes, of one rollout or of two.
 
     Examples:
         bench rollout diff book-the-room__1f:n4 n7
         bench rollout diff book-the-room__1f book-the-room__2c
 
     Args:
-        a: ROLLOUT:NODE, or ROLLOUT for its first leaf with a recorded state.
-        b: The same, or another node of the rollout of `a`.
+        a: First state: ROLLOUT:NODE, or ROLLOUT for its first leaf with a recorded state.
+        b: Second state: the same, or another node of the first rollout.
     """
     name, _, node = a.partition(":")
     tree = _open(find_rollout(name, jobs_dir)).tree

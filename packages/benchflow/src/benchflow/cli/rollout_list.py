@@ -38,9 +38,9 @@ def list_rollouts(
         bench rollout list --task 'clawsbench/book-*' --json
 
     Args:
-        directory: A directory of jobs, a job or a rollout; else --jobs-dir.
-        task: A pattern for task ids, such as `clawsbench/*`.
-        failed: Only rollouts without a reward.
+        directory: Directory of jobs, a job or a rollout (default: --jobs-dir).
+        task: Pattern for task ids, such as `clawsbench/*` (default: all).
+        failed: Rollouts without a reward only.
     """
     place = directory or jobs_dir
     if directory is not None and not directory.is_dir():

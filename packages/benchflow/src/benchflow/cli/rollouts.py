@@ -1,4 +1,4 @@
-"""Finds a rollout or a job by path, id or unique prefix of the id."""
+"""Finds a rollout or a job by its path, its id or a unique start of the id."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ def find_rollout(name: str, jobs_dir: Path) -> Path:
     """Return the directory of one rollout.
 
     Raises:
-        UsageError: None or several match.
+        UsageError: No name or more than one name matches.
     """
     return _find(name, jobs_dir, "*/*/events.jsonl", "*/events.jsonl", what="rollout")
 
@@ -18,7 +18,7 @@ def find_job(name: str, jobs_dir: Path) -> Path:
     """Return the directory of one job.
 
     Raises:
-        UsageError: None or several match.
+        UsageError: No name or more than one name matches.
     """
     return _find(name, jobs_dir, "*/summary.json", what="job")
 
@@ -28,8 +28,10 @@ def _find(name: str, jobs_dir: Path, *patterns: str, what: str) -> Path:
     marker = patterns[0].rsplit("/", 1)[-1]
     if (path / marker).is_file():
         return path
-    found = sorted({file.parent for p in patterns for file in jobs_dir.glob(p)})
-    matches = [d for d in found if d.name == name] or [d for d in found if d.name.startswith(name)]
+    directories = sorted({file.parent for p in patterns for file in jobs_dir.glob(p)})
+    matches = [d for d in directories if d.name == name] or [
+        d for d in directories if d.name.startswith(name)
+    ]
     if len(matches) == 1:
         return matches[0]
     if not matches:
@@ -38,4 +40,4 @@ def _find(name: str, jobs_dir: Path, *patterns: str, what: str) -> Path:
             hint="list jobs with `bench eval list`, or give --jobs-dir",
         )
     names = ", ".join(d.name for d in matches[:5])
-    raise UsageError(f"{name!r} is the start of several {what}s: {names}", hint="give more of it")
+    raise UsageError(f"{name!r} is the start of several {what}s: {names}", hint="give more letters")

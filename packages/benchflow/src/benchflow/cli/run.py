@@ -29,9 +29,9 @@ async def run(
         bench run TASK --agent policy --branch best-of --branch-n 3 --branch-at 1
 
     Args:
-        task: A task directory, ours or of Harbor or Terminal-Bench; or the URL of a git
-            repository that holds one.
-        options: What the rollout is run with.
+        task: Task directory, of BenchFlow, Harbor or Terminal-Bench; or the URL of a git
+            repository with one task.
+        options: Options of the rollout.
     """
     subscribers = () if json else (narrator(),)
     result = await run_rollout(task, options=options, jobs_dir=jobs_dir, subscribers=subscribers)
@@ -43,7 +43,7 @@ async def run(
 
 
 def print_summary(result: RunResult) -> None:
-    """Print the tree of a finished rollout, its value and where its files are."""
+    """Print a finished rollout: its tree, its reward and its directory."""
     record = result.record
     if record.leaves > 1:
         print_tree(result.tree)

@@ -20,15 +20,15 @@ async def list_sandboxes(
     label: tuple[str, ...] = (),
     json: Json = False,
 ) -> None:
-    """List the sandboxes of this machine, also those whose run is dead.
+    """List the sandboxes of this machine, also those of ended runs.
 
     Examples:
         bench sandbox list
         bench sandbox list --sandbox docker --label benchflow.job=2026-11-21
 
     Args:
-        options: --sandbox names the provider.
-        label: Only those with this label, as KEY=VALUE. May be given again.
+        options: The provider.
+        label: Label of the sandboxes, as KEY=VALUE (default: any). Repeatable.
     """
     wanted = _labels(label).items()
     async with open_provider(options) as provider:
@@ -45,14 +45,14 @@ def _row(record: SandboxRecord, now: float) -> tuple[str, ...]:
     left = None if record.deadline is None else record.deadline - now
     due = "-" if left is None else f"in {left:.0f}s" if left >= 0 else f"overdue by {-left:.0f}s"
     named = (record.labels.get(f"benchflow.{key}", "-") for key in _SHOWN)
-    owner = "alive" if record.owner_alive else "dead"
+    owner = "active" if record.owner_alive else "ended"
     return (record.id, owner, f"{now - record.created_at:.0f}s", due, *named)
 
 
 def _labels(given: tuple[str, ...]) -> dict[str, str]:
     for text in given:
         if not text.partition("=")[0] or "=" not in text:
-            raise UsageError(f"--label {text!r} is no label", hint="write it as KEY=VALUE")
+            raise UsageError(f"--label {text!r} is not a label", hint="write KEY=VALUE")
     return dict(text.split("=", 1) for text in given)
 
 
@@ -65,21 +65,21 @@ async def prune(
     dry_run: bool = False,
     json: Json = False,
 ) -> None:
-    """Remove the processes, mounts and files that dead runs left behind.
+    """Delete the processes, mounts and files of runs that ended without a teardown.
 
-    Whatever is not ours is never touched, and a sandbox of a living run only with --overdue,
-    when it is past its own deadline.
+    Only sandboxes of BenchFlow are deleted. --overdue also deletes sandboxes of active runs
+    that are past their deadline.
 
     Examples:
         bench sandbox prune --dry-run
         bench sandbox prune --sandbox docker --label benchflow.job=2026-11-21
 
     Args:
-        options: --sandbox names the provider.
-        label: Only those with this label, as KEY=VALUE. May be given again.
-        overdue: Also those of living runs that are past their deadline; their rollouts fail.
-        images: Also the images that were made from Dockerfiles of tasks and are not in use.
-        dry_run: Only say what would be removed.
+        options: The provider.
+        label: Label of the sandboxes, as KEY=VALUE (default: any). Repeatable.
+        overdue: Sandboxes of active runs that are past their deadline, too. Their rollouts fail.
+        images: Unused images that were built from Dockerfiles of tasks, too.
+        dry_run: List of the sandboxes only; nothing is deleted.
     """
     async with open_provider(options) as provider:
         policy = ReapPolicy(
@@ -90,12 +90,12 @@ async def prune(
     if json:
         print_json([record.model_dump(mode="json") for record in removed])
         return
-    verb = "would remove" if dry_run else "removed"
+    verb = "would delete" if dry_run else "deleted"
     note(f"{verb} {len(removed)} left-over sandboxes")
     for record in removed:
         note(f"  {record.id}")
     if late and not overdue:
-        note(f"{len(late)} of living runs are past their deadline: --overdue removes them, too")
+        note(f"{len(late)} of active runs are past their deadline: --overdue deletes them, too")
         for record in late:
             note(f"  {record.id}")
 
@@ -107,7 +107,7 @@ async def check(
     base: str | None = None,
     json: Json = False,
 ) -> int:
-    """Run the conformance checks that every provider must pass.
+    """Run the conformance checks that each provider must pass.
 
     Examples:
         bench sandbox check
@@ -115,19 +115,19 @@ async def check(
         bench sandbox check --sandbox my-provider --json
 
     Args:
-        options: --sandbox names the provider.
-        only: Run only the checks of these names.
-        base: An image with a shell and python3. Recipes are built on it and services run in it;
-            without it the checks of both are skipped.
+        options: The provider.
+        only: Name of a check to run (default: all). Repeatable.
+        base: Image with a shell and python3, for the checks of builds and services (default:
+            these checks are skipped).
     """
 
-    def tell(result: CheckResult) -> None:
+    def on_result(result: CheckResult) -> None:
         if not json:
             reason = f"  {result.reason}" if result.reason else ""
             note(f"{result.status:>7}  {result.name}{reason}")
 
     async with open_provider(options) as provider:
-        results = await check_sandbox(provider, base=base, only=only or None, on_result=tell)
+        results = await check_sandbox(provider, base=base, only=only or None, on_result=on_result)
     failed = sum(result.status == "failed" for result in results)
     if json:
         print_json([result.model_dump(mode="json") for result in results])

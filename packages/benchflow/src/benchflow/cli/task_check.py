@@ -1,4 +1,4 @@
-"""What `bench tasks check` finds out about a task, by reading its tests and by running it."""
+"""Checks a task for `bench tasks check`: reads its tests and runs it."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,13 +15,13 @@ from . import format as fmt
 from .output import note
 
 Row = Mapping[str, object]
-"""What one run of a task came to, as it is printed."""
+"""The result of one run of a task, as it is printed."""
 
 _EXPECTED: Final = {"nop": 0.0, "oracle": 1.0}
 
 
 def read_only(task: Task) -> Row:
-    """Return what is known of a task that was not run."""
+    """Return the result of a task that was not run."""
     return {"task": task.id, "agent": None, "reward": None, "ok": True, "warnings": warnings(task)}
 
 
@@ -31,12 +31,12 @@ def warnings(task: Task) -> list[dict[str, object]]:
 
 
 def warn(task: Task) -> None:
-    """Print these lines, each with its remedy."""
+    """Print these lines, each with a remedy."""
     warn_of(task.id, warnings(task))
 
 
 def warn_of(name: str, lines: Sequence[Mapping[str, Any]]) -> None:
-    """Print the lines that `warnings` returned of the task `name`."""
+    """Print the lines that `warnings` returned for the task `name`."""
     for each in lines:
         line = InProcess.model_validate(each)
         note(f"warning: {name}: tests/{line.file}:{line.line}: {line.why}: {line.text}")
@@ -46,7 +46,7 @@ def warn_of(name: str, lines: Sequence[Mapping[str, Any]]) -> None:
 async def run_expecting(
     provider: SandboxProvider, task: Task, options: RunOptions, *, without: Sequence[str] = ()
 ) -> list[Row]:
-    """Run a task with the agents whose rewards are known, but for those in `without`."""
+    """Run a task with each agent of known reward, except those in `without`."""
     agents = (agent for agent in _EXPECTED if agent not in without)
     return [await _run(provider, task, options, agent) for agent in agents]
 

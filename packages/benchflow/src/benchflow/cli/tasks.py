@@ -30,14 +30,14 @@ async def check(
     state: Path | None = None,
     json: Json = False,
 ) -> int:
-    """Check tasks: well-formed, doing nothing earns 0, the solution earns 1.
+    """Check tasks: the files are valid, doing nothing earns 0, the solution earns 1.
 
-    Tests that seem to run the agent's code in their own process are named. With --cheat,
-    every cheat that is shipped is run as the task's agent, and one that gets the full reward
-    unseen ends with exit code 1.
+    A warning names tests that seem to run the agent's code in their own process. With --cheat,
+    each shipped cheat runs as the task's agent. A cheat that gets the full reward without being
+    detected gives exit code 1.
 
-    Tasks of Harbor and Terminal-Bench, which others wrote, are run only when --sandbox says
-    where. One without a solution is not played by the oracle. More than 50 are shown by reason.
+    Tasks of Harbor and Terminal-Bench run only if --sandbox is given. A task without a solution
+    is not run by the oracle. More than 50 tasks are shown by reason.
 
     Examples:
         bench tasks check benchmarks/clawsbench/tasks
@@ -48,14 +48,14 @@ async def check(
         bench tasks check registry.json --dataset some-set@1.0
 
     Args:
-        path: A task directory, a directory of them, a git URL or a registry.json.
-        dataset: The dataset of a registry, as NAME or NAME@VERSION.
-        options: Where to run; the agent is chosen by the check.
-        no_run: Only read the files.
-        cheat: Try to get the reward without the work.
-        by_reason: Count the reasons why tasks of others are not ok, with an example of each.
-        state: A file that keeps what was found of tasks of others. The next check with the same
-            options takes a task that did not change from it.
+        path: Task directory, a directory of tasks, a git URL or a registry.json.
+        dataset: Dataset of a registry, as NAME or NAME@VERSION.
+        options: Options of the sandbox and the grading. The check chooses the agent.
+        no_run: Check of the files only; no task runs.
+        cheat: Attempts to get the reward without the work.
+        by_reason: Number of foreign tasks for each reason of failure, with an example.
+        state: File with the results for foreign tasks. The next check with the same options
+            skips a task that has not changed.
     """
     if cheat and (by_reason or state is not None):
         raise UsageError("--by-reason and --state are not for --cheat", hint="leave them out")
@@ -67,7 +67,7 @@ async def check(
         how = ForeignCheck(options, run=run, json=json, by_reason=by_reason, state=state)
         return await check_foreign(found[1], listed, how)
     if by_reason or state is not None:
-        raise UsageError("--by-reason and --state are for tasks of others", hint="leave them out")
+        raise UsageError("--by-reason and --state are for foreign tasks", hint="leave them out")
     if dataset is not None:
         raise UsageError("--dataset is for a registry.json", hint="leave it out")
     return await _check_own(find_tasks(Path(path)), options, no_run=no_run, json=json)
@@ -97,23 +97,23 @@ async def _check_own(
 
 
 def init(path: Path, *, json: Json = False) -> None:
-    """Make a small task that works: edit it into yours.
+    """Create a small task that works, as a start for your own.
 
     Examples:
         bench tasks init my-task && bench tasks check my-task
 
     Args:
-        path: The directory to make; it must not exist.
+        path: Directory of the new task; it must not exist.
     """
     files = write_task(path)
     if json:
         print_json({"path": str(path), "files": files})
     else:
-        note("\n".join([f"made {path}:", *(f"  {name}" for name in files)]))
+        note("\n".join([f"created {path}:", *(f"  {name}" for name in files)]))
 
 
 def list_tasks(path: str, *, dataset: str | None = None, json: Json = False) -> None:
-    """List tasks, ours and those of Harbor and Terminal-Bench.
+    """List tasks of BenchFlow, Harbor and Terminal-Bench.
 
     Examples:
         bench tasks list benchmarks/clawsbench/tasks
@@ -121,8 +121,8 @@ def list_tasks(path: str, *, dataset: str | None = None, json: Json = False) -> 
         bench tasks list registry.json --dataset some-set@1.0
 
     Args:
-        path: A task directory, a directory of them, a git URL or a registry.json.
-        dataset: The dataset of a registry, as NAME or NAME@VERSION.
+        path: Task directory, a directory of tasks, a git URL or a registry.json.
+        dataset: Dataset of a registry, as NAME or NAME@VERSION.
     """
     if (found := adapter_for(path)) is not None:
         show_listed(listed_tasks(found[1], path, dataset=dataset), json=json)
@@ -137,7 +137,7 @@ def list_tasks(path: str, *, dataset: str | None = None, json: Json = False) -> 
         print_table(("task", "verifier", "isolation", "path"), rows, empty=f"no tasks below {path}")
 
 
-def bring(
+def import_foreign_tasks(
     source: str,
     dest: Path,
     *,
@@ -147,18 +147,18 @@ def bring(
 ) -> int:
     """Copy tasks of Harbor and Terminal-Bench to a directory, and lock their digests.
 
-    They stay what they are. `tasks.lock.json` beside them says where they came from; a task
-    that was changed since is refused. Exit code 1 when a task could not be brought.
+    The files do not change. `tasks.lock.json` beside them records their source. A task that
+    changed after the import is refused. Exit code 1: a task could not be imported.
 
     Examples:
         bench tasks import https://github.com/org/tasks@main tasks
         bench tasks import registry.json tasks --dataset some-set@1.0
 
     Args:
-        source: A task directory, a directory of them, a git URL or a registry.json.
-        dest: The directory that gets a folder for each task.
-        dataset: The dataset of a registry, as NAME or NAME@VERSION.
-        overwrite: Replace the folders of tasks that are there already.
+        source: Task directory, a directory of tasks, a git URL or a registry.json.
+        dest: Directory for the copies, with a folder for each task.
+        dataset: Dataset of a registry, as NAME or NAME@VERSION.
+        overwrite: Replacement of tasks that are already there.
     """
-    brought = import_tasks(source, dest, dataset=dataset, overwrite=overwrite)
-    return show_imported(brought, dest, json=json)
+    imported = import_tasks(source, dest, dataset=dataset, overwrite=overwrite)
+    return show_imported(imported, dest, json=json)

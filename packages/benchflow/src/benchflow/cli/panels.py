@@ -1,0 +1,99 @@
+"""The panels of a command's help, and the options of a rollout that each command uses."""
+
+from typing import Final
+
+_BRANCHING: Final = (
+    "--branch",
+    "--branch-n",
+    "--branch-at",
+    "--branch-every",
+    "--branch-then",
+    "--branch-require",
+    "--branch-children",
+    "--branch-depth",
+    "--branch-forks",
+    "--branch-concurrency",
+    "--branch-wall-sec",
+    "--branch-tokens",
+    "--branch-disk-mb",
+    "--branch-memory-mb",
+    "--keep",
+    "--keep-mb",
+)
+_PROVIDER: Final = ("--sandbox", "--sandbox-import-path", "--pull", "--allow-unisolated")
+_SANDBOX: Final = (
+    *_PROVIDER,
+    "--environment-manifest",
+    "--environment-import-path",
+    "--offline",
+    "--forward-env",
+    "--force-build",
+    "--trust-host-access",
+)
+_GRADING: Final = (
+    "--isolation",
+    "--reward-files",
+    "--reward-import-path",
+    "--expects-changes",
+    "--fail-under",
+)
+_LIMITS: Final = ("--timeout-multiplier", "--agent-idle-timeout", "--model-record-mb")
+_ENDPOINT: Final = ("--model", "--base-url", "--api-key-env")
+
+PANELS: Final[dict[str, tuple[str, ...]]] = {
+    "Common": (
+        "--tasks-dir",
+        "--dataset",
+        "--agent",
+        *_ENDPOINT,
+        "--repeats",
+        "--concurrency",
+        "--job-name",
+    ),
+    "Tasks": ("--include", "--exclude", "--max-tasks", "--retries"),
+    "Agent": (
+        "--agent-env",
+        "--env-file",
+        "--agent-import-path",
+        "--reasoning-effort",
+        "--upstream",
+        "--gateway",
+        "--skill-mode",
+        "--skills-dir",
+        "--user",
+        "--user-model",
+    ),
+    "Branching": _BRANCHING,
+    "Sandbox": _SANDBOX,
+    "Grading": _GRADING,
+    "Limits": _LIMITS,
+    "Output": ("--jobs-dir", "--export", "--quiet", "--json"),
+}
+"""Each panel with its options, in the order of the help. Other options are the command's own."""
+
+COMMAND_PANEL: Final = "Options"
+
+USED: Final[dict[str, frozenset[str]]] = {
+    "doctor": frozenset(_PROVIDER),
+    "env check": frozenset(_PROVIDER),
+    "sandbox list": frozenset(_PROVIDER),
+    "sandbox prune": frozenset(_PROVIDER),
+    "sandbox check": frozenset(_PROVIDER),
+    "agent probe": frozenset((*_PROVIDER, *_ENDPOINT)),
+    "tasks check": frozenset(
+        (*_SANDBOX, *_GRADING, "--timeout-multiplier", "--user", "--user-model", *_ENDPOINT)
+    ),
+}
+"""The options of a rollout that a command uses, where it does not use all of them."""
+
+
+def is_option_of_rollouts(flag: str) -> bool:
+    """Whether `flag` sets a field of RunOptions."""
+    from benchflow_engine.options import RunOptions
+
+    return flag.removeprefix("--").replace("-", "_") in RunOptions.model_fields
+
+
+def is_used(command: str, flag: str) -> bool:
+    """Whether `command`, such as `sandbox list`, uses `flag`."""
+    return command not in USED or flag in USED[command] or not is_option_of_rollouts(flag)
