@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 from benchflow_contracts import RolloutNode, RolloutTree, VerifyResult
-from benchflow_kernel import credit_of, value_of
+from benchflow_kernel import credit_of, inter_advantages, value_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -107,3 +107,17 @@ def test_a_node_is_credited_when_it_has_a_value(shape: Shape):
     credit = credit_of(tree)
     for node in tree.nodes:
         assert (node.id in credit) == (value_of(node) is not None)
+
+
+def test_the_scored_leaves_of_all_rollouts_of_a_prompt_are_one_group():
+    inter = inter_advantages({"r1": {"n1": 1.0, "n2": 0.0}, "r2": {"n1": 0.0}, "r3": {}})
+    std = statistics.stdev([1.0, 0.0, 0.0]) + 1e-6
+    assert inter == {
+        ("r1", "n1"): pytest.approx((1 - 1 / 3) / std),
+        ("r1", "n2"): pytest.approx((0 - 1 / 3) / std),
+        ("r2", "n1"): pytest.approx((0 - 1 / 3) / std),
+    }
+
+
+def test_a_single_rollout_of_a_prompt_has_no_inter_advantage():
+    assert inter_advantages({"r1": {"n1": 1.0, "n2": 0.0}, "r2": {}}) == {}

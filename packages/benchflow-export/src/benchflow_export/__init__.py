@@ -3,7 +3,6 @@
 from .episode import Shape, episode
 from .exporters import ExportFormat, export_formats, load_exporter, write_export
 from .formats import EpisodeExporter, RowExporter
-from .inter import with_inter_advantage
 from .messages import Message, steps_to_messages
 from .publish import publish
 from .rows import (
@@ -12,7 +11,7 @@ from .rows import (
     trajectory_to_verifiers_record,
     write_json_lines,
 )
-from .trainer import leaf_record, read_trainer_rows, write_trainer_rows
+from .trainer import leaf_record, read_trainer_rows, with_inter_advantage, write_trainer_rows
 
 __all__ = [
     "EpisodeExporter",

@@ -9,10 +9,9 @@ from typing import Any
 from benchflow_contracts import Exported, FinishedRollout
 
 from .episode import Shape, episode
-from .inter import with_inter_advantage
 from .rows import export_trajectories_to_jsonl, is_tampered, write_json_lines
 from .tool_calls import ToolCallFormat
-from .trainer import leaf_record
+from .trainer import leaf_record, with_inter_advantage
 
 
 @dataclass(frozen=True, slots=True)

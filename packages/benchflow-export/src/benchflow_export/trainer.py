@@ -1,11 +1,12 @@
-"""The trainer record of one leaf."""
+"""Trainer rows: the record of one leaf, and the rows of a rollout and of a job."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
 from benchflow_contracts import (
+    Credit,
     FinishedRollout,
     RolloutNode,
     RolloutTree,
@@ -13,7 +14,7 @@ from benchflow_contracts import (
     StoreError,
     VerifyResult,
 )
-from benchflow_kernel import step_verdicts
+from benchflow_kernel import inter_advantages, step_verdicts
 
 from .leaf_timing import leaf_timing
 from .messages import steps_to_messages
@@ -80,6 +81,30 @@ def read_trainer_rows(directory: Path) -> Iterator[dict[str, Any]]:
     if path.is_file():
         with path.open(encoding="utf-8") as file:
             yield from map(json.loads, file)
+
+
+def with_inter_advantage(read: Callable[[], Iterator[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
+    """Yield the trainer rows of a job, each with its `info.advantage.inter`.
+
+    The rows of one task are one group; see `inter_advantages`. A row without a group keeps what
+    it has. `read` is called twice, so that the rows of a job need not be in memory at once.
+    """
+    returns: dict[str, dict[str, dict[str, float]]] = {}
+    for row in read():
+        info = row["info"]
+        if row["reward"] is not None:
+            leaves = returns.setdefault(info["task_id"], {}).setdefault(info["rollout_id"], {})
+            leaves[info["leaf"]] = row["reward"]
+    inter: dict[tuple[str, str], float] = {}
+    for trees in returns.values():
+        inter |= inter_advantages(trees)
+    for row in read():
+        info = row["info"]
+        advantage = inter.get((info["rollout_id"], info["leaf"]))
+        if advantage is not None:
+            credit = Credit.model_validate(info.get("advantage") or {})
+            info["advantage"] = credit.model_copy(update={"inter": advantage}).model_dump()
+        yield row
 
 
 def _task_steps(leaf: RolloutNode) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The rollout tree as a pure fold over the event log, and its views."""
 
 from .ask_tool import ASK_TOOL, answer_text, ask_arguments
-from .credit import advantages, credit_of
+from .credit import credit_of, inter_advantages
 from .fold import TreeFold, fold
 from .step_verdicts import step_verdicts, verdict_name, verdicts_at
 from .to_json import TREE_SCHEMA_VERSION, tree_to_bytes, tree_to_json
@@ -12,11 +12,11 @@ __all__ = [
     "ASK_TOOL",
     "TREE_SCHEMA_VERSION",
     "TreeFold",
-    "advantages",
     "answer_text",
     "ask_arguments",
     "credit_of",
     "fold",
+    "inter_advantages",
     "step_verdicts",
     "trajectories",
     "trajectory",

@@ -45,13 +45,22 @@ def credit_of(tree: RolloutTree, siblings: Sequence[RolloutTree] = ()) -> dict[s
     return given
 
 
-def advantages(returns: Sequence[float]) -> list[float] | None:
-    """Return the advantage of each return within one group, as `credit_of` computes it.
+def inter_advantages(trees: Mapping[str, Mapping[str, float]]) -> dict[tuple[str, str], float]:
+    """Return the `inter` advantage of each scored leaf, by rollout id and leaf id.
 
-    `None` for a group of one, which says nothing.
+    `trees` has the returns of the scored leaves of each rollout of one prompt, by leaf id. All of
+    them are one group, as in Tree-GRPO; without forks, that is GRPO's group. The result is empty
+    if only one rollout has scored leaves.
     """
-    group = _Group.of(returns)
-    return None if group is None else [group.advantage(one) for one in returns]
+    scored = {rollout: leaves for rollout, leaves in trees.items() if leaves}
+    group = _Group.of([value for leaves in scored.values() for value in leaves.values()])
+    if group is None or len(scored) < 2:
+        return {}
+    return {
+        (rollout, leaf): group.advantage(value)
+        for rollout, leaves in scored.items()
+        for leaf, value in leaves.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import statistics
 from typing import Any
 
 import pytest
-from benchflow_export.inter import with_inter_advantage
+from benchflow_export import with_inter_advantage
 
 
 def row(
