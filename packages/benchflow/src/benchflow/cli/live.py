@@ -6,12 +6,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from benchflow_contracts import Branched, Event, PhaseEntered, StepFinished
+from benchflow_contracts import Event
 from benchflow_jobs.options import Slot
-from benchflow_store import RolloutRecord
+from benchflow_store import RolloutProgress, RolloutRecord
 
 from . import format as fmt
-from .narrate import one_line
 from .output import note
 
 if TYPE_CHECKING:
@@ -19,24 +18,12 @@ if TYPE_CHECKING:
 
 
 class Row:
-    """The progress of one running rollout."""
+    """One running rollout."""
 
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
         self.began = time.monotonic()
-        self.phase = "setup"
-        self.steps = 0
-        self.last = ""
-
-    def receive(self, event: Event) -> None:
-        """Update the progress with an event."""
-        if isinstance(event, PhaseEntered):
-            self.phase = event.phase
-        elif isinstance(event, Branched) and event.record.children:
-            self.phase = f"fork x{event.record.children}"
-        elif isinstance(event, StepFinished):
-            self.steps += 1
-            self.last = one_line(event.step)
+        self.progress = RolloutProgress()
 
 
 class LiveJob:
@@ -77,7 +64,7 @@ class LiveJob:
     def started(self, slot: Slot) -> Callable[[Event], None]:
         """Add a row and return the receiver of its events."""
         row = self._rows[slot.id] = Row(slot)
-        return row.receive
+        return row.progress.receive
 
     def finished(self, slot: Slot, record: RolloutRecord) -> None:
         """Remove the row and print one line with the result."""

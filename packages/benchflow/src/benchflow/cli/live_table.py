@@ -49,12 +49,12 @@ def _lines(row: Row) -> Text:
     """Return the values of a row, whole; then the start of its last action."""
     width = max(shutil.get_terminal_size().columns, 1)
     age = time.monotonic() - row.began
-    cells = (row.slot.task.id, row.phase, f"{row.steps} steps", f"{age:.0f}s")
+    cells = (row.slot.task.id, row.progress.phase, f"{row.progress.steps} steps", f"{age:.0f}s")
     lines = pack([Text(printable(cell), style="dim") for cell in cells], width)
     left = width - lines[-1].cell_len - 2
-    if row.last and left > 0:
+    if row.progress.last and left > 0:
         lines[-1].append(
-            "  " + shorten(printable(row.last.replace("\n", " ")), min(left, 60)), "dim"
+            "  " + shorten(printable(row.progress.last.replace("\n", " ")), min(left, 60)), "dim"
         )
     shown = Text("\n").join(lines)
     shown.no_wrap, shown.overflow = False, "fold"

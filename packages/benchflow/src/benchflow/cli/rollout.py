@@ -6,7 +6,7 @@ from typing import Annotated
 from benchflow_contracts import EnvState, RolloutTree, UsageError, diff_states
 from benchflow_export import load_exporter
 from benchflow_kernel import tree_to_json
-from benchflow_store import StoredRollout
+from benchflow_store import StoredRollout, TrajectoryView
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
@@ -14,7 +14,7 @@ from . import format as fmt
 from .diffview import print_diff
 from .exporting import write_and_report
 from .flags import DEFAULT_JOBS, JobsDir, Json
-from .narrate import MARKER, fitting_lines, step_lines
+from .narrate import MARKER, fitting_lines, marker_of
 from .output import note, print_json, stdout, visible
 from .rollouts import find_rollout
 from .treeview import print_tree
@@ -38,26 +38,26 @@ def show(
     if json:
         print_json([step.model_dump(mode="json") for step in end.steps])
         return
+    _print_trajectory(TrajectoryView.of(tree, end))
+
+
+def _print_trajectory(view: TrajectoryView) -> None:
     console = stdout()
-    for node in end.path:
-        if node.step is None and not node.took_sec:
-            continue
+    for node in view.nodes:
         console.print(f"[cyan]{visible(node.id)}[/cyan]")
-        for marker, text in () if node.step is None else step_lines(node.step, full=True):
-            first, *others = fitting_lines(text.strip())
-            console.print(f"[dim]{marker:>{MARKER - 2}}[/dim]  {visible(first)}")
-            for line in others:
-                console.print(" " * MARKER + visible(line))
+        for line in node.lines:
+            first, *others = fitting_lines(line.text.strip())
+            console.print(f"[dim]{marker_of(line):>{MARKER - 2}}[/dim]  {visible(first)}")
+            for other in others:
+                console.print(" " * MARKER + visible(other))
         if node.took_sec:
             console.print(f"  [dim]     took  {fmt.took(node.took_sec)}[/dim]")
-    for name, digest in tree.images.items():
+    for name, digest in view.images.items():
         note(f"{visible(name)} ran on {visible(digest)}")
-    note(f"{tree.status}, reward {fmt.reward(end.reward)}  leaf {end.id} of {len(tree.leaves)}")
-    verdict = end.results.get("reward")
-    if verdict is not None and verdict.cause is not None:
-        note(f"no score from the tests: {verdict.cause}")
-    errors = [tree.error, *(node.error for node in end.path)]
-    for error in dict.fromkeys(error for error in errors if error is not None):
+    note(f"{view.status}, reward {fmt.reward(view.reward)}  leaf {view.leaf} of {view.leaves}")
+    if view.cause is not None:
+        note(f"no score from the tests: {view.cause}")
+    for error in view.errors:
         note(f"{error.boundary}: {error.message}" + (f"\nhint: {error.hint}" if error.hint else ""))
 
 

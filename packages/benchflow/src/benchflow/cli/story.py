@@ -5,10 +5,10 @@ from typing import Literal
 
 from benchflow_contracts import Branched, Event, RolloutNode, RolloutTree, Step, StepFinished
 from benchflow_kernel import value_of
+from benchflow_store import step_title
 
 from . import format as fmt
 from .layout import shorten, wrap
-from .narrate import one_line
 from .output import stdout, terminal_width, visible
 
 _KEY = 9
@@ -65,7 +65,7 @@ class Story:
         if step.ask is None:
             self._actions += 1
             if self._actions <= _MOST:
-                self.tell("Acts", one_line(step), fit="cut")
+                self.tell("Acts", step_title(step), fit="cut")
         elif not self._asked:
             self._asked = True
             question = step.ask.questions[0]

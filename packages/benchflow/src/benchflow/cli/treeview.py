@@ -1,17 +1,15 @@
 """A rollout drawn as a tree on the terminal."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from benchflow_contracts import RolloutNode, RolloutTree
-from benchflow_kernel import verdicts_at
+from benchflow_contracts import RolloutTree
+from benchflow_store import NodeView, Segment, TreeView
 from rich.text import Text
 from rich.tree import Tree
 
 from . import format as fmt
 from .layout import pack, shorten
-from .narrate import one_line
 from .output import stdout, terminal_width
 
 _SHOWN = ("frozen", "restore", "first_step", "until_running")
@@ -31,11 +29,11 @@ def print_tree(tree: RolloutTree, *, credit: bool = False, depth: int | None = N
     line with its number of leaves. On a terminal a label takes as many lines as its values need:
     only prose is shortened.
     """
+    view = TreeView.of(tree, depth=depth)
     drawing = _Drawing(credit=credit, width=terminal_width())
-    named = (tree.rollout_id, tree.task_id, tree.status)
+    named = (view.rollout_id, view.task_id, view.status)
     drawn = Tree(drawing.fit([Text(_plain(name), "bold") for name in named], level=0))
-    root = drawn.add(drawing.label(tree.root, level=1))
-    drawing.grow(drawn, root, tree.root, 1, math.inf if depth is None else depth)
+    drawing.draw(drawn, view.root, level=1)
     stdout().print(drawn)
 
 
@@ -45,26 +43,26 @@ class _Drawing:
     width: int | None
     """`None`: every label is one line."""
 
-    def grow(self, trunk: Tree, at: Tree, node: RolloutNode, level: int, depth: float) -> None:
-        """Draw what follows `node`, drawn as `at`: a chain on `trunk`, then its fork."""
-        # Recursive only at forks: a long rollout is deep.
-        while len(node.children) == 1:
-            node = node.children[0]
-            at = trunk.add(self.label(node, level))
-        if node.children and depth < 1:
-            at.add(Text(f"… {len(node.leaves)} leaves below", style="dim"))
-            return
-        for child in node.children:
-            branch = at.add(self.label(child, level + 1))
-            self.grow(branch, branch, child, level + 1, depth - 1)
+    def draw(self, trunk: Tree, segment: Segment, level: int) -> None:
+        """Draw the nodes of a segment on `trunk`, then the branches on its last node."""
+        first, *others = segment.nodes
+        at = root = trunk.add(self.label(first, level))
+        # Below the root, a run of nodes is drawn on its first node.
+        base = trunk if level == 1 else root
+        for node in others:
+            at = base.add(self.label(node, level))
+        if segment.hidden_leaves:
+            at.add(Text(f"… {segment.hidden_leaves} leaves below", style="dim"))
+        for branch in segment.branches:
+            self.draw(at, branch, level + 1)
 
-    def label(self, node: RolloutNode, level: int) -> Text:
+    def label(self, node: NodeView, level: int) -> Text:
         """Return the lines of one node: its values, then what happened."""
         parts = list(_values(node))
         if self.credit and node.credit is not None:
             parts.append(Text(fmt.credit(node.credit), style="blue"))
         parts = [part for part in parts if part.plain]
-        text = "" if node.step is None else _plain(one_line(node.step))
+        text = _plain(node.title)
         if text:
             parts.append(Text(shorten(text, min(self._left(parts, level), _PROSE))))
         return self.fit(parts, level)
@@ -87,17 +85,17 @@ class _Drawing:
         return max((self.width or 0) - _GUIDE * level, _NARROWEST)
 
 
-def _values(node: RolloutNode) -> Iterator[Text]:
+def _values(node: NodeView) -> Iterator[Text]:
     yield Text(_plain(node.id), style="cyan")
     if node.label is not None:
         yield Text(_plain(node.label), style="bold magenta")
-    if node.branch is not None:
-        yield Text(_plain(fmt.fork(node.branch)), style="yellow")
+    if node.fork is not None:
+        yield Text(_plain(fmt.fork(node.fork)), style="yellow")
     if node.value is not None:
         yield Text(f"V = {fmt.value(node.value)}", style="green")
-    for step, verdict in verdicts_at(node).items():
-        yield Text(f"{_plain(step)} = {fmt.reward(verdict.reward)}", style="bold")
-    if not node.children:
+    for step, reward in node.task_steps.items():
+        yield Text(f"{_plain(step)} = {fmt.reward(reward)}", style="bold")
+    if node.is_leaf:
         yield Text(f"reward {fmt.reward(node.reward)}", style="bold")
     if node.error is not None:
         yield Text(_plain(f"{node.error.boundary}: {node.error.message}"), style="red")

@@ -1,0 +1,272 @@
+"""View models: what the CLI and the dashboard show of a rollout. They hold values, not colours.
+
+Every text in a view may come from an agent. The renderer must escape it.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+from benchflow_contracts import (
+    Branched,
+    BranchRecord,
+    Cause,
+    Credit,
+    Event,
+    Model,
+    NodeError,
+    NodeFailed,
+    NodeScored,
+    NodeValued,
+    PhaseEntered,
+    RolloutNode,
+    RolloutTree,
+    Status,
+    Step,
+    StepFinished,
+    Value,
+)
+from benchflow_kernel import verdicts_at
+
+LineKind = Literal["user", "thinks", "says", "does", "result", "asks"]
+EventKind = Literal["phase", "branch", "step", "fork", "score", "value", "failure"]
+
+
+class StepLine(Model):
+    """One thing that the user or the agent said or did in a step."""
+
+    kind: LineKind
+    text: str
+    status: str | None = None
+    """Of a `result`: the status that the agent reported, such as `completed` or `failed`."""
+
+
+class NodeView(Model):
+    """The row of one node in a tree."""
+
+    id: str
+    parent: str | None
+    label: str | None
+    """The option or the child that the branch took."""
+    title: str
+    """One line for the step that led here; empty without a step."""
+    fork: BranchRecord | None
+    """How the node was forked, or why it was not."""
+    value: Value | None
+    task_steps: Mapping[str, float | None]
+    """The reward of each step of the task that ended here; `None` when unscored."""
+    is_leaf: bool
+    reward: float | None
+    """Of a leaf: its return; `None` when unscored."""
+    error: NodeError | None
+    took_sec: Mapping[str, float]
+    """What the fork to this node took, by part."""
+    credit: Credit | None
+
+    @classmethod
+    def of(cls, node: RolloutNode) -> "NodeView":
+        """Return the row of `node`."""
+        return cls(
+            id=node.id,
+            parent=None if node.parent is None else node.parent.id,
+            label=node.label,
+            title="" if node.step is None else step_title(node.step),
+            fork=node.branch,
+            value=node.value,
+            task_steps={name: verdict.reward for name, verdict in verdicts_at(node).items()},
+            is_leaf=not node.children,
+            reward=None if node.children else node.reward,
+            error=node.error,
+            took_sec=dict(node.took_sec),
+            credit=node.credit,
+        )
+
+
+class Segment(Model):
+    """A run of nodes without a fork, and the segments that fork from its last node."""
+
+    nodes: tuple[NodeView, ...]
+    branches: "tuple[Segment, ...]" = ()
+    hidden_leaves: int = 0
+    """The leaves below the last node, when the view is not deep enough to have `branches`."""
+
+
+class TreeView(Model):
+    """A rollout as a tree."""
+
+    rollout_id: str
+    task_id: str
+    status: Status
+    root: Segment
+
+    @classmethod
+    def of(cls, tree: RolloutTree, *, depth: int | None = None) -> "TreeView":
+        """Return the view of `tree`, with at most `depth` forks on a path."""
+        return cls(
+            rollout_id=tree.rollout_id,
+            task_id=tree.task_id,
+            status=tree.status,
+            root=_segment(tree.root, math.inf if depth is None else depth),
+        )
+
+
+class PathNode(Model):
+    """One node on the path to a leaf."""
+
+    id: str
+    lines: tuple[StepLine, ...]
+    took_sec: Mapping[str, float]
+
+
+class TrajectoryView(Model):
+    """The path from the root to one leaf."""
+
+    leaf: str
+    leaves: int
+    """Leaves of the whole tree."""
+    status: Status
+    reward: float | None
+    cause: Cause | None
+    """Why the tests gave no verdict."""
+    errors: tuple[NodeError, ...]
+    """The error of the rollout, then those of the path; each once."""
+    images: Mapping[str, str]
+    """The image of the sandbox, `main`, and of each service."""
+    nodes: tuple[PathNode, ...]
+    """Nodes with a step or with the times of a fork."""
+
+    @classmethod
+    def of(cls, tree: RolloutTree, leaf: RolloutNode) -> "TrajectoryView":
+        """Return the view of the path to `leaf`."""
+        verdict = leaf.results.get("reward")
+        errors = [tree.error, *(node.error for node in leaf.path)]
+        return cls(
+            leaf=leaf.id,
+            leaves=len(tree.leaves),
+            status=tree.status,
+            reward=leaf.reward,
+            cause=None if verdict is None else verdict.cause,
+            errors=tuple(dict.fromkeys(error for error in errors if error is not None)),
+            images=dict(tree.images),
+            nodes=tuple(
+                PathNode(
+                    id=node.id,
+                    lines=() if node.step is None else tuple(step_lines(node.step)),
+                    took_sec=dict(node.took_sec),
+                )
+                for node in leaf.path
+                if node.step is not None or node.took_sec
+            ),
+        )
+
+
+class EventLine(Model):
+    """What one event adds to a rollout that is followed while it runs."""
+
+    kind: EventKind
+    node: str
+    text: str = ""
+    """A phase, a label, the name of a reward, or the message of an error."""
+    line: StepLine | None = None
+    fork: BranchRecord | None = None
+    reward: float | None = None
+    """Of a `score`; `None` when unscored."""
+    value: Value | None = None
+
+
+class RolloutProgress:
+    """How far a running rollout is. Call `receive` with each event."""
+
+    def __init__(self) -> None:
+        self.phase = "setup"
+        self.steps = 0
+        self.last = ""
+        """The title of the last step."""
+
+    def receive(self, event: Event) -> None:
+        """Update the progress."""
+        if isinstance(event, PhaseEntered):
+            self.phase = event.phase
+        elif isinstance(event, Branched) and event.record.children:
+            self.phase = f"fork x{event.record.children}"
+        elif isinstance(event, StepFinished):
+            self.steps += 1
+            self.last = step_title(event.step)
+
+
+def step_title(step: Step) -> str:
+    """Return one line for a step: its question, its last command or its message."""
+    if step.ask is not None:
+        return f"asks: {_in_one_line(step.ask.questions[0].text)}"
+    if step.tool_calls:
+        return step.tool_calls[-1].title
+    return next(iter((step.message or step.reasoning).strip().splitlines()), "")
+
+
+def step_lines(step: Step) -> Iterator[StepLine]:
+    """Yield a line for each thing said or done in a step, in order."""
+    if step.prompt is not None:
+        yield StepLine(kind="user", text=step.prompt)
+    if step.answer is not None:
+        chosen = [option for ids in step.answer.selected.values() for option in ids]
+        text = ", ".join([*chosen, *step.answer.text.values()]) or step.answer.outcome
+        yield StepLine(kind="user", text=text)
+    if step.reasoning:
+        yield StepLine(kind="thinks", text=step.reasoning)
+    if step.message:
+        yield StepLine(kind="says", text=step.message)
+    observed = {observation.tool_call_id: observation for observation in step.observations}
+    for call in step.tool_calls:
+        yield StepLine(kind="does", text=call.title)
+        result = observed.get(call.id)
+        if result is not None:
+            yield StepLine(kind="result", text=result.content, status=result.status)
+    if step.ask is not None:
+        question = step.ask.questions[0]
+        options = " | ".join(option.label for option in question.options)
+        yield StepLine(kind="asks", text=f"{_in_one_line(question.text)}  [{options}]")
+
+
+def event_lines(event: Event) -> Iterator[EventLine]:
+    """Yield what `event` adds; nothing for an event that a person does not follow.
+
+    Of the results of tools, only those that failed are in it.
+    """
+    match event:
+        case PhaseEntered():
+            yield EventLine(kind="phase", node=event.node, text=event.phase)
+        case StepFinished():
+            if event.label is not None:
+                yield EventLine(kind="branch", node=event.node, text=event.label)
+            for line in step_lines(event.step):
+                if line.status in {None, "failed"}:
+                    yield EventLine(kind="step", node=event.node, line=line)
+        case Branched():
+            yield EventLine(kind="fork", node=event.node, fork=event.record)
+        case NodeScored():
+            reward = event.result.reward
+            yield EventLine(kind="score", node=event.node, text=event.name, reward=reward)
+        case NodeValued():
+            yield EventLine(kind="value", node=event.node, value=event.value)
+        case NodeFailed(error=error):
+            text = f"{error.boundary}: {error.message}"
+            yield EventLine(kind="failure", node=event.node, text=text)
+        case _:
+            pass
+
+
+def _segment(node: RolloutNode, depth: float) -> Segment:
+    # Recursive only at forks: a long rollout is deep.
+    chain = [node]
+    while len(chain[-1].children) == 1:
+        chain.append(chain[-1].children[0])
+    views, last = tuple(map(NodeView.of, chain)), chain[-1]
+    if last.children and depth < 1:
+        return Segment(nodes=views, hidden_leaves=len(last.leaves))
+    return Segment(
+        nodes=views, branches=tuple(_segment(child, depth - 1) for child in last.children)
+    )
+
+
+def _in_one_line(text: str) -> str:
+    return " ".join(text.split())
