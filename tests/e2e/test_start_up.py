@@ -28,7 +28,7 @@ OTHERS = {
     "benchflow_sandbox_core.recipe.dockerfile",
     "benchflow_sandbox_local.build.build",
     "benchflow_sandbox_local.gvisor.keeper",
-    "benchflow_sandbox_local.probe",
+    "benchflow_sandbox_local.capability_probe",
 }
 """Of compose files, of agents that are declared, of users whom a model plays, of declared
 rewards, of builds, of another engine and of `bench doctor`."""

@@ -75,7 +75,7 @@ def waiting(forking: Any) -> Any:
 def stop_the_copy() -> None:
     """Stop the launcher's fork that copies the first layer, as soon as the layer is there."""
     mine = [pid for task in Path("/proc/self/task").iterdir() for pid in children(task)]
-    [launcher] = [pid for pid in mine if b"box.launcher" in command(pid)]
+    [launcher] = [pid for pid in mine if b"launcher_process.server" in command(pid)]
     families = Path(f"/proc/{launcher}/root{FOLDER}/store/mnt")
     while not list(families.glob("f-*/l*")):
         pass

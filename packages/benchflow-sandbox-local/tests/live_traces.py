@@ -15,7 +15,7 @@ def launchers(store):
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             line = path.read_text(errors="replace")  # others' may be anything
-            if "box.launcher" in line and str(store) in line:
+            if "launcher_process.server" in line and str(store) in line:
                 yield path.parent
 
 

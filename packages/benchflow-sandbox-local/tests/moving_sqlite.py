@@ -12,7 +12,7 @@ import sys
 from contextlib import closing, suppress
 from pathlib import Path
 
-from benchflow_sandbox_local.box.pins import pin
+from benchflow_sandbox_local.launcher_process.layers.inode_pins import pin
 
 TOP = Path(sys.argv[1])
 PINNED = sys.argv[2] == "pinned"

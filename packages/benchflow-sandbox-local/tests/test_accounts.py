@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from benchflow_contracts.errors import SandboxError
 from benchflow_sandbox_local.accounts import AccountBook
-from benchflow_sandbox_local.box.accounts import Accounts
+from benchflow_sandbox_local.launcher_process.layers.accounts import AccountFiles
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,9 +77,9 @@ def test_a_link_to_another_file_is_not_read(root):
 
 @given(st.text(max_size=200), st.text(max_size=100))
 def test_any_files_of_an_image_can_be_completed(passwd, group):
-    accounts = Accounts.parse(passwd, group)
+    accounts = AccountFiles.parse(passwd, group)
     uid, gid, home = accounts.ensure("agent")
     assert accounts.ensure("agent") == (uid, gid, home)
     assert accounts.find("root") is not None
-    again = Accounts.parse("\n".join(accounts.passwd), "\n".join(accounts.group))
+    again = AccountFiles.parse("\n".join(accounts.passwd), "\n".join(accounts.group))
     assert again.find("agent") == (uid, gid, home)

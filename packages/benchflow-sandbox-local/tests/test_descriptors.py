@@ -16,14 +16,14 @@ from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_core.thread import StopFlag
 from benchflow_sandbox_local import accounts
 from benchflow_sandbox_local.accounts import AccountBook
-from benchflow_sandbox_local.box import tree
-from benchflow_sandbox_local.box.queues import queues
-from benchflow_sandbox_local.box.socket_options import differing
-from benchflow_sandbox_local.box.tree import LayerCopy
 from benchflow_sandbox_local.build.copier import Copier
-from benchflow_sandbox_local.build.mounting import Mounting, strip
+from benchflow_sandbox_local.build.run_mount import RunMount, strip
 from benchflow_sandbox_local.entrypoint import read_shown
-from benchflow_sandbox_local.live.stopped import refuse_stopped
+from benchflow_sandbox_local.launcher_process.criu.socket_options import differing
+from benchflow_sandbox_local.launcher_process.inspection.message_queues import queues
+from benchflow_sandbox_local.launcher_process.layers import tree
+from benchflow_sandbox_local.launcher_process.layers.tree import LayerCopy
+from benchflow_sandbox_local.stopped_processes import refuse_stopped
 from live_traces import echo
 
 STARTED = """
@@ -153,7 +153,7 @@ def test_a_build_without_open_files_takes_no_directory_for_missing(image):
 
 def test_a_build_without_open_files_keeps_no_mounted_file_in_the_image(image):
     directory, _ = image
-    mounts = [Mounting("/secret/key", None, (0, 0), 0o600, "Dockerfile:1")]
+    mounts = [RunMount("/secret/key", None, (0, 0), 0o600, "Dockerfile:1")]
     with no_more_files(1), pytest.raises(HostError, match="open files"):
         strip(directory, mounts)
     strip(directory, mounts)

@@ -4,7 +4,7 @@ import errno
 
 import pytest
 from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_sandbox_local.box import hard_links
+from benchflow_sandbox_local.launcher_process.layers import hard_links
 
 CHANGE = "echo $0 >> one && cat two && stat -c %h:%i one two"
 

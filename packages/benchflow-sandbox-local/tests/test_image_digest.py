@@ -2,7 +2,7 @@
 
 import os
 
-from benchflow_sandbox_local.box.digest import image_digest, memory_digest
+from benchflow_sandbox_local.launcher_process.layers.digest import image_digest, memory_digest
 
 MB = 1 << 20
 

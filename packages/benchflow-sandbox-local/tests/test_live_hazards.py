@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from benchflow_contracts.errors import SnapshotError
 from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_sandbox_local.live import toy
+from benchflow_sandbox_local.in_sandbox import fork_probe_program
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("criu")]
 
 
-SOURCE = Path(toy.__file__).read_text()
+SOURCE = Path(fork_probe_program.__file__).read_text()
 
 
 async def lines(process, *notes):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from benchflow_contracts.errors import SandboxError, SnapshotError
 from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_sandbox_local.live.forker import Forker
+from benchflow_sandbox_local.live.criu import CriuEngine
 from live_traces import MANY_FILES, echo
 from test_live_standby import engines
 
@@ -22,13 +22,13 @@ AT_ONCE = 10
 def restores(monkeypatch):
     """Count the restores, so that a second try does not hide a failure of the first."""
     counted = []
-    revive = Forker.revive
+    revive = CriuEngine.revive
 
     def revive_counted(*arguments, **options):
         counted.append(arguments)
         return revive(*arguments, **options)
 
-    monkeypatch.setattr(Forker, "revive", revive_counted)
+    monkeypatch.setattr(CriuEngine, "revive", revive_counted)
     return counted
 
 

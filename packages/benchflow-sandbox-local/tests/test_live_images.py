@@ -14,7 +14,7 @@ from benchflow_contracts.errors import SnapshotError, UsageError
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_contracts.sandbox_record import ReapPolicy
 from benchflow_sandbox_local import LocalProvider
-from benchflow_sandbox_local.box.claim import claim, sweep
+from benchflow_sandbox_local.launcher_process.layers.claim import claim, sweep
 
 # Memory that belongs to no process until it is written down: nobody sees it coming.
 HIDDEN = """
@@ -130,7 +130,7 @@ def test_images_on_disk_of_a_killed_runner_are_reaped_and_those_of_a_living_one_
 
 HOLDER = """
 import json, sys, time
-from benchflow_sandbox_local.box.claim import claim
+from benchflow_sandbox_local.launcher_process.layers.claim import claim
 print(json.dumps(claim(sys.argv[1])[0]), flush=True)
 time.sleep(1000)
 """

@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_sandbox_local.box.pins import ATTRIBUTE, MOST_BYTES, MOST_ENTRIES
-from benchflow_sandbox_local.live import toy
+from benchflow_sandbox_local.in_sandbox import fork_probe_program
+from benchflow_sandbox_local.launcher_process.layers.inode_pins import (
+    ATTRIBUTE,
+    MOST_BYTES,
+    MOST_ENTRIES,
+)
 
 pytestmark = pytest.mark.usefixtures("criu")
 
-TOY = ["python3", "-I", "-c", Path(toy.__file__).read_text(), "toy", "0"]
+TOY = ["python3", "-I", "-c", Path(fork_probe_program.__file__).read_text(), "toy", "0"]
 FEW = "true"
 MANY = f"mkdir -p $RANDOM$RANDOM && cd $_ && seq 0 {MOST_ENTRIES} | xargs touch"
 LARGE = f"head -c {MOST_BYTES + 1} /dev/zero > $RANDOM$RANDOM"
@@ -97,7 +101,7 @@ def layers(store):
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):  # a fork of the launcher that has just ended
             line = path.read_text(errors="replace")  # others' may be anything
-            if "box.launcher" in line and str(store) in line:
+            if "launcher_process.server" in line and str(store) in line:
                 return list((path.parent / f"root{store}/mnt").glob("f-*/l??????"))
     raise AssertionError("no launcher")
 

@@ -15,12 +15,13 @@ from benchflow_contracts.errors import SandboxError, SnapshotError, UsageError
 from benchflow_contracts.limits import ResourceLimits
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_local import LocalProvider
-from benchflow_sandbox_local.live import forker, lazy_toy
-from benchflow_sandbox_local.live.lazy import Laziness, least
+from benchflow_sandbox_local.in_sandbox import lazy_probe_program
+from benchflow_sandbox_local.live import criu
+from benchflow_sandbox_local.live.fork_probe import LostInForkError
+from benchflow_sandbox_local.live.lazy import LazyRestorePolicy, lazy_threshold
 from benchflow_sandbox_local.live.lazy_probe import probe_lazy
-from benchflow_sandbox_local.live.probe import LostInForkError
 
-TOY = Path(lazy_toy.__file__).read_text()
+TOY = Path(lazy_probe_program.__file__).read_text()
 MEGABYTES = 64
 LEAST = 16
 """Small enough for the toy to be large."""
@@ -64,7 +65,7 @@ def launcher():
     """Return the number of the launcher of this process."""
     for pid, _ in children(os.getpid()):
         with suppress(OSError):
-            if "box.launcher" in Path(f"/proc/{pid}/cmdline").read_text():
+            if "launcher_process.server" in Path(f"/proc/{pid}/cmdline").read_text():
                 return pid
     raise AssertionError("there is no launcher")
 
@@ -265,7 +266,7 @@ def test_a_child_with_less_memory_than_its_image_is_dead_and_says_nothing_wrong(
 def test_a_machine_that_cannot_is_found_out_and_children_come_whole(
     with_provider, monkeypatch, tmp_path, pager
 ):
-    monkeypatch.setattr(forker, "pager_path", lambda: Path(pager))
+    monkeypatch.setattr(criu, "pager_path", lambda: Path(pager))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     async def check(provider):
@@ -282,7 +283,7 @@ def test_a_machine_that_cannot_is_found_out_and_children_come_whole(
 
 
 def test_a_page_that_is_lost_is_found_by_the_probe():
-    class Forked:
+    class UndigestedImage:
         came_lazily = True
         id = "toy"
 
@@ -312,21 +313,23 @@ def test_a_page_that_is_lost_is_found_by_the_probe():
 
     class Maker:
         async def create(self, spec, image, labels):
-            return Forked() if image is None else image
+            return UndigestedImage() if image is None else image
 
         async def discard(self, image):
             pass
 
     with pytest.raises(LostInForkError, match="'a forked child': 3"):
-        asyncio.run(probe_lazy(Maker(), Laziness(), SandboxSpec()))
+        asyncio.run(probe_lazy(Maker(), LazyRestorePolicy(), SandboxSpec()))
 
 
 def test_the_toy_finds_what_is_wrong():
-    memory = lazy_toy.Memory(4)
-    assert lazy_toy.look(memory) == {}
+    memory = lazy_probe_program.Memory(4)
+    assert lazy_probe_program.look(memory) == {}
     missing = max(memory.expected)
-    lazy_toy.LIBC.madvise(lazy_toy.ctypes.c_void_p(missing), lazy_toy.ctypes.c_size_t(1), 4)
-    assert lazy_toy.look(memory) == {"thread": 1, "a forked child": 256, "the process": 1}
+    lazy_probe_program.LIBC.madvise(
+        lazy_probe_program.ctypes.c_void_p(missing), lazy_probe_program.ctypes.c_size_t(1), 4
+    )
+    assert lazy_probe_program.look(memory) == {"thread": 1, "a forked child": 256, "the process": 1}
 
 
 @pytest.mark.parametrize(
@@ -335,7 +338,7 @@ def test_the_toy_finds_what_is_wrong():
 )
 def test_the_least_size_is_named_or_the_environments(monkeypatch, named, said, expected):
     monkeypatch.setenv("BENCHFLOW_LAZY_MEGABYTES", said)
-    assert least(named) == expected
+    assert lazy_threshold(named) == expected
 
 
 def test_a_size_that_is_no_number_is_refused(monkeypatch):

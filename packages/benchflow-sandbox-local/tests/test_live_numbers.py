@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from benchflow_contracts.errors import SandboxError, SnapshotError
 from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_sandbox_local.box.pins import MOST_ENTRIES
+from benchflow_sandbox_local.launcher_process.layers.inode_pins import MOST_ENTRIES
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("criu")]
 

@@ -9,7 +9,9 @@ from benchflow_contracts.sandbox import SandboxSpec
 WORLD = """
 import os, subprocess, sys
 from pathlib import Path
-from benchflow_sandbox_local.box.pins import ATTRIBUTE, MAX_DEPTH, pin, pinned_number
+from benchflow_sandbox_local.launcher_process.layers.inode_pins import (
+    ATTRIBUTE, MAX_DEPTH, pin, pinned_number
+)
 
 class World:
     def __init__(self, top):
@@ -114,7 +116,9 @@ else:
 
 
 PASSED = """
-from benchflow_sandbox_local.box.pins import MAX_PASSED, highest, pass_numbers
+from benchflow_sandbox_local.launcher_process.layers.inode_pins import (
+    MAX_PASSED, highest, pass_numbers
+)
 root = world.generation()
 assert highest(str(world.upper)) == 0
 for number in range(300):

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
-from benchflow_sandbox_local.live import toy
-from benchflow_sandbox_local.live.probe import LostInForkError, probe_live
-from benchflow_sandbox_local.live.verdict import Verdict, Verdicts
+from benchflow_sandbox_local.in_sandbox import fork_probe_program
+from benchflow_sandbox_local.live.fork_probe import LostInForkError, probe_live
+from benchflow_sandbox_local.live.probe_cache import ProbeCache, ProbeResult
 
 SPEC = SandboxSpec()
 
@@ -22,7 +22,7 @@ class ScriptedToy:
 
     async def write(self, data):
         note = data.decode().strip()
-        if note.startswith(toy.MANY):
+        if note.startswith(fork_probe_program.MANY):
             self.said.append(b'{"filled": true}\n')
             return
         self.state["notes"].append(note)
@@ -118,7 +118,7 @@ def test_a_toy_that_dies_is_no_finding():
 
 
 def test_the_toy_loses_nothing_in_a_box_without_a_fork(with_box):
-    source = Path(toy.__file__).read_text()
+    source = Path(fork_probe_program.__file__).read_text()
 
     async def test(sandbox):
         process = await sandbox.spawn(["python3", "-I", "-c", source, "toy", "0"])
@@ -151,8 +151,12 @@ def test_the_toy_tells_what_is_lost_from_what_failed():
     def late():
         raise TimeoutError("timed out")
 
-    checks = {"good": lambda: None, "bad": lambda: toy.expect(1, 2, "a number"), "late": late}
-    assert toy.look(checks) == {
+    checks = {
+        "good": lambda: None,
+        "bad": lambda: fork_probe_program.expect(1, 2, "a number"),
+        "late": late,
+    }
+    assert fork_probe_program.look(checks) == {
         "lost": {"bad": "a number: 1 instead of 2"},
         "failed": {"late": "timed out"},
     }
@@ -160,16 +164,16 @@ def test_the_toy_tells_what_is_lost_from_what_failed():
 
 def test_a_verdict_is_remembered_for_one_engine(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert Verdicts("criu 4.2").get() is None
-    Verdicts("criu 4.2").put(Verdict(lost="sqlite"))
-    assert Verdicts("criu 4.2").get() == Verdict(lost="sqlite")
-    assert Verdicts("criu 4.3").get() is None
+    assert ProbeCache("criu 4.2").get() is None
+    ProbeCache("criu 4.2").put(ProbeResult(lost="sqlite"))
+    assert ProbeCache("criu 4.2").get() == ProbeResult(lost="sqlite")
+    assert ProbeCache("criu 4.3").get() is None
     (torn,) = (tmp_path / "benchflow" / "live-probe").iterdir()
     torn.write_text('{"lost": "sq')
-    assert Verdicts("criu 4.2").get() is None
+    assert ProbeCache("criu 4.2").get() is None
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path):
     (tmp_path / "file").write_text("")
-    Verdicts("criu", tmp_path / "file" / "below").put(Verdict())
-    assert Verdicts("criu", tmp_path / "file" / "below").get() is None
+    ProbeCache("criu", tmp_path / "file" / "below").put(ProbeResult())
+    assert ProbeCache("criu", tmp_path / "file" / "below").get() is None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_sandbox_local.live.forker import Forker
+from benchflow_sandbox_local.live.criu import CriuEngine
 
 pytestmark = pytest.mark.usefixtures("criu")
 
@@ -79,13 +79,13 @@ def test_an_engine_waits_from_the_snapshot_on_and_sees_nothing_of_any_box(with_p
 
 def test_as_many_engines_wait_as_children_came_at_once(with_provider, store, monkeypatch):
     tries = []
-    revive = Forker.revive
+    revive = CriuEngine.revive
 
     def counted(*arguments, **options):
         tries.append(arguments)
         return revive(*arguments, **options)
 
-    monkeypatch.setattr(Forker, "revive", counted)
+    monkeypatch.setattr(CriuEngine, "revive", counted)
 
     async def check(provider):
         _, carried, image = await image_of(provider)

@@ -208,10 +208,10 @@ def test_the_number_of_a_dead_launcher_can_be_a_thread_s_by_now(store):
 def test_children_are_ended_where_the_kernel_keeps_no_list_of_them():
     script = """
 import os
-from benchflow_sandbox_local.box import remains
-remains._CHILDREN = "/proc/none"
+from benchflow_sandbox_local.launcher_process import processes
+processes._CHILDREN = "/proc/none"
 pid = os.posix_spawn("/bin/sleep", ["sleep", "86399"], {})
-remains.end_children(())
+processes.end_children(())
 assert not os.path.exists(f"/proc/{pid}")
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -1,7 +1,7 @@
 import struct
 
 import pytest
-from benchflow_sandbox_local.box import seccomp
+from benchflow_sandbox_local.launcher_process.start import seccomp
 
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

@@ -7,8 +7,12 @@ import pytest
 from benchflow_contracts.errors import SnapshotError
 from benchflow_contracts.sandbox import Mount, SandboxSpec
 from benchflow_sandbox_local import LocalProvider
-from benchflow_sandbox_local.box.digest import image_digest, memory_digest, tree_digest
-from benchflow_sandbox_local.box.images import take_in
+from benchflow_sandbox_local.launcher_process.layers.digest import (
+    image_digest,
+    memory_digest,
+    tree_digest,
+)
+from benchflow_sandbox_local.launcher_process.layers.live_images import take_in
 
 SNAPSHOT = "snapshot.json"
 
@@ -137,7 +141,7 @@ def test_two_trees_that_differ_never_have_one_digest(tmp_path):
     one, other = tmp_path / "one", tmp_path / "other"
     for place in (one, other):
         (place / "1").mkdir(parents=True)
-    # Written after each other without their number, the parts of both are the same.
+    # ChangeTracker after each other without their number, the parts of both are the same.
     os.setxattr(one / "1", "user.x", b"A")
     (one / "41471").mkdir()
     os.chown(one / "41471", 7, 8)

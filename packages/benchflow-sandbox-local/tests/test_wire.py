@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from benchflow_sandbox_local.box import wire
+from benchflow_sandbox_local.launcher_process import wire
 
 
 @pytest.fixture

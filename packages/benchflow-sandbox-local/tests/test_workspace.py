@@ -4,8 +4,9 @@ import errno
 import os
 
 import pytest
-from benchflow_sandbox_local.box import syscalls, workspace
-from benchflow_sandbox_local.box.workspace import Workspace
+from benchflow_sandbox_local.launcher_process import syscalls
+from benchflow_sandbox_local.launcher_process.layers import workspace
+from benchflow_sandbox_local.launcher_process.layers.workspace import Workspace
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import stat
 from benchflow_contracts.cause import refuse_shortage
 from benchflow_sandbox_core.accounts import MAX_FILE, Account, Accounts
 
-from .box.paths import open_strict
+from benchflow_sandbox_local.launcher_process.paths import open_strict
 
 _DOING = "read the users of a sandbox"
 

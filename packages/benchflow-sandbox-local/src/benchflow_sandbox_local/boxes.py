@@ -18,28 +18,35 @@ from benchflow_sandbox_core.owner import ProcessIdentity
 from benchflow_sandbox_core.shield import finish
 from benchflow_sandbox_native import init_path
 
-from .body import Body
-from .build.builder import Builder
-from .cgroup.group import Group, new_group
-from .cgroup.hierarchy import Hierarchies
+from benchflow_sandbox_local.build.builder import Builder
+from benchflow_sandbox_local.cgroup.group import Group, new_group
+from benchflow_sandbox_local.cgroup.hierarchy import Hierarchies
+from benchflow_sandbox_local.live.budget import LiveImageBudget
+from benchflow_sandbox_local.live.processes import LiveState
+from benchflow_sandbox_local.rootfs.base import Base, Bases
+from benchflow_sandbox_local.rootfs.source import RootSource
+from benchflow_sandbox_local.rootfs.store import ImageStore
+from benchflow_sandbox_local.store.archive import SnapshotArchive
+from benchflow_sandbox_local.store.labels import PROVIDER, Label, LabelStore
+from benchflow_sandbox_local.store.layers import (
+    MAX_CHAIN,
+    ImageTable,
+    Layer,
+    LayerPool,
+    LayerStack,
+    StoredImage,
+    acquire_layers,
+    release_layers,
+)
+from benchflow_sandbox_local.store.reap import GROUP_PREFIX
+from benchflow_sandbox_local.transfer.digest import DigestCache
+
+from .change_tracker import ChangeTracker
 from .launcher import Launcher, LauncherError, mount_point
-from .lineage import Lineage
-from .live.state import LiveState
-from .machine import Machine, Place, stop
 from .maker import During
 from .networks import OWN, refuse_network
-from .rootfs.base import Base
-from .rootfs.bases import Bases
-from .rootfs.source import RootSource
-from .rootfs.store import ImageStore
+from .running_box import LocalRunningBox, NamespaceRunningBox, Place, stop
 from .sandbox import LocalSandbox
-from .saving import Saver
-from .store.budget import Budget
-from .store.labels import PROVIDER, Label, LabelStore
-from .store.layers import MAX_CHAIN, Family, Images, Layer, Sealed, hold, release
-from .store.reap import GROUP_PREFIX
-from .transfer.digest import Known
-from .written import Written
 
 _DEFAULT_DISK_MB = 2048
 
@@ -65,7 +72,7 @@ class Boxes(ABC):
     ) -> None:
         self._launcher = launcher
         self._root = str(mount_point(directory))
-        self._saver = Saver(launcher, self._root, Seal(directory / "seal"), rooted=rooted)
+        self._saver = SnapshotArchive(launcher, self._root, Seal(directory / "seal"), rooted=rooted)
         self.bases = Bases(launcher, self._init(), identity)
         refusal = self.no_builds or (None if rooted else "files of several users need root")
         self.builder = Builder(self, ImageStore(directory / "images"), refusal=refusal)
@@ -74,9 +81,9 @@ class Boxes(ABC):
         self._where = where
         self._owner = ProcessIdentity.of(os.getpid())
         self._launched = ProcessIdentity.of(launcher.pid)
-        self._bodies: dict[str, Lineage] = {}
-        self.images = Images()
-        self._budget = Budget(live_budget, lambda: self.images.live_bytes)
+        self._bodies: dict[str, LayerStack] = {}
+        self.images = ImageTable()
+        self._budget = LiveImageBudget(live_budget, lambda: self.images.live_bytes)
         self.notes: dict[str, str] = {}
         self.sandboxes: dict[str, LocalSandbox] = {}
 
@@ -93,11 +100,11 @@ class Boxes(ABC):
         return await self.create_from(source.config.fill(spec), sealed or source, labels)
 
     async def create_from(
-        self, spec: SandboxSpec, made_from: Sealed | RootSource, labels: Mapping[str, str]
+        self, spec: SandboxSpec, made_from: StoredImage | RootSource, labels: Mapping[str, str]
     ) -> LocalSandbox:
         """Start a sandbox of an image that was found, or from a snapshot."""
-        sealed = made_from if isinstance(made_from, Sealed) else None
-        if isinstance(made_from, Sealed):
+        sealed = made_from if isinstance(made_from, StoredImage) else None
+        if isinstance(made_from, StoredImage):
             base = made_from.base
         else:
             base = await self.bases.of(made_from, spec.user)
@@ -105,13 +112,13 @@ class Boxes(ABC):
         group = new_group(self._where, f"{GROUP_PREFIX}{name}")
         self._store.write(self._label(name, labels, group))
         layers = () if sealed is None else sealed.layers
-        family = layers[0].family if layers else Family(f"f-{name}")
+        family = layers[0].family if layers else LayerPool(f"f-{name}")
         mark = None if sealed is None else sealed.mark
-        self._bodies[name] = Lineage(base, family, layers, mark)
-        hold(layers)
+        self._bodies[name] = LayerStack(base, family, layers, mark)
+        acquire_layers(layers)
         sandbox = self._new_sandbox(name, spec, group, base)
         if layers:
-            sandbox.known = Known(layers[0].digests, time.time_ns())
+            sandbox.known = DigestCache(layers[0].digests, time.time_ns())
         self.sandboxes[name] = sandbox
         try:
             sandbox.group.create(spec.limits)
@@ -167,22 +174,22 @@ class Boxes(ABC):
         body.family.boxes[body.box] = limit << 20
         return self._place(body)
 
-    def _place(self, body: Lineage) -> Place:
+    def _place(self, body: LayerStack) -> Place:
         lowers = (*body.uppers(self._root)[1:], *body.base.lowers)
         return Place(body.family.name, body.box, body.family.size, lowers)
 
-    def written(self, sandbox: LocalSandbox) -> Written:
+    def written(self, sandbox: LocalSandbox) -> ChangeTracker:
         """Return what compares the files of a box with its mark."""
-        return Written(self._bodies[sandbox.id], self._launcher, self._root)
+        return ChangeTracker(self._bodies[sandbox.id], self._launcher, self._root)
 
-    async def _start(self, sandbox: LocalSandbox) -> Body:
+    async def _start(self, sandbox: LocalSandbox) -> LocalRunningBox:
         body, place = self._bodies[sandbox.id], self._new_place(sandbox)
         spec, group = sandbox.spec, sandbox.group
-        machine = await Machine.start(self._launcher, place, spec, body.base, group)
+        machine = await NamespaceRunningBox.start(self._launcher, place, spec, body.base, group)
         self.notes.update(machine.notes)
         return machine
 
-    async def _stop(self, body: Lineage) -> None:
+    async def _stop(self, body: LayerStack) -> None:
         if not body.box:
             return
         box, body.box = body.box, ""
@@ -261,7 +268,7 @@ class Boxes(ABC):
             await self._launcher.ask("drop", family=body.family.name, layer=name)
         return made[0]
 
-    def _register(self, body: Lineage, name: str, layer: Layer, *, merged: bool) -> SandboxImage:
+    def _register(self, body: LayerStack, name: str, layer: Layer, *, merged: bool) -> SandboxImage:
         layers = (layer,) if merged else (layer, *body.layers)
         body.family.layers[layer.name] = layer
         image = SandboxImage(
@@ -271,18 +278,18 @@ class Boxes(ABC):
             digest=layer.digest,
             bytes=layer.allowance,
         )
-        self.images.add(Sealed(image, body.base, layers, mark=body.mark))
+        self.images.add(StoredImage(image, body.base, layers, mark=body.mark))
         return image
 
-    async def restart(self, sandbox: LocalSandbox, image: SandboxImage) -> Body:
+    async def restart(self, sandbox: LocalSandbox, image: SandboxImage) -> LocalRunningBox:
         """Kill the box and start it again from `image`."""
         sealed = self.images.get(image)
         body = self._bodies[sandbox.id]
         await self._stop(body)
         before, body.layers, body.base = body.layers, sealed.layers, sealed.base
         body.mark = sealed.mark
-        hold(body.layers)
-        await self._free(release(before))
+        acquire_layers(body.layers)
+        await self._free(release_layers(before))
         try:
             return await self._start(sandbox)
         except SandboxError as error:
@@ -319,7 +326,7 @@ class Boxes(ABC):
         with suppress(LauncherError):
             await self._stop(body)
         with suppress(LauncherError):
-            await self._free(release(body.layers))
+            await self._free(release_layers(body.layers))
         sandbox.group.remove()
         self._store.remove(sandbox.id)
         self.sandboxes.pop(sandbox.id, None)

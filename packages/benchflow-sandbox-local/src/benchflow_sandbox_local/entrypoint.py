@@ -10,13 +10,14 @@ from benchflow_contracts.cause import refuse_shortage
 from benchflow_sandbox_core.command import SandboxCommand
 from benchflow_sandbox_core.entrypoint import exit_error, wait_until_settled
 
-from .body import Body
-from .box.paths import open_strict
+from benchflow_sandbox_local.launcher_process.paths import open_strict
+
+from .running_box import LocalRunningBox
 
 _MAX_BYTES = 65536
 
 
-async def start(machine: Body, command: SandboxCommand) -> int:
+async def start(machine: LocalRunningBox, command: SandboxCommand) -> int:
     """Start it, and return its number inside.
 
     Raises:
@@ -29,7 +30,7 @@ async def start(machine: Body, command: SandboxCommand) -> int:
         os.close(null)
 
 
-async def start_image(machine: Body, command: SandboxCommand) -> None:
+async def start_image(machine: LocalRunningBox, command: SandboxCommand) -> None:
     """Start the image's own, and return when it has settled.
 
     Raises:

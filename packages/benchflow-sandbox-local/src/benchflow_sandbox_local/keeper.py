@@ -10,25 +10,29 @@ from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
 from benchflow_sandbox_core.sandbox_process import SandboxProcess
 from benchflow_sandbox_native import identity_library
 
-from .box.pins import MOST_BYTES
+from benchflow_sandbox_local.cgroup.group import Group
+from benchflow_sandbox_local.cgroup.hierarchy import Hierarchies
+from benchflow_sandbox_local.launcher_process.layers.inode_pins import MOST_BYTES
+from benchflow_sandbox_local.live.budget import resident
+from benchflow_sandbox_local.live.criu import CriuEngine, CriuProgram
+from benchflow_sandbox_local.live.dump import DumpCall, SocketMakers, inspect
+from benchflow_sandbox_local.live.processes import LiveState, PipeWiring, refuse_too_many, unpark
+from benchflow_sandbox_local.rootfs.base import Base
+from benchflow_sandbox_local.store.labels import PROVIDER, LabelStore
+from benchflow_sandbox_local.store.layers import (
+    Layer,
+    LayerStack,
+    StoredImage,
+    UndigestedImage,
+    acquire_layers,
+    release_layers,
+)
+
 from .boxes import Boxes
-from .cgroup.group import Group
-from .cgroup.hierarchy import Hierarchies
 from .launcher import Launcher
-from .lineage import Lineage
-from .live.carried import Wiring, refuse_too_many, unpark
-from .live.dump import Dump
-from .live.engine import LiveEngine
-from .live.forker import Forker
-from .live.loss import Makers, inspect
-from .live.memory import resident
-from .live.state import LiveState
-from .live.stopped import refuse_stopped
-from .machine import Machine
-from .rootfs.base import Base
+from .running_box import NamespaceRunningBox
 from .sandbox import LocalSandbox
-from .store.labels import PROVIDER, LabelStore
-from .store.layers import Forked, Layer, Sealed, hold, release
+from .stopped_processes import refuse_stopped
 
 
 class Keeper(Boxes):
@@ -49,7 +53,7 @@ class Keeper(Boxes):
         live_budget: int,
         live_seconds: float,
     ) -> None:
-        self._forker: Forker | None = None
+        self._forker: CriuEngine | None = None
         self.no_live: SandboxUnsupportedError | None = None
         """Why there are no live snapshots."""
         try:
@@ -66,13 +70,15 @@ class Keeper(Boxes):
             identity=None if self._forker is None else identity_library(),
         )
 
-    def _find_forker(self, launcher: Launcher, seconds: float, *, rooted: bool) -> Forker | None:
-        return Forker(launcher, LiveEngine.find(rooted=rooted), seconds)
+    def _find_forker(
+        self, launcher: Launcher, seconds: float, *, rooted: bool
+    ) -> CriuEngine | None:
+        return CriuEngine(launcher, CriuProgram.find(rooted=rooted), seconds)
 
     def _new_sandbox(self, name: str, spec: SandboxSpec, group: Group, base: Base) -> LocalSandbox:
         return LocalSandbox(name, spec, group, self, base, rooted=self._rooted)
 
-    def forker(self) -> Forker:
+    def forker(self) -> CriuEngine:
         """Return what takes live snapshots.
 
         Raises:
@@ -98,10 +104,10 @@ class Keeper(Boxes):
         self.forker()
 
     @asynccontextmanager
-    async def forking(self, sandbox: LocalSandbox) -> AsyncGenerator[Dump]:
+    async def forking(self, sandbox: LocalSandbox) -> AsyncGenerator[DumpCall]:
         """Get ready to `fork` a box, so that it is frozen for less time."""
         forker, body, machine = self.forker(), self._bodies[sandbox.id], sandbox.machine
-        assert isinstance(machine, Machine)
+        assert isinstance(machine, NamespaceRunningBox)
         refuse_too_many(sandbox.processes)
         await machine.filled()
         shown = [(mount.source, mount.target) for mount in sandbox.spec.mounts]
@@ -118,7 +124,7 @@ class Keeper(Boxes):
         finally:
             del body.family.boxes[layer]
 
-    async def inspect(self, sandbox: LocalSandbox) -> Makers:
+    async def inspect(self, sandbox: LocalSandbox) -> SocketMakers:
         """Return who made the unix sockets of a frozen box.
 
         Raises:
@@ -127,8 +133,8 @@ class Keeper(Boxes):
         return await inspect(self._launcher, sandbox.machine.pid, sandbox.group.members())
 
     async def fork(
-        self, sandbox: LocalSandbox, dump: Dump, makers: Makers, *, held: bool
-    ) -> Forked:
+        self, sandbox: LocalSandbox, dump: DumpCall, makers: SocketMakers, *, held: bool
+    ) -> UndigestedImage:
         """Write a frozen box down; one that ended by that is brought back.
 
         Raises:
@@ -136,7 +142,7 @@ class Keeper(Boxes):
         """
         refuse_stopped(sandbox.group.members())
         body, machine, processes = self._bodies[sandbox.id], sandbox.machine, sandbox.processes
-        assert isinstance(machine, Machine)
+        assert isinstance(machine, NamespaceRunningBox)
         port = None if sandbox.spec.model is None else sandbox.spec.model.port
         done = await dump.run(machine, processes, port, makers)
         below = body.layers
@@ -148,10 +154,16 @@ class Keeper(Boxes):
                 body.family.layers[layer.name] = layer
         finally:
             unpark(processes)
-        return Forked(body.base, layer, below, done.state, body.mark)
+        return UndigestedImage(body.base, layer, below, done.state, body.mark)
 
     async def _come_back(
-        self, sandbox: LocalSandbox, machine: Machine, layer: str, state: LiveState, *, held: bool
+        self,
+        sandbox: LocalSandbox,
+        machine: NamespaceRunningBox,
+        layer: str,
+        state: LiveState,
+        *,
+        held: bool,
     ) -> Layer:
         """Bring a dumped box back on top of what was its upper directory."""
         forker, body = self.forker(), self._bodies[sandbox.id]
@@ -166,7 +178,7 @@ class Keeper(Boxes):
             raise
         return kept
 
-    async def publish(self, forked: Forked) -> SandboxImage:
+    async def publish(self, forked: UndigestedImage) -> SandboxImage:
         """Make an image of what `fork` returned."""
         forker, layer, state = self.forker(), forked.layer, forked.live
         family = layer.family.name
@@ -175,8 +187,8 @@ class Keeper(Boxes):
             layer.digest, digest = await forker.identify(state, family, layer.name, parent)
         except BaseException:
             await forker.forget(state)
-            hold((layer,))
-            await self._free(release((layer,)))
+            acquire_layers((layer,))
+            await self._free(release_layers((layer,)))
             raise
         image = SandboxImage(
             provider=PROVIDER,
@@ -185,10 +197,12 @@ class Keeper(Boxes):
             digest=digest,
             bytes=state.bytes,
         )
-        self.images.add(Sealed(image, forked.base, (layer, *forked.below), state, mark=forked.mark))
+        self.images.add(
+            StoredImage(image, forked.base, (layer, *forked.below), state, mark=forked.mark)
+        )
         return image
 
-    async def _keep_upper(self, forker: Forker, body: Lineage, name: str) -> Layer:
+    async def _keep_upper(self, forker: CriuEngine, body: LayerStack, name: str) -> Layer:
         """Turn the upper of a dumped box into its top layer."""
         layer = Layer(name, body.family, body.family.boxes[body.box], "")
         await forker.retire(body.box, layer.name)
@@ -196,14 +210,14 @@ class Keeper(Boxes):
         del body.family.boxes[body.box]
         body.box = ""
         body.layers = (layer, *body.layers)
-        hold((layer,))
+        acquire_layers((layer,))
         return layer
 
     async def _go_on(
-        self, sandbox: LocalSandbox, machine: Machine, state: LiveState, *, held: bool
+        self, sandbox: LocalSandbox, machine: NamespaceRunningBox, state: LiveState, *, held: bool
     ) -> None:
         """Bring the parent back as one more child, in the life of its old handles."""
-        with Wiring.of(state.processes) as wiring:
+        with PipeWiring.of(state.processes) as wiring:
             made = await self._revive(sandbox, state, wiring, held=held, lazy=False)
             machine.move(made)
             for process in sandbox.processes:
@@ -213,7 +227,7 @@ class Keeper(Boxes):
             await sandbox.adopt(machine)
 
     async def _bring_up(self, sandbox: LocalSandbox, state: LiveState) -> None:
-        with Wiring.of(state.processes) as wiring:
+        with PipeWiring.of(state.processes) as wiring:
             machine = await self._revive(sandbox, state, wiring, held=False, lazy=True)
             await sandbox.adopt(machine)
             for carried in state.processes:
@@ -221,8 +235,8 @@ class Keeper(Boxes):
                 sandbox.carry_in(SandboxProcess(machine, carried.pid, streams, carried.id))
 
     async def _revive(
-        self, sandbox: LocalSandbox, state: LiveState, wiring: Wiring, *, held: bool, lazy: bool
-    ) -> Machine:
+        self, sandbox: LocalSandbox, state: LiveState, wiring: PipeWiring, *, held: bool, lazy: bool
+    ) -> NamespaceRunningBox:
         """Bring a box back, with a second try after a failure."""
         forker, body, group = self.forker(), self._bodies[sandbox.id], sandbox.group
         place = self._new_place(sandbox)

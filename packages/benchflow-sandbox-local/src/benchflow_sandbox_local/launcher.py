@@ -17,12 +17,19 @@ from benchflow_contracts import host_is_short
 from benchflow_contracts.errors import HostError, SandboxError
 from benchflow_sandbox_core.descriptors import INITIAL_LIMIT, SHORTAGE_ERRNOS
 
-from .box import wire
+from .launcher_process import wire
 from .readiness import readable, writable
 
 _ROOM = str(Path(__file__).parent)
-# The launcher sees the `box` room alone: it needs nothing else, and starts in 15 ms.
-_PROGRAM = f"import sys; sys.path.insert(0, {_ROOM!r}); from box.launcher import main; main()"
+# An empty module stands for this package, so that its `__init__` and what that imports are not
+# loaded: the launcher starts in 15 ms.
+_PROGRAM = f"""
+import sys
+package = sys.modules[{__package__!r}] = type(sys)({__package__!r})
+package.__path__ = [{_ROOM!r}]
+from {__package__}.launcher_process.server import main
+main()
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from benchflow_contracts.sandbox import SandboxImage
 
-from .body import Body
-from .live.dump import Dump
-from .live.loss import Makers
-from .store.layers import Forked
-from .written import Written
+from benchflow_sandbox_local.live.dump import DumpCall, SocketMakers
+from benchflow_sandbox_local.store.layers import UndigestedImage
+
+from .change_tracker import ChangeTracker
+from .running_box import LocalRunningBox
 
 if TYPE_CHECKING:
     from .sandbox import LocalSandbox
@@ -35,11 +35,11 @@ class Keeper(Protocol):
         """Raise `SandboxUnsupportedError` when nothing here takes live snapshots."""
         ...
 
-    def forking(self, sandbox: "LocalSandbox") -> AbstractAsyncContextManager[Dump]:
+    def forking(self, sandbox: "LocalSandbox") -> AbstractAsyncContextManager[DumpCall]:
         """Get ready to `fork` a sandbox that still runs."""
         ...
 
-    async def inspect(self, sandbox: "LocalSandbox") -> Makers:
+    async def inspect(self, sandbox: "LocalSandbox") -> SocketMakers:
         """Return who made the unix sockets of a frozen sandbox.
 
         Raises:
@@ -48,12 +48,12 @@ class Keeper(Protocol):
         ...
 
     async def fork(
-        self, sandbox: "LocalSandbox", dump: Dump, makers: Makers, *, held: bool
-    ) -> Forked:
+        self, sandbox: "LocalSandbox", dump: DumpCall, makers: SocketMakers, *, held: bool
+    ) -> UndigestedImage:
         """Write the frozen sandbox down; with `held` it stays frozen."""
         ...
 
-    async def publish(self, forked: Forked) -> SandboxImage:
+    async def publish(self, forked: UndigestedImage) -> SandboxImage:
         """Make an image of what `fork` returned."""
         ...
 
@@ -65,11 +65,11 @@ class Keeper(Protocol):
         """Copy the sandbox's upper layer away while it is frozen."""
         ...
 
-    async def restart(self, sandbox: "LocalSandbox", image: SandboxImage) -> Body:
+    async def restart(self, sandbox: "LocalSandbox", image: SandboxImage) -> LocalRunningBox:
         """Kill the box and start it again from `image`."""
         ...
 
-    def written(self, sandbox: "LocalSandbox") -> Written:
+    def written(self, sandbox: "LocalSandbox") -> ChangeTracker:
         """Return what compares the sandbox's files, while it stands still, with its mark.
 
         Raises:

@@ -20,14 +20,15 @@ from benchflow_sandbox_core.descriptors import raise_limit
 from benchflow_sandbox_core.paths import state_directory
 from benchflow_sandbox_core.spec import check_spec
 
+from benchflow_sandbox_local.live.lazy import lazy_threshold
+from benchflow_sandbox_local.store.labels import PROVIDER, LabelStore
+from benchflow_sandbox_local.store.reap import IMAGES, reap, sweep_groups
+from benchflow_sandbox_local.unisolated.manager import CAPABILITIES, PlainManager
+
 from .cgroup import hierarchy
 from .keeper import Keeper
 from .launcher import Launcher, LauncherError, mount_point
-from .live.lazy import least
 from .sandbox import LocalSandbox
-from .store.labels import PROVIDER, LabelStore
-from .store.reap import IMAGES, reap, sweep_groups
-from .unisolated.plain_keeper import CAPABILITIES, PlainKeeper
 
 LiveImages = Literal["memory", "disk"]
 PLACE = "BENCHFLOW_LIVE_IMAGES"
@@ -75,10 +76,10 @@ class LocalProvider(AsyncCloseable):
         self._live_images = live_images or _place_of_images()
         self._live_seconds = live_seconds
         self._engine = engine or _engine()
-        self._lazy_megabytes = least(lazy_megabytes)
+        self._lazy_megabytes = lazy_threshold(lazy_megabytes)
         self._rooted = os.geteuid() == 0
         self._launcher: Launcher | None = None
-        self._keeper: Keeper | PlainKeeper | None = None
+        self._keeper: Keeper | PlainManager | None = None
         self._capabilities: SandboxCapabilities | None = None
         self._starting = asyncio.Lock()
         self._probing = asyncio.Lock()
@@ -109,10 +110,10 @@ class LocalProvider(AsyncCloseable):
         async with self._probing:
             if self._capabilities is None:
                 # Most jobs ask only what `ready` answers.
-                from .probe import probe  # noqa: PLC0415
+                from .capability_probe import probe  # noqa: PLC0415
 
                 keeper = await self._ready()
-                if isinstance(keeper, PlainKeeper):
+                if isinstance(keeper, PlainManager):
                     self._capabilities = CAPABILITIES
                 else:
                     self._capabilities = await probe(keeper)
@@ -151,7 +152,7 @@ class LocalProvider(AsyncCloseable):
             if self._launcher is not None:
                 await self._launcher.aclose()
 
-    async def _ready(self) -> Keeper | PlainKeeper:
+    async def _ready(self) -> Keeper | PlainManager:
         async with self._starting:
             if self._closed:
                 raise SandboxError("the provider is closed", hint="make a new one")
@@ -159,7 +160,7 @@ class LocalProvider(AsyncCloseable):
                 self._keeper = await self._start()
             return self._keeper
 
-    async def _start(self) -> Keeper | PlainKeeper:
+    async def _start(self) -> Keeper | PlainManager:
         raise_limit()
         store = LabelStore(self._directory / "boxes")
         try:
@@ -167,7 +168,7 @@ class LocalProvider(AsyncCloseable):
         except SandboxUnsupportedError:
             if not self._allow_unisolated:
                 raise
-            return PlainKeeper(store.plain, store)
+            return PlainManager(store.plain, store)
         where = hierarchy.find(prefer_v2=self._prefer_v2)
         sweep_groups(self._directory)
         make = _gvisor_keeper(rooted=self._rooted) if self._engine == "runsc" else Keeper
@@ -205,10 +206,10 @@ class LocalProvider(AsyncCloseable):
 
 
 def _gvisor_keeper(*, rooted: bool) -> Callable[..., Keeper]:
-    from .gvisor.engine import GvisorEngine  # noqa: PLC0415 - the other engine needs none of it
-    from .gvisor.keeper import GvisorKeeper  # noqa: PLC0415
+    from benchflow_sandbox_local.gvisor.engine import RunscProgram  # noqa: PLC0415 - the other engine needs none of it
+    from benchflow_sandbox_local.gvisor.keeper import GvisorManager  # noqa: PLC0415
 
-    return partial(GvisorKeeper, GvisorEngine.find(rooted=rooted))
+    return partial(GvisorManager, RunscProgram.find(rooted=rooted))
 
 
 def _engine() -> Engine:

@@ -34,20 +34,19 @@ from benchflow_sandbox_core.shield import finish
 from benchflow_sandbox_core.spec import with_network
 from benchflow_sandbox_core.thread import run
 
+from benchflow_sandbox_local.cgroup.group import Group
+from benchflow_sandbox_local.live.snapshots import Forks
+from benchflow_sandbox_local.rootfs.base import Base
+from benchflow_sandbox_local.transfer.digest import DigestCache, FileDigester
+from benchflow_sandbox_local.transfer.download import Download
+from benchflow_sandbox_local.transfer.upload import FileOwner, Upload
+
 from . import entrypoint
-from .body import Body
-from .calls import InitCalls
-from .cgroup.group import Group
-from .holding import hold_stopped
-from .live.forks import Forks
-from .machine import Machine
+from .host_services import HostServices
+from .init_calls import InitCalls
 from .maker import During, Keeper
-from .rootfs.base import Base
-from .served import Served
-from .shell import shell_of
-from .transfer.digest import Digests, Known
-from .transfer.download import Download
-from .transfer.upload import Owner, Upload
+from .running_box import LocalRunningBox, NamespaceRunningBox
+from .stopped_processes import while_stopped
 
 
 class LocalSandbox:
@@ -74,8 +73,8 @@ class LocalSandbox:
         self._environment = {} if base is None else dict(base.environment)
         self._config = ImageConfig() if base is None else base.source.config
         self.image_digests: Mapping[str, str] = {} if base is None else base.digests
-        self._machine: Body | None = None
-        self._served = Served()
+        self._machine: LocalRunningBox | None = None
+        self._served = HostServices()
         self._forwards = PortForwards(self.connect)
         self._freezer = Freezer(group, lambda: self.machine.init)
         self._changing = asyncio.Lock()
@@ -84,7 +83,7 @@ class LocalSandbox:
         self._forks = Forks(self, keeper, self._freezer, self._work, self._served)
         self._processes: dict[str, SandboxProcess] = {}
         self._unclaimed: dict[str, SandboxProcess] = {}
-        self.known = Known()
+        self.known = DigestCache()
         """What is known of the files that the box began with."""
 
     @property
@@ -98,14 +97,14 @@ class LocalSandbox:
         return self._spec
 
     @property
-    def machine(self) -> Body:
+    def machine(self) -> LocalRunningBox:
         """The running box; raise `SandboxError` once it is torn down."""
         machine = self._life()
         if machine.closed:
             raise SandboxError(f"sandbox {self._name!r} is lost", hint="restore or replace it")
         return machine
 
-    def _life(self) -> Body:
+    def _life(self) -> LocalRunningBox:
         if self._machine is None:
             raise SandboxError(f"sandbox {self._name!r} is gone", hint="create a new one")
         return self._machine
@@ -120,7 +119,7 @@ class LocalSandbox:
         """The relay to the model endpoint, when the spec has one."""
         return self._served.relay
 
-    async def adopt(self, machine: Body) -> None:
+    async def adopt(self, machine: LocalRunningBox) -> None:
         """Take a started box as this sandbox's body and serve its relay."""
         self._machine = machine
         await self._served.start(machine, self._spec, self.socket_inside)
@@ -279,11 +278,11 @@ class LocalSandbox:
             finally:
                 os.close(root)
 
-    def _owner(self, user: str) -> Owner:
+    def _owner(self, user: str) -> FileOwner:
         if not self._rooted:
-            return Owner(os.getuid(), os.getgid())  # whatever it is called, there is one user
+            return FileOwner(os.getuid(), os.getgid())  # whatever it is called, there is one user
         account = self._account(user)
-        return Owner(account.uid, account.gid)
+        return FileOwner(account.uid, account.gid)
 
     async def download(
         self, remote: str, local: Path, *, max_bytes: int = 1 << 30, leave_out: bool = False
@@ -298,7 +297,7 @@ class LocalSandbox:
     ) -> Mapping[str, str]:
         """Return the SHA-256 of each regular file that is there, while the box runs on."""
         async with self._files() as root:
-            work = partial(Digests, root, max_bytes, self.known)
+            work = partial(FileDigester, root, max_bytes, self.known)
             return await run(lambda stop: work(stop).run(paths))
 
     async def set_baseline(self) -> None:
@@ -320,7 +319,7 @@ class LocalSandbox:
     @asynccontextmanager
     async def observe_files(self, wanted: Callable[[str], bool]) -> AsyncGenerator[ObservedFiles]:
         """Record the files that are opened inside while the block runs."""
-        if not isinstance(self._machine, Machine):
+        if not isinstance(self._machine, NamespaceRunningBox):
             raise SandboxUnsupportedError(
                 "the files that this sandbox opens cannot be observed: its processes do not open "
                 "them by the host's kernel, or it has no isolation",
@@ -359,7 +358,7 @@ class LocalSandbox:
     @property
     def came_lazily(self) -> bool:
         """Whether this child of a live snapshot ran before all of its memory was there."""
-        return isinstance(self._machine, Machine) and self._machine.came_lazily
+        return isinstance(self._machine, NamespaceRunningBox) and self._machine.came_lazily
 
     async def filled(self) -> None:
         """Return when all of a lazy child's memory is there.
@@ -367,7 +366,7 @@ class LocalSandbox:
         Raises:
             SnapshotError: It never will be: the child is dead.
         """
-        if isinstance(self._machine, Machine):
+        if isinstance(self._machine, NamespaceRunningBox):
             await self._machine.filled()
 
     def freeze(self) -> AbstractAsyncContextManager[None]:
@@ -410,7 +409,7 @@ class LocalSandbox:
         """Keep the files of one instant: frozen, or stopped where nothing can freeze."""
         if self._group.can_freeze:
             return self._freezer.hold()
-        return self._freezer.hold_by(hold_stopped(self.machine.pid))
+        return self._freezer.hold_by(while_stopped(self.machine.pid))
 
     async def restore(self, image: SandboxImage) -> None:
         """Go back to `image`. All processes end; `id`, spec and endpoints stay."""
@@ -421,7 +420,7 @@ class LocalSandbox:
                 raise SnapshotError(f"sandbox {self._name!r} is frozen: thaw it before a restore")
             await self._end_served()
             self._machine = None
-            self.known = Known()
+            self.known = DigestCache()
             old.close()
             await self.adopt(await self._keeper.restart(self, image))
             if self._spec.entrypoint == "image":
@@ -445,3 +444,12 @@ class LocalSandbox:
 
     async def _end_served(self) -> None:
         await self._served.aclose()
+
+
+def shell_of(root: int) -> str:
+    """Return the shell that runs strings in the box whose root directory is `root`."""
+    for path in ("bin/bash", "usr/bin/bash"):
+        # Links are the image's own business here: only the name is used, inside.
+        if os.path.lexists(f"/proc/self/fd/{root}/{path}"):
+            return f"/{path}"
+    return "/bin/sh"

@@ -1,4 +1,4 @@
-/* What box/attributes.py of benchflow-sandbox-local writes, and bf-engine.so reads. */
+/* What launcher_process/criu/attributes.py of benchflow-sandbox-local writes, and bf-engine.so reads. */
 #ifndef BF_ATTRIBUTES_H
 #define BF_ATTRIBUTES_H
 

@@ -1,7 +1,7 @@
 /*
  * Lets the unix sockets that CRIU makes again have the makers that they had (SO_PEERCRED). The
  * kernel notes as whom a process acts when it makes a pair or begins to listen, and CRIU does
- * both as root. box/owners.py says as whom each process of the box makes its sockets; all
+ * both as root. launcher_process/criu/socket_owners.py says as whom each process of the box makes its sockets; all
  * others, CRIU's own processes among them, make theirs as before.
  */
 #include "owners.h"

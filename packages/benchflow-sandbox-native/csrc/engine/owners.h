@@ -1,4 +1,4 @@
-/* The makers of unix sockets, as box/owners.py of benchflow-sandbox-local writes them. */
+/* The makers of unix sockets, as launcher_process/criu/socket_owners.py of benchflow-sandbox-local writes them. */
 #ifndef BF_OWNERS_H
 #define BF_OWNERS_H
 

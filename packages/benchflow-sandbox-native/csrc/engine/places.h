@@ -1,4 +1,4 @@
-/* What box/numbers.py of benchflow-sandbox-local writes, and bf-engine.so reads. */
+/* What launcher_process/criu/file_numbers.py of benchflow-sandbox-local writes, and bf-engine.so reads. */
 #ifndef BF_PLACES_H
 #define BF_PLACES_H
 

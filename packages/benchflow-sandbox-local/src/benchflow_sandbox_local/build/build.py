@@ -26,9 +26,9 @@ from benchflow_sandbox_local.rootfs.store import ImageStore, digest_of
 from benchflow_sandbox_local.sandbox import LocalSandbox
 
 from .copier import Copier
-from .copying import Copying
-from .files import Tree
-from .mounting import Mounting, strip
+from .copy_instruction import CopyInstruction
+from .run_mount import RunMount, strip
+from .source_files import Tree
 from .stage import Stage
 
 _TAIL = 2000
@@ -194,7 +194,7 @@ class Build:
             if one.name == "RUN":
                 await self._run(stage, one, where)
             elif one.name in {"COPY", "ADD"}:
-                await self._copy(stage, Copying.of(one, stage, where))
+                await self._copy(stage, CopyInstruction.of(one, stage, where))
             elif one.name == "WORKDIR":
                 await self._workdir(stage, one, where)
             else:
@@ -216,7 +216,7 @@ class Build:
                 where=where,
                 hint="leave it out, or use the docker sandbox for this task",
             )
-        mounts = [Mounting.of(value, stage, where) for key, value in one.flags if key == "mount"]
+        mounts = [RunMount.of(value, stage, where) for key, value in one.flags if key == "mount"]
         scope = stage.scope
         argv = (*scope.shell, one.text) if one.array is None else one.array
         if one.documents:
@@ -239,7 +239,7 @@ class Build:
 
         await self._grow(stage, told, act, mounts)
 
-    async def _told(self, mount: Mounting) -> tuple[str, ...]:
+    async def _told(self, mount: RunMount) -> tuple[str, ...]:
         """Return what is the same for a mount that shows the same."""
         whole = (mount.target, str(mount.owner), str(mount.mode))
         if mount.copying is None:
@@ -252,7 +252,7 @@ class Build:
         return (*whole, *mount.copying.told(found))
 
     @asynccontextmanager
-    async def _bound(self, mounts: Sequence[Mounting]) -> AsyncGenerator[SandboxSpec]:
+    async def _bound(self, mounts: Sequence[RunMount]) -> AsyncGenerator[SandboxSpec]:
         """Copy what is bound aside, and return the spec of a box that is shown it read-only."""
         with tempfile.TemporaryDirectory(prefix="benchflow-bind-") as directory:
             shown = list[Mount]()
@@ -264,7 +264,7 @@ class Build:
                     shown.append(Mount(source=str(place / "bind"), target=mount.target))
             yield _SPEC.model_copy(update={"mounts": tuple(shown)})
 
-    async def _bind(self, copying: Copying, place: Path) -> None:
+    async def _bind(self, copying: CopyInstruction, place: Path) -> None:
         root = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             if not copying.from_stage:
@@ -279,7 +279,7 @@ class Build:
         finally:
             os.close(root)
 
-    async def _copy(self, stage: Stage, copying: Copying) -> None:
+    async def _copy(self, stage: Stage, copying: CopyInstruction) -> None:
         if copying.from_stage:
             await self._copy_from(stage, copying)
             return
@@ -297,7 +297,7 @@ class Build:
 
         await self._grow(stage, copying.told(found), act)
 
-    async def _copy_from(self, stage: Stage, copying: Copying) -> None:
+    async def _copy_from(self, stage: Stage, copying: CopyInstruction) -> None:
         other = await self._other(copying)
 
         async def act(sandbox: LocalSandbox) -> None:
@@ -312,7 +312,7 @@ class Build:
 
         await self._grow(stage, copying.told(("from", other.key)), act)
 
-    async def _other(self, copying: Copying) -> Stage:
+    async def _other(self, copying: CopyInstruction) -> Stage:
         """Return the stage or image that files come from."""
         name = copying.from_stage
         number = int(name) if name.isdecimal() and int(name) < len(self._parts) else None
@@ -337,7 +337,7 @@ class Build:
         stage: Stage,
         told: Sequence[str],
         act: Callable[[LocalSandbox], Awaitable[None]],
-        mounts: Sequence[Mounting] = (),
+        mounts: Sequence[RunMount] = (),
     ) -> None:
         """Put a layer on a stage: the one that was made so before, or what `act` makes now."""
         key = digest_of(stage.key, *told)

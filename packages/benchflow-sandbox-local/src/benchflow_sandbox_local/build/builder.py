@@ -10,8 +10,7 @@ from benchflow_contracts.image import ImageRecipe
 from benchflow_contracts.sandbox import SandboxSpec
 
 from benchflow_sandbox_local.rootfs.finder import ImageFinder
-from benchflow_sandbox_local.rootfs.record import ImageRecord
-from benchflow_sandbox_local.rootfs.source import RootSource
+from benchflow_sandbox_local.rootfs.source import ImageRecord, RootSource
 from benchflow_sandbox_local.rootfs.store import ImageStore, digest_of
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from benchflow_contracts.cause import refuse_shortage
 from benchflow_contracts.errors import SandboxError
 from benchflow_sandbox_core.thread import StopFlag
 
-from benchflow_sandbox_local.box.syscalls import (
+from benchflow_sandbox_local.launcher_process.syscalls import (
     RESOLVE_IN_ROOT,
     RESOLVE_NO_MAGICLINKS,
     openat2,
 )
 
-from .files import File
+from .source_files import File
 
 _INSIDE = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC

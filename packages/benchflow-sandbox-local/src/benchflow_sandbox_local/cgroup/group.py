@@ -12,7 +12,7 @@ from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.limits import ResourceKind, ResourceLimits
 from benchflow_sandbox_core.counters import GroupCounters
 
-from benchflow_sandbox_local.box.remains import members, remove
+from benchflow_sandbox_local.launcher_process.processes import members, remove
 
 from .hierarchy import Hierarchies
 

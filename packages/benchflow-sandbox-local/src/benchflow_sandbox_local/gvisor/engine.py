@@ -12,13 +12,13 @@ PROGRAM = "BENCHFLOW_RUNSC"
 
 
 @dataclass(frozen=True, slots=True)
-class GvisorEngine:
+class RunscProgram:
     """A `runsc` program."""
 
     program: str
 
     @classmethod
-    def find(cls, *, rooted: bool) -> "GvisorEngine":
+    def find(cls, *, rooted: bool) -> "RunscProgram":
         """Find the engine.
 
         Raises:

@@ -6,9 +6,9 @@ from benchflow_contracts.sandbox import SandboxImage
 from benchflow_sandbox_core.freezing import Freezer
 from benchflow_sandbox_core.gate import Gate
 
-from benchflow_sandbox_local.live.forks import SETTLE_SECONDS, Forks
+from benchflow_sandbox_local.host_services import HostServices
+from benchflow_sandbox_local.live.snapshots import SETTLE_SECONDS, Forks
 from benchflow_sandbox_local.maker import During, Keeper
-from benchflow_sandbox_local.served import Served
 
 if TYPE_CHECKING:
     from .sandbox import GvisorSandbox
@@ -31,7 +31,7 @@ class GvisorForks(Forks):
         keeper: GvisorForker,
         freezer: Freezer,
         work: Gate,
-        served: Served,
+        served: HostServices,
     ) -> None:
         super().__init__(sandbox, keeper, freezer, work, served)
         self._gvisor = sandbox

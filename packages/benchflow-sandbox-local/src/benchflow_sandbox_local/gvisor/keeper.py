@@ -16,22 +16,21 @@ from benchflow_sandbox_native import guest_path
 
 from benchflow_sandbox_local.cgroup.group import Group
 from benchflow_sandbox_local.cgroup.hierarchy import Hierarchies
+from benchflow_sandbox_local.change_tracker import ChangeTracker
 from benchflow_sandbox_local.keeper import Keeper
 from benchflow_sandbox_local.launcher import Launcher, LauncherError
-from benchflow_sandbox_local.live.carried import Carried, park, unpark
-from benchflow_sandbox_local.live.memory import resident
-from benchflow_sandbox_local.live.state import LiveState
-from benchflow_sandbox_local.machine import Place, box_request
+from benchflow_sandbox_local.live.budget import resident
+from benchflow_sandbox_local.live.processes import CarriedProcess, LiveState, park, unpark
 from benchflow_sandbox_local.networks import GUEST
 from benchflow_sandbox_local.rootfs.base import Base
+from benchflow_sandbox_local.running_box import Place, box_request
 from benchflow_sandbox_local.sandbox import LocalSandbox
 from benchflow_sandbox_local.store.labels import PROVIDER, LabelStore
-from benchflow_sandbox_local.store.layers import Sealed
-from benchflow_sandbox_local.written import Written
+from benchflow_sandbox_local.store.layers import StoredImage
 
-from .engine import GvisorEngine
+from .engine import RunscProgram
 from .group import GvisorGroup
-from .machine import GvisorMachine
+from .running_box import GvisorRunningBox
 from .sandbox import GvisorSandbox
 
 NOTES = {
@@ -43,7 +42,7 @@ NOTES = {
 """What gVisor cannot do."""
 
 
-class GvisorKeeper(Keeper):
+class GvisorManager(Keeper):
     """Makes, seals, forks and removes gVisor boxes.
 
     A checkpoint leaves the box running and copies its upper layer, so a fork that fails costs
@@ -58,7 +57,7 @@ class GvisorKeeper(Keeper):
 
     def __init__(
         self,
-        engine: GvisorEngine,
+        engine: RunscProgram,
         launcher: Launcher,
         directory: Path,
         store: LabelStore,
@@ -102,9 +101,9 @@ class GvisorKeeper(Keeper):
         asked = box_request(place, sandbox.spec, base, sandbox.group)
         return {**asked, "program": self._engine.program, "image": None, **more}
 
-    async def _start(self, sandbox: LocalSandbox) -> GvisorMachine:
+    async def _start(self, sandbox: LocalSandbox) -> GvisorRunningBox:
         place = self._new_place(sandbox)
-        machine = await GvisorMachine.start(
+        machine = await GvisorRunningBox.start(
             self._launcher, self._asked(sandbox, place), sandbox.spec
         )
         self.notes.update(machine.notes)
@@ -115,7 +114,7 @@ class GvisorKeeper(Keeper):
         mounts = [{"source": source, "target": target} for source, target in state.mounts]
         asked = self._asked(sandbox, place, image=state.name, mounts=mounts, relay_port=state.port)
         try:
-            machine = await GvisorMachine.start(
+            machine = await GvisorRunningBox.start(
                 self._launcher, asked, sandbox.spec, state.processes
             )
         except HostError:
@@ -189,11 +188,11 @@ class GvisorKeeper(Keeper):
             digest=answer.message["digest"],
             bytes=state.bytes,
         )
-        self.images.add(Sealed(image, sealed.base, sealed.layers, state, sealed.mark))
+        self.images.add(StoredImage(image, sealed.base, sealed.layers, state, sealed.mark))
         await finish(self.discard(files))
         return image
 
-    def written(self, sandbox: LocalSandbox) -> Written:
+    def written(self, sandbox: LocalSandbox) -> ChangeTracker:
         """Return what compares the files of a box, whose processes are not the host's to count."""
         return replace(super().written(sandbox), counts=False)
 
@@ -201,9 +200,9 @@ class GvisorKeeper(Keeper):
         await self._launcher.ask("forget", image=state.name)
 
 
-def _carried(process: SandboxProcess) -> Carried:
+def _carried(process: SandboxProcess) -> CarriedProcess:
     streams = process.streams
     assert isinstance(streams, FifoStreams)
     stdin, stdout, stderr = (None if end.closed else streams.number for end in streams.ends)
     out, err = streams.stdout.carried, streams.stderr.carried
-    return Carried(process.id, process.pid, (stdin, stdout, stderr), out, err)
+    return CarriedProcess(process.id, process.pid, (stdin, stdout, stderr), out, err)

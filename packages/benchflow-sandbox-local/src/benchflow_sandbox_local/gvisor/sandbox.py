@@ -16,14 +16,14 @@ from benchflow_sandbox_core.port_forward import Connection
 from benchflow_sandbox_core.relay.server import Relay
 from benchflow_sandbox_core.relay.upstream import RelayUpstream
 
-from benchflow_sandbox_local.body import Body
 from benchflow_sandbox_local.cgroup.group import Group
 from benchflow_sandbox_local.launcher import LauncherError
 from benchflow_sandbox_local.rootfs.base import Base
+from benchflow_sandbox_local.running_box import LocalRunningBox
 from benchflow_sandbox_local.sandbox import LocalSandbox
 
 from .forks import GvisorForker, GvisorForks
-from .machine import GvisorMachine
+from .running_box import GvisorRunningBox
 
 _SPECIAL = 3
 
@@ -35,7 +35,7 @@ class _Pause:
 
     def __init__(self, sandbox: "GvisorSandbox") -> None:
         self._sandbox = sandbox
-        self._held: GvisorMachine | None = None
+        self._held: GvisorRunningBox | None = None
 
     async def freeze(self) -> None:
         """Return when no process of the box runs."""
@@ -71,13 +71,13 @@ class GvisorSandbox(LocalSandbox):
         self._patches = SocketBridges()
 
     @property
-    def gvisor(self) -> GvisorMachine:
+    def gvisor(self) -> GvisorRunningBox:
         """The running box; raise `SandboxError` once it is torn down."""
         machine = self.machine
-        assert isinstance(machine, GvisorMachine)
+        assert isinstance(machine, GvisorRunningBox)
         return machine
 
-    async def adopt(self, machine: Body) -> None:
+    async def adopt(self, machine: LocalRunningBox) -> None:
         """Take a started box as this sandbox's body and serve its relay."""
         self._machine = machine
         if self._spec.model is not None:

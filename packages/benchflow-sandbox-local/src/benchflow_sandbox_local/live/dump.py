@@ -1,4 +1,4 @@
-"""Writing down the processes of a box."""
+"""What a live fork would lose of a box: found before its dump, while the box is frozen."""
 
 import secrets
 from collections.abc import AsyncGenerator
@@ -10,17 +10,44 @@ from benchflow_contracts.errors import HostError, SnapshotError
 from benchflow_sandbox_core.sandbox_process import SandboxProcess
 
 from benchflow_sandbox_local.launcher import Call, Launcher, LauncherError
-from benchflow_sandbox_local.machine import Machine
+from benchflow_sandbox_local.running_box import NamespaceRunningBox
 
-from .carried import Carried, park, unpark
-from .loss import Makers
-from .state import LiveState
+from .processes import CarriedProcess, LiveState, park, unpark
+
+SocketMakers = list[list[int]]
+"""Processes of the box, and the user, group and further groups whose unix sockets they made."""
+
+
+class LossError(SnapshotError):
+    """A child would lack something that the box has. The box continues unharmed.
+
+    `retryable` says that the box itself may get rid of it, when it runs for a moment.
+    """
+
+
+async def inspect(launcher: Launcher, init: int, pids: list[int]) -> SocketMakers:
+    """Return who made the unix sockets of the frozen processes `pids`.
+
+    Raises:
+        LossError: They hold what the engine does not carry.
+        SnapshotError: They could not be looked through.
+    """
+    try:
+        answer = await launcher.ask("inspect", pid=init, pids=pids)
+    except LauncherError as error:
+        raise SnapshotError(f"the box cannot be looked through: {error}") from error
+    findings: list[tuple[str, bool, str]] = answer.message["findings"]
+    for what, drains, hint in findings:
+        raise LossError(f"a live fork would lose {what}", hint=hint, retryable=drains)
+    makers: SocketMakers = answer.message["makers"]
+    return makers
+
 
 _ENOSPC, _ETIMEDOUT, _EOWNERDEAD = 28, 110, 130
 
 
 @dataclass(frozen=True, slots=True)
-class Dumped:
+class DumpResult:
     """What was written down of a box."""
 
     state: LiveState
@@ -33,7 +60,7 @@ class HangUpError(SnapshotError):
 
 
 @dataclass(frozen=True, slots=True)
-class Dump:
+class DumpCall:
     """An engine that has started, and waits until its box is frozen."""
 
     name: str
@@ -45,8 +72,12 @@ class Dump:
     call: Call
 
     async def run(
-        self, machine: Machine, processes: list[SandboxProcess], port: int | None, makers: Makers
-    ) -> Dumped:
+        self,
+        machine: NamespaceRunningBox,
+        processes: list[SandboxProcess],
+        port: int | None,
+        makers: SocketMakers,
+    ) -> DumpResult:
         """Write down the processes of the frozen box; park their pipes.
 
         A box with few files of its own goes on as it was; another one has ended on return.
@@ -57,7 +88,7 @@ class Dump:
         """
         try:
             await park(processes)
-            carried = tuple(Carried.of(process) for process in processes)
+            carried = tuple(CarriedProcess.of(process) for process in processes)
             self.call.go_on(makers=makers)
             answer = await self.call.answer()
         except LauncherError as error:
@@ -69,13 +100,13 @@ class Dump:
             unpark(processes)
             raise
         state = LiveState(self.name, answer.message["bytes"], carried, self.mounts, port)
-        return Dumped(state, answer.message["copied"])
+        return DumpResult(state, answer.message["copied"])
 
 
 @asynccontextmanager
 async def start(
     launcher: Launcher, mounts: tuple[tuple[str, str], ...], request: dict[str, Any]
-) -> AsyncGenerator[Dump]:
+) -> AsyncGenerator[DumpCall]:
     """Start an engine; one that did not run leaves nothing.
 
     Raises:
@@ -88,7 +119,7 @@ async def start(
                 await call.answer()
             except LauncherError as error:
                 raise _failure(error) from error
-            yield Dump(name, request["layer"], mounts, call)
+            yield DumpCall(name, request["layer"], mounts, call)
         finally:
             await call.give_up()
 

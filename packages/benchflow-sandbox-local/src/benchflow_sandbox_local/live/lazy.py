@@ -10,7 +10,7 @@ from benchflow_contracts.sandbox import SandboxImage
 
 from benchflow_sandbox_local.readiness import readable
 
-from .state import LiveState
+from .processes import LiveState
 
 LEAST = "BENCHFLOW_LAZY_MEGABYTES"
 """The environment variable that says from which size on, when nothing else does."""
@@ -19,7 +19,7 @@ DEFAULT_MEGABYTES = 80
 
 
 @dataclass(slots=True)
-class Laziness:
+class LazyRestorePolicy:
     """Which children come before their memory."""
 
     megabytes: int | None = None
@@ -46,7 +46,7 @@ class Laziness:
         return self.proven and enough
 
 
-class Filling:
+class MemoryTransfer:
     """The memory that a box does not have yet, as the runner sees it."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Filling:
             self._told = -1
 
 
-def least(megabytes: int | None) -> int | None:
+def lazy_threshold(megabytes: int | None) -> int | None:
     """Return the size that holds: the one named, or else the environment's; 0 is never."""
     if megabytes is None:
         named = os.environ.get(LEAST) or str(DEFAULT_MEGABYTES)

@@ -13,10 +13,10 @@ from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
 
 from benchflow_sandbox_local.sandbox import LocalSandbox
 
-from .lazy import Laziness
-from .probe import LostInForkError
+from .fork_probe import LostInForkError
+from .lazy import LazyRestorePolicy
 
-_TOY = Path(__file__).with_name("lazy_toy.py")
+_PROGRAM_FILE = Path(__file__).parents[1] / "in_sandbox" / "lazy_probe_program.py"
 _PATIENCE = 120.0
 _MEGABYTES = 32
 _DEPTH = 2
@@ -36,7 +36,7 @@ class Maker(Protocol):
         ...
 
 
-async def probe_lazy(maker: Maker, laziness: Laziness, spec: SandboxSpec) -> None:
+async def probe_lazy(maker: Maker, laziness: LazyRestorePolicy, spec: SandboxSpec) -> None:
     """Fork a toy lazily, and the child once more; return when nothing was lost.
 
     Raises:
@@ -50,10 +50,12 @@ async def probe_lazy(maker: Maker, laziness: Laziness, spec: SandboxSpec) -> Non
         raise SandboxTimeoutError(f"the lazy probe took over {_PATIENCE:.0f} s") from error
 
 
-async def _run(maker: Maker, laziness: Laziness, spec: SandboxSpec, stack: AsyncExitStack) -> None:
+async def _run(
+    maker: Maker, laziness: LazyRestorePolicy, spec: SandboxSpec, stack: AsyncExitStack
+) -> None:
     sandbox = await maker.create(spec, None, {})
     stack.push_async_callback(sandbox.teardown)
-    source = _TOY.read_text(encoding="utf-8")
+    source = _PROGRAM_FILE.read_text(encoding="utf-8")
     toy: Process = await sandbox.spawn(["python3", "-I", "-c", source, str(_MEGABYTES)])
     await _answer(toy)
     for _ in range(_DEPTH):

@@ -14,7 +14,7 @@ from pathlib import Path
 from benchflow_contracts.errors import SandboxError
 from benchflow_sandbox_core.thread import StopFlag
 
-from benchflow_sandbox_local.box.paths import make_directory, open_strict
+from benchflow_sandbox_local.launcher_process.paths import make_directory, open_strict
 
 _MAX_ENTRIES, _MAX_BYTES, _CHUNK = 1_000_000, 32 << 30, 1 << 20
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"

@@ -8,7 +8,7 @@ from pathlib import Path
 from benchflow_contracts.errors import SandboxUnsupportedError
 
 from .archive import unpack
-from .engine import EngineImages
+from .docker_images import EngineImages
 from .layout import take_in
 from .source import RootSource
 from .store import ImageStore

@@ -16,7 +16,7 @@ from benchflow_sandbox_core.thread import StopFlag, run
 
 from .archive import extract
 from .blobs import Blobs, open_blobs, read_json, read_table
-from .record import ImageRecord
+from .source import ImageRecord
 from .store import ImageStore, digest_of
 
 _GZIP = b"\x1f\x8b"

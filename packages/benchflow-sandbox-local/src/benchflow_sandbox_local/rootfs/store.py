@@ -12,7 +12,7 @@ from pathlib import Path
 from benchflow_contracts.errors import SandboxError
 from benchflow_sandbox_core.atomic_file import replace
 
-from .record import ImageRecord
+from .source import ImageRecord
 
 _PAUSE = 0.02
 """Seconds between two looks at a lock that another process holds."""

@@ -1,4 +1,4 @@
-"""Sealed layers, and who still needs each of them."""
+"""StoredImage layers, and who still needs each of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,15 +10,16 @@ from benchflow_contracts.sandbox import SandboxImage
 from benchflow_sandbox_local.rootfs.base import Base
 
 if TYPE_CHECKING:
-    from benchflow_sandbox_local.live.state import LiveState
-    from benchflow_sandbox_local.transfer.digest import Look
+    from benchflow_sandbox_local.live.processes import LiveState
+    from benchflow_sandbox_local.transfer.digest import FileIdentity
+
 
 MAX_CHAIN = 24
 """A longer chain is merged into one layer when it is sealed."""
 
 
 @dataclass(slots=True)
-class Family:
+class LayerPool:
     """A root box and all that was forked from it: they share one tmpfs."""
 
     name: str
@@ -51,14 +52,14 @@ class Layer:
     """One sealed upper directory."""
 
     name: str
-    family: Family
+    family: LayerPool
     allowance: int
     """What it holds, in bytes."""
     digest: str
     traits: str = ""
     """What the digest leaves out of account; empty when it is not known."""
     users: int = 0
-    digests: "dict[Look, str]" = field(default_factory=dict["Look", str])
+    digests: "dict[FileIdentity, str]" = field(default_factory=dict["FileIdentity", str])
     """Of files as boxes on top of it see them; none of a file that a box has changed."""
 
     def path(self, root: str) -> str:
@@ -67,7 +68,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class StoredImage:
     """What an image reference stands for."""
 
     image: SandboxImage
@@ -81,7 +82,7 @@ class Sealed:
 
 
 @dataclass(frozen=True, slots=True)
-class Forked:
+class UndigestedImage:
     """A live image that has no digest yet."""
 
     base: Base
@@ -93,18 +94,18 @@ class Forked:
     mark: Mapping[str, str] | None
 
 
-class Images:
+class ImageTable:
     """The snapshots of one provider."""
 
     def __init__(self) -> None:
-        self._sealed: dict[str, Sealed] = {}
+        self._sealed: dict[str, StoredImage] = {}
 
-    def add(self, sealed: Sealed) -> None:
+    def add(self, sealed: StoredImage) -> None:
         """Keep a snapshot and the layers it needs."""
         self._sealed[sealed.image.ref] = sealed
-        hold(sealed.layers)
+        acquire_layers(sealed.layers)
 
-    def get(self, image: SandboxImage) -> Sealed:
+    def get(self, image: SandboxImage) -> StoredImage:
         """Return what `image` stands for.
 
         Raises:
@@ -123,7 +124,7 @@ class Images:
     def remove(self, image: SandboxImage) -> list[Layer]:
         """Forget a snapshot; return the layers that nobody needs any more. Idempotent."""
         sealed = self._sealed.pop(image.ref, None)
-        return [] if sealed is None else release(sealed.layers)
+        return [] if sealed is None else release_layers(sealed.layers)
 
     def state(self, image: SandboxImage) -> "LiveState | None":
         """Return the processes of a live image that is known here."""
@@ -136,14 +137,33 @@ class Images:
         return sum(sealed.live.bytes for sealed in self._sealed.values() if sealed.live)
 
 
-def hold(layers: tuple[Layer, ...]) -> None:
+def acquire_layers(layers: tuple[Layer, ...]) -> None:
     """Count one more user of each layer."""
     for layer in layers:
         layer.users += 1
 
 
-def release(layers: tuple[Layer, ...]) -> list[Layer]:
+def release_layers(layers: tuple[Layer, ...]) -> list[Layer]:
     """Count one user less; return the layers that are free now."""
     for layer in layers:
         layer.users -= 1
     return [layer for layer in layers if layer.users == 0]
+
+
+@dataclass(slots=True)
+class LayerStack:
+    """The directories of a box: its own one over sealed layers over a base."""
+
+    base: Base
+    family: LayerPool
+    layers: tuple[Layer, ...]
+    """Top first."""
+    mark: Mapping[str, str] | None = None
+    """Prints of what counts as no change; see `ChangeTracker`."""
+    box: str = ""
+    """The name of this life; empty when there is none."""
+
+    def uppers(self, root: str) -> list[str]:
+        """Return what was written over the base, top first, as the launcher sees it."""
+        below = [layer.path(root) for layer in self.layers]
+        return [f"{root}/{self.family.name}/u-{self.box}", *below]

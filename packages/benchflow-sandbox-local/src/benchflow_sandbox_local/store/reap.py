@@ -12,10 +12,10 @@ from benchflow_contracts.errors import SandboxUnsupportedError
 from benchflow_contracts.sandbox_record import ReapPolicy, SandboxRecord
 from benchflow_sandbox_core.owner import ProcessIdentity
 
-from benchflow_sandbox_local.box.claim import sweep
-from benchflow_sandbox_local.box.remains import thaw
 from benchflow_sandbox_local.cgroup.group import remove_directories
-from benchflow_sandbox_local.unisolated.plain_init import kill_marked
+from benchflow_sandbox_local.launcher_process.layers.claim import sweep
+from benchflow_sandbox_local.launcher_process.processes import thaw
+from benchflow_sandbox_local.unisolated.init import kill_marked
 
 from .labels import Label, LabelStore
 

@@ -1,4 +1,4 @@
-"""Digests of files in a box that runs on. Everything inside is hostile."""
+"""FileDigester of files in a box that runs on. Everything inside is hostile."""
 
 import hashlib
 import os
@@ -11,7 +11,7 @@ from benchflow_sandbox_core.paths import absolute
 from benchflow_sandbox_core.thread import StopFlag
 from benchflow_sandbox_core.transfer_errors import opening_in_sandbox
 
-from benchflow_sandbox_local.box.syscalls import (
+from benchflow_sandbox_local.launcher_process.syscalls import (
     RESOLVE_IN_ROOT,
     RESOLVE_NO_MAGICLINKS,
     RESOLVE_NO_SYMLINKS,
@@ -27,15 +27,15 @@ _RULES = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_SYMLINKS | RESOLVE
 _CLOCK_NS = 20_000_000
 """The most that a file system's clock lags behind, and then some."""
 
-Look = tuple[str | int, ...]
+FileIdentity = tuple[str | int, ...]
 """What a write, a replacement or a removal of a file changes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """Digests that all boxes on one sealed layer share, of files that none has changed."""
+class DigestCache:
+    """FileDigester that all boxes on one sealed layer share, of files that none has changed."""
 
-    digests: MutableMapping[Look, str] = field(default_factory=dict[Look, str])
+    digests: MutableMapping[FileIdentity, str] = field(default_factory=dict[FileIdentity, str])
     since: int = 0
     """When the box began, in nanoseconds of the clock: what has changed later is its own."""
 
@@ -44,10 +44,10 @@ class Known:
         return changed < self.since - _CLOCK_NS
 
 
-class Digests:
-    """Digests files between two looks that agree."""
+class FileDigester:
+    """FileDigester files between two looks that agree."""
 
-    def __init__(self, root: int, max_bytes: int, known: Known, stop: StopFlag) -> None:
+    def __init__(self, root: int, max_bytes: int, known: DigestCache, stop: StopFlag) -> None:
         self._root = root
         self._left = max_bytes
         self._known = known
@@ -67,7 +67,7 @@ class Digests:
                 raise TransferError(f"{path!r} was changed while it was read", retryable=True)
         return found
 
-    def _told(self, path: str, look: Look) -> str:
+    def _told(self, path: str, look: FileIdentity) -> str:
         """Return the digest of a file, from the record where it is the layer's own.
 
         What a box writes to it is a copy of its own first, and that changes the look.
@@ -81,7 +81,7 @@ class Digests:
             kept[look] = digest
         return digest
 
-    def _look(self, path: str) -> Look | None:
+    def _look(self, path: str) -> FileIdentity | None:
         try:
             place, info = self._find(path)
         except FileNotFoundError:

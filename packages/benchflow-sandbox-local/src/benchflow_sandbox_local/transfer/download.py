@@ -11,7 +11,7 @@ from benchflow_sandbox_core.paths import absolute
 from benchflow_sandbox_core.thread import StopFlag
 from benchflow_sandbox_core.transfer_errors import discard, opening_in_sandbox, transfer_error
 
-from benchflow_sandbox_local.box.syscalls import (
+from benchflow_sandbox_local.launcher_process.syscalls import (
     RESOLVE_IN_ROOT,
     RESOLVE_NO_MAGICLINKS,
     RESOLVE_NO_SYMLINKS,

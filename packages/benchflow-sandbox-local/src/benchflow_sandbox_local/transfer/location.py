@@ -7,7 +7,7 @@ import stat
 from benchflow_contracts.errors import TransferError
 from benchflow_sandbox_core.transfer_errors import opening_in_sandbox
 
-from benchflow_sandbox_local.box.paths import open_strict
+from benchflow_sandbox_local.launcher_process.paths import open_strict
 
 _MAX_LINKS = 40
 

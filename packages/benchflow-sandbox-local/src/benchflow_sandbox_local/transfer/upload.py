@@ -14,7 +14,7 @@ from benchflow_sandbox_core.thread import StopFlag
 from benchflow_sandbox_core.transfer_errors import FILE_ERRNOS
 from benchflow_sandbox_core.upload_entries import UploadEntry, scan
 
-from benchflow_sandbox_local.box.paths import open_strict, split
+from benchflow_sandbox_local.launcher_process.paths import open_strict, split
 
 from .location import locate
 
@@ -22,7 +22,7 @@ _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class FileOwner:
     """Who the uploaded entries belong to, in the host's numbers."""
 
     uid: int
@@ -32,7 +32,9 @@ class Owner:
 class Upload:
     """Copies one local file or tree; undoes what it made when it fails."""
 
-    def __init__(self, root: int, owner: Owner, stop: StopFlag, *, bounded: bool = True) -> None:
+    def __init__(
+        self, root: int, owner: FileOwner, stop: StopFlag, *, bounded: bool = True
+    ) -> None:
         """With the sandbox's root, which has a disk of its own when it is `bounded`."""
         self._bounded = bounded
         self._root = root

@@ -1,0 +1,291 @@
+"""Finding out what works here, by doing each thing once in a real toy box."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
+
+from benchflow_contracts.errors import BenchFlowError, SandboxLimitError, SandboxUnsupportedError
+from benchflow_contracts.image import ImageRecipe
+from benchflow_contracts.limits import ResourceKind, ResourceLimits
+from benchflow_contracts.sandbox import (
+    ModelEndpoint,
+    NetworkMode,
+    SandboxCapabilities,
+    SandboxSpec,
+    SnapshotLevel,
+)
+from benchflow_sandbox_core.proxy.server import proxy_port
+
+from benchflow_sandbox_local.live.fork_probe import LostInForkError, probe_live
+from benchflow_sandbox_local.live.lazy_probe import probe_lazy
+from benchflow_sandbox_local.live.probe_cache import ProbeCache, ProbeResult
+
+from .keeper import Keeper
+from .sandbox import LocalSandbox
+
+_LIMITS = ResourceLimits(memory_mb=96, pids=24, cpus=1.0, disk_mb=8)
+_REPLY = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nprobe"
+
+
+@dataclass(slots=True)
+class _Findings:
+    limits: set[ResourceKind] = field(default_factory=lambda: {"output"})
+    levels: set[SnapshotLevel] = field(default_factory=set[SnapshotLevel])
+    modes: set[NetworkMode] = field(default_factory=lambda: {"none"})
+    notes: dict[str, str] = field(default_factory=dict[str, str])
+    users: bool = False
+    freeze: bool = False
+    kill_all: bool = False
+
+    async def attempt(self, what: str, action: Callable[[], Awaitable[None]]) -> bool:
+        """Do one thing; note why when it does not work."""
+        try:
+            await action()
+        except BenchFlowError as error:
+            self.notes[what] = f"{error} (hint: {error.hint})"
+            return False
+        return True
+
+
+async def probe(keeper: Keeper) -> SandboxCapabilities:
+    """Try every capability; leave out what fails, with a note that says why.
+
+    Raises:
+        SandboxUnsupportedError: No sandbox can be made at all.
+    """
+    found = _Findings()
+    endpoint, server = await _upstream()
+    async with server:
+        spec = SandboxSpec(limits=_LIMITS, network="model-only", model=endpoint)
+        sandbox = await keeper.create(spec, None, {})
+        try:
+            await _limits(sandbox, found)
+            if await found.attempt("users", lambda: _users(sandbox)):
+                found.users = True
+            if await found.attempt("model-only", lambda: _relay(sandbox, endpoint.port)):
+                found.modes.add("model-only")
+            await found.attempt("allowlist", lambda: _allowed(keeper, endpoint, found))
+            if await found.attempt("freeze", lambda: _freeze(sandbox)):
+                found.freeze = True
+            if await found.attempt("kill_all", lambda: _kill_all(sandbox)):
+                found.kill_all = True
+            if await found.attempt("filesystem", lambda: _snapshot(keeper, sandbox)):
+                found.levels.add("filesystem")
+        finally:
+            await sandbox.teardown()
+        builds = await found.attempt("builds", lambda: _build(keeper))
+        if await found.attempt("live", lambda: _live(keeper, endpoint)):
+            found.levels.add("live")
+            await found.attempt("lazy", lambda: _lazy(keeper))
+    return SandboxCapabilities(
+        isolation=keeper.isolation,
+        snapshot_levels=frozenset(found.levels),
+        network_modes=frozenset(found.modes),
+        resource_limits=frozenset(found.limits),
+        users=found.users,
+        freeze=found.freeze,
+        kill_all=found.kill_all,
+        builds=builds,
+        live_engine=keeper.live_engine if "live" in found.levels else None,
+        notes={**found.notes, **keeper.notes},
+    )
+
+
+async def _upstream() -> tuple[ModelEndpoint, asyncio.Server]:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(_REPLY)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    return ModelEndpoint(upstream=f"http://127.0.0.1:{port}"), server
+
+
+async def _limits(sandbox: LocalSandbox, found: _Findings) -> None:
+    actions: dict[ResourceKind, Callable[[LocalSandbox], Awaitable[None]]] = {
+        "disk": _disk,
+        "memory": _memory,
+        "pids": _pids,
+        "cpu": _cpu,
+    }
+    for kind, action in actions.items():
+        if await found.attempt(kind, partial(action, sandbox)):
+            found.limits.add(kind)
+
+
+async def _disk(sandbox: LocalSandbox) -> None:
+    result = await sandbox.exec("head -c 16777216 /dev/zero > fill; rm -f fill; wc -c < /dev/null")
+    if "space" not in result.stderr:
+        raise SandboxUnsupportedError("more was written than disk_mb allows")
+
+
+async def _memory(sandbox: LocalSandbox) -> None:
+    _needs(sandbox, "memory")
+    # tail keeps all of a stream without a line end in memory.
+    command = ["/bin/sh", "-c", "head -c 268435456 /dev/zero | exec tail"]
+    try:
+        result = await sandbox.exec(command, timeout=20)
+    except SandboxLimitError:
+        return
+    if result.ok:
+        raise SandboxUnsupportedError("more memory was used than memory_mb allows")
+
+
+async def _pids(sandbox: LocalSandbox) -> None:
+    _needs(sandbox, "pids")
+    script = "i=0; while [ $i -lt 40 ]; do sleep 1 & i=$((i+1)); done; kill $(jobs -p); wait"
+    before = sandbox.group.hits("pids")
+    try:
+        await sandbox.exec(["/bin/sh", "-c", script], timeout=20)
+    except SandboxLimitError:
+        return
+    if sandbox.group.hits("pids") == before:
+        raise SandboxUnsupportedError("more processes were started than pids allows")
+
+
+async def _cpu(sandbox: LocalSandbox) -> None:
+    # The kernel took the quota when the group was made; a refusal would have raised there.
+    _needs(sandbox, "cpu")
+
+
+def _needs(sandbox: LocalSandbox, kind: ResourceKind) -> None:
+    if kind not in sandbox.group.enforced:
+        raise SandboxUnsupportedError(
+            f"no control group of this process can limit {kind}",
+            hint="run as root, or in a session with a delegated cgroup v2 group",
+        )
+
+
+async def _users(sandbox: LocalSandbox) -> None:
+    mine = await sandbox.exec(["id", "-u"])
+    root = await sandbox.exec(["id", "-u"], user="root")
+    if mine.stdout == root.stdout:
+        raise SandboxUnsupportedError(
+            "root and the default user are the same user of the host",
+            hint="run as root to have users",
+        )
+
+
+async def _relay(sandbox: LocalSandbox, port: int) -> None:
+    try:
+        reader, writer = await sandbox.connect(port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        reply = await reader.read()
+        writer.close()
+    except OSError as error:
+        raise SandboxUnsupportedError(f"the relay cannot be reached: {error}") from error
+    if not reply.endswith(b"probe"):
+        raise SandboxUnsupportedError("the relay does not reach its upstream")
+
+
+async def _allowed(keeper: Keeper, endpoint: ModelEndpoint, found: _Findings) -> None:
+    outside = urlsplit(endpoint.upstream)
+    hosts = (str(outside.hostname),)
+    spec = SandboxSpec(network="allowlist", allowed_hosts=hosts, model=endpoint, limits=_LIMITS)
+    sandbox = await keeper.create(spec, None, {})
+    try:
+        port = proxy_port(spec)
+        assert port is not None
+        for host, expected in ((outside.netloc, b"probe"), ("192.0.2.1", b"403 Forbidden")):
+            reader, writer = await sandbox.connect(port)
+            writer.write(f"GET http://{host}/ HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            reply = await reader.read()
+            writer.close()
+            if expected not in reply:
+                raise SandboxUnsupportedError(f"the proxy answers {reply[:200]!r} for {host}")
+    except OSError as error:
+        raise SandboxUnsupportedError(f"the proxy cannot be reached: {error}") from error
+    finally:
+        await sandbox.teardown()
+    found.modes.add("allowlist")
+
+
+async def _kill_all(sandbox: LocalSandbox) -> None:
+    process = await sandbox.spawn(["sleep", "60"])
+    await sandbox.kill_all()
+    await process.wait()
+    await process.aclose()
+    await sandbox.exec("true")
+
+
+async def _freeze(sandbox: LocalSandbox) -> None:
+    async with sandbox.freeze(), sandbox.freeze():
+        pass
+    await sandbox.exec(["true"], timeout=10)
+
+
+async def _build(keeper: Keeper) -> None:
+    with TemporaryDirectory() as context:
+        # Made anew each time, or it would show what once worked here.
+        recipe = ImageRecipe(context=Path(context))
+        text = f"FROM scratch\nCOPY Dockerfile /probe\n# {context}\n"
+        await asyncio.to_thread((recipe.context / recipe.dockerfile).write_text, text)
+        made = await keeper.builder.source(SandboxSpec(recipe=recipe))
+    if not (made.lowers[0] / "probe").is_file():
+        raise SandboxUnsupportedError("an image lacks what was copied into it")
+    await keeper.builder.forget(made)
+
+
+async def _live(keeper: Keeper, endpoint: ModelEndpoint) -> None:
+    spec = SandboxSpec(network="model-only", model=endpoint)
+    lost = await _remembered(
+        await keeper.live_version(),
+        lambda: probe_live(keeper, spec, without=keeper.lost_in_fork),
+    )
+    if lost:
+        raise SandboxUnsupportedError(
+            lost, hint="use level 'filesystem', or another kernel or CRIU"
+        )
+
+
+async def _lazy(keeper: Keeper) -> None:
+    """Let large children run before their memory is there, where that loses nothing."""
+    if keeper.live_engine != "criu" or keeper.forker().laziness.megabytes is None:
+        return
+    laziness = keeper.forker().laziness
+    lost = await _remembered(
+        f"{await keeper.live_version()} lazily",
+        lambda: probe_lazy(keeper, laziness, SandboxSpec()),
+    )
+    if lost:
+        raise SandboxUnsupportedError(lost, hint="children come with all of their memory")
+    laziness.proven = True
+
+
+async def _remembered(what: str, find_out: Callable[[], Awaitable[None]]) -> str:
+    """Return what a fork loses here: as it was found before, or now."""
+    verdicts = ProbeCache(what)
+    verdict = verdicts.get()
+    if verdict is None:
+        try:
+            await find_out()
+        except LostInForkError as error:
+            verdict = ProbeResult(lost=str(error))
+        else:
+            verdict = ProbeResult()
+        verdicts.put(verdict)
+    return verdict.lost
+
+
+async def _snapshot(keeper: Keeper, sandbox: LocalSandbox) -> None:
+    await sandbox.exec("echo before > state")
+    image = await sandbox.snapshot()
+    try:
+        await sandbox.exec("echo after > state")
+        child = await keeper.create(sandbox.spec, image, {})
+        try:
+            carried = await child.exec(["cat", "state"])
+        finally:
+            await child.teardown()
+        await sandbox.restore(image)
+        restored = await sandbox.exec(["cat", "state"])
+    finally:
+        await keeper.discard(image)
+    if (carried.stdout, restored.stdout) != ("before\n", "before\n"):
+        raise SandboxUnsupportedError("a snapshot did not carry the files")

@@ -1,0 +1,101 @@
+"""What a box wrote, where the launcher keeps it."""
+
+import os
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from benchflow_contracts.cause import host_error
+from benchflow_contracts.changed_files import FileChanges
+from benchflow_contracts.errors import SandboxUnsupportedError
+from benchflow_sandbox_core.baseline import with_ignored_changes
+from benchflow_sandbox_core.comparison import Comparison
+from benchflow_sandbox_core.thread import run
+
+from benchflow_sandbox_local.cgroup.group import Group
+from benchflow_sandbox_local.store.layers import LayerStack
+
+from .launcher import Launcher
+from .stopped_processes import members
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeTracker:
+    """Compares a box, while it stands still, with the mark of the first of its line."""
+
+    lineage: LayerStack
+    launcher: Launcher
+    root: str
+    counts: bool = True
+    """Whether the processes of the box are the host's, so that it is known when there is none."""
+
+    async def set_baseline(self) -> None:
+        """Remember what was written until now, for this box and all that are made of it.
+
+        Raises:
+            SandboxUnsupportedError: It was made from another, which may have a mark.
+            HostError: The files cannot be read.
+        """
+        if self.lineage.layers:
+            raise SandboxUnsupportedError(
+                "a sandbox from a snapshot compares with the mark of its first one",
+                hint="mark the sandbox that is made from the spec",
+            )
+        self.lineage.mark = await self._prints()
+
+    @asynccontextmanager
+    async def ignore_changes(
+        self, hold: Callable[[], AbstractAsyncContextManager[None]], group: Group, first: int
+    ) -> AsyncGenerator[None, None]:
+        """Let the mark have what is written meanwhile.
+
+        `hold` keeps the box still, in whose `group` only its `first` process may live.
+        """
+        self._marked()
+        async with hold():
+            if not self.counts or (group.members() or members(first)) != [first]:
+                raise SandboxUnsupportedError("the box has processes that could write, too")
+            before = await self._prints()
+        yield
+        async with hold():
+            self.lineage.mark = with_ignored_changes(self._marked(), before, await self._prints())
+
+    async def _prints(self) -> Mapping[str, str]:
+        return await self._compare(Comparison.fingerprints)
+
+    def _marked(self) -> Mapping[str, str]:
+        mark = self.lineage.mark
+        if mark is None:
+            raise SandboxUnsupportedError(
+                "nothing was marked: the changes since then are not known",
+                hint="mark a sandbox before the agent comes",
+            )
+        return mark
+
+    async def changed_files(self) -> FileChanges:
+        """Return what was written since the mark.
+
+        Raises:
+            SandboxUnsupportedError: There is no mark.
+            HostError: The files cannot be read.
+        """
+        mark = self._marked()
+        return await self._compare(lambda comparison: comparison.since(mark))
+
+    async def _compare(self, work: Callable[[Comparison], T]) -> T:
+        uppers = self.lineage.uppers(self.root)
+        directories = [*uppers, *self.lineage.base.lowers]
+        try:
+            answer = await self.launcher.ask("open", directories=directories)
+            opaque, mine = answer.message["opaque"], len(uppers)
+            comparison = Comparison(answer.fds[:mine], answer.fds[mine:], opaque)
+            try:
+                return await run(lambda _: work(comparison))
+            finally:
+                for fd in answer.fds:
+                    os.close(fd)
+        except (OSError, MemoryError) as error:
+            raise host_error("compare the files of a sandbox", error) from error

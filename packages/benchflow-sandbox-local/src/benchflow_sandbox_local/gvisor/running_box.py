@@ -1,0 +1,180 @@
+"""One life of a gVisor box."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from benchflow_contracts.errors import HostError, SandboxError
+from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_sandbox_core.fifo.init import FifoInit
+from benchflow_sandbox_core.fifo.streams import FifoDirectory, FifoStreams
+from benchflow_sandbox_native import InitError
+
+from benchflow_sandbox_local.accounts import AccountBook
+from benchflow_sandbox_local.launcher import Call, Launcher, LauncherError
+from benchflow_sandbox_local.live.processes import CarriedProcess
+from benchflow_sandbox_local.readiness import readable
+from benchflow_sandbox_local.running_box import explain, pid_of
+
+_START_SECONDS = 120.0
+_PAUSE_SECONDS = 60.0
+
+
+class GvisorRunningBox:
+    """What leads into a running box: its supervisor, its root and its pipes."""
+
+    netns = -1
+    listener: socket.socket | None = None
+
+    def __init__(self, name: str, notes: dict[str, str], fds: list[int], call: Call) -> None:
+        self.name = name
+        self.notes = notes
+        self.pidfd, self.root, pipes = fds
+        self.fifos = FifoDirectory(pipes)
+        self.accounts = AccountBook(self.root)
+        self.on_connection: Callable[[int, int], None] = lambda _door, _which: None
+        """Told of each connection that waits for the model."""
+        self.carried: dict[str, FifoStreams] = {}
+        """The pipes of the processes that a live image brought along, by their id."""
+        self._pid = pid_of(self.pidfd)
+        self._call = call
+        self._asking = asyncio.Lock()
+        self._calls = FifoInit(self.fifos, self._knock)
+
+    @classmethod
+    async def start(
+        cls,
+        launcher: Launcher,
+        request: dict[str, Any],
+        spec: SandboxSpec,
+        carried: Sequence[CarriedProcess] = (),
+    ) -> "GvisorRunningBox":
+        """Start a box, or bring it back from an image; its init answers on return.
+
+        Raises:
+            SandboxError: It did not start. The launcher still has to `stop` it.
+        """
+        call = await launcher.begin("guest", **request)
+        try:
+            answer = await call.answer()
+            machine = cls(request["box"], answer.message["notes"], answer.fds, call)
+        except BaseException as error:
+            call.close()
+            if not isinstance(error, LauncherError):
+                raise
+            raise explain(error, spec, fresh=request["image"] is None) from error
+        try:
+            await machine._begin(carried, again=request["image"] is not None)
+        except BaseException:
+            machine.close()
+            raise
+        return machine
+
+    async def _begin(self, carried: Sequence[CarriedProcess], *, again: bool) -> None:
+        self.carried = {one.id: self._streams(one) for one in carried}
+        # Whoever opens a pipe waits for its other end, so all are open before the box is.
+        held = self.fifos.hold()
+        try:
+            self._call.go_on(do="run")
+            async with asyncio.timeout(_START_SECONDS), asyncio.TaskGroup() as group:
+                ended = group.create_task(self._fail_at_end())
+                await self._calls.ping()
+                ended.cancel()
+            if again:
+                await self._calls.hang_up()
+            self._calls.met()
+            for one in carried:
+                _settle(one, self.carried[one.id])
+            self._call.go_on(do="ready")
+        except* (TimeoutError, InitError, SandboxError, OSError) as errors:
+            reason = errors.exceptions[0]
+            if isinstance(reason, HostError):
+                raise reason from None
+            if isinstance(reason, TimeoutError):
+                reason = TimeoutError(f"its init did not answer in {_START_SECONDS:.0f} s")
+            raise SandboxError(f"the box {self.name!r} did not start: {reason}") from reason
+        finally:
+            for fd in held:
+                os.close(fd)
+
+    def _streams(self, one: CarriedProcess) -> FifoStreams:
+        number = next((pipe for pipe in one.pipes if pipe is not None), None)
+        if number is None:
+            return self.fifos.streams()
+        return self.fifos.known(number, one.out, one.err)
+
+    async def _fail_at_end(self) -> None:
+        """Raise what `runsc` said when it ends before the box is up."""
+        last = await self._call.last()
+        raise SandboxError("its supervisor ended" if last is None else str(last.message))
+
+    def _knock(self, door: int, which: int) -> None:
+        self.on_connection(door, which)
+
+    @property
+    def init(self) -> FifoInit:
+        """The calls to the box's init; raise `SandboxError` once this is closed."""
+        if self.closed:
+            raise SandboxError(f"the box {self.name!r} is gone")
+        return self._calls
+
+    @property
+    def closed(self) -> bool:
+        """Whether this life is over."""
+        return self.root < 0
+
+    def streams(self) -> FifoStreams:
+        """Make the pipes of a new process."""
+        return self.fifos.streams()
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's number on the host."""
+        return self._pid
+
+    async def ended(self) -> None:
+        """Return when the supervisor, and so the whole box, is dead."""
+        await readable(self.pidfd)
+
+    def resume(self) -> None:
+        """Let a box that is held still run on."""
+        with suppress(LauncherError):  # a box that is gone needs no word
+            self._call.go_on(do="resume")
+
+    async def ask(self, what: str, seconds: float = _PAUSE_SECONDS) -> None:
+        """Let the supervisor do one thing.
+
+        Raises:
+            LauncherError: It failed.
+            TimeoutError: It took too long.
+        """
+        try:
+            async with self._asking, asyncio.timeout(seconds):
+                self._call.go_on(do=what)
+                await self._call.answer()
+        except TimeoutError as error:
+            raise TimeoutError(f"runsc {what} did not end in {seconds:.0f} s") from error
+
+    def close(self) -> None:
+        """Let go of the box. Idempotent."""
+        if self.closed:
+            return
+        self._calls.close()
+        for streams in self.carried.values():
+            streams.close()
+        self.fifos.close()
+        self._call.close()
+        os.close(self.pidfd)
+        os.close(self.root)
+        self.pidfd = self.root = -1
+
+
+def _settle(one: CarriedProcess, streams: FifoStreams) -> None:
+    """Leave the pipes of a carried process to it, and those closed that were closed before."""
+    streams.close_child()
+    for end, pipe in zip(streams.ends, one.pipes, strict=True):
+        if pipe is None:
+            end.close()

@@ -1,0 +1,4 @@
+"""The launcher process and its children: they start, dump, restore and delete boxes.
+
+This process runs on the host as the user of the runner. It imports the standard library alone.
+"""

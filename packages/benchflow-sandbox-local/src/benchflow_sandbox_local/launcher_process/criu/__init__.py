@@ -1,0 +1,1 @@
+"""Running CRIU, and restoring what CRIU does not carry."""

@@ -1,0 +1,209 @@
+# Raw names: all paths are our own or below /proc, and the box is frozen.
+# ruff: noqa: PTH110, PTH115, PTH123, PTH208
+"""Attributes of threads, sockets and timers that the engine of live snapshots does not carry.
+
+They are noted while a box is frozen, and the engine's library sets them again in each child before
+a process of the child runs. Only what differs from the default is noted, so that most images have
+no such file.
+"""
+
+import errno
+import fcntl
+import os
+import re
+import select
+import shutil
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from benchflow_sandbox_local.launcher_process import syscalls
+
+from .socket_options import differing
+
+_NOTED, _GIVEN = "attributes.img", "attributes"
+_RECORD = struct.Struct("<IIIIII128s")
+"""`struct attribute` of the library."""
+_PERIOD = struct.Struct("<qqQ")
+_AFFINITY, _IO_PRIORITY, _PROC_FILE, _SOCKET_OPTION, _TIMER = 1, 2, 3, 4, 5
+_TIMER_FILE, _SOCKET_FILE = "anon_inode:[timerfd]", "socket:["
+_UNLIKE = {
+    "anon_inode:[eventfd]": (rb"eventfd-semaphore:\s*1", "a semaphore (EFD_SEMAPHORE)"),
+    "anon_inode:inotify": (rb"\bmask:[89a-f][0-9a-f]{7}\b", "a watch for one event (IN_ONESHOT)"),
+}
+"""What the engine would make a plain one of, by the kind of file: how that shows, and its name."""
+_CLASS_SHIFT = 13
+_MOST_CPUS = 1024
+_SIOCINQ = 0x541B
+
+
+def note(group: str, image: str) -> None:
+    """Note the attributes of the frozen processes of `group` in `image`.
+
+    Raises:
+        OSError: A process has something that the engine would restore as another thing.
+    """
+    records = bytearray()
+    seen: set[str] = set()
+    own = _Own()
+    for pid in map(int, _read(f"{group}/cgroup.procs").split()):
+        for name in os.listdir(f"/proc/{pid}/task"):
+            thread = f"/proc/{pid}/task/{name}"
+            records += _packed(thread, list(own.differing(pid, int(name))))
+        records += _packed(f"/proc/{pid}", list(_of_open_files(pid, seen)))
+    if records:
+        with open(f"{image}/{_NOTED}", "wb") as file:
+            file.write(records)
+
+
+def hand_over(image: str, work: str) -> None:
+    """Give what `note` has left to the engine that restores a box in `work`."""
+    if os.path.exists(f"{image}/{_NOTED}"):
+        shutil.copyfile(f"{image}/{_NOTED}", f"{work}/{_GIVEN}")
+
+
+def require_set(work: str) -> None:
+    """Raise `OSError` when the engine in `work` has not set all that it was given."""
+    if os.path.exists(f"{work}/{_GIVEN}"):
+        raise OSError(errno.EIO, "the engine has not set all attributes of the processes again")
+
+
+@dataclass(frozen=True, slots=True)
+class _Attribute:
+    """One attribute; of an open file with its descriptor, of a socket with level and option."""
+
+    kind: int
+    value: bytes
+    descriptor: int = 0
+    level: int = 0
+    option: int = 0
+
+
+class _Own:
+    """What this process has, and a restored one would inherit."""
+
+    def __init__(self) -> None:
+        self._affinity = os.sched_getaffinity(0)
+        self._slack = _text("/proc/self/timerslack_ns")
+        self._filter = _text("/proc/self/coredump_filter")
+
+    def differing(self, pid: int, thread: int) -> Iterator[_Attribute]:
+        """Return all that is different in a thread."""
+        affinity = os.sched_getaffinity(thread)
+        if affinity != self._affinity:
+            yield _Attribute(_AFFINITY, _mask(affinity))
+        priority = syscalls.io_priority(thread)
+        if priority >> _CLASS_SHIFT:
+            yield _Attribute(_IO_PRIORITY, struct.pack("i", priority))
+        slack = _text(f"/proc/{thread}/timerslack_ns")
+        if slack != self._slack:
+            yield _Attribute(_PROC_FILE, b"timerslack_ns\0" + slack)
+        if thread == pid:
+            yield from self._differing_of_process(pid)
+
+    def _differing_of_process(self, pid: int) -> Iterator[_Attribute]:
+        wanted = _text(f"/proc/{pid}/coredump_filter")
+        if wanted and wanted != self._filter:
+            yield _Attribute(_PROC_FILE, b"coredump_filter\0" + b"0x" + wanted)
+        nice = _text(f"/proc/{pid}/autogroup").rpartition(b" ")[2]
+        if nice and nice != b"0":
+            yield _Attribute(_PROC_FILE, b"autogroup\0" + nice)
+
+
+def _mask(cpus: set[int]) -> bytes:
+    if max(cpus) >= _MOST_CPUS:
+        raise OSError(errno.ERANGE, f"a process is bound to a CPU above {_MOST_CPUS - 1}")
+    return sum(1 << cpu for cpu in cpus).to_bytes(_MOST_CPUS // 8, "little")
+
+
+def _of_open_files(pid: int, seen: set[str]) -> Iterator[_Attribute]:
+    """Return those of the sockets and timers that no process before has had open."""
+    pidfd = -1
+    try:
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            target = os.readlink(f"/proc/{pid}/fd/{name}")
+            if target == _TIMER_FILE:
+                yield from _period(pid, int(name))
+            elif target in _UNLIKE:
+                _refuse_unlike(pid, name, target)
+            elif target.startswith(_SOCKET_FILE) and target not in seen:
+                seen.add(target)
+                pidfd = os.pidfd_open(pid) if pidfd < 0 else pidfd
+                yield from _options(pidfd, int(name))
+    finally:
+        if pidfd >= 0:
+            os.close(pidfd)
+
+
+def _options(pidfd: int, descriptor: int) -> Iterator[_Attribute]:
+    with socket.socket(fileno=syscalls.pidfd_getfd(pidfd, descriptor)) as held:
+        if held.family == socket.AF_UNIX and held.type == socket.SOCK_DGRAM:
+            _refuse_empty_datagram(held)
+        for level, option, value in differing(held):
+            yield _Attribute(_SOCKET_OPTION, value, descriptor, level, option)
+
+
+def _refuse_empty_datagram(held: socket.socket) -> None:
+    """Raise `OSError` when the first unread datagram is empty: the engine leaves it out."""
+    poller, size = select.poll(), bytearray(4)
+    poller.register(held, select.POLLIN)
+    fcntl.ioctl(held, _SIOCINQ, size)
+    if not any(size) and poller.poll(0):
+        raise OSError(errno.ENOTSUP, "a unix socket has an unread empty datagram: not captured")
+
+
+def _period(pid: int, descriptor: int) -> Iterator[_Attribute]:
+    """Return how a timer fires again, if it does: the engine stops one that has fired unread."""
+    told = _read(f"/proc/{pid}/fdinfo/{descriptor}").decode()
+    facts = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
+    ticks, *rest = (re.findall(r"\d+", facts[key]) for key in ("ticks", "it_value", "it_interval"))
+    left, interval = (tuple(map(int, each)) for each in rest)
+    if any(interval) and (any(left) or ticks != ["0"]):
+        yield _Attribute(_TIMER, _PERIOD.pack(*interval, int(ticks[0])), descriptor)
+
+
+def _refuse_unlike(pid: int, name: str, target: str) -> None:
+    pattern, what = _UNLIKE[target]
+    if re.search(pattern, _read(f"/proc/{pid}/fdinfo/{name}")):
+        comm = _text(f"/proc/{pid}/comm").decode("utf-8", "replace")
+        raise OSError(errno.ENOTSUP, f"a process {comm!r} has {what}, which cannot be captured")
+
+
+def _packed(place: str, found: "list[_Attribute]") -> bytes:
+    number = _inner_number(place) if found else 0
+    if number == 0:
+        return b""
+    return b"".join(
+        _RECORD.pack(
+            number,
+            each.kind,
+            each.descriptor,
+            each.level,
+            each.option,
+            len(each.value),
+            each.value,
+        )
+        for each in found
+    )
+
+
+def _inner_number(place: str) -> int:
+    """Return the number of a thread in its box; 0 when it has ended, so that nothing is set."""
+    status = _read(f"{place}/status")
+    if b"\nState:\tZ" in status or b"\nState:\tX" in status:
+        return 0
+    return int(status.partition(b"\nNSpid:")[2].partition(b"\n")[0].split()[-1])
+
+
+def _text(path: str) -> bytes:
+    """Return what a file of /proc says: nothing where the kernel has or tells no such thing."""
+    try:
+        return _read(path).strip()
+    except (FileNotFoundError, PermissionError, ProcessLookupError):
+        return b""
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.readall()

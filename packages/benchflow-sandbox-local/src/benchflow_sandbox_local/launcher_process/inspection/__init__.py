@@ -1,0 +1,1 @@
+"""Finding what a live fork would lose, while a box is frozen."""

@@ -1,0 +1,156 @@
+# Raw names of /proc: pathlib would add nothing here.
+# ruff: noqa: PTH115, PTH116, PTH123, PTH208
+"""The open files of frozen processes, looked at from outside.
+
+A descriptor is taken over for a moment by `pidfd_getfd`. It is the same open file, so each look
+must leave that as it was.
+"""
+
+import ctypes
+import os
+import select
+import stat
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+
+_SYS_PIDFD_GETFD = 438
+POLLRDHUP = 0x2000
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a child would not have."""
+
+    what: str
+    """What it is, which one, and whose."""
+    drains: bool
+    """Whether it goes away by itself when the box runs for a moment."""
+    hint: str
+
+
+class InspectedProcess:
+    """One process of the box."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._pidfd = os.pidfd_open(pid)
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self._pidfd)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it holds nothing any more."""
+        return bool(events(self._pidfd, select.POLLIN))
+
+    @cached_property
+    def inner(self) -> int:
+        """Its number in the box."""
+        numbers = self._status().partition("\nNSpid:")[2].partition("\n")[0]
+        return int(numbers.split()[-1])
+
+    @cached_property
+    def uid(self) -> int:
+        """The user that it acts as."""
+        return int(self._status().partition("\nUid:")[2].split()[1])
+
+    def _status(self) -> str:
+        with open(f"/proc/{self.pid}/status", encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def __str__(self) -> str:
+        with open(f"/proc/{self.pid}/comm", encoding="utf-8", errors="replace") as file:
+            return f"process {file.read().strip()!r} ({self.inner})"
+
+    def open_files(self, *, regular: bool) -> Iterator["OpenFile"]:
+        """Yield the regular files that it has open, or what else it has."""
+        path = f"/proc/{self.pid}/fd"
+        for name in os.listdir(path):
+            info = os.stat(f"{path}/{name}")
+            if stat.S_ISREG(info.st_mode) == regular:
+                number = (info.st_dev, info.st_ino)
+                yield OpenFile(self, int(name), info.st_mode, number, info.st_rdev)
+
+    def take(self, descriptor: int) -> int:
+        """Return a descriptor of the same open file."""
+        number, flags = ctypes.c_long(_SYS_PIDFD_GETFD), ctypes.c_uint(0)
+        fd: int = _libc.syscall(number, self._pidfd, descriptor, flags)
+        if fd < 0:
+            raise OSError(ctypes.get_errno(), f"cannot look at file {descriptor} of {self}")
+        return fd
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """One descriptor of one process."""
+
+    holder: InspectedProcess
+    descriptor: int
+    mode: int
+    number: tuple[int, int]
+    """Its device and inode: the same for all descriptors of one socket or pipe."""
+    device: int
+    """Of a device file: which device it is."""
+
+    @property
+    def target(self) -> str:
+        """What the kernel calls it: a path, or a kind and a number."""
+        return os.readlink(f"/proc/{self.holder.pid}/fd/{self.descriptor}")
+
+    @property
+    def is_anonymous(self) -> bool:
+        """Whether it is one of the kernel's own objects, which have no type."""
+        return stat.S_IFMT(self.mode) == 0
+
+    def facts(self) -> dict[str, str]:
+        """Return what /proc says of it, a line each."""
+        path = f"/proc/{self.holder.pid}/fdinfo/{self.descriptor}"
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = (line.partition(":") for line in file)
+            return {key: value.strip() for key, _, value in lines}
+
+    @contextmanager
+    def taken(self) -> Generator[int]:
+        """Hold the open file for the block."""
+        fd = self.holder.take(self.descriptor)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+
+@contextmanager
+def holders(pids: list[int]) -> Generator[list[InspectedProcess]]:
+    """Hold the processes `pids` for the block; those that have ended hold nothing."""
+    found: list[InspectedProcess] = []
+    try:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                found.append(InspectedProcess(pid))
+        yield found
+    finally:
+        for holder in found:
+            holder.close()
+
+
+def files_of(holder: InspectedProcess, *, regular: bool = False) -> list[OpenFile]:
+    """Return the regular files that a process has open, or what else; nothing of an ended one."""
+    try:
+        return list(holder.open_files(regular=regular))
+    except OSError:
+        if holder.has_ended:
+            return []
+        raise
+
+
+def events(fd: int, wanted: int) -> int:
+    """Return what poll(2) says of a descriptor now."""
+    poller = select.poll()
+    poller.register(fd, wanted)
+    return sum(mask for _, mask in poller.poll(0))

@@ -1,0 +1,1 @@
+"""The files of boxes: layers, their copies and digests, and live images."""

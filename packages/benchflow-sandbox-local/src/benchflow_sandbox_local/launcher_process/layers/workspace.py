@@ -1,0 +1,295 @@
+# Raw names below roots that are not ours: pathlib would add nothing here.
+# ruff: noqa: PTH102, PTH103, PTH104, PTH106, PTH112
+"""The launcher's private file systems: one tmpfs per family of boxes, and the base layers."""
+
+import errno
+import os
+import shutil
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchflow_sandbox_local.launcher_process import syscalls
+
+from . import hard_links, inode_pins, live_images, tree
+from .claim import claim
+from .digest import tree_digest, tree_traits
+from .tree import LayerCopy
+
+# xino gives all files one st_dev and a number that no two layers share; nfs_export lets
+# watches be restored. What a kernel does not know, a box can do without.
+_BUSY_PAUSES = tuple(0.001 * 2**step for step in range(13))
+"""Seconds between tries, 8 in all, while somebody else still lets go of a lower directory."""
+
+_OPTION_SETS = ("index=on,nfs_export=on,xino=on", "index=on,nfs_export=on", "index=on", "")
+
+
+@dataclass(slots=True)
+class Workspace:
+    """Paths below `root`, which only the launcher's mount namespace can see."""
+
+    root: str
+    rooted: bool
+    """Whether the launcher is real root; otherwise a user namespace's."""
+    notes: dict[str, str] = field(default_factory=dict[str, str])
+    _families: dict[str, int] = field(default_factory=dict[str, int])
+    _options: str | None = None
+    _disk: tuple[str, int] | None = None
+    """Where live images are when they are not in memory, and what keeps it ours."""
+
+    @property
+    def opaque(self) -> str:
+        """The attribute that marks an opaque directory, for this kind of mount."""
+        return "trusted.overlay.opaque" if self.rooted else "user.overlay.opaque"
+
+    def prepare(self, budget: int, disk: str | None) -> None:
+        """Hide the launcher's mounts from the host and mount the file systems.
+
+        Live images take `budget` bytes of memory at most, or are below `disk` of the host.
+        """
+        syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
+        syscalls.mount("benchflow", self.root, "tmpfs", syscalls.MS_NOSUID, "mode=0700")
+        for name in ("base", "cache", "work", "images", "standby"):
+            os.mkdir(f"{self.root}/{name}")
+        if disk is not None:
+            self._disk = claim(disk)
+            syscalls.mount(self._disk[0], f"{self.root}/images", "", syscalls.MS_BIND)
+            return
+        options = f"size={min(budget, _half_of_memory())},mode=0700"
+        syscalls.mount("benchflow", f"{self.root}/images", "tmpfs", syscalls.MS_NOSUID, options)
+
+    def close(self) -> None:
+        """Remove what does not vanish with the launcher's mounts."""
+        if self._disk is not None:
+            shutil.rmtree(self._disk[0], ignore_errors=True)
+
+    @property
+    def cache(self) -> str:
+        """Where the engine of live snapshots keeps what it knows of the kernel."""
+        return f"{self.root}/cache"
+
+    def work(self, box: str) -> str:
+        """Return a directory for the engine that brings `box` back."""
+        os.makedirs(path := f"{self.root}/work/{box}", mode=0o700, exist_ok=True)
+        return path
+
+    def image(self, name: str) -> str:
+        """Return where a live image is; a name with a slash is a path of the host."""
+        return name if "/" in name else f"{self.root}/images/{name}"
+
+    def tray(self, box: str) -> str:
+        """Return the one directory beside the images that a gVisor box writes to."""
+        os.makedirs(path := f"{self.root}/images/tray-{box}", mode=0o700, exist_ok=True)
+        return path
+
+    def take_image(self, box: str, name: str) -> None:
+        """Keep the live image that a gVisor box has left in its tray."""
+        os.rename(f"{self.tray(box)}/new", self.image(name))
+
+    def image_bytes(self, name: str) -> int:
+        """Return the size of a live image."""
+        return live_images.size_of(self.image(name))
+
+    def remove_image(self, name: str) -> None:
+        """Delete a live image. Idempotent."""
+        shutil.rmtree(self.image(name), ignore_errors=True)
+
+    def base(self, name: str) -> str:
+        """Return the directory of a new base, a tmpfs of its own.
+
+        So its files have the same numbers in every launcher: they do not depend on what
+        else was made before.
+        """
+        os.mkdir(path := f"{self.root}/base/{name}", 0o755)
+        syscalls.mount("benchflow", path, "tmpfs", syscalls.MS_NOSUID, "mode=0755")
+        return path
+
+    def family(self, name: str, size: int) -> str:
+        """Return the directory of a family, its tmpfs capped at `size` bytes."""
+        path = f"{self.root}/{name}"
+        if self._families.get(name) == size:
+            return path
+        options = f"size={size},nr_inodes={max(4096, size // 4096)},mode=0700"
+        if name in self._families:
+            flags = syscalls.MS_REMOUNT | syscalls.MS_NOSUID
+            try:
+                syscalls.mount("benchflow", path, "tmpfs", flags, options)
+            except OSError:
+                if size > self._families[name]:
+                    raise
+                return path  # more is in use than the smaller cap: the old one stays
+        else:
+            os.mkdir(path)
+            syscalls.mount("benchflow", path, "tmpfs", syscalls.MS_NOSUID, options)
+            # Made while there is room: a full disk must still be emptied through it.
+            os.mkdir(f"{path}/trash")
+        self._families[name] = size
+        return path
+
+    def drop_family(self, name: str) -> None:
+        """Free everything of a family at once."""
+        if self._families.pop(name, None) is not None:
+            syscalls.umount(f"{self.root}/{name}")
+            os.rmdir(f"{self.root}/{name}")
+
+    def mount_root(self, family: str, box: str, lowers: list[str]) -> str:
+        """Mount a new overlay for `box`; return where it is."""
+        base = f"{self.root}/{family}"
+        for name in ("u", "w", "m"):
+            os.mkdir(f"{base}/{name}-{box}", 0o755)
+        # Short names relative to the family keep many layers below the option limit.
+        os.chdir(base)
+        where = f"upperdir=u-{box},workdir=w-{box}"
+        stack = ":".join(_relative(lower, base) for lower in lowers)
+        try:
+            self._mount_overlay(f"m-{box}", f"lowerdir={stack},{where}")
+        except OSError:
+            self.remove_box(family, box)
+            raise
+        finally:
+            os.chdir("/")
+        return f"{base}/m-{box}"
+
+    def _mount_overlay(self, target: str, data: str) -> None:
+        extra = () if self.rooted else ("userxattr",)
+        candidates = _OPTION_SETS if self._options is None else (self._options,)
+        for options in candidates:
+            joined = ",".join(part for part in (data, options, *extra) if part)
+            try:
+                _when_free(target, joined)
+            except OSError as error:
+                if options == candidates[-1] or error.errno == errno.EBUSY:
+                    raise
+                self.notes["overlay"] = f"the kernel refused {options!r}: {error}"
+            else:
+                self._options = options
+                return
+
+    def unmount_root(self, family: str, box: str) -> None:
+        """Unmount a box's root. Its upper directory stays."""
+        syscalls.umount(f"{self.root}/{family}/m-{box}")
+
+    def keep_upper(self, family: str, box: str, layer: str) -> None:
+        """Turn the upper directory of an unmounted box into a layer."""
+        base = f"{self.root}/{family}"
+        os.rename(f"{base}/u-{box}", f"{base}/{layer}")
+
+    def remove_box(self, family: str, box: str) -> None:
+        """Delete the directories of an unmounted box."""
+        base = f"{self.root}/{family}"
+        shutil.rmtree(f"{self.root}/work/{box}", ignore_errors=True)
+        shutil.rmtree(f"{self.root}/images/tray-{box}", ignore_errors=True)
+        for name in ("u", "w", "m"):
+            if os.path.isdir(f"{base}/{name}-{box}"):
+                tree.remove(f"{base}/{name}-{box}", f"{base}/trash")
+
+    def remove_layer(self, family: str, layer: str) -> None:
+        """Delete a sealed layer that nothing is mounted on. Idempotent."""
+        base = f"{self.root}/{family}"
+        if os.path.isdir(f"{base}/{layer}"):
+            tree.remove(f"{base}/{layer}", f"{base}/trash")
+
+    def seal(self, request: dict[str, Any]) -> int:
+        """Copy a box's upper into a new layer; return the bytes it takes.
+
+        With `under`, those older layers (top first) are merged below it, so that a
+        long chain of forks stays one layer deep.
+        """
+        base = f"{self.root}/{request['family']}"
+        target = f"{base}/{request['layer']}"
+        hard_links.complete(f"{base}/m-{request['box']}", f"{base}/w-{request['box']}")
+        os.mkdir(target, 0o755)
+        copy = LayerCopy(target, self.opaque, f"{base}/trash", frozenset({".bf"}))
+        try:
+            for lower in reversed(request["under"]):
+                copy.apply(lower)
+            copy.apply(f"{base}/u-{request['box']}")
+        except BaseException:
+            tree.remove(target, f"{base}/trash")
+            raise
+        return copy.bytes
+
+    def copy_upper(self, family: str, box: str, layer: str) -> int | None:
+        """Copy the upper of a box that goes on into a new layer; return the bytes it takes.
+
+        `None`, and nothing is left, when that is not possible.
+        """
+        base = f"{self.root}/{family}"
+        os.mkdir(target := f"{base}/{layer}", 0o755)
+        copy = LayerCopy(target, self.opaque, f"{base}/trash")
+        try:
+            copy.apply(f"{base}/u-{box}")
+        except OSError:
+            tree.remove(target, f"{base}/trash")
+            return None
+        return copy.bytes
+
+    def copy_out(self, layers: list[str], image: str | None, to: str) -> None:
+        """Copy layers, top first, to numbered directories of the host, and a live image."""
+        os.mkdir(trash := f"{to}/trash")
+        for place, layer in enumerate(layers):
+            os.mkdir(target := f"{to}/{place}", 0o755)
+            LayerCopy(target, self.opaque, trash).apply(layer)
+        if image is not None:
+            shutil.copytree(self.image(image), f"{to}/processes")
+        os.rmdir(trash)
+
+    def copy_upper_out(self, family: str, box: str, to: str) -> None:
+        """Copy what a box has written to `to`, an empty directory of the host."""
+        base = f"{self.root}/{family}"
+        copy = LayerCopy(to, self.opaque, f"{base}/trash", frozenset({".bf"}))
+        copy.apply(f"{base}/u-{box}")
+
+    def copy_in(
+        self, source: str, family: str, layers: list[str], image: tuple[str, int] | None
+    ) -> None:
+        """Undo `copy_out`: layers into a new family, and a live image with its size.
+
+        No file that is ever made in the family has a number that one of the layers' shows.
+        """
+        base = f"{self.root}/{family}"
+        shown = [inode_pins.highest(f"{source}/{place}") for place in range(len(layers))]
+        inode_pins.pass_numbers(base, max(shown))
+        for place, layer in enumerate(layers):
+            os.mkdir(target := f"{base}/{layer}", 0o755)
+            LayerCopy(target, self.opaque, f"{base}/trash").apply(f"{source}/{place}")
+        if image is not None:
+            name, size = image
+            live_images.take_in(f"{source}/processes", self.image(name), size)
+
+    def digest(self, family: str, layer: str, parent: str) -> str:
+        """Return the identity of a sealed layer on top of `parent`."""
+        return tree_digest(f"{self.root}/{family}/{layer}", parent)
+
+    def traits(self, family: str, layer: str) -> str:
+        """Return what a sealed layer has besides its digest."""
+        return tree_traits(f"{self.root}/{family}/{layer}")
+
+
+def _half_of_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def _when_free(target: str, data: str) -> None:
+    """Mount an overlay; wait for a lower directory that is an upper one for a moment more.
+
+    The root of a box that has ended is unmounted here, but each process that was just starting
+    another box, or an engine, had a copy of all our mounts. One that lets go of them at this
+    very moment keeps the old root's file system until it gets to run again.
+    """
+    for pause in _BUSY_PAUSES:
+        try:
+            return syscalls.mount("overlay", target, "overlay", syscalls.MS_NOSUID, data)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+        time.sleep(pause)
+    return syscalls.mount("overlay", target, "overlay", syscalls.MS_NOSUID, data)
+
+
+def _relative(path: str, base: str) -> str:
+    if path == "/":
+        return path
+    relative = os.path.relpath(path, base)
+    chosen = relative if len(relative) < len(path) else path
+    return chosen.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")

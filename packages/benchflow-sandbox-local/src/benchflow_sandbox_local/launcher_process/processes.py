@@ -1,0 +1,125 @@
+# Raw names of control groups and of /proc: pathlib would add nothing here.
+# ruff: noqa: PTH123, PTH208
+"""Dying with one's parent."""
+
+import os
+import select
+import signal
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+
+from . import syscalls
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def die_with(parent: int) -> None:
+    """Be killed when the process `parent` ends, whatever ends it; end if it has already."""
+    syscalls.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def die_with_seen(parent: int) -> None:
+    """Do the same where the parent has no number: `parent` is a pidfd of it."""
+    syscalls.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if select.select([parent], [], [], 0)[0]:
+        os._exit(1)
+
+
+def inherit() -> None:
+    """Become the parent of all that is left by processes below this one."""
+    syscalls.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+_SWITCHES = (("freezer.state", b"THAWED"), ("cgroup.freeze", b"0"))
+_SECONDS = 10.0
+_CHILDREN = "/proc/thread-self/children"
+
+
+def thaw(groups: Iterable[str]) -> None:
+    """Let what is frozen in `groups` move: before that it cannot die. Idempotent."""
+    for path in groups:
+        for name, value in _SWITCHES:
+            with suppress(OSError):  # each kind of group has a switch of its own, or none
+                fd = os.open(f"{path}/{name}", os.O_WRONLY | os.O_CLOEXEC)
+                try:
+                    os.write(fd, value)
+                finally:
+                    os.close(fd)
+
+
+def members(group: str) -> list[int]:
+    """Return the numbers of a group's processes; none when there is no such group."""
+    with suppress(FileNotFoundError), open(f"{group}/cgroup.procs", encoding="ascii") as file:
+        return [int(pid) for pid in file.read().split()]
+    return []
+
+
+def kill(pids: Iterable[int]) -> None:
+    """Kill processes, of which some may have ended."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def remove(groups: Iterable[str]) -> list[str]:
+    """Remove the directories of groups, and kill what is in them; return those that stay."""
+    return [path for path in groups if not _removed(path)]
+
+
+def _removed(path: str) -> bool:
+    for _ in range(1000):
+        try:
+            os.rmdir(path)  # noqa: PTH106
+        except FileNotFoundError:
+            return True
+        except OSError:
+            kill(members(path))
+            # An ending process leaves its group a moment after it was killed.
+            time.sleep(0.001)
+        else:
+            return True
+    return False
+
+
+def end_children(groups: tuple[str, ...], pagers: frozenset[int] = frozenset()) -> None:
+    """End all children of this process, also such as it inherits meanwhile, and the groups.
+
+    Those in the process groups `pagers` end by themselves when their box is dead, not before.
+    What does not die is left after a while: the kernel holds it, not we.
+    """
+    end = time.monotonic() + _SECONDS
+    while (found := _children()) and time.monotonic() < end:
+        kill(pid for pid in found if os.getpgid(pid) not in pagers)
+        thaw(groups)
+        _collect(found, end)
+    remove(groups)
+
+
+def _children() -> list[int]:
+    try:
+        with open(_CHILDREN, encoding="ascii") as file:
+            return [int(pid) for pid in file.read().split()]
+    except FileNotFoundError:  # a kernel that was built without it
+        me, pids = os.getpid(), (name for name in os.listdir("/proc") if name.isdigit())
+        return [int(pid) for pid in pids if _parent(pid) == me]
+
+
+def _parent(pid: str) -> int | None:
+    with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[1])
+    return None
+
+
+def _collect(pids: list[int], end: float) -> None:
+    for pid in pids:
+        with suppress(ChildProcessError, ProcessLookupError):
+            fd = os.pidfd_open(pid)
+            try:
+                if select.select([fd], [], [], max(0.0, end - time.monotonic()))[0]:
+                    os.waitpid(pid, 0)
+            finally:
+                os.close(fd)

@@ -1,0 +1,1 @@
+"""Starting a new box: namespaces, mounts, privileges and its first process."""

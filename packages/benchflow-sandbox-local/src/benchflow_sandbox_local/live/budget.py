@@ -1,0 +1,54 @@
+"""What live images may take together."""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from benchflow_contracts.errors import SnapshotError
+
+_MB = 20  # bits
+
+
+class LiveImageBudget:
+    """Bytes of the processes in live images, wherever they are kept.
+
+    Several snapshots at once never promise themselves the same bytes.
+    """
+
+    def __init__(self, limit: int, used: Callable[[], int]) -> None:
+        self._limit = limit
+        self._used = used
+        self._promised = 0
+
+    @contextmanager
+    def promised(self, need: int) -> Generator[None]:
+        """Keep `need` bytes free for the block; after it the image counts as used.
+
+        Raises:
+            SnapshotError: There is not that much left.
+        """
+        used = self._used() + self._promised
+        if used + need > self._limit:
+            raise SnapshotError(
+                f"a live image of about {need >> _MB} MB is over the budget: {used >> _MB} of "
+                f"{self._limit >> _MB} MB are used",
+                hint="discard images, or raise the provider's live_budget_mb",
+            )
+        self._promised += need
+        try:
+            yield
+        finally:
+            self._promised -= need
+
+
+_OWN = ("RssAnon:", "RssShmem:")
+
+
+def resident(pid: int) -> int:
+    """Return the bytes of a process that an image of it has to hold; 0 for a dead one."""
+    total = 0
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
+            if line.startswith(_OWN):
+                total += int(line.split()[1]) << 10
+    return total

@@ -1,0 +1,156 @@
+"""Finding out whether live forks work here: a real one, two forks deep.
+
+Capturing and restoring processes depends on the kernel, on the engine and on how both were
+built, and what fails does so silently more often than not. So a toy that holds one of each
+thing that matters is forked, its children are forked again, one that is kept meanwhile and one
+that comes back, and each of them must find all that it held, and nothing of its siblings.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from benchflow_contracts.errors import SandboxError, SandboxTimeoutError, SandboxUnsupportedError
+from benchflow_contracts.process import Process
+from benchflow_contracts.sandbox import Sandbox, SandboxImage, SandboxSpec
+
+from benchflow_sandbox_local.launcher_process.layers.inode_pins import MOST_ENTRIES
+
+_PROGRAM_FILE = Path(__file__).parents[1] / "in_sandbox" / "fork_probe_program.py"
+_PATIENCE = 120.0
+_MAX_LINE = 1 << 16
+
+
+class Maker(Protocol):
+    """What the probe needs of a provider."""
+
+    async def create(
+        self, spec: SandboxSpec, image: SandboxImage | None, labels: Mapping[str, str]
+    ) -> Sandbox:
+        """Start a sandbox, from the spec or from a snapshot."""
+        ...
+
+    async def discard(self, image: SandboxImage) -> None:
+        """Forget a snapshot."""
+        ...
+
+
+class LostInForkError(SandboxUnsupportedError):
+    """Live forks lose something here. Trying again changes nothing."""
+
+
+async def probe_live(
+    maker: Maker, spec: SandboxSpec, *, without: frozenset[str] = frozenset()
+) -> None:
+    """Fork a toy twice and return when nothing was lost.
+
+    `spec` must give a root that has Python 3.9 with sqlite3. `without` names what the
+    toy shall not hold, since the engine refuses it openly.
+
+    Raises:
+        LostInForkError: Something did not survive, or crossed over. It will not next time.
+        SandboxError: It could not be found out: no Python, no time, a fork that failed.
+    """
+    try:
+        async with asyncio.timeout(_PATIENCE), AsyncExitStack() as stack:
+            await _Probe(maker, spec, stack, without).run()
+    except TimeoutError as error:
+        raise SandboxTimeoutError(f"the live probe took over {_PATIENCE:.0f} s") from error
+
+
+class _ProbeProgram:
+    """The host's side of a toy."""
+
+    def __init__(self, process: Process, buffered: bytes = b"") -> None:
+        self.process = process
+        self._buffered = buffered
+
+    async def line(self) -> dict[str, Any]:
+        """Return what it says next."""
+        while b"\n" not in self._buffered:
+            data = await self.process.stdout.read()
+            if not data or len(self._buffered) > _MAX_LINE:
+                complaint = await self.process.stderr.read() if not data else b""
+                raise SandboxError(
+                    f"the live probe's program ended: {complaint[-500:].decode(errors='replace')}"
+                )
+            self._buffered += data
+        line, _, self._buffered = self._buffered.partition(b"\n")
+        told: dict[str, Any] = json.loads(line)
+        return told
+
+    async def fill(self) -> None:
+        """Let it make so many files that its box is not kept when it is forked."""
+        await self.process.stdin.write(f"many {MOST_ENTRIES + 1}\n".encode())
+        await self.line()
+
+    async def look(self, where: str, notes: list[str]) -> None:
+        """Let it look at what it holds; raise `LostInForkError` unless all of it is there.
+
+        The last of `notes` is new; the others it must know, and no further ones.
+        """
+        await self.process.stdin.write(f"{notes[-1]}\n".encode())
+        told = await self.line()
+        lost = [f"{name} ({what})" for name, what in told["lost"].items()]
+        if told["notes"] != notes:
+            lost.append(f"memory ({told['notes']} instead of {notes})")
+        if told["files"] != sorted(notes):
+            lost.append(f"files ({told['files']} instead of {sorted(notes)})")
+        if lost:
+            raise LostInForkError(f"a live fork loses, {where}: {'; '.join(lost)}")
+        if told["failed"]:
+            raise SandboxError(f"the live probe failed, {where}: {told['failed']}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    sandbox: Sandbox
+    toy: _ProbeProgram
+
+
+class _Probe:
+    def __init__(
+        self, maker: Maker, spec: SandboxSpec, stack: AsyncExitStack, without: frozenset[str]
+    ) -> None:
+        self._without = sorted(without)
+        self._maker = maker
+        self._spec = spec
+        self._stack = stack
+
+    async def run(self) -> None:
+        parent = await self._create(None)
+        port = self._spec.model.port if self._spec.model else 0
+        source = _PROGRAM_FILE.read_text(encoding="utf-8")
+        command = ["python3", "-I", "-c", source, "toy", str(port), *self._without]
+        toy = _ProbeProgram(await parent.spawn(command))
+        await toy.line()
+        await toy.look("before any fork", ["origin"])
+        image = await self._fork(parent)
+        first = await self._child(image, toy)
+        second = await self._child(image, toy)
+        await toy.look("in the parent", ["origin", "parent"])
+        await first.toy.look("in a child", ["origin", "first"])
+        await second.toy.look("in a second child", ["origin", "second"])
+        await second.toy.fill()
+        for child, name in ((first, "first"), (second, "second")):
+            deeper = await self._child(await self._fork(child.sandbox), child.toy)
+            await deeper.toy.look("two forks deep", ["origin", name, "deeper"])
+            await child.toy.look("in a child that was forked", ["origin", name, "again"])
+
+    async def _create(self, image: SandboxImage | None) -> Sandbox:
+        sandbox = await self._maker.create(self._spec, image, {})
+        self._stack.push_async_callback(sandbox.teardown)
+        return sandbox
+
+    async def _fork(self, sandbox: Sandbox) -> SandboxImage:
+        image = await sandbox.snapshot("live")
+        self._stack.push_async_callback(self._maker.discard, image)
+        return image
+
+    async def _child(self, image: SandboxImage, toy: _ProbeProgram) -> _Child:
+        sandbox = await self._create(image)
+        return _Child(sandbox, _ProbeProgram(await sandbox.attach(toy.process.id)))

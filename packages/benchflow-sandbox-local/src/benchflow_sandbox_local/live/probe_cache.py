@@ -1,0 +1,59 @@
+"""What the live probe found, remembered from one run to the next.
+
+It holds for one kernel, one engine and one state of this code: when any of them changes, the
+probe runs again. A failure that could be otherwise next time is not remembered.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+from benchflow_contracts import Model
+from benchflow_sandbox_native import identity_library, init_path, pager_path
+
+
+class ProbeResult(Model):
+    """The outcome: `lost` is empty when live forks are safe here."""
+
+    lost: str = ""
+
+
+class ProbeCache:
+    """The remembered outcomes of this user, one file each."""
+
+    def __init__(self, engine: str, directory: Path | None = None) -> None:
+        self._path = (directory or _cache()) / f"{_key(engine)}.json"
+
+    def get(self) -> ProbeResult | None:
+        """Return what was found before, if anything was."""
+        with suppress(OSError, ValueError):
+            return ProbeResult.model_validate_json(self._path.read_bytes())
+        return None
+
+    def put(self, verdict: ProbeResult) -> None:
+        """Remember, where there is a place to."""
+        fresh = self._path.with_suffix(f".{secrets.token_hex(4)}")
+        with suppress(OSError):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fresh.write_text(verdict.model_dump_json(), encoding="utf-8")
+            fresh.replace(self._path)
+
+
+def _cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    return Path(base or Path.home() / ".cache") / "benchflow" / "live-probe"
+
+
+def _key(engine: str) -> str:
+    """Name everything that the outcome depends on. `engine` has its version in it."""
+    kernel = platform.uname()
+    facts = [kernel.release, kernel.version, kernel.machine, engine, str(os.geteuid())]
+    digest = hashlib.sha256(json.dumps(facts).encode())
+    sources = sorted(Path(__file__).parent.parent.rglob("*.py"))
+    for path in (*sources, init_path(), identity_library(), pager_path()):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:32]

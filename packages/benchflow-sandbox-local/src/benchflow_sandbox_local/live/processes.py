@@ -1,0 +1,151 @@
+"""The processes whose pipes a live image carries."""
+
+import resource
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Self
+
+from benchflow_contracts.errors import SnapshotError
+from benchflow_sandbox_core.pipes import Streams
+from benchflow_sandbox_core.sandbox_process import SandboxProcess
+
+MOST = 1000
+"""With so many a fork takes half a minute."""
+_PER_PROCESS = 6
+"""Both ends of three pipes, until the child has its own."""
+_PER_CHILD = 64
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedProcess:
+    """One process that the host held when the image was taken."""
+
+    id: str
+    pid: int
+    pipes: tuple[int | None, int | None, int | None]
+    """The numbers that its pipes had; `None` for one that one side had closed already."""
+    out: bytes
+    """What it had printed and nobody had read."""
+    err: bytes
+
+    @classmethod
+    def of(cls, process: SandboxProcess) -> "CarriedProcess":
+        """Note one process of a frozen box; its pipes are parked and emptied."""
+        stdin, stdout, stderr = process.streams.ends
+        # A pipe that nobody inside has is not in the image.
+        inodes = [end.inode if end.used else None for end in (stdin, stdout, stderr)]
+        pipes = (inodes[0], inodes[1], inodes[2])
+        return cls(process.id, process.pid, pipes, stdout.carried, stderr.carried)
+
+    def streams(self) -> Streams:
+        """Make the pipes of the process in another life."""
+        made = Streams(self.out, self.err)
+        for ours, inode in zip(made.ends, self.pipes, strict=True):
+            if inode is None:
+                ours.close()
+        return made
+
+
+def refuse_too_many(processes: Sequence[SandboxProcess]) -> None:
+    """Refuse to fork a box with more held processes than a child can be given pipes for.
+
+    Raises:
+        SnapshotError: There are too many.
+    """
+    if not processes:
+        return
+    count, (files, _) = len(processes), resource.getrlimit(resource.RLIMIT_NOFILE)
+    if count > MOST:
+        raise SnapshotError(
+            f"the pipes of {count} processes are held, and a live snapshot carries {MOST}",
+            hint="close the processes that are not needed (aclose), then snapshot",
+        )
+    need = _PER_CHILD + _PER_PROCESS * count
+    if files != resource.RLIM_INFINITY and need > files:
+        raise SnapshotError(
+            f"the pipes of {count} processes are held: to make a child takes {need} open files,"
+            f" and this process may have {files}",
+            hint="raise the limit (ulimit -n), or close the processes that are not needed",
+            caused_by="host",
+        )
+
+
+async def park(processes: Iterable[SandboxProcess]) -> None:
+    """Keep everybody from the pipes of a frozen box and take what it has printed.
+
+    Raises:
+        SnapshotError: A process has not read all of its input. Retry later.
+    """
+    for process in processes:
+        for end in process.streams.ends:
+            await end.park()
+        process.streams.stdout.take()
+        process.streams.stderr.take()
+    for process in processes:
+        if count := process.streams.stdin.unread():
+            raise SnapshotError(
+                f"process {process.id!r} has not read {count} bytes of its input",
+                hint="snapshot when it waits for input",
+                retryable=True,
+            )
+
+
+def unpark(processes: Iterable[SandboxProcess]) -> None:
+    """Go on with the pipes as they are."""
+    for process in processes:
+        for end in process.streams.ends:
+            end.unpark()
+
+
+@dataclass(frozen=True, slots=True)
+class PipeWiring:
+    """New pipes for all carried processes of one life."""
+
+    made: dict[str, Streams]
+    inodes: list[int]
+    """The pipes of the image that get a new one, in the order of `fds`."""
+    fds: list[int]
+
+    @classmethod
+    def of(cls, carried: Iterable[CarriedProcess]) -> "PipeWiring":
+        """Make the pipes."""
+        made: dict[str, Streams] = {}
+        inodes: list[int] = []
+        fds: list[int] = []
+        with ExitStack() as undo:
+            for process in carried:
+                streams = made[process.id] = undo.enter_context(process.streams())
+                for inode, fd in zip(process.pipes, streams.child, strict=True):
+                    if inode is not None:
+                        inodes.append(inode)
+                        fds.append(fd)
+            undo.pop_all()
+        return cls(made, inodes, fds)
+
+    def connected(self) -> None:
+        """Close the ends that are the box's now, so that its death is seen as an end."""
+        for streams in self.made.values():
+            streams.close_child()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for streams in self.made.values():
+            streams.close()
+
+
+@dataclass(frozen=True, slots=True)
+class LiveState:
+    """The processes of one instant, as the engine wrote them down."""
+
+    name: str
+    """Where the launcher keeps them."""
+    bytes: int
+    """Of all files there: with fewer or more it is not that image any more."""
+    processes: tuple[CarriedProcess, ...]
+    mounts: tuple[tuple[str, str], ...]
+    """Host directory and place inside, of everything that is shown from outside."""
+    port: int | None
+    """The relay's, inside."""

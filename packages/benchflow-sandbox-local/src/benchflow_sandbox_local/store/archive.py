@@ -1,0 +1,163 @@
+"""Snapshots that outlive their provider: written to a directory, and taken in again."""
+
+import asyncio
+import errno
+import secrets
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from benchflow_contracts.errors import SandboxError, SnapshotError
+from benchflow_contracts.seal import Seal
+from benchflow_sandbox_core.atomic_file import staging_dir, write
+from benchflow_sandbox_core.baseline import decode_baseline, encode_baseline
+
+from benchflow_sandbox_local.launcher import Launcher, LauncherError
+from benchflow_sandbox_local.rootfs.base import Base
+from benchflow_sandbox_local.rootfs.source import RootSource
+
+from .labels import PROVIDER
+from .layers import Layer, LayerPool, StoredImage
+from .saved_snapshot import NAME, SavedLayer, SavedLive, SavedSnapshot
+
+BaseOf = Callable[[RootSource, str], Awaitable[Base]]
+
+
+class SnapshotArchive:
+    """Copies sealed layers and processes out to a directory and in again.
+
+    The directory is its owner's alone: what it holds, an agent has written.
+    """
+
+    def __init__(self, launcher: Launcher, root: str, seal: Seal, *, rooted: bool) -> None:
+        self._launcher = launcher
+        self._seal = seal
+        self._root = root
+        self._rooted = rooted
+
+    async def save(self, sealed: StoredImage, to: Path) -> None:
+        """Write `sealed` to `to`, whole or not at all.
+
+        Raises:
+            SnapshotError: `to` is there, or it cannot be written.
+        """
+        made = await asyncio.to_thread(staging_dir, to)
+        live = sealed.live
+        try:
+            answer = await self._launcher.ask(
+                "save",
+                layers=[layer.path(self._root) for layer in sealed.layers],
+                image=None if live is None else live.name,
+                to=str(made),
+            )
+            told = self._told(sealed, answer.message["memory"])
+            told = told.model_copy(update={"seal": self._seal.of(told.sealed_text)})
+            await asyncio.to_thread(write, made / NAME, told.model_dump_json(indent=1))
+            made.rename(to)
+        except (OSError, LauncherError) as error:
+            # No file of the host may be as large as one in memory that is a hole.
+            failed = SnapshotError(f"cannot save {sealed.image.ref!r}: {error}")
+            if error.errno == errno.EFBIG:
+                failed.caused_by = "inside"
+            raise failed from error
+        finally:
+            await asyncio.to_thread(shutil.rmtree, made, ignore_errors=True)
+
+    def _told(self, sealed: StoredImage, memory: str) -> SavedSnapshot:
+        base = sealed.base
+        return SavedSnapshot(
+            image=sealed.image,
+            key=base.key,
+            path=base.source.path,
+            user=base.user,
+            rooted=self._rooted,
+            layers=tuple(
+                SavedLayer(bytes=layer.allowance, digest=layer.digest) for layer in sealed.layers
+            ),
+            live=None if sealed.live is None else SavedLive.of(sealed.live, memory),
+            mark=encode_baseline(sealed.mark),
+        )
+
+    def read(self, saved: Path) -> SavedSnapshot:
+        """Return what is said about a saved snapshot, if this store saved it.
+
+        Raises:
+            SnapshotError: It is not one, or somebody else's.
+        """
+        return SavedSnapshot.read(saved, self._seal)
+
+    async def load(self, saved: Path, owner: int, base_of: BaseOf) -> StoredImage:
+        """Take in what `save` wrote. Nothing in `saved` is needed afterwards.
+
+        Raises:
+            SnapshotError: It is torn, of another machine, user or image, or was changed.
+        """
+        told = self.read(saved)
+        if told.image.provider != PROVIDER or told.rooted != self._rooted:
+            raise SnapshotError(
+                f"{str(saved)!r} is a snapshot of provider {told.image.provider!r}, taken"
+                f" {'with' if told.rooted else 'without'} root",
+                hint="load it where it was saved",
+            )
+        base = await self._base(told, base_of)
+        family = LayerPool(f"f-{secrets.token_hex(6)}")
+        layers = tuple(
+            Layer(f"l{secrets.token_hex(3)}", family, one.bytes, one.digest) for one in told.layers
+        )
+        family.layers.update({layer.name: layer for layer in layers})
+        name = None if told.live is None else f"i{secrets.token_hex(4)}"
+        try:
+            size = await self._copy_in(saved, told, layers, name)
+        except LauncherError as error:
+            await self._drop(family, name)
+            raise SnapshotError(f"cannot load {str(saved)!r}: {error}") from error
+        except BaseException:
+            await self._drop(family, name)
+            raise
+        ref = f"{owner}-{family.name}/{name or layers[0].name}"
+        state = None if told.live is None or name is None else told.live.state(name, size)
+        image = told.image.model_copy(update={"ref": ref})
+        return StoredImage(image, base, layers, state, decode_baseline(told.mark))
+
+    async def _base(self, told: SavedSnapshot, base_of: BaseOf) -> Base:
+        try:
+            source = RootSource.of(told.path)
+            base = await base_of(source, told.user)
+        except (OSError, SandboxError) as error:
+            raise SnapshotError(f"the image under the snapshot cannot be used: {error}") from error
+        if base.key != told.key:
+            raise SnapshotError(
+                f"the image under the snapshot was changed since: it was {told.key!r}",
+                hint="a snapshot holds what a sandbox changed, not the image under it",
+            )
+        return base
+
+    async def _copy_in(
+        self, saved: Path, told: SavedSnapshot, layers: tuple[Layer, ...], name: str | None
+    ) -> int:
+        """Copy it below the launcher's root; return the size of its live image."""
+        family = layers[0].family
+        answer = await self._launcher.ask(
+            "load",
+            family=family.name,
+            # A copy may take more pages than what was counted when it was sealed.
+            size=2 * family.size + (64 << 20),
+            layers=[layer.name for layer in layers],
+            image=name,
+            image_bytes=0 if told.live is None else told.live.bytes,
+            parent=told.key,
+            source=str(await asyncio.to_thread(saved.absolute)),
+        )
+        found = answer.message
+        if (found["digests"], found["digest"], found["memory"]) != (
+            [layer.digest for layer in told.layers],
+            told.image.digest,
+            "" if told.live is None else told.live.memory,
+        ):
+            raise SnapshotError(f"{str(saved)!r} is not what was saved: its digest differs")
+        return int(found["bytes"])
+
+    async def _drop(self, family: LayerPool, name: str | None) -> None:
+        if name is not None:
+            await self._launcher.ask("forget", image=name)
+        await self._launcher.ask("drop_family", family=family.name)
