@@ -1,10 +1,15 @@
-"""Harbor and BenchFlow run the same tasks: what both give is what our table says."""
+"""Harbor and BenchFlow run the same tasks: what both give is what our table says.
 
+`harbor_outcomes.json` has what Harbor gave for every case, with a digest of the case. Harbor itself
+runs the cases of `LIVE` again. With `$BENCHFLOW_RECORD_HARBOR` it runs all and writes the file.
+"""
+
+import hashlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,7 +27,11 @@ from running_steps import STEPS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-CASES = REWARDS | PHASES | SEPARATE | CONTAINERS | STEPS | STATE
+TABLES = (REWARDS, PHASES, SEPARATE, CONTAINERS, STEPS, STATE)
+CASES = {name: case for table in TABLES for name, case in table.items()}
+LIVE = [next(iter(table)) for table in TABLES]
+RECORD = Path(__file__).with_name("harbor_outcomes.json")
+RECORDS = bool(os.environ.get("BENCHFLOW_RECORD_HARBOR"))
 
 UNREWARDED = {
     "no-reward-in-a-later-step": "RewardFileNotFoundError",
@@ -97,17 +106,21 @@ def run_ours(image: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
 def all_run(
     run_harbor: Run, run_ours: Run, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Results, Results]:
-    """Start Harbor once, for all of them, and us beside it."""
+    """Start Harbor once, and us beside it."""
     # Made at first use, and two threads would make it twice.
     tmp_path_factory.getbasetemp()
     with ThreadPoolExecutor() as pool:
-        theirs, ours = [pool.submit(run, CASES) for run in (run_harbor, run_ours)]
-        return theirs.result(), ours.result()
+        harbor = pool.submit(run_harbor, CASES if RECORDS else LIVE)
+        ours = pool.submit(run_ours, CASES)
+        return harbor.result(), ours.result()
 
 
 @pytest.fixture(scope="module")
-def all_theirs(all_run: tuple[Results, Results]) -> Results:
-    return all_run[0]
+def all_theirs(all_run: tuple[Results, Results]) -> Mapping[str, Any]:
+    if RECORDS:
+        record = {name: {"digest": digest(name), **given(all_run[0][name])} for name in CASES}
+        RECORD.write_text(json.dumps(record, indent=1) + "\n")
+    return json.loads(RECORD.read_text())
 
 
 @pytest.fixture(scope="module")
@@ -116,19 +129,31 @@ def all_ours(all_run: tuple[Results, Results]) -> Results:
 
 
 @pytest.fixture
-def theirs(request: pytest.FixtureRequest, all_theirs: Results, run_harbor: Run) -> Results:
-    return all_theirs | anew(request, run_harbor)
+def theirs(name: str, all_theirs: Mapping[str, Any]) -> Any:
+    return all_theirs[name]
 
 
 @pytest.fixture
-def ours(request: pytest.FixtureRequest, all_ours: Results, run_ours: Run) -> Results:
-    return all_ours | anew(request, run_ours)
+def ours(request: pytest.FixtureRequest, name: str, all_ours: Results, run_ours: Run) -> Any:
+    return given((all_ours | run_again(request, name, run_ours))[name])
 
 
-def anew(request: pytest.FixtureRequest, run: Run) -> Results:
-    """Run the case of a test that failed and is tried again, which what was run cannot mend."""
+def run_again(request: pytest.FixtureRequest, name: str, run: Run) -> Results:
+    """Run the case of a test that failed and is tried again; the first result cannot change."""
     tries = getattr(request.node, "execution_count", 1)  # pytest-rerunfailures counts them
-    return run([request.node.callspec.params["name"]]) if tries > 1 else {}
+    return run([name]) if tries > 1 else {}
+
+
+def digest(name: str) -> str:
+    """Name what a case is made of, and Harbor's release."""
+    made_of = [Path(os.environ["BENCHFLOW_HARBOR"]).parents[1].name, CASES[name].agent]
+    text = json.dumps([*made_of, CASES[name].files], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def given(path: Path) -> Any:
+    """Return what is compared of a `result.json`, as JSON reads it."""
+    return json.loads(json.dumps({"outcomes": outcomes(path), "phases": [*phases(path)]}))
 
 
 def run_bench(tasks: Path, jobs: Path) -> None:
@@ -146,25 +171,44 @@ def run_bench(tasks: Path, jobs: Path) -> None:
     assert done.returncode in (0, 1), done.stderr
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_harbor_gives_what_the_table_says(theirs: Results, name: str) -> None:
-    case, told = CASES[name], outcomes(theirs[name])
-    assert told == [(approx(case.rewards), case.exception), *steps_of(name)], told
+def test_the_record_is_of_these_cases(all_theirs: Mapping[str, Any]) -> None:
+    recorded = {name: each["digest"] for name, each in all_theirs.items()}
+    assert recorded == {name: digest(name) for name in CASES}, (
+        "run this file with BENCHFLOW_RECORD_HARBOR=1"
+    )
+
+
+@pytest.mark.parametrize("name", LIVE)
+def test_harbor_gives_what_is_recorded(
+    request: pytest.FixtureRequest,
+    all_run: tuple[Results, Results],
+    run_harbor: Run,
+    theirs: Any,
+    name: str,
+) -> None:
+    live = all_run[0] | run_again(request, name, run_harbor)
+    assert given(live[name]) == {key: theirs[key] for key in ("outcomes", "phases")}
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_our_rollouts_give_what_harbor_gives(theirs: Results, ours: Results, name: str) -> None:
-    told = outcomes(theirs[name])
+def test_harbor_gave_what_the_table_says(theirs: Any, name: str) -> None:
+    case = CASES[name]
+    assert theirs["outcomes"] == [[approx(case.rewards), case.exception], *steps_of(name)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_our_rollouts_give_what_harbor_gives(theirs: Any, ours: Any, name: str) -> None:
+    expected = theirs["outcomes"]
     if name in UNREWARDED:
-        told[0] = (None, UNREWARDED[name])
-    assert outcomes(ours[name]) == [(approx(rewards), exception) for rewards, exception in told]
+        expected = [[None, UNREWARDED[name]], *expected[1:]]
+    assert ours["outcomes"] == [[approx(rewards), exception] for rewards, exception in expected]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_our_rollouts_ran_the_phases_that_harbor_ran_and_kept_the_same_artifacts(
-    theirs: Results, ours: Results, name: str
+    theirs: Any, ours: Any, name: str
 ) -> None:
-    assert list(phases(ours[name])) == list(phases(theirs[name]))
+    assert ours["phases"] == theirs["phases"]
 
 
 def test_harbor_reads_all_that_is_exported_of_them_and_its_viewer_shows_it(
@@ -182,8 +226,8 @@ def test_harbor_reads_all_that_is_exported_of_them_and_its_viewer_shows_it(
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr
 
 
-def steps_of(name: str) -> list[tuple[Any, str | None]]:
-    return [(approx(rewards), exception) for rewards, exception in CASES[name].steps]
+def steps_of(name: str) -> list[list[Any]]:
+    return [[approx(rewards), exception] for rewards, exception in CASES[name].steps]
 
 
 def approx(rewards: Any) -> Any:
