@@ -116,7 +116,7 @@ def test_a_rollout_without_a_reward_says_what_to_do(
     assert f"hint for {rollout.name}: {remedy}" in capfd.readouterr().err
     assert run(["rollout", "show", rollout.name]) == 0
     said = capfd.readouterr().err
-    assert "environment.env.KEY: wants the variable 'SECRET'" in said
+    assert "environment.env.KEY: needs the operator's variable 'SECRET'" in said
     assert f"hint: {remedy}" in said
 
 

@@ -13,6 +13,7 @@ from benchflow_store import read_finished_rollouts
 from cyclopts import Parameter
 
 from . import format as fmt
+from .env_file import EnvFile, with_env_files
 from .exporting import write_and_report
 from .flags import DEFAULT_JOBS, JobsDir, Json, Run
 from .foreign_tasks import explain_refusals
@@ -27,6 +28,7 @@ async def create(
     tasks_dir: Annotated[str, Parameter(name=["--tasks-dir", "-p"])],
     dataset: Annotated[str | None, Parameter(name=["--dataset", "-d"])] = None,
     options: Run = RunOptions(),
+    env_file: EnvFile = (),
     jobs_dir: JobsDir = DEFAULT_JOBS,
     job_name: str | None = None,
     n: Annotated[int, Parameter(name=["--repeats", "-k"])] = 1,
@@ -64,6 +66,7 @@ async def create(
         export: Format of an export of the job, in `export/FORMAT/JOB` below it. Repeatable.
         quiet: No progress on standard error.
     """
+    options = with_env_files(options, env_file)
     plan = JobOptions(
         tasks_dir=tasks_dir,
         dataset=dataset,

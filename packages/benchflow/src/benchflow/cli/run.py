@@ -5,6 +5,7 @@ from benchflow_engine.rollout import RunResult
 from benchflow_engine.rollout import run as run_rollout
 
 from . import format as fmt
+from .env_file import EnvFile, with_env_files
 from .flags import DEFAULT_JOBS, JobsDir, Json, Run
 from .missing_forks import report_missing_forks
 from .narrate import narrator
@@ -16,6 +17,7 @@ async def run(
     task: str,
     *,
     options: Run = RunOptions(),
+    env_file: EnvFile = (),
     jobs_dir: JobsDir = DEFAULT_JOBS,
     json: Json = False,
 ) -> int:
@@ -33,6 +35,7 @@ async def run(
             repository with one task.
         options: Options of the rollout.
     """
+    options = with_env_files(options, env_file)
     subscribers = () if json else (narrator(),)
     result = await run_rollout(task, options=options, jobs_dir=jobs_dir, subscribers=subscribers)
     if json:
