@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,67 @@ def test_an_endpoint_that_nobody_serves_is_named() -> None:
     with pytest.raises(ModelEndpointError, match=url) as caught:
         asyncio.run(reach(ModelEndpoint(upstream=url)))
     assert "--base-url" in caught.value.hint
+
+
+@contextmanager
+def server(routes: dict[str, int]) -> Iterator[tuple[str, list[str]]]:
+    """Serve a status for each `METHOD PATH`, and 404 for others; keep the requests."""
+    requests: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            line = f"{self.command} {self.path}"
+            requests.append(line)
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(routes.get(line, 404))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    for method in ("GET", "POST"):
+        setattr(Handler, f"do_{method}", Handler.answer)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        thread = threading.Thread(target=http.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{http.server_port}", requests
+        finally:
+            http.shutdown()
+            thread.join(10)
+
+
+@pytest.mark.parametrize(
+    ("wire", "path"),
+    [
+        ("openai-chat", "/v1/chat/completions"),
+        ("openai-responses", "/v1/responses"),
+        ("anthropic", "/v1/messages"),
+    ],
+)
+@pytest.mark.parametrize("base", ["", "/v1"])
+def test_an_endpoint_without_a_list_of_models_is_asked_for_the_model_route(
+    wire: str, path: str, base: str
+) -> None:
+    with server({f"POST {path}": 401}) as (url, requests):
+        asyncio.run(reach(ModelEndpoint(upstream=url + base), wire=wire))
+    assert requests[0] == f"GET {base}/models"
+    assert requests[-1] == f"POST {path}"
+
+
+def test_an_endpoint_that_answers_404_to_the_model_route_fails() -> None:
+    with server({}) as (url, _), pytest.raises(ModelEndpointError, match="answers 404") as caught:
+        asyncio.run(reach(ModelEndpoint(upstream=f"{url}/api"), wire="openai-chat"))
+    assert f"{url}/api has no model route: /chat/completions" in str(caught.value)
+    assert "--base-url" in caught.value.hint
+
+
+def test_a_run_whose_endpoint_has_no_model_route_makes_no_directory(tmp_path: Path) -> None:
+    with server({}) as (url, _):
+        options = RunOptions(agent="policy", base_url=url, model="m")
+        with pytest.raises(ModelEndpointError, match="no model route"):
+            asyncio.run(run(TASK, options=options, jobs_dir=tmp_path))
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("answer", [b"SSH-2.0-nonsense\r\n", b""])

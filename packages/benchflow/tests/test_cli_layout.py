@@ -4,6 +4,8 @@ import io
 import json
 import os
 import re
+import subprocess
+import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -34,6 +36,7 @@ from benchflow_engine.cheating import CheatOutcome
 from benchflow_kernel import fold
 from benchflow_store import RolloutRecord
 
+BENCH = Path(sys.executable).with_name("bench")
 ROLLOUT = "reconcile-the-quarterly-ledger-of-the-northern-branch__0123abcd"
 TASK = "accounting-benchmark-suite/reconcile-the-quarterly-ledger-of-the-northern-branch"
 JOB = "2026-11-26-nightly-regression-of-the-accounting-suite"
@@ -139,6 +142,19 @@ def test_a_narrow_terminal_shows_every_value_whole(
     with redirect_stdout(terminal):
         assert run([*command, "--jobs-dir", str(jobs)]) == 0
     assert [value for value in values if value not in terminal.text()] == []
+
+
+@pytest.mark.parametrize("command", [["tree", ROLLOUT], ["show", ROLLOUT], ["list"]])
+def test_an_ascii_pipe_gets_every_value(jobs: Path, command: list[str]) -> None:
+    done = subprocess.run(
+        [BENCH, "rollout", *command, "--jobs-dir", str(jobs)],
+        env={"PYTHONIOENCODING": "ascii", "PATH": os.environ["PATH"]},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
+    assert (NODES[1].encode() in done.stdout) or (ROLLOUT.encode() in done.stdout)
 
 
 def test_a_running_rollout_is_narrated_with_whole_values(terminal: Terminal) -> None:

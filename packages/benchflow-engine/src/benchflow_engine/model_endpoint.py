@@ -1,33 +1,42 @@
-"""Asking a model endpoint whether it is there."""
+"""Checks that a model endpoint answers, and that it serves the agent's model route."""
 
 import asyncio
 import http.client
 import ssl
 import threading
+from http import HTTPStatus
 from urllib.parse import SplitResult, urlsplit
 
 from benchflow_contracts import ModelEndpoint, ModelEndpointError
 
 _ANSWER_SEC = 3.0
+_ROUTES = {
+    "openai-chat": "/chat/completions",
+    "openai-responses": "/responses",
+    "anthropic": "/messages",
+}
+"""The path of a model call, by the protocol of the agent or of the endpoint."""
 
 
-async def reach(endpoint: ModelEndpoint) -> None:
-    """Ask the model endpoint for anything at all, once; any HTTP answer will do.
+async def reach(endpoint: ModelEndpoint, *, wire: str | None = None) -> None:
+    """Ask the model endpoint for its list of models, once. Any HTTP response counts.
 
-    The request lists models and holds no key, so that it costs nothing: who answers 401 or 404
-    is there.
+    An endpoint without that list (404) is asked for the model route of `wire` with an empty
+    request. The endpoint fails if the route is not there either. No request holds a key, so the
+    check costs nothing.
 
     Raises:
-        ModelEndpointError: There was no answer within 3 s. The message names the URL.
+        ModelEndpointError: There was no response within 3 s, or the model route is not there. The
+            message names the URL.
     """
     url = urlsplit(endpoint.upstream)
     shown = url._replace(netloc=url.netloc.rpartition("@")[2], query="", fragment="").geturl()
-    asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    asked: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
     # A thread of its own: a resolver that hangs must not hold up the end of the process.
-    threading.Thread(target=_ask, args=(url, asked), daemon=True).start()
+    threading.Thread(target=_ask, args=(url, wire, asked), daemon=True).start()
     try:
         async with asyncio.timeout(_ANSWER_SEC):
-            await asked
+            is_there = await asked
     except TimeoutError as error:
         raise ModelEndpointError(
             f"the model endpoint {shown} did not answer within {_ANSWER_SEC:g} s"
@@ -36,30 +45,45 @@ async def reach(endpoint: ModelEndpoint) -> None:
         raise ModelEndpointError(
             f"the model endpoint {shown} cannot be reached: {error or type(error).__name__}"
         ) from error
+    if not is_there:
+        raise ModelEndpointError(
+            f"the model endpoint {shown} has no model route: {_ROUTES[wire or '']} answers 404",
+            hint="check the path of --base-url, for example http://127.0.0.1:8000/v1",
+        )
 
 
-def _ask(url: SplitResult, asked: asyncio.Future[None]) -> None:
-    loop, failure = asked.get_loop(), None
+def _ask(url: SplitResult, wire: str | None, asked: asyncio.Future[bool]) -> None:
+    loop, failure, is_there = asked.get_loop(), None, False
     try:
-        _request(url)
-    except Exception as error:  # noqa: BLE001 - it is raised where the answer is waited for
+        is_there = _has_model_route(url, wire)
+    except Exception as error:  # noqa: BLE001 - raised again by the task that waits
         failure = error
 
-    def tell() -> None:
+    def report() -> None:
         if asked.done():
             return
         if failure is None:
-            asked.set_result(None)
+            asked.set_result(is_there)
         else:
             asked.set_exception(failure)
 
     try:
-        loop.call_soon_threadsafe(tell)
+        loop.call_soon_threadsafe(report)
     except RuntimeError:
-        return  # Nobody waits any more.
+        return  # The event loop has ended.
 
 
-def _request(url: SplitResult) -> None:
+def _has_model_route(url: SplitResult, wire: str | None) -> bool:
+    base = url.path.rstrip("/")
+    if _status(url, "GET", f"{base}/models") != HTTPStatus.NOT_FOUND or wire not in _ROUTES:
+        return True
+    # Clients and the gateway add a version to a base without one.
+    paths = (f"{base}{_ROUTES[wire]}", f"{base}/v1{_ROUTES[wire]}")
+    return any(_status(url, "POST", path) != HTTPStatus.NOT_FOUND for path in paths)
+
+
+def _status(url: SplitResult, method: str, path: str) -> int:
+    """Send a request without a key; return the status of the response."""
     host = url.hostname or ""
     if url.scheme == "https":
         context = ssl.create_default_context()
@@ -68,8 +92,13 @@ def _request(url: SplitResult) -> None:
         )
     else:
         link = http.client.HTTPConnection(host, url.port, timeout=_ANSWER_SEC)
+    headers = {"Connection": "close"}
+    body = None
+    if method == "POST":
+        headers["Content-Type"] = "application/json"
+        body = b"{}"
     try:
-        link.request("GET", f"{url.path.rstrip('/')}/models", headers={"Connection": "close"})
-        link.getresponse()
+        link.request(method, path, body=body, headers=headers)
+        return link.getresponse().status
     finally:
         link.close()

@@ -103,10 +103,10 @@ async def check_grading(options: RunOptions, provider: SandboxProvider, task: Ta
 
 
 async def check_endpoint(options: RunOptions) -> None:
-    """Ask the model endpoint for an answer, once, when there is one.
+    """Check that the model endpoint answers and serves the model route, if there is an endpoint.
 
     Raises:
-        ModelEndpointError: There was none.
+        ModelEndpointError: The endpoint does not answer, or answers 404 to the model route.
     """
     endpoint = options.endpoint()
     if endpoint is None:
@@ -114,4 +114,6 @@ async def check_endpoint(options: RunOptions) -> None:
     # Only a run with a model pays for an HTTP client.
     from .model_endpoint import reach  # noqa: PLC0415
 
-    await reach(endpoint)
+    agent = load_agent(options)
+    wire = agent.decl.model.wire if isinstance(agent, AcpAgent) else None
+    await reach(endpoint, wire=_SPOKEN.get(options.upstream, wire))

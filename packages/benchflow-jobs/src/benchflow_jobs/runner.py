@@ -61,9 +61,10 @@ async def run_job(options: JobOptions, *, listener: JobListener | None = None) -
     planned = options.plan()
     check_agent(options.run)
     name = options.job_name
-    directory = options.jobs_dir / name if name else new_directory(options.jobs_dir)
-    if not _finished(directory, planned):
+    named = options.jobs_dir / name if name else None
+    if named is None or not _finished(named, planned):
         await check_endpoint(options.run)
+    directory = named or new_directory(options.jobs_dir)
     with held(directory):
         settle_plan(directory, JobPlan.of(planned, options))
         return await _run_held(options, planned, directory, listener)

@@ -175,7 +175,7 @@ def _keys() -> Finding:
 
 
 async def _sandbox(options: RunOptions) -> AsyncIterator[Finding]:
-    name = f"sandbox {options.sandbox}"
+    name = f"sandbox {options.sandbox_name}"
     try:
         async with open_provider(options) as provider:
             yield await _isolation(name, provider)

@@ -1,0 +1,61 @@
+"""`bench doctor`: findings with remedies, and a failure where nothing can be graded."""
+
+import json
+from pathlib import Path
+
+import pytest
+from benchflow.cli.entry import run
+
+PROVIDER = """
+from benchflow_contracts import BaseProvider, SandboxCapabilities
+
+
+class Small(BaseProvider):
+    name = "small"
+    can = {"freeze": False}
+
+    def __init__(self, *, allow_unisolated=False):
+        super().__init__()
+
+    async def capabilities(self):
+        notes = {"live": "install an engine", "network": "load a module"}
+        return SandboxCapabilities(isolation="container", notes=notes, **self.can)
+
+    async def create(self, spec, **_):
+        raise NotImplementedError
+
+
+class Grading(Small):
+    name = "grading"
+    can = {"kill_all": True}
+"""
+
+
+@pytest.fixture
+def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "small_provider.py").write_text(PROVIDER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "small_provider"
+
+
+def test_a_provider_that_cannot_grade_fails_the_check(
+    provider: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["doctor", "--sandbox-import-path", f"{provider}:Small"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    [at] = [number for number, line in enumerate(lines) if line.startswith("fail")]
+    assert "nothing can be graded" in lines[at]
+    assert lines[at + 1 : at + 3] == [
+        "      remedy: live: install an engine",
+        "      remedy: network: load a module",
+    ]
+
+
+def test_a_provider_that_can_grade_passes_with_its_notes_as_remedies(
+    provider: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["doctor", "--sandbox-import-path", f"{provider}:Grading", "--json"]) == 0
+    findings = {each["check"]: each for each in json.loads(capsys.readouterr().out)}
+    finding = findings["sandbox small_provider:Grading"]
+    assert finding["status"] == "warn"
+    assert finding["remedies"] == ["live: install an engine", "network: load a module"]
