@@ -66,11 +66,10 @@ async def create(
         export: Format of an export of the job, in `export/FORMAT/JOB` below it. Repeatable.
         quiet: No progress on standard error.
     """
-    options = with_env_files(options, env_file)
     plan = JobOptions(
         tasks_dir=tasks_dir,
         dataset=dataset,
-        run=options,
+        run=with_env_files(options, env_file),
         jobs_dir=jobs_dir,
         job_name=job_name,
         repeats=n,
