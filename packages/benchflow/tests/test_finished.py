@@ -144,3 +144,12 @@ def test_the_formats_are_listed(capsys) -> None:
     assert run(["rollout", "formats", "--json"]) == 0
     names = [each["name"] for each in json.loads(capsys.readouterr().out)]
     assert {"harbor", "sft", "v1-flat", "v1-graph", "v1-leaves", "verifiers"} <= set(names)
+
+
+def test_a_job_is_read_in_the_order_of_its_plan(jobs: Path) -> None:
+    plan = {"slots": {"paint__2": "sha256:0", "paint__1": "sha256:0"}, "options": {}}
+    (jobs / "old" / "job.json").write_text(json.dumps(plan))
+    assert [record.rollout_id for record in read_job(jobs / "old").records] == [
+        "paint__2",
+        "paint__1",
+    ]

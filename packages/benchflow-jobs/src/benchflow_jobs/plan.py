@@ -28,6 +28,21 @@ class JobPlan(Model):
         )
 
 
+def read_plan(directory: Path) -> JobPlan | None:
+    """Return the plan of a job's directory; `None` without a plan.
+
+    Raises:
+        StoreError: The plan is damaged.
+    """
+    path = directory / "job.json"
+    if not path.exists():
+        return None
+    try:
+        return JobPlan.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise StoreError(f"damaged plan: {error.errors()[0]['msg']}", where=str(path)) from error
+
+
 def settle_plan(directory: Path, plan: JobPlan) -> None:
     """Write the plan of a new job, or hold a resumed one to the plan it has.
 
@@ -37,13 +52,10 @@ def settle_plan(directory: Path, plan: JobPlan) -> None:
         StoreError: The plan on disk is damaged.
     """
     path = directory / "job.json"
-    if not path.exists():
+    earlier = read_plan(directory)
+    if earlier is None:
         write_text(path, plan.model_dump_json(indent=2) + "\n")
         return
-    try:
-        earlier = JobPlan.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise StoreError(f"damaged plan: {error.errors()[0]['msg']}", where=str(path)) from error
     unshared = earlier.options.keys() ^ plan.options.keys()
     if unshared:
         # What such an option was, or would have been, nobody can give now.

@@ -16,6 +16,7 @@ from benchflow_export import (
 )
 from benchflow_store import RolloutRecord, read_records, write_text
 
+from .plan import read_plan
 from .task_results import PassAtK, TaskResult, mean_pass_at_k
 
 
@@ -158,12 +159,18 @@ def read_job(
         raise StoreError(f"damaged summary: {error}", where=str(path)) from error
     return summarise(
         directory,
-        list(latest_records(directory).values()),
+        _in_schedule_order(directory),
         planned=planned,
         refused=refused,
         count_tampered=count_tampered,
         pass_reward=pass_reward,
     )
+
+
+def _in_schedule_order(directory: Path) -> list[RolloutRecord]:
+    plan, latest = read_plan(directory), latest_records(directory)
+    places = {slot: place for place, slot in enumerate(() if plan is None else plan.slots)}
+    return [latest[slot] for slot in sorted(latest, key=lambda slot: places.get(slot, len(places)))]
 
 
 def write_report(
