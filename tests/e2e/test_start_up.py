@@ -27,7 +27,7 @@ OTHERS = {
     "benchflow_reward.functions",
     "benchflow_sandbox_core.recipe.dockerfile",
     "benchflow_sandbox_local.build.build",
-    "benchflow_sandbox_local.gvisor.keeper",
+    "benchflow_sandbox_local.gvisor.runtime",
     "benchflow_sandbox_local.capability_probe",
 }
 """Of compose files, of agents that are declared, of users whom a model plays, of declared

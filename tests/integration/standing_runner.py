@@ -41,8 +41,8 @@ class StandingProvider(LocalProvider):
         files = f"seq {os.environ['BENCHFLOW_TEST_FILES']} | xargs -r touch"
         assert (await box.exec(f"mkdir -p /many && cd /many && {files}", user="root")).ok
         snapshot = box.snapshot
-        keeper: Any = box._keeper
-        keeper.forking = waiting(keeper.forking)
+        engine: Any = box.box.host.runtime.live
+        engine.dump = waiting(engine.dump)
 
         async def sealing(*args: Any, **options: Any) -> Any:
             if STEP == "copying":
@@ -60,12 +60,12 @@ class StandingProvider(LocalProvider):
         stand("saved")
 
 
-def waiting(forking: Any) -> Any:
+def waiting(dumping: Any) -> Any:
     """Stand still when an engine has started, and has not been told to go on."""
 
     @asynccontextmanager
-    async def started(box: Any) -> AsyncIterator[Any]:
-        async with forking(box) as dump:
+    async def started(box: Any, processes: Any) -> AsyncIterator[Any]:
+        async with dumping(box, processes) as dump:
             stand("engine-started")
             yield dump
 

@@ -28,7 +28,7 @@ async def main():
     sandbox = await provider.create(SandboxSpec(), labels={"job": "killed"})
     await sandbox.spawn(["sleep", "86399"])
     await provider.create(SandboxSpec(), image=await sandbox.snapshot("live"))
-    boxes = [box.group for box in provider._keeper.sandboxes.values()]
+    boxes = [box.group for box in provider._manager.sandboxes.values()]
     print(json.dumps([[list(g.paths), g.members()] for g in boxes]), flush=True)
     await asyncio.sleep(1000)
 

@@ -22,13 +22,13 @@ AT_ONCE = 10
 def restores(monkeypatch):
     """Count the restores, so that a second try does not hide a failure of the first."""
     counted = []
-    revive = CriuEngine.revive
+    revive = CriuEngine.run_restore
 
     def revive_counted(*arguments, **options):
         counted.append(arguments)
         return revive(*arguments, **options)
 
-    monkeypatch.setattr(CriuEngine, "revive", revive_counted)
+    monkeypatch.setattr(CriuEngine, "run_restore", revive_counted)
     return counted
 
 

@@ -79,13 +79,13 @@ def test_an_engine_waits_from_the_snapshot_on_and_sees_nothing_of_any_box(with_p
 
 def test_as_many_engines_wait_as_children_came_at_once(with_provider, store, monkeypatch):
     tries = []
-    revive = CriuEngine.revive
+    revive = CriuEngine.run_restore
 
     def counted(*arguments, **options):
         tries.append(arguments)
         return revive(*arguments, **options)
 
-    monkeypatch.setattr(CriuEngine, "revive", counted)
+    monkeypatch.setattr(CriuEngine, "run_restore", counted)
 
     async def check(provider):
         _, carried, image = await image_of(provider)

@@ -22,7 +22,7 @@ PREFIX = f"benchflow-test{os.getpid()}-"
 @pytest.fixture(autouse=True)
 def groups_of_this_run(monkeypatch):
     """Other runs make groups on this machine at the same time."""
-    monkeypatch.setattr("benchflow_sandbox_local.boxes.GROUP_PREFIX", PREFIX)
+    monkeypatch.setattr("benchflow_sandbox_local.manager.GROUP_PREFIX", PREFIX)
 
 
 def footprint(store):

@@ -389,7 +389,7 @@ def test_a_service_that_does_not_read_cannot_hold_up_the_end(with_provider):
         assert await process.stdout.read()
         await stuck(writer)
         async with asyncio.timeout(20):
-            await sandbox._forwards.aclose()
+            await sandbox.box.services.forwards.aclose()
         writer.transport.abort()
         await sandbox.teardown()
 

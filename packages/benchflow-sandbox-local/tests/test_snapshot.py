@@ -247,17 +247,17 @@ def test_the_same_files_are_kept_once_and_other_times_make_other_files(with_prov
 
         first, second = await sealed("true"), await sealed("cat big >/dev/null")
         later, linked = await sealed("touch -d @2000 file"), await sealed("cp -p big b; ln big a")
-        family = provider._keeper.images.get(first).layers[0].family
+        pool = provider._manager.snapshots.get(first).layers[0].pool
         assert first.ref != second.ref
         assert first.digest == second.digest == later.digest != linked.digest
-        assert len(family.layers) == 3
+        assert len(pool.layers) == 3
         await provider.discard(first)
-        assert len(family.layers) == 3
+        assert len(pool.layers) == 3
         for image, time in ((second, "1000"), (later, "2000")):
             child = await provider.create(SandboxSpec(), image=image)
             assert (await child.exec("stat -c %Y file")).stdout == f"{time}\n"
             await child.teardown()
         await provider.discard(second)
-        assert len(family.layers) == 2
+        assert len(pool.layers) == 2
 
     with_provider(check)

@@ -24,7 +24,7 @@ from benchflow_sandbox_local.live.fork_probe import LostInForkError, probe_live
 from benchflow_sandbox_local.live.lazy_probe import probe_lazy
 from benchflow_sandbox_local.live.probe_cache import ProbeCache, ProbeResult
 
-from .keeper import Keeper
+from .manager import BoxManager
 from .sandbox import LocalSandbox
 
 _LIMITS = ResourceLimits(memory_mb=96, pids=24, cpus=1.0, disk_mb=8)
@@ -51,7 +51,7 @@ class _Findings:
         return True
 
 
-async def probe(keeper: Keeper) -> SandboxCapabilities:
+async def probe(manager: BoxManager) -> SandboxCapabilities:
     """Try every capability; leave out what fails, with a note that says why.
 
     Raises:
@@ -61,28 +61,28 @@ async def probe(keeper: Keeper) -> SandboxCapabilities:
     endpoint, server = await _upstream()
     async with server:
         spec = SandboxSpec(limits=_LIMITS, network="model-only", model=endpoint)
-        sandbox = await keeper.create(spec, None, {})
+        sandbox = await manager.create(spec, None, {})
         try:
             await _limits(sandbox, found)
             if await found.attempt("users", lambda: _users(sandbox)):
                 found.users = True
             if await found.attempt("model-only", lambda: _relay(sandbox, endpoint.port)):
                 found.modes.add("model-only")
-            await found.attempt("allowlist", lambda: _allowed(keeper, endpoint, found))
+            await found.attempt("allowlist", lambda: _allowed(manager, endpoint, found))
             if await found.attempt("freeze", lambda: _freeze(sandbox)):
                 found.freeze = True
             if await found.attempt("kill_all", lambda: _kill_all(sandbox)):
                 found.kill_all = True
-            if await found.attempt("filesystem", lambda: _snapshot(keeper, sandbox)):
+            if await found.attempt("filesystem", lambda: _snapshot(manager, sandbox)):
                 found.levels.add("filesystem")
         finally:
             await sandbox.teardown()
-        builds = await found.attempt("builds", lambda: _build(keeper))
-        if await found.attempt("live", lambda: _live(keeper, endpoint)):
+        builds = await found.attempt("builds", lambda: _build(manager))
+        if await found.attempt("live", lambda: _live(manager, endpoint)):
             found.levels.add("live")
-            await found.attempt("lazy", lambda: _lazy(keeper))
+            await found.attempt("lazy", lambda: _lazy(manager))
     return SandboxCapabilities(
-        isolation=keeper.isolation,
+        isolation=manager.runtime.isolation,
         snapshot_levels=frozenset(found.levels),
         network_modes=frozenset(found.modes),
         resource_limits=frozenset(found.limits),
@@ -90,8 +90,8 @@ async def probe(keeper: Keeper) -> SandboxCapabilities:
         freeze=found.freeze,
         kill_all=found.kill_all,
         builds=builds,
-        live_engine=keeper.live_engine if "live" in found.levels else None,
-        notes={**found.notes, **keeper.notes},
+        live_engine=manager.runtime.live.name if "live" in found.levels else None,
+        notes={**found.notes, **manager.host.notes},
     )
 
 
@@ -184,11 +184,11 @@ async def _relay(sandbox: LocalSandbox, port: int) -> None:
         raise SandboxUnsupportedError("the relay does not reach its upstream")
 
 
-async def _allowed(keeper: Keeper, endpoint: ModelEndpoint, found: _Findings) -> None:
+async def _allowed(manager: BoxManager, endpoint: ModelEndpoint, found: _Findings) -> None:
     outside = urlsplit(endpoint.upstream)
     hosts = (str(outside.hostname),)
     spec = SandboxSpec(network="allowlist", allowed_hosts=hosts, model=endpoint, limits=_LIMITS)
-    sandbox = await keeper.create(spec, None, {})
+    sandbox = await manager.create(spec, None, {})
     try:
         port = proxy_port(spec)
         assert port is not None
@@ -220,23 +220,24 @@ async def _freeze(sandbox: LocalSandbox) -> None:
     await sandbox.exec(["true"], timeout=10)
 
 
-async def _build(keeper: Keeper) -> None:
+async def _build(manager: BoxManager) -> None:
     with TemporaryDirectory() as context:
         # Made anew each time, or it would show what once worked here.
         recipe = ImageRecipe(context=Path(context))
         text = f"FROM scratch\nCOPY Dockerfile /probe\n# {context}\n"
         await asyncio.to_thread((recipe.context / recipe.dockerfile).write_text, text)
-        made = await keeper.builder.source(SandboxSpec(recipe=recipe))
+        made = await manager.builder.source(SandboxSpec(recipe=recipe))
     if not (made.lowers[0] / "probe").is_file():
         raise SandboxUnsupportedError("an image lacks what was copied into it")
-    await keeper.builder.forget(made)
+    await manager.builder.forget(made)
 
 
-async def _live(keeper: Keeper, endpoint: ModelEndpoint) -> None:
+async def _live(manager: BoxManager, endpoint: ModelEndpoint) -> None:
     spec = SandboxSpec(network="model-only", model=endpoint)
+    engine = manager.runtime.live
     lost = await _remembered(
-        await keeper.live_version(),
-        lambda: probe_live(keeper, spec, without=keeper.lost_in_fork),
+        await engine.probe(),
+        lambda: probe_live(manager, spec, without=engine.lost_in_fork),
     )
     if lost:
         raise SandboxUnsupportedError(
@@ -244,14 +245,15 @@ async def _live(keeper: Keeper, endpoint: ModelEndpoint) -> None:
         )
 
 
-async def _lazy(keeper: Keeper) -> None:
+async def _lazy(manager: BoxManager) -> None:
     """Let large children run before their memory is there, where that loses nothing."""
-    if keeper.live_engine != "criu" or keeper.forker().laziness.megabytes is None:
+    engine = manager.runtime.live
+    laziness = engine.laziness
+    if laziness is None or laziness.megabytes is None:
         return
-    laziness = keeper.forker().laziness
     lost = await _remembered(
-        f"{await keeper.live_version()} lazily",
-        lambda: probe_lazy(keeper, laziness, SandboxSpec()),
+        f"{await engine.probe()} lazily",
+        lambda: probe_lazy(manager, laziness, SandboxSpec()),
     )
     if lost:
         raise SandboxUnsupportedError(lost, hint="children come with all of their memory")
@@ -273,12 +275,12 @@ async def _remembered(what: str, find_out: Callable[[], Awaitable[None]]) -> str
     return verdict.lost
 
 
-async def _snapshot(keeper: Keeper, sandbox: LocalSandbox) -> None:
+async def _snapshot(manager: BoxManager, sandbox: LocalSandbox) -> None:
     await sandbox.exec("echo before > state")
     image = await sandbox.snapshot()
     try:
         await sandbox.exec("echo after > state")
-        child = await keeper.create(sandbox.spec, image, {})
+        child = await manager.create(sandbox.spec, image, {})
         try:
             carried = await child.exec(["cat", "state"])
         finally:
@@ -286,6 +288,6 @@ async def _snapshot(keeper: Keeper, sandbox: LocalSandbox) -> None:
         await sandbox.restore(image)
         restored = await sandbox.exec(["cat", "state"])
     finally:
-        await keeper.discard(image)
+        await manager.discard(image)
     if (carried.stdout, restored.stdout) != ("before\n", "before\n"):
         raise SandboxUnsupportedError("a snapshot did not carry the files")

@@ -1,57 +1,63 @@
-"""What the host serves inside of one life of a box."""
+"""What the host serves inside a box, and the ports of the box that it serves outside."""
 
 import socket
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_contracts.sandbox import Endpoint, SandboxSpec
+from benchflow_sandbox_core.port_forward import Connection, PortForwards
 from benchflow_sandbox_core.proxy.server import Proxy, proxy_port
 from benchflow_sandbox_core.relay.request_server import RequestServer
-from benchflow_sandbox_core.relay.server import Relay
 from benchflow_sandbox_core.relay.upstream import RelayUpstream
 from benchflow_sandbox_core.spec import allowlist_of
 
 from .running_box import LocalRunningBox
 
+if TYPE_CHECKING:
+    from benchflow_sandbox_core.relay.server import Relay
 
-@dataclass(slots=True)
+
 class HostServices:
-    """The relay to the model and the proxy to allowed hosts, each where the spec has it."""
+    """The relay to the model, the proxy to allowed hosts, and the exposed ports."""
 
-    relay: Relay | None = None
-    proxy: Proxy | None = None
+    def __init__(self, running: Callable[[], LocalRunningBox]) -> None:
+        self._running = running
+        self.forwards = PortForwards(self.connect)
+        self.relay: Relay | None = None
+        self._proxy: Proxy | None = None
 
-    async def start(
-        self,
-        machine: LocalRunningBox,
-        spec: SandboxSpec,
-        inside: Callable[[], Awaitable[socket.socket]],
-    ) -> None:
-        """Serve a started box, in which `inside` makes sockets."""
-        if machine.listener is not None and spec.model is not None:
-            upstream = RelayUpstream.of(spec.model)
-            listener, machine.listener = machine.listener, None
-            self.relay = await Relay.start(listener, upstream)
+    async def connect(self, port: int) -> Connection:
+        """Connect a stream to a port inside; raise `OSError` when nothing listens there."""
+        return await self._running().connect(port)
+
+    async def expose(self, port: int) -> Endpoint:
+        """Make a port inside reachable from the host's loopback. The same port twice is one."""
+        return await self.forwards.expose(port)
+
+    async def start(self, running: LocalRunningBox, spec: SandboxSpec) -> None:
+        """Serve a started box."""
+        if spec.model is not None:
+            self.relay = await running.start_relay(RelayUpstream.of(spec.model))
         port = proxy_port(spec)
         if port is not None:
-            listener = await inside()
+            listener = await running.socket_inside()
             try:
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 listener.bind(("127.0.0.1", port))
                 listener.listen()
-                self.proxy = await Proxy.start(listener, allowlist_of(spec))
+                self._proxy = await Proxy.start(listener, allowlist_of(spec))
             except BaseException:
                 listener.close()
                 raise
 
     async def switch(self, spec: SandboxSpec) -> None:
-        """Let the proxy through to whom the spec lists now."""
-        if self.proxy is not None:
-            await self.proxy.switch(allowlist_of(spec))
+        """Let the proxy through to the hosts that the spec lists now."""
+        if self._proxy is not None:
+            await self._proxy.switch(allowlist_of(spec))
 
     @property
     def _all(self) -> list[RequestServer]:
-        return [each for each in (self.relay, self.proxy) if each is not None]
+        return [each for each in (self.relay, self._proxy) if each is not None]
 
     @property
     def in_flight(self) -> bool:
@@ -59,12 +65,24 @@ class HostServices:
         return any(each.in_flight for each in self._all)
 
     async def drain(self) -> None:
-        """Return when each has had a moment without a call in flight."""
+        """Return when each service has had a moment without a call in flight."""
         for each in self._all:
             await each.drain()
 
-    async def aclose(self) -> None:
-        """End what is served; `start` may serve another life. Idempotent."""
-        served, self.relay, self.proxy = self._all, None, None
-        for each in served:
+    async def stop(self, running: LocalRunningBox | None) -> None:
+        """Stop serving `running`; `start` may serve another box. Idempotent."""
+        if running is not None:
+            await running.disconnect()
+        services, self.relay, self._proxy = self._all, None, None
+        for each in services:
             await each.aclose()
+
+    async def hang_up(self, running: LocalRunningBox | None) -> None:
+        """Stop serving, and end the connections to exposed ports; their addresses stay."""
+        await self.forwards.hang_up()
+        await self.stop(running)
+
+    async def aclose(self, running: LocalRunningBox | None) -> None:
+        """Stop serving and close the exposed ports. Idempotent."""
+        await self.forwards.aclose()
+        await self.stop(running)

@@ -2,8 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
-from functools import partial
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Literal, cast
 
@@ -26,8 +25,9 @@ from benchflow_sandbox_local.store.reap import IMAGES, reap, sweep_groups
 from benchflow_sandbox_local.unisolated.manager import CAPABILITIES, PlainManager
 
 from .cgroup import hierarchy
-from .keeper import Keeper
 from .launcher import Launcher, LauncherError, mount_point
+from .manager import BoxManager
+from .runtime import BoxRuntime, NamespaceRuntime
 from .sandbox import LocalSandbox
 
 LiveImages = Literal["memory", "disk"]
@@ -79,7 +79,7 @@ class LocalProvider(AsyncCloseable):
         self._lazy_megabytes = lazy_threshold(lazy_megabytes)
         self._rooted = os.geteuid() == 0
         self._launcher: Launcher | None = None
-        self._keeper: Keeper | PlainManager | None = None
+        self._manager: BoxManager | PlainManager | None = None
         self._capabilities: SandboxCapabilities | None = None
         self._starting = asyncio.Lock()
         self._probing = asyncio.Lock()
@@ -98,8 +98,8 @@ class LocalProvider(AsyncCloseable):
     ) -> LocalSandbox:
         """Start a sandbox, from the spec or from a snapshot; it is ready on return."""
         check_spec(spec)
-        keeper = await self._ready()
-        return await keeper.create(spec, image, labels or {})
+        manager = await self._ready()
+        return await manager.create(spec, image, labels or {})
 
     async def ready(self) -> None:
         """Make the namespaces that every sandbox begins in."""
@@ -112,11 +112,11 @@ class LocalProvider(AsyncCloseable):
                 # Most jobs ask only what `ready` answers.
                 from .capability_probe import probe  # noqa: PLC0415
 
-                keeper = await self._ready()
-                if isinstance(keeper, PlainManager):
+                manager = await self._ready()
+                if isinstance(manager, PlainManager):
                     self._capabilities = CAPABILITIES
                 else:
-                    self._capabilities = await probe(keeper)
+                    self._capabilities = await probe(manager)
             return self._capabilities
 
     async def sandboxes(self) -> AsyncIterator[SandboxRecord]:
@@ -126,8 +126,8 @@ class LocalProvider(AsyncCloseable):
 
     async def discard(self, image: SandboxImage) -> None:
         """Forget a snapshot. Sandboxes made from it go on. Idempotent."""
-        if self._keeper is not None:
-            await self._keeper.discard(image)
+        if self._manager is not None:
+            await self._manager.discard(image)
 
     async def save(self, image: SandboxImage, to: Path) -> None:
         """Write a snapshot to `to`, a new host directory that outlives this provider."""
@@ -146,21 +146,21 @@ class LocalProvider(AsyncCloseable):
 
     async def _aclose(self) -> None:
         try:
-            if self._keeper is not None:
-                await self._keeper.aclose()
+            if self._manager is not None:
+                await self._manager.aclose()
         finally:
             if self._launcher is not None:
                 await self._launcher.aclose()
 
-    async def _ready(self) -> Keeper | PlainManager:
+    async def _ready(self) -> BoxManager | PlainManager:
         async with self._starting:
             if self._closed:
                 raise SandboxError("the provider is closed", hint="make a new one")
-            if self._keeper is None:
-                self._keeper = await self._start()
-            return self._keeper
+            if self._manager is None:
+                self._manager = await self._start()
+            return self._manager
 
-    async def _start(self) -> Keeper | PlainManager:
+    async def _start(self) -> BoxManager | PlainManager:
         raise_limit()
         store = LabelStore(self._directory / "boxes")
         try:
@@ -171,19 +171,25 @@ class LocalProvider(AsyncCloseable):
             return PlainManager(store.plain, store)
         where = hierarchy.find(prefer_v2=self._prefer_v2)
         sweep_groups(self._directory)
-        make = _gvisor_keeper(rooted=self._rooted) if self._engine == "runsc" else Keeper
-        keeper = make(
+        return BoxManager(
             self._launcher,
             self._directory,
             store,
             where,
+            self._runtime(self._launcher),
             rooted=self._rooted,
             live_budget=self._live_budget,
-            live_seconds=self._live_seconds,
         )
-        if self._engine == "criu" and keeper.no_live is None:
-            keeper.forker().laziness.megabytes = self._lazy_megabytes
-        return keeper
+
+    def _runtime(self, launcher: Launcher) -> BoxRuntime:
+        rooted, seconds = self._rooted, self._live_seconds
+        if self._engine == "runsc":
+            # Boxes of the host's kernel need nothing of gVisor.
+            from .gvisor.runtime import GvisorRuntime  # noqa: PLC0415
+
+            return GvisorRuntime(launcher, rooted=rooted, seconds=seconds)
+        megabytes = self._lazy_megabytes
+        return NamespaceRuntime(launcher, rooted=rooted, seconds=seconds, lazy_megabytes=megabytes)
 
     async def _launch(self) -> Launcher:
         root = mount_point(self._directory)
@@ -203,13 +209,6 @@ class LocalProvider(AsyncCloseable):
                 f"this machine lets this user make no namespaces: {error}",
                 hint="run as root, enable user namespaces, or accept --allow-unisolated",
             ) from error
-
-
-def _gvisor_keeper(*, rooted: bool) -> Callable[..., Keeper]:
-    from benchflow_sandbox_local.gvisor.engine import RunscProgram  # noqa: PLC0415 - the other engine needs none of it
-    from benchflow_sandbox_local.gvisor.keeper import GvisorManager  # noqa: PLC0415
-
-    return partial(GvisorManager, RunscProgram.find(rooted=rooted))
 
 
 def _engine() -> Engine:

@@ -5,13 +5,21 @@ import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from benchflow_contracts.errors import HostError, SandboxError, SandboxLimitError
+from benchflow_contracts.errors import (
+    HostError,
+    SandboxError,
+    SandboxLimitError,
+    SandboxUnsupportedError,
+)
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_core.descriptors import shortage_is_host_error
 from benchflow_sandbox_core.gate import Gate
 from benchflow_sandbox_core.pipes import Streams
+from benchflow_sandbox_core.port_forward import Connection
+from benchflow_sandbox_core.relay.server import Relay
+from benchflow_sandbox_core.relay.upstream import RelayUpstream
 from benchflow_sandbox_core.running_box import RunningBox
 from benchflow_sandbox_native import InitClient, InitError
 
@@ -25,21 +33,71 @@ from .init_calls import InitCalls
 from .launcher import Call, Launcher
 from .readiness import readable
 
+_ENOSPC, _EDQUOT = 28, 122
+
+FileAccess = Literal["shared", "guest", "host"]
+"""How the host reaches the files inside: a root of its own on the host's kernel, files of another
+kernel that writes them late, or the host's own files."""
+
 
 class LocalRunningBox(RunningBox, Protocol):
-    """One life of a local sandbox."""
+    """The processes of a box, from its first process to its last."""
 
+    notes: dict[str, str]
+    """What the launcher had to do without."""
     root: int
     """A descriptor of the root directory."""
-    netns: int
-    """A descriptor of the network namespace; -1 for the host's."""
-    listener: socket.socket | None
-    """The relay's, until it is taken."""
     accounts: AccountBook
+
+    @property
+    def file_access(self) -> FileAccess:
+        """How the host reaches the files inside."""
+        ...
 
     @property
     def pid(self) -> int:
         """The first process's number on the host; 0 when there is none."""
+        ...
+
+    @property
+    def came_lazily(self) -> bool:
+        """Whether it ran before all of its memory was there."""
+        ...
+
+    async def filled(self) -> None:
+        """Return when all of its memory is there.
+
+        Raises:
+            SnapshotError: The box ended before.
+        """
+        ...
+
+    async def kill_all(self) -> None:
+        """Kill every process but the first.
+
+        Raises:
+            SandboxUnsupportedError: A process could escape.
+        """
+        ...
+
+    async def start_relay(self, upstream: RelayUpstream) -> Relay | None:
+        """Serve the model inside; return None when the box was started without a port for it."""
+        ...
+
+    async def socket_inside(self) -> socket.socket:
+        """Return an unconnected TCP socket in the network of the box."""
+        ...
+
+    async def dial(self, port: int) -> socket.socket:
+        """Return a socket that is connected to a port of the inside's loopback."""
+        ...
+
+    async def connect(self, port: int) -> Connection:
+        """Connect a stream to a port inside; raise `OSError` when nothing listens there."""
+        ...
+
+    async def disconnect(self) -> None:
+        """End the connections into the box that need help of the host. Idempotent."""
         ...
 
     async def ended(self) -> None:
@@ -47,11 +105,8 @@ class LocalRunningBox(RunningBox, Protocol):
         ...
 
     def close(self) -> None:
-        """Let go. Idempotent."""
+        """Release everything that leads into the box. Idempotent."""
         ...
-
-
-_ENOSPC, _EDQUOT = 28, 122
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +123,13 @@ class Place:
 class NamespaceRunningBox:
     """The descriptors that lead into a running box. They keep it reachable when frozen."""
 
-    def __init__(self, name: str, notes: dict[str, str], fds: list[int]) -> None:
+    file_access: FileAccess = "shared"
+
+    def __init__(
+        self, name: str, notes: dict[str, str], fds: list[int], launcher: Launcher
+    ) -> None:
         self.name = name
+        self._launcher = launcher
         self.notes = notes
         self.pidfd, self.root, self.netns = fds[:3]
         self.accounts = AccountBook(self.root)
@@ -96,7 +156,7 @@ class NamespaceRunningBox:
             except SandboxError as error:
                 fresh = len(place.lowers) == len(base.lowers)
                 raise explain(error, spec, fresh=fresh) from error
-            machine = cls(place.box, answer.message["notes"], answer.fds)
+            machine = cls(place.box, answer.message["notes"], answer.fds, launcher)
             try:
                 await machine._meet_init(call)
             except BaseException:
@@ -120,17 +180,17 @@ class NamespaceRunningBox:
             raise SandboxError(f"the init of {self.name!r} did not start: {error}") from error
 
     @classmethod
-    async def revive(
+    async def restore(
         cls,
         launcher: Launcher,
         request: dict[str, Any],
         pipes: list[int],
         filling: MemoryTransfer | None = None,
     ) -> "NamespaceRunningBox":
-        """Bring a box back from a live image; its processes run on return.
+        """Restore a box from a live image; its processes run on return.
 
         Raises:
-            SandboxError: It did not come back. The launcher still has to `stop` it.
+            SandboxError: The restore failed. The launcher still has to `stop` it.
         """
         given = pipes if filling is None else [*pipes, filling.tell]
         async with launcher.call("restore", given, **request) as call:
@@ -144,7 +204,7 @@ class NamespaceRunningBox:
                     os.close(fd)
                 raise
         fds = [*answer.fds, *outside]
-        machine = cls(request["box"], answer.message["notes"], fds)
+        machine = cls(request["box"], answer.message["notes"], fds, launcher)
         machine._filling = filling
         try:
             await machine._meet(held=request["stopped"])
@@ -185,8 +245,35 @@ class NamespaceRunningBox:
         if self._filling is not None:
             await self._filling.done()
 
+    async def kill_all(self) -> None:
+        """Kill every process but the first."""
+        await self.init.kill_all()
+
+    async def start_relay(self, upstream: RelayUpstream) -> Relay | None:
+        """Serve the model inside; return None when the box was started without a port for it."""
+        if self.listener is None:
+            return None
+        listener, self.listener = self.listener, None
+        return await Relay.start(listener, upstream)
+
+    async def socket_inside(self) -> socket.socket:
+        """Return an unconnected TCP socket in the network namespace of the box."""
+        answer = await self._launcher.ask("socket", (self.netns,))
+        return socket.socket(fileno=answer.fds[0])
+
+    async def dial(self, port: int) -> socket.socket:
+        """Return a socket that is connected to a port of the inside's loopback."""
+        return await connect_inside(await self.socket_inside(), port)
+
+    async def connect(self, port: int) -> Connection:
+        """Connect a stream to a port inside; raise `OSError` when nothing listens there."""
+        return await asyncio.open_connection(sock=await self.dial(port))
+
+    async def disconnect(self) -> None:
+        """Return at once: connections go through the network namespace alone."""
+
     def park(self) -> None:
-        """Let go of a box that has ended and comes back, and stay what others hold."""
+        """Release a box that has ended and will be restored; callers keep this object."""
         self._parked.close()
         null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         for fd in self.fds:
@@ -238,10 +325,15 @@ class NamespaceRunningBox:
             self.listener = None
 
 
-async def stop(launcher: Launcher, box: str, *, drop_family: bool) -> None:
-    """Kill a box and remove what it wrote. Also right when it never started."""
-    async with asyncio.timeout(30):
-        await launcher.ask("stop", box=box, drop_family=drop_family)
+async def connect_inside(inside: socket.socket, port: int) -> socket.socket:
+    """Connect a socket that was made in a box to a port of the inside's loopback."""
+    try:
+        inside.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(inside, ("127.0.0.1", port))
+    except BaseException:
+        inside.close()
+        raise
+    return inside
 
 
 def box_request(place: Place, spec: SandboxSpec, base: Base, group: Group) -> dict[str, Any]:
@@ -260,6 +352,14 @@ def box_request(place: Place, spec: SandboxSpec, base: Base, group: Group) -> di
         "group": group.clone_into,
         "relay_port": None if model is None else model.port,
     }
+
+
+def cannot_kill_all(name: str) -> SandboxUnsupportedError:
+    """Return the refusal of a box that a process could escape from."""
+    return SandboxUnsupportedError(
+        f"the processes of {name!r} cannot be killed at once: one may escape",
+        hint="run where namespaces are allowed",
+    )
 
 
 def explain(error: SandboxError, spec: SandboxSpec, *, fresh: bool) -> SandboxError:

@@ -1,4 +1,4 @@
-"""One sandbox: the public object over the life of a box."""
+"""One sandbox: the public object over its box."""
 
 import asyncio
 import os
@@ -9,7 +9,12 @@ from functools import partial
 from pathlib import Path
 
 from benchflow_contracts.changed_files import FileChanges
-from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, SnapshotError
+from benchflow_contracts.errors import (
+    SandboxError,
+    SandboxUnsupportedError,
+    SnapshotError,
+    TransferError,
+)
 from benchflow_contracts.observed import ObservedFiles
 from benchflow_contracts.sandbox import (
     Endpoint,
@@ -22,119 +27,100 @@ from benchflow_contracts.sandbox import (
 from benchflow_sandbox_core.accounts import Account
 from benchflow_sandbox_core.command import SandboxCommand
 from benchflow_sandbox_core.counters import host_error_if_short
+from benchflow_sandbox_core.fifo.connections import INIT
 from benchflow_sandbox_core.file_observer import observe_files
-from benchflow_sandbox_core.freezing import Freezer
 from benchflow_sandbox_core.gate import Gate
 from benchflow_sandbox_core.image_config import ImageConfig
-from benchflow_sandbox_core.port_forward import Connection, PortForwards
+from benchflow_sandbox_core.paths import absolute
+from benchflow_sandbox_core.port_forward import Connection
 from benchflow_sandbox_core.proxy.server import proxy_environment
 from benchflow_sandbox_core.relay.server import Relay
 from benchflow_sandbox_core.sandbox_process import SandboxProcess
 from benchflow_sandbox_core.shield import finish
-from benchflow_sandbox_core.spec import with_network
 from benchflow_sandbox_core.thread import run
 
 from benchflow_sandbox_local.cgroup.group import Group
-from benchflow_sandbox_local.live.snapshots import Forks
+from benchflow_sandbox_local.live.processes import ProcessTable
+from benchflow_sandbox_local.live.snapshots import WhileFrozen
 from benchflow_sandbox_local.rootfs.base import Base
 from benchflow_sandbox_local.transfer.digest import DigestCache, FileDigester
 from benchflow_sandbox_local.transfer.download import Download
 from benchflow_sandbox_local.transfer.upload import FileOwner, Upload
 
 from . import entrypoint
-from .host_services import HostServices
-from .init_calls import InitCalls
-from .maker import During, Keeper
-from .running_box import LocalRunningBox, NamespaceRunningBox
-from .stopped_processes import while_stopped
+from .box import SandboxBox
+from .running_box import LocalRunningBox
+
+_SPECIAL = 3
+"""The exit code of init's program for a pipe or a socket."""
 
 
 class LocalSandbox:
-    """One isolated machine on this host."""
-
-    _bounded = True
-    """Whether its files have a file system of their own, with a limit."""
+    """One isolated sandbox on this host: commands and files of one box."""
 
     def __init__(
         self,
-        name: str,
-        spec: SandboxSpec,
-        group: Group,
-        keeper: Keeper,
+        box: SandboxBox,
         base: Base | None,
         *,
         rooted: bool,
+        known: DigestCache | None = None,
+        on_removed: Callable[[], None],
     ) -> None:
-        self._name = name
-        self._spec = spec
-        self._group = group
-        self._keeper = keeper
+        self._box = box
         self._rooted = rooted
         self._environment = {} if base is None else dict(base.environment)
         self._config = ImageConfig() if base is None else base.source.config
         self.image_digests: Mapping[str, str] = {} if base is None else base.digests
-        self._machine: LocalRunningBox | None = None
-        self._served = HostServices()
-        self._forwards = PortForwards(self.connect)
-        self._freezer = Freezer(group, lambda: self.machine.init)
         self._changing = asyncio.Lock()
         self._work = Gate()
-        """Where commands and transfers are inside."""
-        self._forks = Forks(self, keeper, self._freezer, self._work, self._served)
-        self._processes: dict[str, SandboxProcess] = {}
-        self._unclaimed: dict[str, SandboxProcess] = {}
-        self.known = DigestCache()
-        """What is known of the files that the box began with."""
+        """Commands and transfers in progress."""
+        self.processes = ProcessTable()
+        self._known = known or DigestCache()
+        """Digests of the files that the box began with."""
+        self._on_removed = on_removed
 
     @property
     def id(self) -> str:
         """The sandbox's name, unique on this machine."""
-        return self._name
+        return self._box.name
 
     @property
     def spec(self) -> SandboxSpec:
-        """What it was made from."""
-        return self._spec
+        """The spec that the sandbox was made from, with the present network and user."""
+        return self._box.spec
+
+    @property
+    def box(self) -> SandboxBox:
+        """The box of the sandbox."""
+        return self._box
 
     @property
     def machine(self) -> LocalRunningBox:
-        """The running box; raise `SandboxError` once it is torn down."""
-        machine = self._life()
-        if machine.closed:
-            raise SandboxError(f"sandbox {self._name!r} is lost", hint="restore or replace it")
-        return machine
-
-    def _life(self) -> LocalRunningBox:
-        if self._machine is None:
-            raise SandboxError(f"sandbox {self._name!r} is gone", hint="create a new one")
-        return self._machine
+        """The running box; raise `SandboxError` once it is gone or lost."""
+        return self._box.running
 
     @property
     def group(self) -> Group:
         """The control group."""
-        return self._group
+        return self._box.group
 
     @property
     def relay(self) -> Relay | None:
         """The relay to the model endpoint, when the spec has one."""
-        return self._served.relay
-
-    async def adopt(self, machine: LocalRunningBox) -> None:
-        """Take a started box as this sandbox's body and serve its relay."""
-        self._machine = machine
-        await self._served.start(machine, self._spec, self.socket_inside)
+        return self._box.services.relay
 
     async def switch_network(self, mode: NetworkMode, allowed_hosts: Sequence[str] = ()) -> None:
-        """Let the inside reach something else. There is nothing but what the host serves."""
+        """Change which hosts the inside can reach."""
         async with self._changing:
-            _, self._spec = self.machine, with_network(self._spec, mode, allowed_hosts)
-            await self._served.switch(self._spec)
+            _ = self.machine
+            await self._box.switch_network(mode, allowed_hosts)
 
     async def switch_user(self, user: str) -> None:
-        """Let `user`, who must be there, be who runs what names nobody."""
+        """Set the default user. The user must already exist."""
         if self._rooted:
             self._account(user)
-        self._spec = self._spec.model_copy(update={"user": user})
+        self._box.spec = self.spec.model_copy(update={"user": user})
 
     async def start_entrypoint(self) -> None:
         """Start the spec's entrypoint: its own as root, or the image's as the image says.
@@ -142,17 +128,17 @@ class LocalSandbox:
         Raises:
             SandboxError: It cannot be started, or the image's ended at once.
         """
-        if self._spec.entrypoint == "image":
+        if self.spec.entrypoint == "image":
             await self.start_image_entrypoint()
-        elif self._spec.entrypoint:
-            command = self._command(self._spec.entrypoint, "root", "/", None)
+        elif self.spec.entrypoint:
+            command = self._command(self.spec.entrypoint, "root", "/", None)
             await entrypoint.start(self.machine, command)
 
     async def start_image_entrypoint(self) -> bool:
         """Start the image's own entrypoint; return when it has done its work and is healthy."""
         config = self._config
         user, workdir = config.user or "root", config.workdir or "/"
-        if words := config.command(self._spec.container):
+        if words := config.command(self.spec.container):
             command = self._command(words, user, workdir, None)
             await entrypoint.start_image(self.machine, command)
         if config.health is not None:
@@ -175,12 +161,12 @@ class LocalSandbox:
         stdin: bytes = b"",
     ) -> ExecResult:
         """Run a command to its end. See `benchflow_contracts.sandbox.Sandbox.exec`."""
-        self._freezer.refuse_own_task()
+        self._box.freezer.refuse_own_task()
         command = self._command(cmd, user, cwd, env)
-        limit = self._spec.limits.output_bytes
+        limit = self.spec.limits.output_bytes
         async with self._work.while_open():
             with host_error_if_short(self.host_shortage):
-                return await command.run(self.machine, self._group, stdin, timeout, limit)
+                return await command.run(self.machine, self.group, stdin, timeout, limit)
 
     async def spawn(
         self,
@@ -191,41 +177,25 @@ class LocalSandbox:
         env: Mapping[str, str] | None = None,
     ) -> SandboxProcess:
         """Start a command with live pipes in a process group of its own."""
-        self._freezer.refuse_own_task()
+        self._box.freezer.refuse_own_task()
         command = self._command(cmd, user, cwd, env)
         async with self._work.while_open():
             with host_error_if_short(self.host_shortage):
                 process = await SandboxProcess.start(self.machine, command)
-            self._processes[process.id] = process
+            self.processes.add(process)
             return process
 
     def host_shortage(self) -> str | None:
         """Return what the host refused to processes inside; see `SupportsHostShortage`."""
-        return self._group.host_shortage()
-
-    @property
-    def processes(self) -> list[SandboxProcess]:
-        """The spawned processes whose pipes somebody still holds."""
-        self._processes = {k: p for k, p in self._processes.items() if not p.released}
-        return list(self._processes.values())
-
-    async def forget_ended(self) -> None:
-        """Let go of spawned processes that have ended: a live snapshot does not carry them."""
-        ended = [process.id for process in self.processes if await process.ended()]
-        for name in ended:
-            self._processes.pop(name, None)
-
-    def carry_in(self, process: SandboxProcess) -> None:
-        """Keep a process of a live image until somebody attaches to it."""
-        self._processes[process.id] = self._unclaimed[process.id] = process
+        return self.group.host_shortage()
 
     async def attach(self, process_id: str) -> SandboxProcess:
-        """Take hold of a spawned process that a live image carried in, once."""
-        self._keeper.require_live()
-        process = self._unclaimed.pop(process_id, None)
+        """Return a spawned process that a live image has carried into this sandbox, once."""
+        self._box.require_live()
+        process = self.processes.claim(process_id)
         if process is None:
             raise SandboxError(
-                f"no unclaimed process {process_id!r} was carried into {self._name!r}",
+                f"no unclaimed process {process_id!r} was carried into {self.id!r}",
                 hint="attach once, in a child of a live snapshot; a process that had ended when"
                 " the snapshot was taken is not carried",
             )
@@ -239,8 +209,8 @@ class LocalSandbox:
         env: Mapping[str, str] | None,
     ) -> SandboxCommand:
         shell = self._shell() if isinstance(cmd, str) else ""
-        account = self._account(user or self._spec.user)
-        own = {**self._environment, **proxy_environment(self._spec), **self._spec.env}
+        account = self._account(user or self.spec.user)
+        own = {**self._environment, **proxy_environment(self.spec), **self.spec.env}
         added = {**own, **(env or {})}
         return SandboxCommand.of(cmd, account, self._directory_of(cwd), added, shell)
 
@@ -248,12 +218,12 @@ class LocalSandbox:
         return shell_of(self.machine.root)
 
     def _directory_of(self, cwd: str | None) -> str:
-        return cwd or self._spec.workdir
+        return cwd or self.spec.workdir
 
     def _account(self, name: str) -> Account:
         if self._rooted:
             return self.machine.accounts.look_up(name)
-        if name in {self._spec.user, "root", "0"}:
+        if name in {self.spec.user, "root", "0"}:
             # Only one user is mapped: it is called root inside, and is the caller outside.
             return Account(name, 0, 0, (), "/root" if name == "root" else f"/home/{name}")
         raise SandboxUnsupportedError(
@@ -265,7 +235,7 @@ class LocalSandbox:
         """Copy a regular file or a directory tree in, owned by `user`."""
         owner = self._owner(user)
         async with self._files() as root:
-            work = partial(Upload, root, owner, bounded=self._bounded)
+            work = partial(Upload, root, owner, bounded=self.machine.file_access != "host")
             await run(lambda stop: work(stop=stop).run(local, remote))
 
     @asynccontextmanager
@@ -287,7 +257,16 @@ class LocalSandbox:
     async def download(
         self, remote: str, local: Path, *, max_bytes: int = 1 << 30, leave_out: bool = False
     ) -> None:
-        """Copy a regular file or a directory tree out to `local`, a new path."""
+        """Copy a regular file or a directory tree out to `local`, a new path.
+
+        The host does not see a pipe or a socket of a gVisor box. A program inside looks for
+        them. That is not possible while the box is frozen: then they are left out.
+        """
+        guest = self.machine.file_access == "guest"
+        if guest and not (leave_out or self._box.freezer.is_held):
+            found = await self.exec((INIT, "plain", absolute(remote)), user="root", cwd="/")
+            if found.exit_code == _SPECIAL:
+                raise TransferError(f"{remote!r} is or holds a pipe or a socket")
         async with self._files() as root:
             work = partial(Download, root, max_bytes, leave_out=leave_out)
             await run(lambda stop: work(stop=stop).run(remote, local))
@@ -295,135 +274,104 @@ class LocalSandbox:
     async def file_digests(
         self, paths: Sequence[str], *, max_bytes: int = 1 << 30
     ) -> Mapping[str, str]:
-        """Return the SHA-256 of each regular file that is there, while the box runs on."""
+        """Return the SHA-256 of each regular file that exists, while the box runs."""
+        if self.machine.file_access == "guest":
+            # The host does not see what that kernel has not written back yet.
+            raise SandboxUnsupportedError("files of a gVisor box cannot be read while it runs")
         async with self._files() as root:
-            work = partial(FileDigester, root, max_bytes, self.known)
+            work = partial(FileDigester, root, max_bytes, self._known)
             return await run(lambda stop: work(stop).run(paths))
 
     async def set_baseline(self) -> None:
-        """Take the files as they are now for what `changes` compares with."""
-        await self._keeper.written(self).set_baseline()
+        """Remember the files as they are now: `changed_files` compares with them."""
+        await self._box.changes.set_baseline()
 
     @asynccontextmanager
     async def ignore_changes(self) -> AsyncGenerator[None, None]:
-        """Let what is written while it is held be no change."""
-        written = self._keeper.written(self)
-        async with written.ignore_changes(self.hold_for_seal, self._group, self.machine.pid):
+        """Ignore changes made inside this block, in this sandbox and in its forks."""
+        box = self._box
+        freeze = box.while_files_rest
+        async with box.changes.ignore_changes(freeze, box.group, self.machine.pid):
             yield
 
     async def changed_files(self) -> FileChanges:
-        """Return what is not as it was at the mark, from what the host has of the files."""
-        async with self.hold_for_seal():
-            return await self._keeper.written(self).changed_files()
+        """Return what has changed since the baseline, read from the host's copy of the files."""
+        changes = self._box.changes
+        async with self._box.while_files_rest():
+            return await changes.changed_files()
 
     @asynccontextmanager
     async def observe_files(self, wanted: Callable[[str], bool]) -> AsyncGenerator[ObservedFiles]:
         """Record the files that are opened inside while the block runs."""
-        if not isinstance(self._machine, NamespaceRunningBox):
+        if self.machine.file_access != "shared":
             raise SandboxUnsupportedError(
                 "the files that this sandbox opens cannot be observed: its processes do not open "
-                "them by the host's kernel, or it has no isolation",
+                "them through the host's kernel, or it has no isolation",
                 hint="use the local sandbox with isolation",
             )
         async with self._files() as root, observe_files(root, wanted) as observed:
             yield observed
 
-    async def socket_inside(self) -> socket.socket:
-        """Return an unconnected TCP socket in the sandbox's network namespace."""
-        return await self._keeper.socket_in(self.machine.netns)
-
     async def connect_tcp(self, port: int) -> socket.socket:
         """Connect to a port of the inside's loopback."""
         async with self._work.while_open():
-            return await self._dial(port)
-
-    async def _dial(self, port: int) -> socket.socket:
-        inside = await self.socket_inside()
-        try:
-            inside.setblocking(False)
-            await asyncio.get_running_loop().sock_connect(inside, ("127.0.0.1", port))
-        except BaseException:
-            inside.close()
-            raise
-        return inside
+            return await self.machine.dial(port)
 
     async def connect(self, port: int) -> Connection:
         """Connect a stream to a port inside; raise `OSError` when nothing listens there."""
-        return await asyncio.open_connection(sock=await self._dial(port))
+        return await self.machine.connect(port)
 
     async def expose_port(self, port: int) -> Endpoint:
         """Make a port inside reachable from the host's loopback. The same port twice is one."""
-        return await self._forwards.expose(port)
+        return await self._box.services.expose(port)
 
     @property
     def came_lazily(self) -> bool:
         """Whether this child of a live snapshot ran before all of its memory was there."""
-        return isinstance(self._machine, NamespaceRunningBox) and self._machine.came_lazily
+        return self.machine.came_lazily
 
     async def filled(self) -> None:
         """Return when all of a lazy child's memory is there.
 
         Raises:
-            SnapshotError: It never will be: the child is dead.
+            SnapshotError: The child ended before.
         """
-        if isinstance(self._machine, NamespaceRunningBox):
-            await self._machine.filled()
+        await self.machine.filled()
 
     def freeze(self) -> AbstractAsyncContextManager[None]:
-        """Hold everything inside still. Re-entrant; thaws on exit."""
+        """Freeze every process inside for the block. Re-entrant."""
         return self._freeze()
 
     @asynccontextmanager
     async def _freeze(self) -> AsyncGenerator[None]:
-        _ = self.machine  # a sandbox that is gone cannot be held
-        async with self._freezer.hold():
+        _ = self.machine  # a sandbox that is gone cannot be frozen
+        async with self._box.freezer.hold():
             yield
 
     async def kill_all(self) -> None:
         """Kill every process inside but init. All are dead on return."""
         async with self._changing:
-            init = self.machine.init
-            if not isinstance(init, InitCalls):
-                raise SandboxUnsupportedError(
-                    f"the processes of {self._name!r} cannot be killed at once: one may escape",
-                    hint="run where namespaces are allowed",
-                )
-            await init.kill_all()
+            await self.machine.kill_all()
 
     async def snapshot(
-        self, level: SnapshotLevel = "filesystem", *, while_frozen: During | None = None
+        self, level: SnapshotLevel = "filesystem", *, while_frozen: WhileFrozen | None = None
     ) -> SandboxImage:
-        """Seal the current state, from one instant. The sandbox goes on unharmed."""
+        """Take a snapshot of one instant. The sandbox continues unharmed."""
         async with self._changing:
             _ = self.machine
             if level != "live":
-                return await self._keeper.seal(self, while_frozen)
-            return await self._forks.take(while_frozen)
-
-    async def disconnect(self) -> None:
-        """End what leads into a life that is over; the addresses stay."""
-        await self._forwards.hang_up()
-        await self._end_served()
-
-    def hold_for_seal(self) -> AbstractAsyncContextManager[None]:
-        """Keep the files of one instant: frozen, or stopped where nothing can freeze."""
-        if self._group.can_freeze:
-            return self._freezer.hold()
-        return self._freezer.hold_by(while_stopped(self.machine.pid))
+                return await self._box.seal(while_frozen)
+            return await self._box.snapshot_live(self.processes, self._work, while_frozen)
 
     async def restore(self, image: SandboxImage) -> None:
-        """Go back to `image`. All processes end; `id`, spec and endpoints stay."""
+        """Restore `image`. All processes end; `id`, spec and endpoints stay."""
         async with self._changing:
-            old = self._life()
-            self._keeper.check(image)
-            if self._freezer.is_held:
-                raise SnapshotError(f"sandbox {self._name!r} is frozen: thaw it before a restore")
-            await self._end_served()
-            self._machine = None
-            self.known = DigestCache()
-            old.close()
-            await self.adopt(await self._keeper.restart(self, image))
-            if self._spec.entrypoint == "image":
+            self._box.check(image)
+            if self._box.freezer.is_held:
+                raise SnapshotError(f"sandbox {self.id!r} is frozen: thaw it before a restore")
+            self._known = DigestCache()
+            await self._box.restart(image)
+            if self.spec.entrypoint == "image":
                 await self.start_entrypoint()
 
     async def teardown(self) -> None:
@@ -432,18 +380,9 @@ class LocalSandbox:
 
     async def _teardown(self) -> None:
         async with self._changing:
-            self._freezer.release()
-            await self._forwards.aclose()
-            await self._end_served()
-            machine, self._machine = self._machine, None
-            if machine is not None:
-                machine.close()
-            for process in self._unclaimed.values():
-                process.streams.close()
-            await self._keeper.remove(self)
-
-    async def _end_served(self) -> None:
-        await self._served.aclose()
+            self.processes.close()
+            await self._box.remove()
+            self._on_removed()
 
 
 def shell_of(root: int) -> str:

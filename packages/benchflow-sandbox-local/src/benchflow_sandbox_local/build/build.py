@@ -21,6 +21,7 @@ from benchflow_sandbox_core.recipe.scope import ARCHITECTURE, Scope
 from benchflow_sandbox_core.recipe.words import Words
 from benchflow_sandbox_core.thread import StopFlag, run
 
+from benchflow_sandbox_local.box import Box
 from benchflow_sandbox_local.rootfs.source import RootSource
 from benchflow_sandbox_local.rootfs.store import ImageStore, digest_of
 from benchflow_sandbox_local.sandbox import LocalSandbox
@@ -44,17 +45,13 @@ Find = Callable[[str], Awaitable[RootSource]]
 """Finds an image by its name."""
 
 
-class Boxes(Protocol):
+class BoxCreator(Protocol):
     """What a build asks of the provider."""
 
     async def create_from(
-        self, spec: SandboxSpec, made_from: RootSource, labels: dict[str, str]
+        self, spec: SandboxSpec, origin: RootSource, labels: dict[str, str]
     ) -> LocalSandbox:
         """Start a sandbox of an image."""
-        ...
-
-    async def keep(self, sandbox: LocalSandbox, to: Path) -> None:
-        """Copy what a sandbox has changed to an empty directory of the host."""
         ...
 
 
@@ -73,7 +70,12 @@ class Build:
     """Makes a recipe's stage of a Dockerfile, else the last, and what it needs of the others."""
 
     def __init__(
-        self, boxes: Boxes, store: ImageStore, find: Find, recipe: ImageRecipe, file: Dockerfile
+        self,
+        boxes: BoxCreator,
+        store: ImageStore,
+        find: Find,
+        recipe: ImageRecipe,
+        file: Dockerfile,
     ) -> None:
         root, name = recipe.context, recipe.dockerfile
         self._boxes = boxes
@@ -345,7 +347,7 @@ class Build:
             if half is not None:
                 async with self._bound(mounts) as spec, self._box(stage, spec) as sandbox:
                     await act(sandbox)
-                    await self._boxes.keep(sandbox, half)
+                    await _box_of(sandbox).copy_changes(half)
                 await asyncio.to_thread(strip, half, mounts)
         stage.key, stage.lowers = key, (self._store.layer(key), *stage.lowers)
 
@@ -357,6 +359,12 @@ class Build:
             yield sandbox
         finally:
             await sandbox.teardown()
+
+
+def _box_of(sandbox: LocalSandbox) -> Box:
+    box = sandbox.box
+    assert isinstance(box, Box)
+    return box
 
 
 def _owner(sandbox: LocalSandbox, named: str) -> tuple[int, int] | None:

@@ -14,13 +14,13 @@ from benchflow_sandbox_local.rootfs.source import ImageRecord, RootSource
 from benchflow_sandbox_local.rootfs.store import ImageStore, digest_of
 
 if TYPE_CHECKING:
-    from .build import Boxes
+    from .build import BoxCreator
 
 
 class Builder:
     """Makes images from recipes: the same bytes once for all processes of a store."""
 
-    def __init__(self, boxes: "Boxes", store: ImageStore, *, refusal: str | None) -> None:
+    def __init__(self, boxes: "BoxCreator", store: ImageStore, *, refusal: str | None) -> None:
         self._boxes = boxes
         self._store = store
         self._refusal = refusal

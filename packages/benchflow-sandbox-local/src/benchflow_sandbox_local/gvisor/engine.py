@@ -1,11 +1,43 @@
-"""Finding gVisor on this machine."""
+"""runsc, the engine of live snapshots for gVisor boxes."""
 
+import asyncio
 import os
+import secrets
 import shutil
 import subprocess
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from benchflow_contracts.errors import SandboxUnsupportedError
+from benchflow_contracts.errors import (
+    HostError,
+    SandboxError,
+    SandboxUnsupportedError,
+    SnapshotError,
+)
+from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_sandbox_core.fifo.streams import FifoStreams
+from benchflow_sandbox_core.sandbox_process import SandboxProcess
+
+from benchflow_sandbox_local.launcher import Launcher, LauncherError
+from benchflow_sandbox_local.live.engine import RestoredBox
+from benchflow_sandbox_local.live.processes import (
+    CarriedProcess,
+    LiveState,
+    ProcessTable,
+    park,
+    unpark,
+)
+from benchflow_sandbox_local.rootfs.base import Base
+from benchflow_sandbox_local.running_box import Place, box_request
+from benchflow_sandbox_local.store.layers import UndigestedImage, acquire_layers
+
+from .running_box import GvisorRunningBox
+
+if TYPE_CHECKING:
+    from benchflow_sandbox_local.box import Box
+    from benchflow_sandbox_local.cgroup.group import Group
 
 PROGRAM = "BENCHFLOW_RUNSC"
 """The environment variable that names the program; without it, `runsc` on the PATH."""
@@ -46,3 +78,128 @@ class RunscProgram:
         except (OSError, subprocess.SubprocessError) as error:
             raise SandboxUnsupportedError(f"{self.program!r} does not start: {error}") from error
         return f"{self.program}: {' '.join(done.stdout.split())}"
+
+
+class RunscEngine:
+    """Starts, dumps and restores gVisor boxes, for `seconds` at most each dump.
+
+    A dump leaves the box running and copies its upper layer: a fork that fails costs nothing.
+    """
+
+    name = "runsc"
+    lost_in_fork: frozenset[str] = frozenset({"deleted file", "file identity"})
+    laziness = None
+
+    def __init__(self, launcher: Launcher, program: RunscProgram, seconds: float) -> None:
+        self._launcher = launcher
+        self._program = program
+        self._seconds = seconds
+
+    async def probe(self) -> str:
+        """Return the program and its version."""
+        return await asyncio.to_thread(self._program.version)
+
+    async def start(
+        self, place: Place, spec: SandboxSpec, base: Base, group: "Group"
+    ) -> GvisorRunningBox:
+        """Start a box; raise `SandboxError` when it did not start."""
+        request = self._request(place, spec, base, group)
+        return await GvisorRunningBox.start(self._launcher, request, spec)
+
+    def _request(
+        self, place: Place, spec: SandboxSpec, base: Base, group: "Group", **more: object
+    ) -> dict[str, Any]:
+        request = box_request(place, spec, base, group)
+        return {**request, "program": self._program.program, "image": None, **more}
+
+    @asynccontextmanager
+    async def dump(self, box: "Box", processes: ProcessTable) -> AsyncGenerator["PendingRunscDump"]:
+        """Return at once: the kernel of the box dumps it, with no engine to start."""
+        del processes
+        yield PendingRunscDump(self, box)
+
+    @asynccontextmanager
+    async def restore(
+        self, box: "Box", state: LiveState, *, held: bool, lazy: bool
+    ) -> AsyncGenerator[RestoredBox]:
+        """Start a box from an image of its processes. See `LiveEngine.restore`."""
+        del held, lazy  # a dump leaves the box running, and runsc reads all memory at once
+        mounts = [{"source": source, "target": target} for source, target in state.mounts]
+        place, base = box.new_place(), box.stack.base
+        more: dict[str, object] = {"image": state.name, "mounts": mounts, "relay_port": state.port}
+        request = self._request(place, box.spec, base, box.group, **more)
+        try:
+            running = await GvisorRunningBox.start(
+                self._launcher, request, box.spec, state.processes
+            )
+        except HostError:
+            raise
+        except SandboxError as error:
+            raise SnapshotError(f"the box cannot be restored: {error}") from error
+        yield RestoredBox(running, running.carried)
+
+    async def write_state(
+        self, box: "Box", running: GvisorRunningBox, processes: list[SandboxProcess]
+    ) -> LiveState:
+        """Dump the processes of a paused box, whose pipes are parked."""
+        await running.ask("checkpoint", self._seconds)
+        name = f"i{secrets.token_hex(4)}"
+        taken = await self._launcher.ask("take", box=box.stack.box, image=name)
+        shown = tuple((mount.source, mount.target) for mount in box.spec.mounts)
+        port = None if box.spec.model is None else box.spec.model.port
+        carried = tuple(_carried(process) for process in processes)
+        return LiveState(name, taken.message["bytes"], carried, shown, port)
+
+
+class PendingRunscDump:
+    """A dump of a gVisor box that has not begun."""
+
+    def __init__(self, engine: RunscEngine, box: "Box") -> None:
+        self._engine = engine
+        self._box = box
+
+    async def inspect(self) -> None:
+        """Return at once: runsc refuses by itself what it cannot dump."""
+
+    async def write(self, processes: ProcessTable, *, held: bool) -> UndigestedImage:
+        """Dump the paused box and copy its files.
+
+        Raises:
+            SnapshotError: The dump failed. The box continues.
+        """
+        del held  # the box is paused before and after
+        held_processes, name = processes.all, self._box.name
+        try:
+            await park(held_processes)
+            return await self._write(held_processes)
+        except HostError:
+            raise
+        except (LauncherError, TimeoutError) as error:
+            deleted = "deleted" in str(error)
+            raise SnapshotError(
+                f"cannot snapshot {name!r}: {error}",
+                hint="close the files that were deleted" if deleted else None,
+                retryable=deleted,
+            ) from error
+        finally:
+            unpark(held_processes)
+
+    async def _write(self, processes: list[SandboxProcess]) -> UndigestedImage:
+        box, running = self._box, self._box.running
+        assert isinstance(running, GvisorRunningBox)
+        state = await self._engine.write_state(box, running, processes)
+        try:
+            async with AsyncExitStack() as still, box.sealed_layers(still) as layers:
+                acquire_layers(layers)
+        except BaseException:
+            await box.host.snapshots.delete_state(state)
+            raise
+        return UndigestedImage(box.stack.base, layers, state, box.stack.mark)
+
+
+def _carried(process: SandboxProcess) -> CarriedProcess:
+    streams = process.streams
+    assert isinstance(streams, FifoStreams)
+    stdin, stdout, stderr = (None if end.closed else streams.number for end in streams.ends)
+    out, err = streams.stdout.carried, streams.stderr.carried
+    return CarriedProcess(process.id, process.pid, (stdin, stdout, stderr), out, err)

@@ -1,4 +1,4 @@
-"""One life of a gVisor box."""
+"""The processes of a gVisor box, as the host reaches them."""
 
 import asyncio
 import os
@@ -7,17 +7,24 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from benchflow_contracts.errors import HostError, SandboxError
+from benchflow_contracts.errors import HostError, SandboxError, SandboxUnsupportedError
 from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_sandbox_core.fifo.connections import connect_port
 from benchflow_sandbox_core.fifo.init import FifoInit
+from benchflow_sandbox_core.fifo.port_server import PortServer
+from benchflow_sandbox_core.fifo.socket_bridge import SocketBridges
 from benchflow_sandbox_core.fifo.streams import FifoDirectory, FifoStreams
+from benchflow_sandbox_core.pipes import Streams
+from benchflow_sandbox_core.port_forward import Connection
+from benchflow_sandbox_core.relay.server import Relay
+from benchflow_sandbox_core.relay.upstream import RelayUpstream
 from benchflow_sandbox_native import InitError
 
 from benchflow_sandbox_local.accounts import AccountBook
 from benchflow_sandbox_local.launcher import Call, Launcher, LauncherError
 from benchflow_sandbox_local.live.processes import CarriedProcess
 from benchflow_sandbox_local.readiness import readable
-from benchflow_sandbox_local.running_box import explain, pid_of
+from benchflow_sandbox_local.running_box import FileAccess, cannot_kill_all, explain, pid_of
 
 _START_SECONDS = 120.0
 _PAUSE_SECONDS = 60.0
@@ -26,8 +33,8 @@ _PAUSE_SECONDS = 60.0
 class GvisorRunningBox:
     """What leads into a running box: its supervisor, its root and its pipes."""
 
-    netns = -1
-    listener: socket.socket | None = None
+    file_access: FileAccess = "guest"
+    came_lazily = False
 
     def __init__(self, name: str, notes: dict[str, str], fds: list[int], call: Call) -> None:
         self.name = name
@@ -37,12 +44,14 @@ class GvisorRunningBox:
         self.accounts = AccountBook(self.root)
         self.on_connection: Callable[[int, int], None] = lambda _door, _which: None
         """Told of each connection that waits for the model."""
-        self.carried: dict[str, FifoStreams] = {}
+        self.carried: dict[str, Streams] = {}
         """The pipes of the processes that a live image brought along, by their id."""
         self._pid = pid_of(self.pidfd)
+        self._ports: PortServer | None = None
+        self._bridges = SocketBridges()
         self._call = call
         self._asking = asyncio.Lock()
-        self._calls = FifoInit(self.fifos, self._knock)
+        self._calls = FifoInit(self.fifos, self._on_door)
 
     @classmethod
     async def start(
@@ -111,7 +120,7 @@ class GvisorRunningBox:
         last = await self._call.last()
         raise SandboxError("its supervisor ended" if last is None else str(last.message))
 
-    def _knock(self, door: int, which: int) -> None:
+    def _on_door(self, door: int, which: int) -> None:
         self.on_connection(door, which)
 
     @property
@@ -129,6 +138,38 @@ class GvisorRunningBox:
     def streams(self) -> FifoStreams:
         """Make the pipes of a new process."""
         return self.fifos.streams()
+
+    async def filled(self) -> None:
+        """Return at once: all memory is there from the start."""
+
+    async def kill_all(self) -> None:
+        """Refuse: init cannot tell when every process is dead."""
+        raise cannot_kill_all(self.name)
+
+    async def start_relay(self, upstream: RelayUpstream) -> Relay | None:
+        """Serve the model inside, over named pipes."""
+        relay = Relay(upstream)
+        self._ports = PortServer(self, relay)
+        return relay
+
+    async def socket_inside(self) -> socket.socket:
+        """Refuse: the network of the box is that of another kernel."""
+        raise SandboxUnsupportedError("the host has no socket in the network of a gVisor box")
+
+    async def dial(self, port: int) -> socket.socket:
+        """Return a socket that is connected to a port of the inside's loopback."""
+        return await self._bridges.start(await self.connect(port))
+
+    async def connect(self, port: int) -> Connection:
+        """Connect a stream to a port inside; raise `OSError` when nothing listens there."""
+        return await connect_port(self, port)
+
+    async def disconnect(self) -> None:
+        """End the connections that the host leads into the box. Idempotent."""
+        ports, self._ports = self._ports, None
+        if ports is not None:
+            await ports.aclose()
+        await self._bridges.aclose()
 
     @property
     def pid(self) -> int:
@@ -172,7 +213,7 @@ class GvisorRunningBox:
         self.pidfd = self.root = -1
 
 
-def _settle(one: CarriedProcess, streams: FifoStreams) -> None:
+def _settle(one: CarriedProcess, streams: Streams) -> None:
     """Leave the pipes of a carried process to it, and those closed that were closed before."""
     streams.close_child()
     for end, pipe in zip(streams.ends, one.pipes, strict=True):

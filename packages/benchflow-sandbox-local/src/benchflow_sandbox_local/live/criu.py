@@ -1,12 +1,14 @@
-"""Finding the engine of live snapshots on this machine."""
+"""CRIU, an engine of live snapshots for processes of the host's kernel."""
 
 import asyncio
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
-from contextlib import AbstractAsyncContextManager, ExitStack, suppress
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +19,22 @@ from benchflow_contracts.errors import (
     SandboxUnsupportedError,
     SnapshotError,
 )
+from benchflow_sandbox_core.sandbox_process import SandboxProcess
 from benchflow_sandbox_native import pager_path
 
-from benchflow_sandbox_local.launcher import Launcher, LauncherError
-from benchflow_sandbox_local.running_box import NamespaceRunningBox, Place
+from benchflow_sandbox_local.launcher import Launcher
+from benchflow_sandbox_local.launcher_process.layers.inode_pins import MOST_BYTES
+from benchflow_sandbox_local.running_box import NamespaceRunningBox
+from benchflow_sandbox_local.stopped_processes import refuse_stopped
+from benchflow_sandbox_local.store.layers import Layer, UndigestedImage, acquire_layers
 
-from .dump import DumpCall, start
+from .dump import DumpCall, SocketMakers, inspect, start
+from .engine import RestoredBox
 from .lazy import LazyRestorePolicy, MemoryTransfer
-from .processes import LiveState, PipeWiring
+from .processes import LiveState, PipeWiring, ProcessTable, refuse_too_many, unpark
 
 if TYPE_CHECKING:
+    from benchflow_sandbox_local.box import Box
     from benchflow_sandbox_local.cgroup.group import Group
 
 
@@ -83,8 +91,8 @@ class CriuProgram:
         return f"{self.program}: {done.stdout.strip()}"
 
     @property
-    def told(self) -> dict[str, str]:
-        """What the launcher is told."""
+    def request(self) -> dict[str, str]:
+        """The program in a request to the launcher."""
         return {"program": self.program, "preload": self.preload}
 
 
@@ -95,75 +103,90 @@ def _engine_library() -> str:
         raise SandboxUnsupportedError(str(error)) from error
 
 
-_EAGAIN = 11
-
-
 class CriuEngine:
-    """Runs the engine through one launcher, for `seconds` at most each time."""
+    """Runs CRIU through one launcher, for `seconds` at most each time."""
 
-    def __init__(self, launcher: Launcher, engine: CriuProgram, seconds: float) -> None:
+    name = "criu"
+    lost_in_fork: frozenset[str] = frozenset()
+
+    def __init__(
+        self, launcher: Launcher, program: CriuProgram, seconds: float, laziness: LazyRestorePolicy
+    ) -> None:
         self._launcher = launcher
-        self.laziness = LazyRestorePolicy()
-        self._engine = engine
+        self._program = program
         self._seconds = seconds
+        self.laziness = laziness
 
-    async def version(self) -> str:
-        """Return what the engine says of itself.
+    async def probe(self) -> str:
+        """Return the program and its version.
 
         Raises:
-            SandboxUnsupportedError: It does not start, or is too old.
+            SandboxUnsupportedError: The program does not start, or is too old.
         """
-        return await asyncio.to_thread(self._engine.version)
+        return await asyncio.to_thread(self._program.version)
 
-    def dump(
-        self,
-        machine: NamespaceRunningBox,
-        place: Place,
-        layer: str,
-        group: "Group",
-        mounts: tuple[tuple[str, str], ...],
-    ) -> AbstractAsyncContextManager[DumpCall]:
-        """Get ready to write down the processes of a box, which runs on for now.
-
-        `layer` is what a copy of its files will be called.
-        """
+    @asynccontextmanager
+    async def dump(self, box: "Box", processes: ProcessTable) -> AsyncGenerator["PendingCriuDump"]:
+        """Start the engine while the box still runs. See `LiveEngine.dump`."""
+        running, pool = box.running, box.stack.pool
+        refuse_too_many(processes.all)
+        shown = [(mount.source, mount.target) for mount in box.spec.mounts]
+        shown += [(path, path) for path in box.stack.base.binds]
+        mounts = tuple(shown)
+        layer = f"l{secrets.token_hex(3)}"
+        # There may be a copy, as large as that.
+        pool.boxes[layer] = MOST_BYTES
+        place = box.place
         request: dict[str, Any] = {
-            "engine": self._engine.told,
+            "engine": self._program.request,
             "family": place.family,
             "box": place.box,
             "size": place.size,
             "layer": layer,
-            "pid": machine.pid,
-            "freezer": group.freezer,
+            "pid": running.pid,
+            "freezer": box.group.freezer,
             "mounts": _mounts(mounts),
             "seconds": self._seconds,
         }
-        return start(self._launcher, mounts, request)
+        try:
+            async with start(self._launcher, mounts, request) as call:
+                yield PendingCriuDump(self, box, call)
+        finally:
+            del pool.boxes[layer]
 
-    async def retire(self, box: str, layer: str) -> None:
-        """Unmount the root of a dumped box; its upper directory becomes a layer."""
-        await self._launcher.ask("retire", box=box, layer=layer)
+    @asynccontextmanager
+    async def restore(
+        self, box: "Box", state: LiveState, *, held: bool, lazy: bool
+    ) -> AsyncGenerator[RestoredBox]:
+        """Restore a box, with a second try after a failure. See `LiveEngine.restore`."""
+        with PipeWiring.of(state.processes) as wiring:
+            try:
+                running = await self.run_restore(box, state, wiring, stopped=held, lazy=lazy)
+            except SnapshotError:
+                await box.reset()
+                running = await self.run_restore(box, state, wiring, stopped=held)
+            yield RestoredBox(running, wiring.made)
 
-    async def revive(
+    async def run_restore(
         self,
+        box: "Box",
         state: LiveState,
-        place: Place,
-        group: "Group",
         wiring: PipeWiring,
         *,
         stopped: bool,
         lazy: bool = False,
     ) -> NamespaceRunningBox:
-        """Bring a box back on a root of its own; with `stopped` it is frozen on return.
+        """Restore a box on a root of its own; with `stopped` it is frozen on return.
 
         A `lazy` one that is large enough runs before all of its memory is there.
 
         Raises:
-            SnapshotError: It did not come back. The launcher still has to `stop` it.
+            SnapshotError: The restore failed. The launcher still has to stop the box.
         """
-        filling = MemoryTransfer() if lazy and self.laziness.covers(state) else None
+        place, group = box.new_place(), box.group
+        memory = MemoryTransfer() if lazy and self.laziness.covers(state) else None
         request: dict[str, Any] = {
-            "engine": self._engine.told,
+            "engine": self._program.request,
             "family": place.family,
             "box": place.box,
             "size": place.size,
@@ -176,51 +199,131 @@ class CriuEngine:
             "image_bytes": state.bytes,
             "pipes": wiring.inodes,
             "stopped": stopped,
-            "pager": None if filling is None else str(pager_path()),
+            "pager": None if memory is None else str(pager_path()),
         }
         with ExitStack() as undo:
-            if filling is not None:
-                undo.callback(filling.close)
-            try:
-                async with asyncio.timeout(self._seconds):
-                    machine = await NamespaceRunningBox.revive(
-                        self._launcher, request, wiring.fds, filling
-                    )
-                    if stopped:
-                        await _freeze_stopped(group)
-            except TimeoutError as error:
-                why = f"the engine did not end in {self._seconds:.0f} s"
-                raise SnapshotError(f"the box does not come back: {why}") from error
-            except HostError:
-                raise
-            except SandboxError as error:
-                raise SnapshotError(f"the box does not come back: {error}") from error
+            if memory is not None:
+                undo.callback(memory.close)
+            running = await self._restored(group, request, wiring, memory)
             undo.pop_all()
         wiring.connected()
-        return machine
+        return running
 
-    async def forget(self, state: LiveState) -> None:
-        """Delete what the engine wrote. Idempotent."""
-        await self._launcher.ask("forget", image=state.name)
+    async def _restored(
+        self,
+        group: "Group",
+        request: dict[str, Any],
+        wiring: PipeWiring,
+        memory: MemoryTransfer | None,
+    ) -> NamespaceRunningBox:
+        try:
+            async with asyncio.timeout(self._seconds):
+                running = await NamespaceRunningBox.restore(
+                    self._launcher, request, wiring.fds, memory
+                )
+                if request["stopped"]:
+                    await _freeze_stopped(group)
+                return running
+        except TimeoutError as error:
+            why = f"the engine did not end in {self._seconds:.0f} s"
+            raise SnapshotError(f"the box cannot be restored: {why}") from error
+        except HostError:
+            raise
+        except SandboxError as error:
+            raise SnapshotError(f"the box cannot be restored: {error}") from error
 
-    async def identify(
-        self, state: LiveState, family: str, layer: str, parent: str
-    ) -> tuple[str, str]:
-        """Return the digest of an image's files alone, and that of all of it.
+    async def inspect(self, box: "Box") -> SocketMakers:
+        """Return who made the unix sockets of a frozen box; raise `LossError`."""
+        return await inspect(self._launcher, box.running.pid, box.group.members())
+
+    async def retire(self, box: str, layer: str) -> None:
+        """Unmount the root of a dumped box; its upper directory becomes a layer."""
+        await self._launcher.ask("retire", box=box, layer=layer)
+
+    @property
+    def library(self) -> str:
+        """The library of the engine's process, which also searches images."""
+        return self._program.preload
+
+
+class PendingCriuDump:
+    """A CRIU process that has started and waits until its box is frozen."""
+
+    def __init__(self, engine: CriuEngine, box: "Box", call: DumpCall) -> None:
+        self._engine = engine
+        self._box = box
+        self._call = call
+        self._makers: SocketMakers = []
+
+    async def inspect(self) -> None:
+        """Look for what a child of the frozen box would lose; raise `LossError`."""
+        self._makers = await self._engine.inspect(self._box)
+
+    async def write(self, processes: ProcessTable, *, held: bool) -> UndigestedImage:
+        """Dump the frozen box. If the dump terminates the box, restore it.
 
         Raises:
-            SnapshotError: The image is of an instant that no child can go on from.
+            SnapshotError: The dump failed. The box continues, or is closed when it cannot.
         """
-        request: dict[str, Any] = {"image": state.name, "library": self._engine.preload}
-        request |= {"family": family, "layer": layer, "parent": parent}
+        box, stack, call = self._box, self._box.stack, self._call
+        refuse_stopped(box.group.members())
+        running, held_processes = box.running, processes.all
+        assert isinstance(running, NamespaceRunningBox)
+        port = None if box.spec.model is None else box.spec.model.port
+        done = await call.run(running, held_processes, port, self._makers)
+        below = stack.layers
         try:
-            answer = await self._launcher.ask("identify", **request)
-        except LauncherError as error:
-            retryable = error.errno == _EAGAIN
-            raise SnapshotError(
-                f"the box cannot be forked: {error}", retryable=retryable
-            ) from error
-        return answer.message["files"], answer.message["digest"]
+            if done.copied is None:
+                layer = await self._come_back(running, done.state, held_processes, held=held)
+            else:
+                layer = Layer(call.layer, stack.pool, done.copied, "")
+                stack.pool.layers[layer.name] = layer
+        finally:
+            unpark(held_processes)
+        layers = (layer, *below)
+        acquire_layers(layers)
+        return UndigestedImage(stack.base, layers, done.state, stack.mark, self._engine.library)
+
+    async def _come_back(
+        self,
+        running: NamespaceRunningBox,
+        state: LiveState,
+        processes: list[SandboxProcess],
+        *,
+        held: bool,
+    ) -> Layer:
+        """Restore a terminated box on top of what was its upper directory."""
+        box = self._box
+        await box.disconnect()
+        running.park()
+        try:
+            layer = await self._retire_upper()
+            async with self._engine.restore(box, state, held=held, lazy=False) as restored:
+                assert isinstance(restored.running, NamespaceRunningBox)
+                # Callers hold `running` and its streams: these become the new ones.
+                running.move(restored.running)
+                for process in processes:
+                    new = restored.streams[process.id].ends
+                    for end, other in zip(process.streams.ends, new, strict=True):
+                        end.become(other)
+                await box.serve(running)
+        except BaseException:
+            running.close()
+            await box.host.snapshots.delete_state(state)
+            raise
+        return layer
+
+    async def _retire_upper(self) -> Layer:
+        """Turn the upper directory of the dumped box into its top layer."""
+        stack = self._box.stack
+        layer = Layer(self._call.layer, stack.pool, stack.pool.boxes[stack.box], "")
+        await self._engine.retire(stack.box, layer.name)
+        stack.pool.layers[layer.name] = layer
+        del stack.pool.boxes[stack.box]
+        stack.box = ""
+        stack.layers = (layer, *stack.layers)
+        acquire_layers((layer,))
+        return layer
 
 
 async def _freeze_stopped(group: "Group") -> None:

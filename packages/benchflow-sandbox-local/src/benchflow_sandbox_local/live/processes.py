@@ -4,11 +4,14 @@ import resource
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from benchflow_contracts.errors import SnapshotError
 from benchflow_sandbox_core.pipes import Streams
 from benchflow_sandbox_core.sandbox_process import SandboxProcess
+
+if TYPE_CHECKING:
+    from .engine import RestoredBox
 
 MOST = 1000
 """With so many a fork takes half a minute."""
@@ -149,3 +152,43 @@ class LiveState:
     """Host directory and place inside, of everything that is shown from outside."""
     port: int | None
     """The relay's, inside."""
+
+
+class ProcessTable:
+    """The spawned processes of one sandbox whose pipes the host holds."""
+
+    def __init__(self) -> None:
+        self._processes: dict[str, SandboxProcess] = {}
+        self._unclaimed: dict[str, SandboxProcess] = {}
+
+    def add(self, process: SandboxProcess) -> None:
+        """Add a process that was spawned."""
+        self._processes[process.id] = process
+
+    @property
+    def all(self) -> list[SandboxProcess]:
+        """The processes whose pipes are still open."""
+        self._processes = {k: p for k, p in self._processes.items() if not p.released}
+        return list(self._processes.values())
+
+    async def drop_ended(self) -> None:
+        """Remove the processes that have ended: a live snapshot does not carry them."""
+        ended = [process.id for process in self.all if await process.ended()]
+        for name in ended:
+            self._processes.pop(name, None)
+
+    def add_restored(self, restored: "RestoredBox", state: LiveState) -> None:
+        """Add the processes of a live image, until the caller claims them."""
+        for carried in state.processes:
+            streams = restored.streams.pop(carried.id)
+            process = SandboxProcess(restored.running, carried.pid, streams, carried.id)
+            self._processes[process.id] = self._unclaimed[process.id] = process
+
+    def claim(self, process_id: str) -> SandboxProcess | None:
+        """Return a restored process, once; None when there is no such process."""
+        return self._unclaimed.pop(process_id, None)
+
+    def close(self) -> None:
+        """Close the pipes of restored processes that nobody has claimed."""
+        for process in self._unclaimed.values():
+            process.streams.close()

@@ -1,66 +1,47 @@
-"""Live snapshots of one box, from its side: it is idle, it stands still, and it goes on."""
+"""Live snapshots of one box: wait until it is idle, freeze it, dump it, and thaw it."""
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchflow_contracts.errors import SnapshotError
 from benchflow_contracts.sandbox import SandboxImage
 from benchflow_sandbox_core.descriptors import shortage_is_host_error
-from benchflow_sandbox_core.freezing import Freezer
 from benchflow_sandbox_core.gate import Gate
 from benchflow_sandbox_core.shield import finish_or
 
-from benchflow_sandbox_local.host_services import HostServices
-from benchflow_sandbox_local.maker import During, Keeper
-
-from .dump import DumpCall, HangUpError, LossError, SocketMakers
+from .budget import resident
+from .dump import HangUpError, LossError
+from .engine import PendingDump
+from .processes import ProcessTable
 
 if TYPE_CHECKING:
-    from benchflow_sandbox_local.sandbox import LocalSandbox
+    from benchflow_sandbox_local.box import Box
+
+WhileFrozen = Callable[[], Awaitable[None]]
+"""What the caller does while nothing inside runs."""
 
 _HANG_UPS = 4
-"""More tries of a dump that met a connection of ours; the box runs, and rests, between two."""
-
-SETTLE_SECONDS = 10.0
+"""More tries of a dump that met a connection of the host; the box runs between two tries."""
+_SETTLE_SECONDS = 10.0
 """How long a live snapshot waits for commands, transfers and model calls to end."""
-
-
 _DRAIN_SECONDS = 2.0
 """How long a live snapshot waits for the box to read what a child would lose."""
 _DRAIN_PAUSE = 0.005
 
 
-@dataclass(frozen=True, slots=True)
-class _Instant:
-    """A frozen box that can be captured."""
+class LiveSnapshots:
+    """Takes live snapshots of one box. `work` counts commands and transfers in progress."""
 
-    since: float
-    makers: SocketMakers
-
-
-class Forks:
-    """Takes the live snapshots of one sandbox."""
-
-    def __init__(
-        self,
-        sandbox: "LocalSandbox",
-        keeper: Keeper,
-        freezer: Freezer,
-        work: Gate,
-        served: HostServices,
-    ) -> None:
-        self._sandbox = sandbox
-        self._keeper = keeper
-        self._freezer = freezer
+    def __init__(self, box: "Box", processes: ProcessTable, work: Gate) -> None:
+        self._box = box
+        self._processes = processes
         self._work = work
-        self._served = served
 
-    async def take(self, while_frozen: During | None) -> SandboxImage:
-        """Take one, of the instant that `while_frozen` reads. The sandbox goes on unharmed.
+    async def take(self, while_frozen: WhileFrozen | None) -> SandboxImage:
+        """Take a snapshot of the instant that `while_frozen` reads. The box continues.
 
         Raises:
             SnapshotError: It failed, or the sandbox is busy.
@@ -68,42 +49,42 @@ class Forks:
         """
         with shortage_is_host_error("take a live snapshot"):
             if while_frozen is None:
-                return await self._whole(self._take())
+                return await self._shielded(self._take())
             return await self._take_after(while_frozen)
 
-    async def _whole(self, work: Coroutine[Any, Any, SandboxImage]) -> SandboxImage:
-        """Take an image to its end; discard one that nobody waits for any more."""
-        return await finish_or(work, self._keeper.discard)
+    async def _shielded(self, work: Coroutine[Any, Any, SandboxImage]) -> SandboxImage:
+        """Finish an image; discard it when the caller was cancelled."""
+        return await finish_or(work, self._box.host.snapshots.discard)
 
-    async def _take_after(self, while_frozen: During) -> SandboxImage:
+    async def _take_after(self, while_frozen: WhileFrozen) -> SandboxImage:
         """Take a live snapshot of the instant that `while_frozen` reads.
 
-        The engine is ready before the box stops, and the box goes on while the image is
-        digested. No more is shielded than what writes the image: `while_frozen` can be cancelled.
+        The engine is ready before the box stops, and the box continues while the image is
+        digested. Only what writes the image is shielded: `while_frozen` can be cancelled.
         """
-        held = self._freezer.is_held
-        async with self._idle(0 if held else SETTLE_SECONDS):
+        held = self._box.freezer.is_held
+        async with self._idle(0 if held else _SETTLE_SECONDS):
             pass
         began = time.monotonic()
-        async with self._keeper.forking(self._sandbox) as dump, AsyncExitStack() as still:
+        async with self._dump() as dump, AsyncExitStack() as still:
             engine = time.monotonic() - began
-            instant = await self._stand_still(still, held=held)
+            since = await self._stand_still(dump, still, held=held)
             await while_frozen()
-            image = await self._whole(self._take_idle(dump, still, instant, held=held))
+            image = await self._shielded(self._take_idle(dump, still, since, held=held))
         return image.model_copy(update={"took_sec": {"engine": engine, **image.took_sec}})
 
     async def _take_idle(
-        self, dump: DumpCall, still: AsyncExitStack, instant: _Instant, *, held: bool
+        self, dump: PendingDump, still: AsyncExitStack, since: float, *, held: bool
     ) -> SandboxImage:
         async with self._idle(0):
             self._refuse_calls()
             began = time.monotonic()
-            forked = await self._keeper.fork(self._sandbox, dump, instant.makers, held=held)
+            undigested = await dump.write(self._processes, held=held)
             dumped = time.monotonic()
             await still.aclose()
             ended = time.monotonic()
-        image = await self._keeper.publish(forked)
-        took = {"frozen": ended - instant.since, "dump": dumped - began}
+        image = await self._box.host.snapshots.publish(undigested)
+        took = {"frozen": ended - since, "dump": dumped - began}
         took["digest"] = time.monotonic() - ended
         return image.model_copy(update={"took_sec": took})
 
@@ -112,67 +93,74 @@ class Forks:
             try:
                 return await self._take_once()
             except HangUpError:
-                if self._freezer.is_held:
-                    raise  # only who holds the box can let it notice
+                if self._box.freezer.is_held:
+                    raise  # only the caller that holds the box can let it notice
         return await self._take_once()
 
     async def _take_once(self) -> SandboxImage:
-        held = self._freezer.is_held
-        async with self._idle(0 if held else SETTLE_SECONDS):
-            return await self._taken(held=held)
+        held = self._box.freezer.is_held
+        async with self._idle(0 if held else _SETTLE_SECONDS), self._dump() as dump:
+            async with AsyncExitStack() as still:
+                await self._stand_still(dump, still, held=held)
+                self._refuse_calls()
+                undigested = await dump.write(self._processes, held=held)
+            return await self._box.host.snapshots.publish(undigested)
+
+    @asynccontextmanager
+    async def _dump(self) -> AsyncGenerator[PendingDump]:
+        box = self._box
+        engine = box.host.runtime.live
+        await box.running.filled()
+        need = sum(resident(pid) for pid in box.group.members())
+        with box.host.budget.promised(need):
+            async with engine.dump(box, self._processes) as dump:
+                yield dump
 
     @asynccontextmanager
     async def _idle(self, seconds: float) -> AsyncGenerator[None]:
-        """Wait until the host has nothing under way inside, and keep it so for the block."""
+        """Wait until the host has nothing in progress inside, and keep it so for the block."""
         try:
             async with asyncio.timeout(seconds) as limit, self._work.while_closed():
-                await self._served.drain()
-                if not self._freezer.is_held:  # otherwise nobody inside can be asked
-                    await self._sandbox.forget_ended()
+                await self._box.services.drain()
+                if not self._box.freezer.is_held:  # otherwise nothing inside can answer
+                    await self._processes.drop_ended()
                 limit.reschedule(None)
                 yield
         except TimeoutError as error:
             raise SnapshotError(
-                f"sandbox {self._sandbox.id!r} is busy: a command, a transfer or a model call runs",
+                f"sandbox {self._box.name!r} is busy: a command, a transfer or a model call runs",
                 hint="take a live snapshot between two of them",
                 retryable=True,
             ) from error
 
-    async def _taken(self, *, held: bool) -> SandboxImage:
-        async with self._keeper.forking(self._sandbox) as dump:
-            async with AsyncExitStack() as still:
-                instant = await self._stand_still(still, held=held)
-                self._refuse_calls()
-                forked = await self._keeper.fork(self._sandbox, dump, instant.makers, held=held)
-            return await self._keeper.publish(forked)
+    async def _stand_still(self, dump: PendingDump, still: AsyncExitStack, *, held: bool) -> float:
+        """Freeze the box until `still` is closed, when no child would lose anything.
 
-    async def _stand_still(self, still: AsyncExitStack, *, held: bool) -> _Instant:
-        """Freeze the sandbox until `still` is closed, when no child would lose anything.
-
-        The box runs between two tries, so that it can read what waits to be read.
+        The box runs between two tries, so that it can read its unread data. Return the time at
+        which the box was frozen.
 
         Raises:
-            LossError: A child would, for all the time that this waits.
+            LossError: A child would lose something, for all the time that this waits.
         """
         deadline, pause = time.monotonic() + _DRAIN_SECONDS, _DRAIN_PAUSE
         while True:
             async with AsyncExitStack() as tried:
-                await tried.enter_async_context(self._freezer.hold())
+                await tried.enter_async_context(self._box.freezer.hold())
                 since = time.monotonic()
                 try:
-                    makers = await self._keeper.inspect(self._sandbox)
+                    await dump.inspect()
                 except LossError as error:
                     # Only the caller that holds the box can let it run.
                     if held or not error.retryable or time.monotonic() > deadline:
                         raise
                 else:
                     still.push_async_exit(tried.pop_all())
-                    return _Instant(since, makers)
+                    return since
             await asyncio.sleep(pause)
             pause *= 2
 
     def _refuse_calls(self) -> None:
-        if self._served.in_flight:
+        if self._box.services.in_flight:
             raise SnapshotError(
-                f"a call of {self._sandbox.id!r} to the outside is in flight", retryable=True
+                f"a call of {self._box.name!r} to the outside is in flight", retryable=True
             )

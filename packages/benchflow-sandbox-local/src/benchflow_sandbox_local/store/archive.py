@@ -100,21 +100,21 @@ class SnapshotArchive:
                 hint="load it where it was saved",
             )
         base = await self._base(told, base_of)
-        family = LayerPool(f"f-{secrets.token_hex(6)}")
+        pool = LayerPool(f"f-{secrets.token_hex(6)}")
         layers = tuple(
-            Layer(f"l{secrets.token_hex(3)}", family, one.bytes, one.digest) for one in told.layers
+            Layer(f"l{secrets.token_hex(3)}", pool, one.bytes, one.digest) for one in told.layers
         )
-        family.layers.update({layer.name: layer for layer in layers})
+        pool.layers.update({layer.name: layer for layer in layers})
         name = None if told.live is None else f"i{secrets.token_hex(4)}"
         try:
             size = await self._copy_in(saved, told, layers, name)
         except LauncherError as error:
-            await self._drop(family, name)
+            await self._drop(pool, name)
             raise SnapshotError(f"cannot load {str(saved)!r}: {error}") from error
         except BaseException:
-            await self._drop(family, name)
+            await self._drop(pool, name)
             raise
-        ref = f"{owner}-{family.name}/{name or layers[0].name}"
+        ref = f"{owner}-{pool.name}/{name or layers[0].name}"
         state = None if told.live is None or name is None else told.live.state(name, size)
         image = told.image.model_copy(update={"ref": ref})
         return StoredImage(image, base, layers, state, decode_baseline(told.mark))
@@ -136,12 +136,12 @@ class SnapshotArchive:
         self, saved: Path, told: SavedSnapshot, layers: tuple[Layer, ...], name: str | None
     ) -> int:
         """Copy it below the launcher's root; return the size of its live image."""
-        family = layers[0].family
+        pool = layers[0].pool
         answer = await self._launcher.ask(
             "load",
-            family=family.name,
+            family=pool.name,
             # A copy may take more pages than what was counted when it was sealed.
-            size=2 * family.size + (64 << 20),
+            size=2 * pool.size + (64 << 20),
             layers=[layer.name for layer in layers],
             image=name,
             image_bytes=0 if told.live is None else told.live.bytes,
@@ -157,7 +157,7 @@ class SnapshotArchive:
             raise SnapshotError(f"{str(saved)!r} is not what was saved: its digest differs")
         return int(found["bytes"])
 
-    async def _drop(self, family: LayerPool, name: str | None) -> None:
+    async def _drop(self, pool: LayerPool, name: str | None) -> None:
         if name is not None:
             await self._launcher.ask("forget", image=name)
-        await self._launcher.ask("drop_family", family=family.name)
+        await self._launcher.ask("drop_family", family=pool.name)

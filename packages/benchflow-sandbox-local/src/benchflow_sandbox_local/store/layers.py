@@ -1,10 +1,9 @@
-"""StoredImage layers, and who still needs each of them."""
+"""Sealed layers: which box and which snapshot needs each of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from benchflow_contracts.errors import SnapshotError
 from benchflow_contracts.sandbox import SandboxImage
 
 from benchflow_sandbox_local.rootfs.base import Base
@@ -52,7 +51,7 @@ class Layer:
     """One sealed upper directory."""
 
     name: str
-    family: LayerPool
+    pool: LayerPool
     allowance: int
     """What it holds, in bytes."""
     digest: str
@@ -64,7 +63,7 @@ class Layer:
 
     def path(self, root: str) -> str:
         """Return where the launcher sees it."""
-        return f"{root}/{self.family.name}/{self.name}"
+        return f"{root}/{self.pool.name}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,58 +82,15 @@ class StoredImage:
 
 @dataclass(frozen=True, slots=True)
 class UndigestedImage:
-    """A live image that has no digest yet."""
+    """A live image that has no digest yet. Its layers are in use until it is published."""
 
     base: Base
-    layer: Layer
-    """The files that the box had changed."""
-    below: tuple[Layer, ...]
-    """What they lie on, top first."""
+    layers: tuple[Layer, ...]
+    """Top first. The first one holds the files that the box had changed."""
     live: "LiveState"
     mark: Mapping[str, str] | None
-
-
-class ImageTable:
-    """The snapshots of one provider."""
-
-    def __init__(self) -> None:
-        self._sealed: dict[str, StoredImage] = {}
-
-    def add(self, sealed: StoredImage) -> None:
-        """Keep a snapshot and the layers it needs."""
-        self._sealed[sealed.image.ref] = sealed
-        acquire_layers(sealed.layers)
-
-    def get(self, image: SandboxImage) -> StoredImage:
-        """Return what `image` stands for.
-
-        Raises:
-            SnapshotError: It is unknown here, or its digest is not the recorded one.
-        """
-        sealed = self._sealed.get(image.ref)
-        if sealed is None:
-            raise SnapshotError(
-                f"snapshot {image.ref!r} is not one of this provider instance",
-                hint="a local snapshot lives as long as the provider that took it",
-            )
-        if sealed.image.digest != image.digest:
-            raise SnapshotError(f"snapshot {image.ref!r} does not have digest {image.digest!r}")
-        return sealed
-
-    def remove(self, image: SandboxImage) -> list[Layer]:
-        """Forget a snapshot; return the layers that nobody needs any more. Idempotent."""
-        sealed = self._sealed.pop(image.ref, None)
-        return [] if sealed is None else release_layers(sealed.layers)
-
-    def state(self, image: SandboxImage) -> "LiveState | None":
-        """Return the processes of a live image that is known here."""
-        sealed = self._sealed.get(image.ref)
-        return None if sealed is None else sealed.live
-
-    @property
-    def live_bytes(self) -> int:
-        """What the processes of all live images take."""
-        return sum(sealed.live.bytes for sealed in self._sealed.values() if sealed.live)
+    library: str | None = None
+    """The engine's library that searches the image for file numbers, if there is one."""
 
 
 def acquire_layers(layers: tuple[Layer, ...]) -> None:
@@ -155,7 +111,7 @@ class LayerStack:
     """The directories of a box: its own one over sealed layers over a base."""
 
     base: Base
-    family: LayerPool
+    pool: LayerPool
     layers: tuple[Layer, ...]
     """Top first."""
     mark: Mapping[str, str] | None = None
@@ -163,7 +119,12 @@ class LayerStack:
     box: str = ""
     """The name of this life; empty when there is none."""
 
+    @property
+    def parent(self) -> str:
+        """The digest of what the box lies on."""
+        return self.layers[0].digest if self.layers else self.base.key
+
     def uppers(self, root: str) -> list[str]:
         """Return what was written over the base, top first, as the launcher sees it."""
         below = [layer.path(root) for layer in self.layers]
-        return [f"{root}/{self.family.name}/u-{self.box}", *below]
+        return [f"{root}/{self.pool.name}/u-{self.box}", *below]

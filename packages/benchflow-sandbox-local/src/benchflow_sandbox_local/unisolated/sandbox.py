@@ -1,78 +1,206 @@
-"""A sandbox in name only: a directory and some processes."""
+"""A sandbox without isolation: a directory and some processes of the host."""
 
+import asyncio
 import os
-from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import TYPE_CHECKING
+import shutil
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError
-from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_contracts.sandbox import NetworkMode, SandboxImage, SandboxSpec
 from benchflow_sandbox_core.accounts import Account
+from benchflow_sandbox_core.freezing import Freezer
+from benchflow_sandbox_core.gate import Gate
 from benchflow_sandbox_core.paths import absolute
 from benchflow_sandbox_core.pipes import Streams
+from benchflow_sandbox_core.port_forward import Connection
+from benchflow_sandbox_core.relay.server import Relay
+from benchflow_sandbox_core.relay.upstream import RelayUpstream
+from benchflow_sandbox_core.spec import with_network
 
 from benchflow_sandbox_local.accounts import AccountBook
-from benchflow_sandbox_local.cgroup.group import NoGroup
-from benchflow_sandbox_local.maker import Keeper
+from benchflow_sandbox_local.cgroup.group import Group, NoGroup
+from benchflow_sandbox_local.change_tracker import ChangeTracker
+from benchflow_sandbox_local.host_services import HostServices
+from benchflow_sandbox_local.live.processes import ProcessTable
+from benchflow_sandbox_local.live.snapshots import WhileFrozen
+from benchflow_sandbox_local.running_box import (
+    FileAccess,
+    LocalRunningBox,
+    cannot_kill_all,
+    connect_inside,
+)
 from benchflow_sandbox_local.sandbox import LocalSandbox
 
 from .init import PlainInit
-
-if TYPE_CHECKING:
-    import socket
 
 
 class PlainRunningBox:
     """The directory and the processes of one plain sandbox."""
 
+    file_access: FileAccess = "host"
+    came_lazily = False
+    pid = 0
+
     def __init__(self, name: str, directory: str) -> None:
         self._name = name
         self._init = PlainInit(name)
-        self.directory = directory
+        self.notes: dict[str, str] = {}
         self.root = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        self.netns = -1
-        self.listener: socket.socket | None = None
         self.accounts = AccountBook(self.root)
-        self.pid = 0
 
     @property
     def init(self) -> PlainInit:
-        """What starts processes; raise `SandboxError` once this life is over."""
+        """The starter of processes; raise `SandboxError` once this is closed."""
         if self.closed:
             raise SandboxError(f"the plain sandbox {self._name!r} is gone")
         return self._init
 
     @property
     def closed(self) -> bool:
-        """Whether this life is over."""
+        """Whether the processes were killed."""
         return self.root < 0
 
     def streams(self) -> Streams:
         """Make the pipes of a new process."""
         return Streams()
 
+    async def filled(self) -> None:
+        """Return at once: all memory is there from the start."""
+
+    async def kill_all(self) -> None:
+        """Refuse: a process that has wiped its environment is not found."""
+        raise cannot_kill_all(self._name)
+
+    async def start_relay(self, upstream: RelayUpstream) -> Relay | None:
+        """Refuse: processes reach the model through the network of the host."""
+        del upstream
+        raise SandboxUnsupportedError("an unisolated sandbox cannot have a model endpoint")
+
+    async def socket_inside(self) -> socket.socket:
+        """Return a socket of the host: there is one network."""
+        return socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+
+    async def dial(self, port: int) -> socket.socket:
+        """Return a socket that is connected to a port of the host's loopback."""
+        return await connect_inside(await self.socket_inside(), port)
+
+    async def connect(self, port: int) -> Connection:
+        """Connect a stream to a port of the host's loopback; raise `OSError` when it fails."""
+        return await asyncio.open_connection(sock=await self.dial(port))
+
+    async def disconnect(self) -> None:
+        """Return at once: the host leads no connections."""
+
     async def ended(self) -> None:
         """Return at once: there is no first process."""
 
     def close(self) -> None:
-        """Kill everything and let go. Idempotent."""
+        """Kill every process. Idempotent."""
         root, self.root = self.root, -1
         if root >= 0:
             os.close(root)
             self._init.end()
 
 
+class PlainBox:
+    """Owns the directory and the processes of one plain sandbox. It takes no snapshots."""
+
+    def __init__(self, name: str, spec: SandboxSpec, directory: Path) -> None:
+        self.name = name
+        self.spec = spec
+        self.directory = directory
+        self.group: Group = NoGroup()
+        self.services = HostServices(lambda: self.running)
+        self.freezer = Freezer(self.group, lambda: self.running.init)
+        self._running: LocalRunningBox | None = None
+
+    @property
+    def running(self) -> LocalRunningBox:
+        """The processes; raise `SandboxError` when the box is gone."""
+        if self._running is None or self._running.closed:
+            raise SandboxError(f"sandbox {self.name!r} is gone", hint="create a new one")
+        return self._running
+
+    async def start(self) -> None:
+        """Make the directory in which processes may start."""
+        os.makedirs(f"{self.directory}{self.spec.workdir}", mode=0o700, exist_ok=True)  # noqa: PTH103
+        await self.serve(PlainRunningBox(self.name, str(self.directory)))
+
+    async def serve(self, running: LocalRunningBox) -> None:
+        """Take a started box."""
+        self._running = running
+        await self.services.start(running, self.spec)
+
+    async def switch_network(self, mode: NetworkMode, allowed_hosts: Sequence[str]) -> None:
+        """Note the mode: the network of the host is not limited."""
+        self.spec = with_network(self.spec, mode, allowed_hosts)
+
+    @property
+    def changes(self) -> ChangeTracker:
+        """Refuse: the files of plain processes are not apart from others."""
+        raise SandboxUnsupportedError(
+            f"the changes of the plain sandbox {self.name!r} are not known",
+            hint="run where namespaces are allowed",
+        )
+
+    def while_files_rest(self) -> AbstractAsyncContextManager[None]:
+        """Refuse: plain processes cannot be frozen."""
+        raise no_snapshots()
+
+    def require_live(self) -> None:
+        """Refuse: plain processes cannot be frozen."""
+        raise no_snapshots()
+
+    async def seal(self, while_frozen: WhileFrozen | None) -> SandboxImage:
+        """Refuse: plain processes cannot be frozen."""
+        del while_frozen
+        raise no_snapshots()
+
+    async def snapshot_live(
+        self, processes: ProcessTable, work: Gate, while_frozen: WhileFrozen | None
+    ) -> SandboxImage:
+        """Refuse: plain processes cannot be frozen."""
+        del processes, work, while_frozen
+        raise no_snapshots()
+
+    def check(self, image: SandboxImage) -> None:
+        """Refuse: there are no snapshots."""
+        del image
+        raise no_snapshots()
+
+    async def restart(self, image: SandboxImage) -> None:
+        """Refuse: there are no snapshots."""
+        self.check(image)
+
+    async def remove(self) -> None:
+        """Kill every process and remove the directory. Idempotent."""
+        await self.services.aclose(self._running)
+        running, self._running = self._running, None
+        if running is not None:
+            running.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def no_snapshots() -> SandboxUnsupportedError:
+    """Return the refusal of a snapshot."""
+    return SandboxUnsupportedError(
+        "a plain sandbox takes no snapshot", hint="run where namespaces are allowed"
+    )
+
+
 class PlainSandbox(LocalSandbox):
     """Runs commands as the runner's user in a private directory.
 
-    Paths of `upload`, `download` and `cwd` are below that directory. Nothing else
-    is kept apart: not the files, the network, the processes or the users.
+    Paths of `upload`, `download` and `cwd` are below that directory. Files, network, processes
+    and users are those of the host.
     """
 
-    _bounded = False
-
-    def __init__(self, name: str, spec: SandboxSpec, keeper: Keeper, directory: str) -> None:
-        super().__init__(name, spec, NoGroup(), keeper, None, rooted=False)
-        self._directory = directory
+    def __init__(self, box: PlainBox, *, on_removed: Callable[[], None]) -> None:
+        super().__init__(box, None, rooted=False, on_removed=on_removed)
+        self._directory = str(box.directory)
 
     def _account(self, name: str) -> Account:
         if name != self.spec.user:
@@ -87,10 +215,6 @@ class PlainSandbox(LocalSandbox):
 
     def _directory_of(self, cwd: str | None) -> str:
         return self._real(cwd or self.spec.workdir)
-
-    def hold_for_seal(self) -> AbstractAsyncContextManager[None]:
-        """Hold nothing: of what follows, everything is refused."""
-        return nullcontext()
 
     def _real(self, path: str) -> str:
         return f"{self._directory}{absolute(path)}"

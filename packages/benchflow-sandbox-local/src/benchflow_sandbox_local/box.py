@@ -1,0 +1,343 @@
+"""One box: its layers, its control group and what runs in it."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from benchflow_contracts.errors import HostError, SandboxError, SnapshotError
+from benchflow_contracts.sandbox import NetworkMode, SandboxImage, SandboxSpec
+from benchflow_sandbox_core.freezing import Freezer
+from benchflow_sandbox_core.gate import Gate
+from benchflow_sandbox_core.shield import finish
+from benchflow_sandbox_core.spec import with_network
+
+from .cgroup.group import Group
+from .change_tracker import ChangeTracker
+from .host_services import HostServices
+from .launcher import Launcher, LauncherError
+from .live.budget import LiveImageBudget
+from .live.processes import LiveState, ProcessTable
+from .live.snapshots import LiveSnapshots, WhileFrozen
+from .running_box import LocalRunningBox, Place
+from .runtime import BoxRuntime
+from .stopped_processes import while_stopped
+from .store.layers import MAX_CHAIN, Layer, LayerStack, acquire_layers, release_layers
+from .store.snapshots import SnapshotStore
+
+_DEFAULT_DISK_MB = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class BoxHost:
+    """What all boxes of one provider share."""
+
+    launcher: Launcher
+    root: str
+    """Where the launcher mounts its file systems."""
+    runtime: BoxRuntime
+    snapshots: SnapshotStore
+    budget: LiveImageBudget
+    notes: dict[str, str] = field(default_factory=dict[str, str])
+    """What this machine lacks, for `capabilities()`."""
+
+
+class SandboxBox(Protocol):
+    """What a sandbox asks of its box."""
+
+    name: str
+    spec: SandboxSpec
+    group: Group
+    services: HostServices
+    freezer: Freezer
+
+    @property
+    def running(self) -> LocalRunningBox:
+        """What runs; raise `SandboxError` when the box is gone or lost."""
+        ...
+
+    @property
+    def changes(self) -> ChangeTracker:
+        """Compares the files of the box, while it is frozen, with their baseline.
+
+        Raises:
+            SandboxUnsupportedError: The files of the box are not apart from others.
+        """
+        ...
+
+    def while_files_rest(self) -> AbstractAsyncContextManager[None]:
+        """Keep the files of one instant: frozen, or stopped where nothing can freeze."""
+        ...
+
+    async def serve(self, running: LocalRunningBox) -> None:
+        """Take a started box and serve the model and the allowed hosts inside."""
+        ...
+
+    async def switch_network(self, mode: NetworkMode, allowed_hosts: Sequence[str]) -> None:
+        """Change which hosts the inside can reach."""
+        ...
+
+    def require_live(self) -> None:
+        """Raise `SandboxUnsupportedError` when no live snapshot can be taken here."""
+        ...
+
+    async def seal(self, while_frozen: WhileFrozen | None) -> SandboxImage:
+        """Copy the upper layer away while the box is frozen."""
+        ...
+
+    async def snapshot_live(
+        self, processes: ProcessTable, work: Gate, while_frozen: WhileFrozen | None
+    ) -> SandboxImage:
+        """Take a live snapshot."""
+        ...
+
+    def check(self, image: SandboxImage) -> None:
+        """Raise `SnapshotError` when `image` cannot be restored."""
+        ...
+
+    async def restart(self, image: SandboxImage) -> None:
+        """Kill every process and start again from `image`."""
+        ...
+
+    async def remove(self) -> None:
+        """Kill every process and remove all files. Idempotent."""
+        ...
+
+
+class Box:
+    """Owns the layers, the control group and the processes of one sandbox."""
+
+    def __init__(
+        self, name: str, spec: SandboxSpec, group: Group, stack: LayerStack, host: BoxHost
+    ) -> None:
+        self.name = name
+        self.spec = spec
+        self.group = group
+        self.stack = stack
+        self.host = host
+        self.services = HostServices(lambda: self.running)
+        switch = host.runtime.freeze_switch(group, lambda: self.running)
+        self.freezer = Freezer(switch, lambda: self.running.init)
+        self._switch = switch
+        self._running: LocalRunningBox | None = None
+
+    @property
+    def running(self) -> LocalRunningBox:
+        """What runs; raise `SandboxError` when the box is gone or lost."""
+        running = self._started()
+        if running.closed:
+            raise SandboxError(f"sandbox {self.name!r} is lost", hint="restore or replace it")
+        return running
+
+    def _started(self) -> LocalRunningBox:
+        if self._running is None:
+            raise SandboxError(f"sandbox {self.name!r} is gone", hint="create a new one")
+        return self._running
+
+    async def start(self) -> None:
+        """Start the first process and serve it.
+
+        Raises:
+            SandboxError: It did not start. `remove` still has to be called.
+        """
+        base, runtime = self.stack.base, self.host.runtime
+        running = await runtime.start(self.new_place(), self.spec, base, self.group)
+        self.host.notes.update(running.notes)
+        await self.serve(running)
+
+    async def serve(self, running: LocalRunningBox) -> None:
+        """Take a started box and serve the model and the allowed hosts inside."""
+        self._running = running
+        await self.services.start(running, self.spec)
+
+    async def switch_network(self, mode: NetworkMode, allowed_hosts: Sequence[str]) -> None:
+        """Change which hosts the inside can reach."""
+        self.spec = with_network(self.spec, mode, allowed_hosts)
+        await self.services.switch(self.spec)
+
+    def new_place(self) -> Place:
+        """Return new directories for the next start: it never sees the old upper directory."""
+        stack = self.stack
+        stack.box = secrets.token_hex(4)
+        limit = self.spec.limits.disk_mb or _DEFAULT_DISK_MB
+        stack.pool.boxes[stack.box] = limit << 20
+        return self.place
+
+    @property
+    def place(self) -> Place:
+        """The directories of the present start."""
+        stack = self.stack
+        lowers = (*stack.uppers(self.host.root)[1:], *stack.base.lowers)
+        return Place(stack.pool.name, stack.box, stack.pool.size, lowers)
+
+    async def stop(self) -> None:
+        """Kill every process and remove what they wrote. Idempotent."""
+        stack = self.stack
+        if not stack.box:
+            return
+        box, stack.box = stack.box, ""
+        stack.pool.boxes.pop(box, None)
+        async with asyncio.timeout(30):
+            await self.host.launcher.ask("stop", box=box, drop_family=stack.pool.empty)
+
+    async def reset(self) -> None:
+        """Stop, and make the control group anew: a failed restore leaves processes in it."""
+        await self.stop()
+        self.group.remove()
+        self.group.create(self.spec.limits)
+
+    @property
+    def changes(self) -> ChangeTracker:
+        """Compares the files of the box, while it is frozen, with their baseline."""
+        host = self.host
+        return ChangeTracker(
+            self.stack, host.launcher, host.root, counts=host.runtime.counts_processes
+        )
+
+    def while_files_rest(self) -> AbstractAsyncContextManager[None]:
+        """Keep the files of one instant: frozen, or stopped where nothing can freeze."""
+        if self._switch.can_freeze:
+            return self.freezer.hold()
+        return self.freezer.hold_by(while_stopped(self.running.pid))
+
+    async def copy_changes(self, to: Path) -> None:
+        """Copy what the box has changed to `to`, an empty directory of the host.
+
+        Raises:
+            SandboxError: It failed; something may be in `to`.
+        """
+        pool, box = self.stack.pool.name, self.stack.box
+        async with self.while_files_rest():
+            await self.host.launcher.ask("keep", family=pool, box=box, to=str(to))
+
+    async def seal(self, while_frozen: WhileFrozen | None) -> SandboxImage:
+        """Copy the upper layer away while the box is frozen, after `while_frozen`.
+
+        Raises:
+            SnapshotError: It failed; nothing of it is left.
+        """
+        made: list[SandboxImage] = []
+        async with AsyncExitStack() as still:
+            await still.enter_async_context(self.while_files_rest())
+            if while_frozen is not None:
+                await while_frozen()
+            try:
+                return await finish(self._seal(made, still))
+            except asyncio.CancelledError:
+                for image in made:
+                    await finish(self.host.snapshots.discard(image))
+                raise
+            except HostError:
+                raise
+            except LauncherError as error:
+                raise SnapshotError(f"cannot snapshot {self.name!r}: {error}") from error
+
+    async def _seal(self, made: list[SandboxImage], still: AsyncExitStack) -> SandboxImage:
+        async with self.sealed_layers(still) as layers:
+            name = f"l{secrets.token_hex(3)}"
+            made.append(self.host.snapshots.add_files(self.stack, layers, name))
+        return made[0]
+
+    @asynccontextmanager
+    async def sealed_layers(self, still: AsyncExitStack) -> AsyncGenerator[tuple[Layer, ...]]:
+        """Copy the upper directory into a layer; yield the layers of a snapshot, top first.
+
+        `still` is closed as soon as the copy is complete. The layers are in use for the block.
+        """
+        stack, launcher = self.stack, self.host.launcher
+        name = f"l{secrets.token_hex(3)}"
+        merged = len(stack.layers) >= MAX_CHAIN
+        # Until it is sealed, the copy may take as much as the box itself.
+        stack.pool.boxes[name] = stack.pool.boxes[stack.box]
+        try:
+            async with launcher.call(
+                "seal",
+                family=stack.pool.name,
+                size=stack.pool.size,
+                box=stack.box,
+                layer=name,
+                under=[layer.path(self.host.root) for layer in stack.layers] if merged else [],
+                parent=stack.base.key if merged else stack.parent,
+            ) as call:
+                size = (await call.answer()).message["bytes"]
+                # The copy is complete: the box may run while its digest is computed.
+                await still.aclose()
+                sealed = (await call.answer()).message
+        finally:
+            del stack.pool.boxes[name]
+        layer = Layer(name, stack.pool, size, sealed["digest"], sealed["traits"])
+        twin = stack.pool.twin(layer)
+        top = twin or layer
+        stack.pool.layers[top.name] = top
+        layers = (top,) if merged else (top, *stack.layers)
+        acquire_layers(layers)
+        try:
+            yield layers
+            if twin is not None:
+                await launcher.ask("drop", family=stack.pool.name, layer=name)
+        finally:
+            await self.host.snapshots.free(release_layers(layers))
+
+    def check(self, image: SandboxImage) -> None:
+        """Raise `SnapshotError` when `image` cannot be restored."""
+        self.host.snapshots.get(image)
+
+    async def restart(self, image: SandboxImage) -> None:
+        """Kill every process and start again from `image`."""
+        sealed = self.host.snapshots.get(image)
+        old = self._started()
+        await self.services.stop(old)
+        self._running = None
+        old.close()
+        await self.stop()
+        stack, before = self.stack, self.stack.layers
+        stack.layers, stack.base, stack.mark = sealed.layers, sealed.base, sealed.mark
+        acquire_layers(stack.layers)
+        await self.host.snapshots.free(release_layers(before))
+        try:
+            await self.start()
+        except SandboxError as error:
+            raise SnapshotError(f"cannot restore {image.ref!r}: {error}") from error
+
+    def require_live(self) -> None:
+        """Raise `SandboxUnsupportedError` when no live snapshot can be taken here."""
+        _ = self.host.runtime.live
+
+    async def snapshot_live(
+        self, processes: ProcessTable, work: Gate, while_frozen: WhileFrozen | None
+    ) -> SandboxImage:
+        """Take a live snapshot. See `LiveSnapshots.take`."""
+        return await LiveSnapshots(self, processes, work).take(while_frozen)
+
+    async def restore_live(self, state: LiveState, processes: ProcessTable) -> None:
+        """Start a new box from a live image.
+
+        Raises:
+            SnapshotError: It cannot be restored. `remove` still has to be called.
+        """
+        engine = self.host.runtime.live
+        async with engine.restore(self, state, held=False, lazy=True) as restored:
+            await self.serve(restored.running)
+            processes.add_restored(restored, state)
+
+    async def disconnect(self) -> None:
+        """End the connections into processes that have ended; the addresses stay."""
+        await self.services.hang_up(self._running)
+
+    async def remove(self) -> None:
+        """Kill every process and remove all files. Idempotent."""
+        self.freezer.release()
+        await self.services.aclose(self._running)
+        running, self._running = self._running, None
+        if running is not None:
+            running.close()
+        # What the launcher cannot remove goes when it ends; a dead one has nothing left.
+        with suppress(LauncherError):
+            await self.stop()
+        layers, self.stack.layers = self.stack.layers, ()
+        with suppress(LauncherError):
+            await self.host.snapshots.free(release_layers(layers))
+        self.group.remove()
