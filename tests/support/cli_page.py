@@ -33,6 +33,9 @@ These options work with every command:
 | 4 | the machine, the sandbox, the environment or the agent failed |
 | 130 | interrupted; everything was torn down |
 
+`bench --install-completion [bash|zsh|fish]` installs shell completion: commands, options, tasks,
+agents, sandboxes, jobs and rollouts. `bench --show-completion` prints the script.
+
 An error is one line with the failure and its place, and one line that starts with `hint:`.
 """
 SHARED = "run"

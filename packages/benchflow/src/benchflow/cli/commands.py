@@ -143,6 +143,8 @@ Options for every command:
   --debug      Tracebacks of errors.
   --help       Options and examples of a command.
 
+Completion: bench --install-completion [bash|zsh|fish]
+
 Exit codes: 0 success, 1 ran but failed, 2 wrong usage, 3 wrong task or manifest,
 4 the machine, sandbox or agent failed, 130 interrupted.
 """

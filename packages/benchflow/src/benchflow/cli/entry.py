@@ -51,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 def run(argv: Sequence[str]) -> int:
     """Run one command and return its exit code. Errors are printed, not raised."""
     words = [word for word in argv if word not in {"--debug", "--no-color"}]
+    if argv[:1] == ["--complete"]:
+        words = list(argv)
     if "--no-color" in argv:
         os.environ["NO_COLOR"] = "1"
     if not words or words[0] in {"--help", "-h", "help"}:
@@ -74,6 +76,10 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _dispatch(words: list[str]) -> int:
+    if words[0] in {"--install-completion", "--show-completion", "--complete"}:
+        from .completion import run_completion
+
+        return run_completion(words)
     from .config import lengthen, take_config
 
     words, config = take_config(lengthen(words))
