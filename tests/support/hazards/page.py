@@ -34,7 +34,7 @@ Cells = dict[str, str]
 
 HEAD = """# What a live fork carries, object by object
 
-A test program builds each object of the kernel in a box, forks the box, forks the child, and checks
+A test program builds each object of the kernel in a sandbox, forks it, forks the child, and checks
 the object in the parent, in the child and in the grandchild. This page is what the program found on
 Linux {kernel}. `PYTHONPATH=tests/support ./run python -m hazards.page` makes it. A test compares
 the page with new forks.
@@ -44,7 +44,7 @@ the page with new forks.
 | carried | the object is the same in all three |
 | refused | the snapshot, or the start of a child, fails with the message |
 | changes | the object is another one in a child, as [documented][changes] |
-| absent | a process of a box cannot make the object; the answer of the kernel |
+| absent | a process of a sandbox cannot make the object; the answer of the kernel |
 | lost | the object changes and nothing says so: a fault of BenchFlow |
 
 {counts}

@@ -20,11 +20,11 @@ _HEAD = """\
 
 Generated from the `[proven]` and `[unproven]` tables of the shipped declarations. Each date is
 the day of one run of the command that is named below for that cell, with that version of the
-agent: a real run of `bench` against a scripted model server, in boxes without a network.
+agent: a real run of `bench` against a scripted model server, in sandboxes without a network.
 
 | column | what was seen |
 |---|---|
-| `state` | new processes, in boxes with the same files, continue from a saved session |
+| `state` | new processes, in sandboxes with the same files, continue from a saved session |
 | `live` | copies of the process continue at a turn boundary |
 | `live-ask` | copies of the process that waits for an answer each get their own answer |
 | `replay-ask` | the prompt that led to a question leads there again, for another answer |

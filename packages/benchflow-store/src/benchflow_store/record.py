@@ -46,19 +46,19 @@ class RolloutRecord(Model):
     model: str | None
     sandbox: str
     status: Status
-    """`ungraded`: the agent ran to its end, and there is no verdict."""
+    """`ungraded`: the agent ran to its end, and no grading came to a verdict."""
     reward: float | None = None
     """V of the root: for a linear rollout, its reward."""
     value: Value | None = None
     rewards: Mapping[str, float] | None = None
-    """The items of the only leaf's verdict; `null` for a tree or without a score."""
+    """The items of the verdict on the only leaf; `null` for a tree, or without a score."""
     grading: Grading | None = None
     integrity: Integrity | None = None
     """The worst integrity of a leaf that was graded in a twin."""
     tampered: int = 0
-    """Leaves whose verdict is not counted, because the agent may have steered it."""
+    """Leaves with a verdict that does not count, because the agent may have steered the tests."""
     claimed: float | None = None
-    """The mean of all verdicts, those too that are not counted, when there are such."""
+    """The mean of all verdicts, counted or not. `None` if every verdict counts."""
     steps: int = 0
     asks: int = 0
     leaves: int = 0
@@ -67,28 +67,28 @@ class RolloutRecord(Model):
     error: NodeError | None = None
     """The first failure, attributed to one boundary."""
     cause: Cause | None = None
-    """Who prevented a verdict. The agent's own doing is scored; of others, there is no reward."""
+    """Who prevented a verdict. If the agent did, the rollout is scored; otherwise it is not."""
     images: Mapping[str, str] = {}
-    """What the box, as `main`, and each service ran on: `NAME@sha256:HEX` where a registry has
-    the image, else `sha256:HEX`. Of the first world; empty where it came from a checkpoint."""
+    """The images of the first sandbox, as `main`, and of each service. An image of a registry is
+    `NAME@sha256:HEX`, another one `sha256:HEX`. Empty if the sandbox came from a checkpoint."""
     verifier_images: Mapping[str, str] = {}
-    """The same of grading boxes that are not made of the agent's, by the verdict's name."""
+    """The images of grading sandboxes that are not forks of the agent's, by name of the verdict."""
     slot: str | None = None
-    """Which planned rollout of a job this is: `task#repeat`."""
+    """The planned rollout of the job: `TASK#REPEAT`."""
     finished_at: float
     """Seconds since the epoch."""
 
     @model_validator(mode="after")
     def _read_an_older_record(self) -> Self:
         error = self.error
-        told = error is not None and error.type != NO_REWARDS
-        if self.status == "completed" and self.reward is None and not self.tampered and told:
+        has_cause = error is not None and error.type != NO_REWARDS
+        if self.status == "completed" and self.reward is None and not self.tampered and has_cause:
             object.__setattr__(self, "status", "ungraded")
         return self
 
     @property
     def final(self) -> bool:
-        """Whether resuming its job leaves it alone: it ran to its end and was graded."""
+        """Whether a resumed job keeps the rollout: it ran to its end and was graded."""
         return self.status == "completed" and (self.reward is not None or self.tampered > 0)
 
     @classmethod
@@ -136,7 +136,7 @@ class RolloutRecord(Model):
         *,
         slot: str | None = None,
     ) -> "RolloutRecord":
-        """Describe a rollout that could not begin."""
+        """Return the record of a rollout that could not begin."""
         return cls(
             rollout_id=rollout_id,
             task_id=task.id,
@@ -167,8 +167,8 @@ def _grading(leaves: list[RolloutNode]) -> Grading | None:
 
 def _integrity(leaves: list[RolloutNode]) -> dict[str, Any]:
     verdicts = [leaf.results["reward"] for leaf in leaves if "reward" in leaf.results]
-    told = {verdict.integrity for verdict in verdicts}
-    worst = next((grade for grade in ("tampered", "suspicious", "clean") if grade in told), None)
+    grades = {verdict.integrity for verdict in verdicts}
+    worst = next((grade for grade in ("tampered", "suspicious", "clean") if grade in grades), None)
     tampered = sum(v.reward is not None and v.integrity == "tampered" for v in verdicts)
     rewards = [verdict.reward for verdict in verdicts if verdict.reward is not None]
     claimed = fmean(rewards) if tampered else None
@@ -185,7 +185,7 @@ def _first_error(tree: RolloutTree) -> NodeError | None:
     verdicts = (leaf.results.get("reward") for leaf in tree.leaves)
     counted = (verdict.counted() for verdict in verdicts if verdict is not None)
     cause = next((verdict for verdict in counted if verdict.error), None)
-    # A late agent is graded all the same: a grading that broke is then why there is no score.
+    # A late agent is graded, too. If the grading broke, the grading is why there is no score.
     if cause is None or cause.error is None or (failed is not None and not cause.retryable):
         return failed
     kind = cause.error_type or "RewardError"
@@ -202,9 +202,9 @@ def _first_error(tree: RolloutTree) -> NodeError | None:
 
 def _cause(tree: RolloutTree) -> Cause | None:
     verdicts = [leaf.results["reward"] for leaf in tree.leaves if "reward" in leaf.results]
-    told = next((verdict.cause for verdict in verdicts if verdict.cause is not None), None)
-    if told is not None or any(verdict.reward is not None for verdict in verdicts):
-        return told
+    cause = next((verdict.cause for verdict in verdicts if verdict.cause is not None), None)
+    if cause is not None or any(verdict.reward is not None for verdict in verdicts):
+        return cause
     error = _first_error(tree)
     if error is None or error.type == NO_REWARDS:
         return None

@@ -177,7 +177,7 @@ def host_name(room: Path) -> Iterator[None]:
     expect(os.uname().nodename, before, "it")
 
 
-@a("settings of the kernel in the box (/proc/sys)")
+@a("settings of the kernel in the sandbox (/proc/sys)")
 def settings(room: Path) -> Iterator[None]:
     Path("/proc/sys/net/ipv4/ip_default_ttl").write_text("77")
     yield
