@@ -20,7 +20,7 @@ Write the line `hello, world` to `/workspace/greeting.txt`.
 """,
     "tests/test.sh": """\
 #!/bin/sh
-# Runs in a box of its own, where only the declared artifacts were copied to.
+# Runs in another sandbox, which holds only the declared artifacts.
 reward=0
 if [ "$(cat /workspace/greeting.txt 2>/dev/null)" = "hello, world" ]; then
     reward=1

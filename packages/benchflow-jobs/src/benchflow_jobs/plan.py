@@ -58,11 +58,11 @@ def settle_plan(directory: Path, plan: JobPlan) -> None:
         return
     unshared = earlier.options.keys() ^ plan.options.keys()
     if unshared:
-        # What such an option was, or would have been, nobody can give now.
+        # The value of such an option is not known.
         raise UsageError(
             f"job {directory.name!r} was planned by another version of BenchFlow, with other "
             f"options: {', '.join(sorted(unshared))}",
-            hint="give another --job-name, or go on with the version that planned it",
+            hint="give another --job-name, or use the version that planned the job",
             where=str(path),
         )
     difference = _difference(earlier, plan)

@@ -52,7 +52,7 @@ async def run_job(options: JobOptions, *, listener: JobListener | None = None) -
     sandbox, or the one that graded it, failed in a way that passes, `options.retries` times.
     One bad rollout never ends the job, and neither does a task that cannot be run here: the
     report names it with its reasons. On cancellation the running rollouts are torn down,
-    the summary of what is finished is written, and the cancellation goes on.
+    the summary of the finished rollouts is written, and the cancellation is raised again.
 
     Raises:
         BenchFlowError: Nothing could be started: a bad task, option or provider, a model endpoint

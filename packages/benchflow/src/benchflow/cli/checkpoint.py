@@ -32,23 +32,23 @@ def list_checkpoints(
     Args:
         rollout: Rollout: its directory, its id, or a unique start of its id.
     """
-    kept = list(checkpoints_below(jobs_dir))
+    checkpoints = list(checkpoints_below(jobs_dir))
     if rollout is not None:
         directory = find_rollout(rollout, jobs_dir)
-        kept = [one for one in kept if one.rollout == directory]
+        checkpoints = [each for each in checkpoints if each.rollout == directory]
     if json:
-        print_json([_summary(one) for one in kept])
+        print_json([_summary(each) for each in checkpoints])
         return
     now = time.time()
     rows = [
         (
-            one.id,
-            one.manifest.node,
-            one.manifest.fidelity,
-            f"{one.bytes / _MB:.1f} MB",
-            f"{(now - one.manifest.taken_at) / 60:.0f} min",
+            each.id,
+            each.manifest.node,
+            each.manifest.fidelity,
+            f"{each.bytes / _MB:.1f} MB",
+            f"{(now - each.manifest.taken_at) / 60:.0f} min",
         )
-        for one in kept
+        for each in checkpoints
     ]
     head = ("checkpoint", "node", "fidelity", "size", "age")
     print_table(head, rows, empty="no saved checkpoints; run with --keep forks or --keep all")
@@ -64,13 +64,17 @@ def show(rollout: str, node: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Jso
         rollout: Rollout: its directory, its id, or a unique start of its id.
         node: Node of the checkpoint.
     """
-    kept = find_checkpoint(find_rollout(rollout, jobs_dir), node)
+    checkpoint = find_checkpoint(find_rollout(rollout, jobs_dir), node)
     if json:
-        print_json({**_summary(kept), "manifest": kept.manifest.model_dump(mode="json")})
+        print_json(
+            {**_summary(checkpoint), "manifest": checkpoint.manifest.model_dump(mode="json")}
+        )
         return
-    manifest = kept.manifest
+    manifest = checkpoint.manifest
     ask = manifest.ask
-    note(f"{kept.id}  task {manifest.task_id}  {kept.bytes / _MB:.1f} MB  {kept.path}")
+    note(
+        f"{checkpoint.id}  task {manifest.task_id}  {checkpoint.bytes / _MB:.1f} MB  {checkpoint.path}"
+    )
     note(f"fidelity {manifest.fidelity}, level {manifest.image.level}, turn {manifest.turn}")
     for layer, digest in manifest.layers.items():
         note(f"  {layer:<12} {digest}")
@@ -95,12 +99,12 @@ def export(
         node: Node of the checkpoint.
         output: New directory.
     """
-    kept = find_checkpoint(find_rollout(rollout, jobs_dir), node)
-    export_checkpoint(kept, output)
+    checkpoint = find_checkpoint(find_rollout(rollout, jobs_dir), node)
+    export_checkpoint(checkpoint, output)
     if json:
-        print_json({**_summary(kept), "output": str(output)})
+        print_json({**_summary(checkpoint), "output": str(output)})
     else:
-        note(f"wrote {kept.id} to {output}")
+        note(f"wrote {checkpoint.id} to {output}")
 
 
 def gc(
@@ -129,22 +133,22 @@ def gc(
         jobs_dir, older_than_days=older_than_days, budget_mb=budget_mb, dry_run=dry_run
     )
     if json:
-        print_json([one.id for one in deleted])
+        print_json([each.id for each in deleted])
         return
     note(f"{'would delete' if dry_run else 'deleted'} {len(deleted)} checkpoints")
-    for one in deleted:
-        note(f"  {one.id}")
+    for each in deleted:
+        note(f"  {each.id}")
 
 
-def _summary(one: SavedCheckpoint) -> dict[str, Any]:
-    manifest = one.manifest
+def _summary(checkpoint: SavedCheckpoint) -> dict[str, Any]:
+    manifest = checkpoint.manifest
     return {
-        "id": one.id,
-        "rollout": one.rollout.name,
+        "id": checkpoint.id,
+        "rollout": checkpoint.rollout.name,
         "node": manifest.node,
         "fidelity": manifest.fidelity,
         "level": manifest.image.level,
-        "bytes": one.bytes,
+        "bytes": checkpoint.bytes,
         "taken_at": manifest.taken_at,
-        "path": str(one.path),
+        "path": str(checkpoint.path),
     }

@@ -9,7 +9,7 @@ from .output import note
 
 
 def report_missing_forks(records: Sequence[RolloutRecord], options: RunOptions) -> int:
-    """Print which completed rollouts lack a required fork; return their number."""
+    """Print the completed rollouts without a required fork; return their number."""
     if options.branch_require is None:
         return 0
     missed = [r.rollout_id for r in records if r.status == "completed" and not r.branches]

@@ -134,11 +134,11 @@ def diff(a: str, b: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False
     else:
         name, _, node = b.partition(":")
         after = _state(_open(find_rollout(name, jobs_dir)).tree, node)
-    found = diff_states(before, after)
+    difference = diff_states(before, after)
     if json:
-        print_json(found.model_dump(mode="json"))
+        print_json(difference.model_dump(mode="json"))
     else:
-        print_diff(found)
+        print_diff(difference)
 
 
 def _state(tree: RolloutTree, node: str) -> EnvState:
