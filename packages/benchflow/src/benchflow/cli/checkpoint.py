@@ -72,9 +72,8 @@ def show(rollout: str, node: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Jso
         return
     manifest = checkpoint.manifest
     ask = manifest.ask
-    note(
-        f"{checkpoint.id}  task {manifest.task_id}  {checkpoint.bytes / _MB:.1f} MB  {checkpoint.path}"
-    )
+    size = f"{checkpoint.bytes / _MB:.1f} MB"
+    note(f"{checkpoint.id}  task {manifest.task_id}  {size}  {checkpoint.path}")
     note(f"fidelity {manifest.fidelity}, level {manifest.image.level}, turn {manifest.turn}")
     for layer, digest in manifest.layers.items():
         note(f"  {layer:<12} {digest}")
