@@ -74,7 +74,7 @@ def test_a_plan_of_a_version_with_other_options_is_refused_as_that(
     with pytest.raises(UsageError, match=says) as caught:
         settle_plan(tmp_path, plan(tasks))
     assert caught.value.where == str(path)
-    assert "the version that planned it" in caught.value.hint
+    assert "the version that planned the job" in caught.value.hint
 
 
 def test_a_damaged_plan_is_named(tasks: Path, tmp_path: Path) -> None:
