@@ -1,7 +1,7 @@
 """A rollout tree as a Verifiers v1 episode: one trace a leaf, or one for the whole graph.
 
 Source of the format: verifiers 0.4.0, `Episode`, `Trace` and `ModelCall` (trace version 1).
-`tests/e2e/test_traces.py` has that package read what is written here.
+In `tests/e2e/test_traces.py`, that package reads our traces.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,14 +21,14 @@ _WRITER = "0.4.0"
 def episode(rollout: FinishedRollout, shape: Shape = "leaves") -> dict[str, Any] | None:
     """Return one line of `traces.jsonl`, or `None` when no leaf has a score.
 
-    `leaves`: one trace a scored leaf, with the leaf's return; the agent is called `leaf`, so
-    that a trainer's hierarchical baseline over the episode is the intra-tree one. Shared
-    prefixes are repeated, token by token the same. `graph`: one trace with every message
-    once, the root's V as its reward, and the leaves' returns in `info.benchflow`.
+    `leaves`: one trace per scored leaf, with the leaf's return. The agent is called `leaf`, so
+    a trainer's hierarchical baseline over the episode is the intra-tree one. Shared prefixes
+    are repeated with the same tokens. `graph`: one trace with every message once, the root's V
+    as its reward, and the leaves' returns in `info.benchflow`.
 
-    `group.id` is the task's id and digest: the trees of one prompt are one group. Advantages
-    on sampled tokens are the leaf's `intra` with `leaves` and the edge's `step` with `graph`.
-    Unscored leaves, and whatever leads to nothing else, are left out.
+    `group.id` is the task's id and digest: the trees of one prompt are one group. A sampled
+    token has the leaf's `intra` advantage in `leaves`, and the edge's `step` in `graph`.
+    Unscored leaves are left out, with the nodes that lead only to them.
     """
     tree = rollout.tree
     leaves = [leaf for leaf in tree.leaves if leaf.reward is not None]

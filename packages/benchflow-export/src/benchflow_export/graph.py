@@ -23,37 +23,37 @@ class GraphNode:
     message: dict[str, Any]
     timestamp: float
     sampled: bool = False
-    """Whether a model made it here, and it is not only repeated to the model."""
+    """Whether a model generated the message at this node."""
     tokens: tuple[int, ...] = ()
     scaffold: int = 0
-    """How many of `tokens` come before what the model sampled."""
+    """How many of `tokens` come before the sampled ones."""
     logprobs: tuple[float, ...] = ()
-    """One per sampled token, or none: then nothing of it may be trained on."""
+    """One per sampled token. Without them, no token may be trained on."""
 
     @property
     def mask(self) -> list[bool]:
-        """Which of `tokens` may be trained on."""
+        """For each of `tokens`, whether it may be trained on."""
         trained = bool(self.logprobs)
         return [trained and at >= self.scaffold for at in range(len(self.tokens))]
 
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """What the model has seen on the way to a tree node."""
+    """The messages and tokens that the model has seen on the path to a tree node."""
 
     at: GraphNode | None = None
     seen: tuple[dict[str, Any], ...] = ()
-    """The messages, as v1 spells them: an agent may repeat its own with other keys."""
+    """The messages in v1 form, because an agent may repeat its own with other keys."""
     tokens: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
 class MessageGraph:
-    """The messages of a tree, each once; shared prefixes are shared nodes.
+    """The messages of a tree, each once. Shared prefixes are shared nodes.
 
     `by_source` has the messages of each tree node in order. `retokenised` counts the calls
-    whose prompt did not begin with the tokens before it: such a call starts a new path, so
-    that no sample has tokens that the model never saw in this order.
+    whose prompt did not begin with the tokens before the call. Such a call starts a new path,
+    so a sample never has tokens in an order that the model did not see.
     """
 
     by_source: dict[str, list[GraphNode]] = field(default_factory=dict[str, list[GraphNode]])
@@ -72,10 +72,9 @@ def message_graph(
 ) -> MessageGraph:
     """Return the messages of the tree below `root`.
 
-    With recorded calls of an OpenAI chat endpoint, a step's messages are those that the
-    model was sent, and token ids, masks and log-probabilities are on them where the upstream
-    gave them. A step without such a call has the messages of `steps_to_messages`, without
-    tokens: good for reading and SFT, and never for RL.
+    If a step has recorded calls of an OpenAI chat endpoint, its messages are those of the
+    calls, with the token ids and log-probabilities that the upstream returned. Another step has
+    the messages of `steps_to_messages`, without tokens: use them for SFT, not for RL.
     """
     graph = MessageGraph()
     stack: list[tuple[RolloutNode, _Path]] = [(root, _Path())]
@@ -115,7 +114,7 @@ def _reply(call: ModelCall) -> Message | None:
 
 
 def _spoken(graph: MessageGraph, node: RolloutNode, path: _Path, instruction: str | None) -> _Path:
-    """Add what the agent told of its step; an Answer is spelled by the Ask before it."""
+    """Add the messages that the agent reported. An Answer needs the Ask of the step before."""
     assert node.step is not None
     before = None if node.parent is None else node.parent.step
     lead = [] if before is None else [before]
@@ -129,11 +128,11 @@ def _spoken(graph: MessageGraph, node: RolloutNode, path: _Path, instruction: st
 
 
 def _called(graph: MessageGraph, node: RolloutNode, call: ModelCall, path: _Path) -> _Path:
-    """Add what the model was sent since the last call, and what it said."""
+    """Add the messages that are new in the call's request, and the reply of the model."""
     sent = tuple(map(v1_message, call.request.get("messages", ())))
     prompt, said = call.prompt_token_ids or (), call.completion_token_ids or ()
     goes_on = sent[: len(path.seen)] == path.seen and prompt[: len(path.tokens)] == path.tokens
-    # What was only told before is in the request, too: it is not said twice on one path.
+    # The request repeats the messages that were only reported. Do not add them twice.
     told = path.at is not None and not path.seen
     if told or not goes_on:
         graph.retokenised += bool(path.tokens)

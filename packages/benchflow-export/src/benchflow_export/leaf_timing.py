@@ -1,4 +1,4 @@
-"""When one leaf's trajectory was set up, generated and scored."""
+"""The times of one leaf's trajectory: setup, generation and scoring."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,8 +11,8 @@ from .timing import UNMEASURED, Span, verifiers_timing
 def leaf_timing(events: Sequence[Event], leaf: RolloutNode) -> dict[str, Any]:
     """Return the trainer row's `timing` of `leaf` from the log of its rollout.
 
-    `setup` is that of the first world; the worlds of later forks are set up within
-    `generation`, which ends with the leaf's last step.
+    `setup` is the setup of the first world. The setup of later forks is part of `generation`,
+    which ends with the leaf's last step.
     """
     path = {node.id for node in leaf.path}
     phases = [e for e in events if isinstance(e, PhaseEntered) and e.node in path]

@@ -15,9 +15,9 @@ def steps_to_messages(steps: Iterable[Step], *, instruction: str | None = None) 
     """Return the conversation of a trajectory.
 
     A step is one assistant message (reasoning under `reasoning_content`), followed
-    by one `tool` message per observation. An Ask is a call of `ask_user` and its
-    Answer is that call's result, so that asking is an action like any other.
-    `instruction` opens the conversation when the first step has no prompt.
+    by one `tool` message per observation. An Ask is a call of `ask_user`, and its
+    Answer is the result of that call. If the first step has no prompt, the
+    conversation begins with `instruction`.
     """
     messages: list[Message] = []
     pending: Ask | None = None

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 
 class Span(NamedTuple):
-    """Seconds since the epoch; a span that ends at 0 was never measured and lasts 0."""
+    """Seconds since the epoch. A span that ends at 0 was not measured, and its duration is 0."""
 
     start: float = 0.0
     end: float = 0.0
@@ -27,9 +27,9 @@ def verifiers_timing(
 ) -> dict[str, Any]:
     """Return every key of the shape, so that the rows of a file have one schema.
 
-    `generation` includes `setup`, as it does there. An ACP agent does not tell its
-    model's time from its tools' time: `model` and `env` have no spans, and what
-    they took counts as `overhead`.
+    As in Verifiers, `generation` includes `setup`. An ACP agent does not separate the time of
+    its model from the time of its tools: `model` and `env` have no spans, and their time counts
+    as `overhead`.
     """
     total = scoring.end - generation.start if scoring.end > 0 else 0.0
     return {

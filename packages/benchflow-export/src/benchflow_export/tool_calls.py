@@ -1,4 +1,4 @@
-"""Tool calls as the two kinds of trainer rows spell them."""
+"""Tool calls in the formats of the two kinds of trainer rows."""
 
 import json
 from typing import Literal
@@ -10,7 +10,7 @@ ToolCallFormat = Literal["verifiers", "openai"]
 
 
 def render_tool_calls(message: Message, tool_calls: ToolCallFormat) -> Message:
-    """Return a copy of an OpenAI message with its tool calls in the asked format.
+    """Return a copy of an OpenAI message with its tool calls in the format `tool_calls`.
 
     A Verifiers assistant turn has the keys `role`, `content`, `tool_calls` and
     `reasoning_content`, in this order; a call is the JSON text of a flat object.

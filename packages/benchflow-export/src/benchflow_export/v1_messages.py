@@ -1,4 +1,4 @@
-"""OpenAI chat messages as Verifiers v1 spells them: flat tool calls."""
+"""OpenAI chat messages in the format of Verifiers v1, with flat tool calls."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ _ROLES = {"system", "user", "assistant", "tool"}
 def v1_message(message: Message) -> dict[str, Any]:
     """Return a `SystemMessage`, `UserMessage`, `AssistantMessage` or `ToolMessage`.
 
-    A role that v1 does not know, such as `developer`, is the system's.
+    A role that v1 does not have, such as `developer`, becomes `system`.
     """
     role = message["role"] if message["role"] in _ROLES else "system"
     made: dict[str, Any] = {"role": role, "content": message.get("content") or ""}

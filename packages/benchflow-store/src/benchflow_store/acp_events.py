@@ -7,7 +7,7 @@ from benchflow_contracts import Step
 
 
 def acp_events(steps: Iterable[Step]) -> Iterator[dict[str, Any]]:
-    """Yield one record per thing said or done, in order.
+    """Yield one record for each message, tool call, question and answer, in order.
 
     Record types: `user_message`, `agent_thought` and `agent_message` with `text`;
     `tool_call` with its result; `ask` and `answer`.

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 
 def new_rollout_id(task_id: str) -> str:
-    """Return `<task>__<8 hex digits>`; the task's organisation is left out."""
+    """Return `<task>__<8 hex digits>`, without the organisation of the task."""
     return f"{task_id.rsplit('/', 1)[-1]}__{secrets.token_hex(4)}"
 
 

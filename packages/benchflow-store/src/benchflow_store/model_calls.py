@@ -11,10 +11,10 @@ MODEL_DIR: Final = "model"
 
 
 def read_model_calls(directory: Path) -> dict[str, ModelCall]:
-    """Return the calls of the rollout in `directory`, by id; none without a gateway.
+    """Return the calls of the rollout in `directory` by id; empty without a gateway.
 
     Raises:
-        StoreError: A record cannot be read.
+        StoreError: A recorded call is damaged or cannot be read.
     """
     files = sorted((directory / MODEL_DIR).rglob("*.jsonl"))
     return {call.id: call for path in files for call in read_calls(path)}

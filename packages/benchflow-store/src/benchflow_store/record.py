@@ -28,7 +28,7 @@ from pydantic import model_validator
 
 @dataclass(frozen=True, slots=True)
 class RanWith:
-    """What a rollout ran with, by name."""
+    """The names of the agent, the model and the sandbox of a rollout."""
 
     agent: str
     model: str | None
@@ -36,7 +36,7 @@ class RanWith:
 
 
 class RolloutRecord(Model):
-    """`result.json`. An unscored rollout has `reward: null` and says why."""
+    """`result.json`. An unscored rollout has `reward: null` and a cause."""
 
     schema_version: Literal["1.0"] = "1.0"
     rollout_id: str

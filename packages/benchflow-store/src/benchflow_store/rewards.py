@@ -18,8 +18,8 @@ def rewards_jsonl(
 
     Every record has the keys `ts` (seconds since the epoch), `type` (`terminal`
     or `process`), `source`, `value` (`None` when unscored), `tag`, `step_index`
-    (in `steps`, the node's path; `None` when it names no step), `space`,
-    `granularity` and `meta` (with at least `node`).
+    (an index into `steps`, or `None`), `space`, `granularity` and `meta` (with at
+    least `node`).
     """
     now = time.time() if ts is None else ts
     index = {step.id: position for position, step in enumerate(steps)}

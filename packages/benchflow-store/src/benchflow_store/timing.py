@@ -1,4 +1,4 @@
-"""`timing.json`: how long each phase of each world took."""
+"""`timing.json`: the duration of each phase of each world."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,10 +7,10 @@ from benchflow_contracts import Event, PhaseEntered, RolloutTree, WorldClosed
 
 
 def phase_times(events: Sequence[Event], tree: RolloutTree) -> dict[str, Any]:
-    """Return seconds per phase of every world (by node), of its forks, and of the whole rollout.
+    """Return the seconds of each phase by world, of the forks, and of the whole rollout.
 
-    A phase ends where the same world's next phase begins, the last one when the world was torn
-    down. `forks` has `RolloutNode.took_sec` of each node that has any.
+    A phase ends when the next phase of the same world begins. The last phase ends with the
+    teardown of the world. `forks` has the `took_sec` of each node.
     """
     forks = {node.id: node.took_sec for node in tree.nodes if node.took_sec}
     if not events:
