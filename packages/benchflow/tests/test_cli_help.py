@@ -1,5 +1,7 @@
 """`--help`: every option of a command in its panel, on terminals of any width."""
 
+import json
+
 import pytest
 from benchflow.cli.commands import GROUPS, ROOT
 from benchflow.cli.entry import parser, run
@@ -66,6 +68,13 @@ def test_a_command_shows_and_takes_only_the_options_that_it_uses(
     assert "--branch" not in shown
     assert run(["doctor", "--branch", "group"]) == 2
     assert "`bench doctor` does not use --branch" in capsys.readouterr().err
+
+
+def test_a_word_that_is_also_the_name_of_an_option_is_not_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["sandbox", "list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) is not None
 
 
 def test_a_group_without_a_command_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,7 +91,8 @@ def is_option_of_rollouts(flag: str) -> bool:
     """Whether `flag` sets a field of RunOptions."""
     from benchflow_engine.options import RunOptions
 
-    return flag.removeprefix("--").replace("-", "_") in RunOptions.model_fields
+    name = flag.removeprefix("--").replace("-", "_")
+    return flag.startswith("--") and name in RunOptions.model_fields
 
 
 def is_used(command: str, flag: str) -> bool:
