@@ -65,7 +65,7 @@ def test_a_gvisor_box_keeps_every_promise_of_the_contract(with_provider):
         "nothing can be ours here: the box has processes that could write, too",
         (
             "files cannot be observed here: the files that this sandbox opens cannot be observed: "
-            "its processes do not open them by the host's kernel, or it has no isolation"
+            "its processes do not open them through the host's kernel, or it has no isolation"
         ),
     }
 

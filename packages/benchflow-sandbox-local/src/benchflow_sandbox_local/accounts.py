@@ -1,4 +1,4 @@
-"""Who a process of a local box runs as."""
+"""The users of a local box."""
 
 import os
 import stat
@@ -12,7 +12,7 @@ _DOING = "read the users of a sandbox"
 
 
 class AccountBook:
-    """The users of one box, read again whenever its files have changed."""
+    """Reads the users of one box again whenever its files have changed."""
 
     def __init__(self, root: int) -> None:
         self._root = root

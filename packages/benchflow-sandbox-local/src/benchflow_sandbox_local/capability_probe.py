@@ -1,4 +1,4 @@
-"""Finding out what works here, by doing each thing once in a real toy box."""
+"""Detecting capabilities by using each one once in a real sandbox."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -42,7 +42,7 @@ class _Findings:
     kill_all: bool = False
 
     async def attempt(self, what: str, action: Callable[[], Awaitable[None]]) -> bool:
-        """Do one thing; note why when it does not work."""
+        """Try one capability; note the reason when it fails."""
         try:
             await action()
         except BenchFlowError as error:
@@ -52,10 +52,10 @@ class _Findings:
 
 
 async def probe(manager: BoxManager) -> SandboxCapabilities:
-    """Try every capability; leave out what fails, with a note that says why.
+    """Try every capability. Leave out the ones that fail, with a note of the reason.
 
     Raises:
-        SandboxUnsupportedError: No sandbox can be made at all.
+        SandboxUnsupportedError: No sandbox can be created.
     """
     found = _Findings()
     endpoint, server = await _upstream()
@@ -222,7 +222,7 @@ async def _freeze(sandbox: LocalSandbox) -> None:
 
 async def _build(manager: BoxManager) -> None:
     with TemporaryDirectory() as context:
-        # Made anew each time, or it would show what once worked here.
+        # A new image each time: an old one would prove nothing about the present.
         recipe = ImageRecipe(context=Path(context))
         text = f"FROM scratch\nCOPY Dockerfile /probe\n# {context}\n"
         await asyncio.to_thread((recipe.context / recipe.dockerfile).write_text, text)
@@ -246,7 +246,7 @@ async def _live(manager: BoxManager, endpoint: ModelEndpoint) -> None:
 
 
 async def _lazy(manager: BoxManager) -> None:
-    """Let large children run before their memory is there, where that loses nothing."""
+    """Let large children run before their memory is there, if a probe loses nothing."""
     engine = manager.runtime.live
     laziness = engine.laziness
     if laziness is None or laziness.megabytes is None:
@@ -261,7 +261,7 @@ async def _lazy(manager: BoxManager) -> None:
 
 
 async def _remembered(what: str, find_out: Callable[[], Awaitable[None]]) -> str:
-    """Return what a fork loses here: as it was found before, or now."""
+    """Return what a fork loses here, from the cache or from a new probe."""
     verdicts = ProbeCache(what)
     verdict = verdicts.get()
     if verdict is None:

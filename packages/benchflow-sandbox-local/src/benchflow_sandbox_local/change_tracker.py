@@ -1,4 +1,4 @@
-"""What a box wrote, where the launcher keeps it."""
+"""The changed files of a box, compared with a baseline."""
 
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -24,25 +24,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ChangeTracker:
-    """Compares a box, while it stands still, with the mark of the first of its line."""
+    """Compares the files of a frozen box with the baseline of the first box of its forks."""
 
     lineage: LayerStack
     launcher: Launcher
     root: str
     counts: bool = True
-    """Whether the processes of the box are the host's, so that it is known when there is none."""
+    """Whether the processes of the box are processes of the host, which can be counted."""
 
     async def set_baseline(self) -> None:
-        """Remember what was written until now, for this box and all that are made of it.
+        """Set the present files as the baseline of this box and its forks.
 
         Raises:
-            SandboxUnsupportedError: It was made from another, which may have a mark.
+            SandboxUnsupportedError: The box is from a snapshot, which may have a baseline.
             HostError: The files cannot be read.
         """
         if self.lineage.layers:
             raise SandboxUnsupportedError(
-                "a sandbox from a snapshot compares with the mark of its first one",
-                hint="mark the sandbox that is made from the spec",
+                "a sandbox from a snapshot compares with the baseline of its first sandbox",
+                hint="set the baseline in the sandbox that is made from the spec",
             )
         self.lineage.mark = await self._prints()
 
@@ -50,9 +50,9 @@ class ChangeTracker:
     async def ignore_changes(
         self, hold: Callable[[], AbstractAsyncContextManager[None]], group: Group, first: int
     ) -> AsyncGenerator[None, None]:
-        """Let the mark have what is written meanwhile.
+        """Add the changes made inside this block to the baseline.
 
-        `hold` keeps the box still, in whose `group` only its `first` process may live.
+        `hold` freezes the box. Only its `first` process may live in its `group`.
         """
         self._marked()
         async with hold():
@@ -70,16 +70,16 @@ class ChangeTracker:
         mark = self.lineage.mark
         if mark is None:
             raise SandboxUnsupportedError(
-                "nothing was marked: the changes since then are not known",
-                hint="mark a sandbox before the agent comes",
+                "there is no baseline: changes are not known",
+                hint="set the baseline before the agent starts",
             )
         return mark
 
     async def changed_files(self) -> FileChanges:
-        """Return what was written since the mark.
+        """Return the changes since the baseline.
 
         Raises:
-            SandboxUnsupportedError: There is no mark.
+            SandboxUnsupportedError: There is no baseline.
             HostError: The files cannot be read.
         """
         mark = self._marked()

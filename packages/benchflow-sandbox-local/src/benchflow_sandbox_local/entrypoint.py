@@ -1,6 +1,6 @@
-"""What runs in a box from its start.
+"""The entrypoint of a box.
 
-It has no stream of the host's: one would tie the box to it, and the box could not be forked.
+It has no stream of the host: a box with such a stream could not be forked.
 """
 
 import os
@@ -18,10 +18,10 @@ _MAX_BYTES = 65536
 
 
 async def start(machine: LocalRunningBox, command: SandboxCommand) -> int:
-    """Start it, and return its number inside.
+    """Start the entrypoint and return its process id inside.
 
     Raises:
-        SandboxError: It cannot be started.
+        SandboxError: The entrypoint cannot be started.
     """
     null = open_strict(machine.root, "dev/null", os.O_RDWR)
     try:
@@ -31,10 +31,10 @@ async def start(machine: LocalRunningBox, command: SandboxCommand) -> int:
 
 
 async def start_image(machine: LocalRunningBox, command: SandboxCommand) -> None:
-    """Start the image's own, and return when it has settled.
+    """Start the image's entrypoint, and return when it has settled.
 
     Raises:
-        SandboxError: It cannot be started, or it ended.
+        SandboxError: The entrypoint cannot be started, or has ended.
     """
 
     async def show(path: str) -> bytes:
@@ -42,11 +42,11 @@ async def start_image(machine: LocalRunningBox, command: SandboxCommand) -> None
 
     code = await wait_until_settled(machine, await start(machine, command), show)
     if code is not None:
-        raise exit_error(command, code, "what it prints is kept by the docker sandbox alone")
+        raise exit_error(command, code, "only the docker sandbox keeps its output")
 
 
 def read_shown(root: int, path: str) -> bytes:
-    """Return the first bytes of a file of the box; nothing when there is no such file.
+    """Return the first bytes of a file of the box; no bytes when the file does not exist.
 
     Raises:
         HostError: The host could not open it.

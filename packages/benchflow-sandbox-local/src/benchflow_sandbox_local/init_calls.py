@@ -1,4 +1,4 @@
-"""The calls to a box's init, which can be kept away while the box is held or moved."""
+"""The calls to a box's init, which can wait while the box is frozen or restored."""
 
 import asyncio
 import errno
@@ -15,10 +15,10 @@ _REACH = "reach the init of a sandbox"
 
 
 class InitCalls:
-    """Passes calls on to the init of one box, whatever life that box is in.
+    """Passes calls to the init of one box, also after a restore.
 
-    While it rests no connection to init is open, so that nothing inside points outside.
-    A `wait` that is under way is taken back then, and asked again after.
+    While it rests no connection to init is open, so nothing inside refers to the outside.
+    A pending `wait` is cancelled then and repeated later.
     """
 
     def __init__(self, client: Callable[[], InitClient | None]) -> None:
@@ -26,7 +26,7 @@ class InitCalls:
         self._gate = Gate()
         self._waits: set[asyncio.Task[int]] = set()
         self._codes: dict[int, int] = {}
-        """What was collected for a caller who had been cancelled meanwhile."""
+        """Exit codes whose caller was cancelled before the code arrived."""
 
     def _client(self, what: str) -> InitClient:
         client = self._find()
@@ -100,10 +100,10 @@ class InitCalls:
                 self._waits.discard(asking)
 
     async def rest(self) -> None:
-        """Take every call back or let it end; keep new ones away until `resume`.
+        """Cancel or finish every call; let new calls wait until `resume`.
 
         Raises:
-            SandboxError: Init does not answer. Calls are let through again.
+            SandboxError: Init does not answer. Calls continue.
         """
         self._gate.close()
         try:
@@ -125,5 +125,5 @@ class InitCalls:
             raise
 
     def resume(self) -> None:
-        """Let calls through again."""
+        """Let calls continue."""
         self._gate.open()

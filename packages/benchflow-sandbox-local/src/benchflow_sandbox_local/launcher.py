@@ -1,4 +1,4 @@
-"""The runner's side of the launcher process."""
+"""The runner's client of the launcher process."""
 
 import asyncio
 import json
@@ -41,9 +41,9 @@ class Answer:
 
 
 class LauncherError(SandboxError):
-    """The launcher refused or failed. `errno` is the kernel's answer, when it gave one.
+    """The launcher refused or failed. `errno` is the kernel's error number, if there is one.
 
-    No space is left where the sandboxes' own limits end, too, so ENOSPC names nobody.
+    A full sandbox also gives ENOSPC, so ENOSPC does not mean that the host is short.
     """
 
     def __init__(self, message: str, errno: int | None, *, ended: bool = False) -> None:
@@ -64,7 +64,7 @@ def _error(message: str, errno: int | None) -> LauncherError:
 
 
 class Call:
-    """One request that is under way. Close it to forget further answers."""
+    """One pending request. Close it to ignore further answers."""
 
     def __init__(self, sock: socket.socket, what: str) -> None:
         self._sock = sock
@@ -78,14 +78,14 @@ class Call:
         return answer
 
     def go_on(self, **word: object) -> None:
-        """Tell a request that waits for a word to do its work."""
+        """Send the next order to a request that waits for one."""
         try:
             wire.send(self._sock, word)
         except OSError as error:
             raise LauncherError(f"{self._what}: {error}", None) from error
 
     async def give_up(self) -> None:
-        """Let a request that waits for a word end without; return when nothing is left of it."""
+        """Cancel a request that waits for an order; return when nothing of the request is left."""
         with suppress(LauncherError, OSError):
             self._sock.shutdown(socket.SHUT_WR)
             while await self.last():
@@ -114,7 +114,7 @@ class Call:
 
 
 class Launcher:
-    """A started launcher. It and all of its boxes die when this process does."""
+    """A started launcher. The launcher and all its boxes end with this process."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", control: socket.socket) -> None:
         self._process = process
@@ -171,7 +171,7 @@ class Launcher:
             call.close()
 
     async def begin(self, op: str, fds: Sequence[int] = (), **request: object) -> Call:
-        """Send a request and return its call, which is the caller's to close."""
+        """Send a request and return its call. The caller must close the call."""
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""What a local sandbox needs of whatever runs its processes."""
+"""Running boxes of this host: the Protocol, and the boxes of the host's own kernel."""
 
 import asyncio
 import os
@@ -111,17 +111,17 @@ class LocalRunningBox(RunningBox, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the launcher builds a box."""
+    """The directories of one start of a box."""
 
     family: str
     box: str
     size: int
-    """Bytes that the family's tmpfs may hold."""
+    """Bytes that the tmpfs of the pool may hold."""
     lowers: tuple[str, ...]
 
 
 class NamespaceRunningBox:
-    """The descriptors that lead into a running box. They keep it reachable when frozen."""
+    """The descriptors of a running box. They keep the box reachable while it is frozen."""
 
     file_access: FileAccess = "shared"
 
@@ -228,7 +228,7 @@ class NamespaceRunningBox:
 
     @property
     def fds(self) -> tuple[int, int, int, int]:
-        """What leads into the box."""
+        """The descriptors of the box."""
         return self.pidfd, self.root, self.netns, self._control
 
     @property
@@ -281,7 +281,7 @@ class NamespaceRunningBox:
         os.close(null)
 
     def move(self, other: "NamespaceRunningBox") -> None:
-        """Become `other`, the next life of the same box. The descriptors keep their numbers."""
+        """Become `other`, the restored box. The descriptors keep their numbers."""
         for old, new in zip(self.fds, other.fds, strict=True):
             os.dup2(new, old, inheritable=False)
         self.name, self._pid = other.name, other.pid
@@ -291,7 +291,7 @@ class NamespaceRunningBox:
 
     @property
     def closed(self) -> bool:
-        """Whether this life is over. A number of a process then means nothing any more."""
+        """Whether the box has ended. Process numbers are then invalid."""
         return self._control < 0
 
     def streams(self) -> Streams:
@@ -304,14 +304,14 @@ class NamespaceRunningBox:
         return self._pid
 
     async def ended(self) -> None:
-        """Return when the first process, and so the whole box, is dead for good."""
+        """Return when the first process is dead, and so the whole box."""
         await readable(self.pidfd)
         while self._parked.is_closed:
             await self._parked.wait_open()
             await readable(self.pidfd)
 
     def close(self) -> None:
-        """Let go of the box. Idempotent."""
+        """Close the descriptors. Idempotent."""
         self._parked.open()
         if self._filling is not None:
             self._filling.close()
@@ -337,7 +337,7 @@ async def connect_inside(inside: socket.socket, port: int) -> socket.socket:
 
 
 def box_request(place: Place, spec: SandboxSpec, base: Base, group: Group) -> dict[str, Any]:
-    """Return what the launcher is told of a new box."""
+    """Return the launcher's request for a new box."""
     model = spec.model
     directory = {"path": spec.workdir, "uid": base.uid, "gid": base.gid}
     return {
@@ -363,7 +363,7 @@ def cannot_kill_all(name: str) -> SandboxUnsupportedError:
 
 
 def explain(error: SandboxError, spec: SandboxSpec, *, fresh: bool) -> SandboxError:
-    """Return what a start that failed means to the caller. Nobody has filled a fresh sandbox."""
+    """Return the error of a failed start. The disk of a fresh sandbox cannot be full by itself."""
     if getattr(error, "errno", None) in {_ENOSPC, _EDQUOT}:
         if fresh:
             return HostError(f"the sandbox did not start: {error}")
@@ -374,7 +374,7 @@ def explain(error: SandboxError, spec: SandboxSpec, *, fresh: bool) -> SandboxEr
 
 
 def pid_of(pidfd: int) -> int:
-    """Return the number of the process behind a descriptor; raise `OSError` for a dead one."""
+    """Return the id of the process of a pidfd; raise `OSError` for a dead process."""
     for line in Path(f"/proc/self/fdinfo/{pidfd}").read_text(encoding="ascii").splitlines():
         key, _, value = line.partition(":")
         if key == "Pid":

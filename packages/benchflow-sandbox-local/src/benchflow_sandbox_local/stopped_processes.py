@@ -1,4 +1,4 @@
-"""Holding a box still by stopping each of its processes, where no control group can."""
+"""Processes that are stopped by a signal: by the host to freeze a box, or by a program inside."""
 
 import asyncio
 import os
@@ -19,16 +19,16 @@ async def while_stopped(init: int) -> AsyncGenerator[None, None]:
     """Stop every process of the pid namespace that `init` leads, for the block.
 
     Consistent, but not invisible: a process that watches its children for stops
-    sees this one. So it serves a snapshot and is not offered as `freeze`.
+    sees this one. So this is used for snapshots only, not for `freeze`.
 
     Raises:
-        SandboxError: They did not all stop in time; those that did run on.
+        SandboxError: They did not all stop in time. All of them continue.
         HostError: The host could not look at them.
     """
     stopped: set[int] = set()
     try:
         async with asyncio.timeout(_SECONDS):
-            # Only when a whole round finds nothing running can nothing have been born since.
+            # Only a round that finds nothing running proves that no process was born since.
             while not _all_stopped(init, stopped):  # noqa: ASYNC110 - the kernel has no event
                 await asyncio.sleep(0.001)
         yield
@@ -45,7 +45,7 @@ def _all_stopped(init: int, stopped: set[int]) -> bool:
     settled = True
     for pid in members(init):
         if pid not in stopped and _states(pid) <= _STOPPED:
-            continue  # it was stopped before, by somebody inside: it stays so
+            continue  # a process inside had stopped it: leave it stopped
         if pid not in stopped:
             stopped.add(pid)
             with suppress(ProcessLookupError):

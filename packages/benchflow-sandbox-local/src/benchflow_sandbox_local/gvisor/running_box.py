@@ -200,7 +200,7 @@ class GvisorRunningBox:
             raise TimeoutError(f"runsc {what} did not end in {seconds:.0f} s") from error
 
     def close(self) -> None:
-        """Let go of the box. Idempotent."""
+        """Close the descriptors. Idempotent."""
         if self.closed:
             return
         self._calls.close()

@@ -1,4 +1,4 @@
-"""The requests that copy, read or delete files, each served by a process of its own."""
+"""The requests that copy, read or delete files. A child process serves each one."""
 
 import socket
 from collections.abc import Callable
@@ -14,17 +14,17 @@ from .criu import file_numbers
 from .layers import skeleton
 
 FileJob = Callable[[dict[str, Any], socket.socket], None]
-"""Does what a request asks, and replies."""
+"""Serves one request."""
 
 
 class FileJobs:
-    """What is done in one workspace, by the operation that requests name."""
+    """Serves file requests in one workspace, by the name of the operation."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._space = workspace
 
     def named(self, operation: str) -> FileJob:
-        """Return what an operation does; raise `KeyError` when there is none."""
+        """Return the function of an operation; raise `KeyError` for an unknown one."""
         return {
             "base": self._base,
             "seal": self._seal,

@@ -1,6 +1,6 @@
 # Raw names of control groups and of /proc: pathlib would add nothing here.
 # ruff: noqa: PTH123, PTH208
-"""Dying with one's parent."""
+"""Processes of the launcher: ending with the parent, and ending what a dead runner left."""
 
 import os
 import select
@@ -16,21 +16,21 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with(parent: int) -> None:
-    """Be killed when the process `parent` ends, whatever ends it; end if it has already."""
+    """Arrange to be killed when the process `parent` ends; exit if it has already ended."""
     syscalls.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def die_with_seen(parent: int) -> None:
-    """Do the same where the parent has no number: `parent` is a pidfd of it."""
+    """Do the same in another pid namespace: `parent` is a pidfd of the parent."""
     syscalls.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if select.select([parent], [], [], 0)[0]:
         os._exit(1)
 
 
 def inherit() -> None:
-    """Become the parent of all that is left by processes below this one."""
+    """Become the parent of orphans below this process."""
     syscalls.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -40,7 +40,7 @@ _CHILDREN = "/proc/thread-self/children"
 
 
 def thaw(groups: Iterable[str]) -> None:
-    """Let what is frozen in `groups` move: before that it cannot die. Idempotent."""
+    """Thaw `groups`: frozen processes cannot die. Idempotent."""
     for path in groups:
         for name, value in _SWITCHES:
             with suppress(OSError):  # each kind of group has a switch of its own, or none
@@ -59,7 +59,7 @@ def members(group: str) -> list[int]:
 
 
 def kill(pids: Iterable[int]) -> None:
-    """Kill processes, of which some may have ended."""
+    """Kill processes; ignore the ones that have ended."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -86,10 +86,10 @@ def _removed(path: str) -> bool:
 
 
 def end_children(groups: tuple[str, ...], pagers: frozenset[int] = frozenset()) -> None:
-    """End all children of this process, also such as it inherits meanwhile, and the groups.
+    """Kill all children of this process, including orphans that it inherits, and remove the groups.
 
-    Those in the process groups `pagers` end by themselves when their box is dead, not before.
-    What does not die is left after a while: the kernel holds it, not we.
+    Children in the process groups `pagers` are not killed: they end after their box.
+    Processes that do not die in time are left: the kernel blocks them.
     """
     end = time.monotonic() + _SECONDS
     while (found := _children()) and time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""The launcher: a lean process that starts boxes, one fork each, and dies with its runner."""
+"""The launcher: a small process that forks boxes and ends with its runner."""
 
 import json
 import os
@@ -46,22 +46,22 @@ class _Live:
     """Directories of its control groups."""
     drop_family: bool = False
     waiting: socket.socket | None = None
-    """Where to tell that the box is gone."""
+    """Where to report that the box has ended."""
     layer: str | None = None
-    """What its upper directory becomes when it is gone, instead of being removed."""
+    """The layer that its upper directory becomes, instead of being removed."""
     engine: int = 0
-    """The process that brings it back, while that runs."""
+    """The process that restores it, while that runs."""
     reviving: socket.socket | None = None
-    """Where to tell that it is back."""
+    """Where to report that it is restored."""
     pager: PagerProcess | None = None
-    """What gives it its memory, until it has all of it."""
+    """The process that fills its memory, until all memory is there."""
 
 
 class LauncherServer:
     """Serves requests until the runner's end of the control socket closes.
 
     Each request brings a reply socket of its own. Quick ones are served in line;
-    those that copy or delete files are chores of a forked child.
+    a forked child serves those that copy or delete files.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class LauncherServer:
         self._boxes: dict[str, _Live] = {}
         self._standby = StandbyPool(workspace)
         self._ended: set[int] = set()
-        """What was collected while a box was brought back: a number of its first process, maybe."""
+        """Process ids collected during a restore. One may be the id of a new first process."""
         self._self = os.pidfd_open(os.getpid())
 
     def run(self) -> None:
-        """Serve until the runner is gone; then end all that it has left.
+        """Serve until the runner is gone; then end its boxes.
 
         The boxes die with this process, too, whatever ends it.
         """
@@ -101,7 +101,7 @@ class LauncherServer:
         # A process that the runner has forked may hold its end of the socket open.
         poller.register(self._runner, select.POLLIN)
         while True:
-            # An engine takes its time to start: not beside a box that somebody waits for.
+            # Starting an engine takes time, so none is started during a restore.
             idle = self._standby.short and not self._busy
             events = poller.poll(0 if idle else None)
             if idle and not events:
@@ -254,11 +254,11 @@ class LauncherServer:
 
     @property
     def _busy(self) -> int:
-        """How many boxes are being brought back."""
+        """The number of boxes that are being restored."""
         return sum(live.reviving is not None for live in self._boxes.values())
 
     def _revived(self, box: str, live: _Live, status: int) -> None:
-        """Take the box that the ended engine has made, or tell why there is none."""
+        """Take over the box that the engine has restored, or report why it failed."""
         reply, work = live.reviving, self._space.work(box)
         live.engine, live.reviving = 0, None
         assert reply is not None
@@ -268,7 +268,7 @@ class LauncherServer:
                 if status != 0:
                     raise program.EngineError(5, unpaged or complaint(work, status))
                 if (made := program.made(work)) in self._ended:
-                    # By now the number may be somebody else's.
+                    # By now another process may have the number.
                     raise program.EngineError(3, "its first process has ended at once")
                 live.pid = made
                 if unpaged:
@@ -317,7 +317,7 @@ class LauncherServer:
                 self._finish(box, live)
 
     def _paged(self, live: _Live, pager: PagerProcess, status: int) -> None:
-        """Note that a pager has ended; a box that lacks memory must not run on."""
+        """Record that a pager has ended; kill a box that lacks memory."""
         pager.ended(status)
         if not pager.failure:
             self._let_go(live)
@@ -333,7 +333,7 @@ class LauncherServer:
             live.pager = None
 
     def _finish(self, box: str, live: _Live) -> None:
-        """Remove what a dead box leaves, and tell the runner."""
+        """Remove the files of a dead box and report to the runner."""
         del self._boxes[box]
         self._let_go(live)
         assert live.waiting is not None
@@ -356,7 +356,7 @@ class LauncherServer:
         if os.fork():
             return
         try:
-            # Long work must not outlive those who asked for it.
+            # Long work must not outlive the launcher.
             die_with(launcher)
             self._control.close()
             work(request, reply)
@@ -373,7 +373,7 @@ def _groups(request: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _lead_into(pid: int, reply: socket.socket) -> None:
-    """Hand over what the runner needs to reach a box; keep nothing of it."""
+    """Send the descriptors that lead into a box; keep none."""
     fds = [os.pidfd_open(pid)]
     try:
         fds.append(os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY))
@@ -384,7 +384,7 @@ def _lead_into(pid: int, reply: socket.socket) -> None:
 
 
 def _open_all(directories: list[str], opaque: str, reply: socket.socket) -> None:
-    """Hand over directories that only this mount namespace sees."""
+    """Send descriptors of directories that only this mount namespace sees."""
     fds: list[int] = []
     try:
         fds += (os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in directories)
@@ -395,7 +395,7 @@ def _open_all(directories: list[str], opaque: str, reply: socket.socket) -> None
 
 
 def _wake(_number: int, _frame: object) -> None:
-    """Let the wake-up descriptor do its work: without a handler it is not written."""
+    """Do nothing: without a handler the wake-up descriptor is not written."""
 
 
 def _fail(reply: socket.socket, error: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""What live images may take together."""
+"""The limit of the memory of all live images."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
@@ -10,9 +10,9 @@ _MB = 20  # bits
 
 
 class LiveImageBudget:
-    """Bytes of the processes in live images, wherever they are kept.
+    """Limits the bytes of the processes of all live images.
 
-    Several snapshots at once never promise themselves the same bytes.
+    Several snapshots at once never reserve the same bytes.
     """
 
     def __init__(self, limit: int, used: Callable[[], int]) -> None:
@@ -22,10 +22,10 @@ class LiveImageBudget:
 
     @contextmanager
     def promised(self, need: int) -> Generator[None]:
-        """Keep `need` bytes free for the block; after it the image counts as used.
+        """Reserve `need` bytes for the block; after it the image itself counts.
 
         Raises:
-            SnapshotError: There is not that much left.
+            SnapshotError: Fewer bytes are left.
         """
         used = self._used() + self._promised
         if used + need > self._limit:
@@ -45,7 +45,7 @@ _OWN = ("RssAnon:", "RssShmem:")
 
 
 def resident(pid: int) -> int:
-    """Return the bytes of a process that an image of it has to hold; 0 for a dead one."""
+    """Return the bytes of a process that its image has to hold; 0 for a dead process."""
     total = 0
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():

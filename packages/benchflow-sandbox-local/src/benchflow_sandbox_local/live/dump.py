@@ -1,4 +1,4 @@
-"""What a live fork would lose of a box: found before its dump, while the box is frozen."""
+"""One dump by CRIU, and the losses that prevent it."""
 
 import secrets
 from collections.abc import AsyncGenerator
@@ -29,13 +29,13 @@ async def inspect(launcher: Launcher, init: int, pids: list[int]) -> SocketMaker
     """Return who made the unix sockets of the frozen processes `pids`.
 
     Raises:
-        LossError: They hold what the engine does not carry.
-        SnapshotError: They could not be looked through.
+        LossError: They hold something that the engine does not carry.
+        SnapshotError: They could not be inspected.
     """
     try:
         answer = await launcher.ask("inspect", pid=init, pids=pids)
     except LauncherError as error:
-        raise SnapshotError(f"the box cannot be looked through: {error}") from error
+        raise SnapshotError(f"the box cannot be inspected: {error}") from error
     findings: list[tuple[str, bool, str]] = answer.message["findings"]
     for what, drains, hint in findings:
         raise LossError(f"a live fork would lose {what}", hint=hint, retryable=drains)
@@ -48,7 +48,7 @@ _ENOSPC, _ETIMEDOUT, _EOWNERDEAD = 28, 110, 130
 
 @dataclass(frozen=True, slots=True)
 class DumpResult:
-    """What was written down of a box."""
+    """The result of a dump."""
 
     state: LiveState
     copied: int | None
@@ -61,14 +61,14 @@ class HangUpError(SnapshotError):
 
 @dataclass(frozen=True, slots=True)
 class DumpCall:
-    """An engine that has started, and waits until its box is frozen."""
+    """A request to an engine that has started and waits until its box is frozen."""
 
     name: str
-    """What the image is called."""
+    """The name of the image."""
     layer: str
-    """What a layer with the box's files is called."""
+    """The name of the layer with a copy of the box's files."""
     mounts: tuple[tuple[str, str], ...]
-    """What the box is shown of the host: sources and targets."""
+    """The mounts of host files: sources and targets."""
     call: Call
 
     async def run(
@@ -78,12 +78,12 @@ class DumpCall:
         port: int | None,
         makers: SocketMakers,
     ) -> DumpResult:
-        """Write down the processes of the frozen box; park their pipes.
+        """Dump the processes of the frozen box; park their pipes.
 
-        A box with few files of its own goes on as it was; another one has ended on return.
+        If the upper layer is small the box keeps running; otherwise the dump has ended it.
 
         Raises:
-            SnapshotError: It failed and the box is as it was. When even that is not so,
+            SnapshotError: It failed and the box is unchanged. When the box is damaged,
                 the machine is closed.
         """
         try:
@@ -107,7 +107,7 @@ class DumpCall:
 async def start(
     launcher: Launcher, mounts: tuple[tuple[str, str], ...], request: dict[str, Any]
 ) -> AsyncGenerator[DumpCall]:
-    """Start an engine; one that did not run leaves nothing.
+    """Start an engine. An engine that is not used leaves nothing.
 
     Raises:
         SnapshotError: It does not start.

@@ -1,4 +1,4 @@
-"""Finding out whether live forks work here: a real one, two forks deep.
+"""Probing live forks: a real fork, two levels deep.
 
 Capturing and restoring processes depends on the kernel, on the engine and on how both were
 built, and what fails does so silently more often than not. So a toy that holds one of each
@@ -26,7 +26,7 @@ _MAX_LINE = 1 << 16
 
 
 class Maker(Protocol):
-    """What the probe needs of a provider."""
+    """What the probe needs of a provider: creating and discarding."""
 
     async def create(
         self, spec: SandboxSpec, image: SandboxImage | None, labels: Mapping[str, str]
@@ -40,7 +40,7 @@ class Maker(Protocol):
 
 
 class LostInForkError(SandboxUnsupportedError):
-    """Live forks lose something here. Trying again changes nothing."""
+    """Live forks lose something on this machine. A retry does not help."""
 
 
 async def probe_live(
@@ -52,8 +52,8 @@ async def probe_live(
     toy shall not hold, since the engine refuses it openly.
 
     Raises:
-        LostInForkError: Something did not survive, or crossed over. It will not next time.
-        SandboxError: It could not be found out: no Python, no time, a fork that failed.
+        LostInForkError: A part was lost, or leaked between siblings. A retry does not help.
+        SandboxError: The probe failed: no Python, a timeout, or a failed fork.
     """
     try:
         async with asyncio.timeout(_PATIENCE), AsyncExitStack() as stack:
@@ -70,7 +70,7 @@ class _ProbeProgram:
         self._buffered = buffered
 
     async def line(self) -> dict[str, Any]:
-        """Return what it says next."""
+        """Return its next answer."""
         while b"\n" not in self._buffered:
             data = await self.process.stdout.read()
             if not data or len(self._buffered) > _MAX_LINE:
@@ -84,7 +84,7 @@ class _ProbeProgram:
         return told
 
     async def fill(self) -> None:
-        """Let it make so many files that its box is not kept when it is forked."""
+        """Let it make so many files that a dump ends its box."""
         await self.process.stdin.write(f"many {MOST_ENTRIES + 1}\n".encode())
         await self.line()
 

@@ -1,4 +1,4 @@
-"""Boxes that run before all of their memory is there."""
+"""Boxes that run before all their memory is there."""
 
 import os
 from collections.abc import Generator
@@ -13,24 +13,24 @@ from benchflow_sandbox_local.readiness import readable
 from .processes import LiveState
 
 LEAST = "BENCHFLOW_LAZY_MEGABYTES"
-"""The environment variable that says from which size on, when nothing else does."""
+"""The environment variable of the smallest size, when no option sets it."""
 DEFAULT_MEGABYTES = 80
-"""Below it, a child that is read at once is there as soon."""
+"""Below this size, reading all memory at once is as fast."""
 
 
 @dataclass(slots=True)
 class LazyRestorePolicy:
-    """Which children come before their memory."""
+    """Decides which children run before all their memory is there."""
 
     megabytes: int | None = None
-    """The size of an image from which on they do; `None` for none."""
+    """The smallest size of an image whose children do; None for no image."""
     proven: bool = False
-    """Whether a child was forked like that here and had all that it held."""
+    """Whether a probe of such a child on this machine lost nothing."""
     _trials: set[str] = field(default_factory=set[str])
 
     @contextmanager
     def trial(self, image: SandboxImage) -> Generator[None]:
-        """Let the children of one image do in any case, to find out whether they can."""
+        """Let the children of one image run early in any case, for a probe."""
         name = image.ref.rpartition("/")[2]
         self._trials.add(name)
         try:
@@ -39,7 +39,7 @@ class LazyRestorePolicy:
             self._trials.discard(name)
 
     def covers(self, state: LiveState) -> bool:
-        """Whether a child of `state` does."""
+        """Return whether a child of `state` runs early."""
         if state.name in self._trials:
             return True
         enough = self.megabytes is not None and state.bytes >= self.megabytes << 20
@@ -47,7 +47,7 @@ class LazyRestorePolicy:
 
 
 class MemoryTransfer:
-    """The memory that a box does not have yet, as the runner sees it."""
+    """Waits until a box has all its memory."""
 
     def __init__(self) -> None:
         self._told, self.tell = os.pipe2(os.O_CLOEXEC)
@@ -58,7 +58,7 @@ class MemoryTransfer:
         """Return when the box has all of its memory.
 
         Raises:
-            SnapshotError: It never will: the box is dead.
+            SnapshotError: The box ended before.
         """
         if self._told >= 0:
             await readable(self._told)
@@ -77,7 +77,7 @@ class MemoryTransfer:
             self.tell = -1
 
     def close(self) -> None:
-        """Ask no more. Idempotent."""
+        """Stop waiting. Idempotent."""
         self.started()
         if self._told >= 0:
             os.close(self._told)
@@ -85,7 +85,7 @@ class MemoryTransfer:
 
 
 def lazy_threshold(megabytes: int | None) -> int | None:
-    """Return the size that holds: the one named, or else the environment's; 0 is never."""
+    """Return the option, or else the value of the environment variable; None for 0."""
     if megabytes is None:
         named = os.environ.get(LEAST) or str(DEFAULT_MEGABYTES)
         if not named.isdecimal():

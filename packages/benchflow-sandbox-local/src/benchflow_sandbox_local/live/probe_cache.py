@@ -1,6 +1,6 @@
-"""What the live probe found, remembered from one run to the next.
+"""The cache of probe results.
 
-It holds for one kernel, one engine and one state of this code: when any of them changes, the
+A result is valid for one kernel, one engine and one version of this code: when one changes, the
 probe runs again. A failure that could be otherwise next time is not remembered.
 """
 
@@ -17,25 +17,25 @@ from benchflow_sandbox_native import identity_library, init_path, pager_path
 
 
 class ProbeResult(Model):
-    """The outcome: `lost` is empty when live forks are safe here."""
+    """The result of a probe: `lost` is empty when live forks are safe here."""
 
     lost: str = ""
 
 
 class ProbeCache:
-    """The remembered outcomes of this user, one file each."""
+    """The stored results of this user, one file each."""
 
     def __init__(self, engine: str, directory: Path | None = None) -> None:
         self._path = (directory or _cache()) / f"{_key(engine)}.json"
 
     def get(self) -> ProbeResult | None:
-        """Return what was found before, if anything was."""
+        """Return the stored result, if there is one."""
         with suppress(OSError, ValueError):
             return ProbeResult.model_validate_json(self._path.read_bytes())
         return None
 
     def put(self, verdict: ProbeResult) -> None:
-        """Remember, where there is a place to."""
+        """Store a result; do nothing where the cache is not writable."""
         fresh = self._path.with_suffix(f".{secrets.token_hex(4)}")
         with suppress(OSError):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def _cache() -> Path:
 
 
 def _key(engine: str) -> str:
-    """Name everything that the outcome depends on. `engine` has its version in it."""
+    """Return a key of everything that the result depends on. `engine` includes its version."""
     kernel = platform.uname()
     facts = [kernel.release, kernel.version, kernel.machine, engine, str(os.geteuid())]
     digest = hashlib.sha256(json.dumps(facts).encode())

@@ -1,4 +1,4 @@
-"""The processes whose pipes a live image carries."""
+"""The processes of a live image, and their pipes."""
 
 import resource
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .engine import RestoredBox
 
 MOST = 1000
-"""With so many a fork takes half a minute."""
+"""A fork of so many processes takes half a minute."""
 _PER_PROCESS = 6
 """Both ends of three pipes, until the child has its own."""
 _PER_CHILD = 64
@@ -22,19 +22,19 @@ _PER_CHILD = 64
 
 @dataclass(frozen=True, slots=True)
 class CarriedProcess:
-    """One process that the host held when the image was taken."""
+    """One process whose pipes the host had open when the image was taken."""
 
     id: str
     pid: int
     pipes: tuple[int | None, int | None, int | None]
-    """The numbers that its pipes had; `None` for one that one side had closed already."""
+    """The inode numbers of its pipes; None for a pipe that one side had closed."""
     out: bytes
-    """What it had printed and nobody had read."""
+    """Its output that nobody had read."""
     err: bytes
 
     @classmethod
     def of(cls, process: SandboxProcess) -> "CarriedProcess":
-        """Note one process of a frozen box; its pipes are parked and emptied."""
+        """Return the record of a process of a frozen box, whose pipes are parked and drained."""
         stdin, stdout, stderr = process.streams.ends
         # A pipe that nobody inside has is not in the image.
         inodes = [end.inode if end.used else None for end in (stdin, stdout, stderr)]
@@ -42,7 +42,7 @@ class CarriedProcess:
         return cls(process.id, process.pid, pipes, stdout.carried, stderr.carried)
 
     def streams(self) -> Streams:
-        """Make the pipes of the process in another life."""
+        """Make new pipes of the process for a restored box."""
         made = Streams(self.out, self.err)
         for ours, inode in zip(made.ends, self.pipes, strict=True):
             if inode is None:
@@ -51,7 +51,7 @@ class CarriedProcess:
 
 
 def refuse_too_many(processes: Sequence[SandboxProcess]) -> None:
-    """Refuse to fork a box with more held processes than a child can be given pipes for.
+    """Refuse to fork a box with more processes than a child can get pipes for.
 
     Raises:
         SnapshotError: There are too many.
@@ -75,7 +75,7 @@ def refuse_too_many(processes: Sequence[SandboxProcess]) -> None:
 
 
 async def park(processes: Iterable[SandboxProcess]) -> None:
-    """Keep everybody from the pipes of a frozen box and take what it has printed.
+    """Block all use of the pipes of a frozen box and drain its output.
 
     Raises:
         SnapshotError: A process has not read all of its input. Retry later.
@@ -95,7 +95,7 @@ async def park(processes: Iterable[SandboxProcess]) -> None:
 
 
 def unpark(processes: Iterable[SandboxProcess]) -> None:
-    """Go on with the pipes as they are."""
+    """Unblock the pipes."""
     for process in processes:
         for end in process.streams.ends:
             end.unpark()
@@ -103,7 +103,7 @@ def unpark(processes: Iterable[SandboxProcess]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PipeWiring:
-    """New pipes for all carried processes of one life."""
+    """New pipes for all processes of a restored box."""
 
     made: dict[str, Streams]
     inodes: list[int]
@@ -127,7 +127,7 @@ class PipeWiring:
         return cls(made, inodes, fds)
 
     def connected(self) -> None:
-        """Close the ends that are the box's now, so that its death is seen as an end."""
+        """Close the ends of the box here, so that its end closes the pipes."""
         for streams in self.made.values():
             streams.close_child()
 
@@ -141,17 +141,17 @@ class PipeWiring:
 
 @dataclass(frozen=True, slots=True)
 class LiveState:
-    """The processes of one instant, as the engine wrote them down."""
+    """The processes of one instant, in an image of the engine."""
 
     name: str
-    """Where the launcher keeps them."""
+    """The name of the image."""
     bytes: int
-    """Of all files there: with fewer or more it is not that image any more."""
+    """The size of all its files, which shows a truncated image."""
     processes: tuple[CarriedProcess, ...]
     mounts: tuple[tuple[str, str], ...]
-    """Host directory and place inside, of everything that is shown from outside."""
+    """Host directory and target inside, of every mount."""
     port: int | None
-    """The relay's, inside."""
+    """The port of the relay inside."""
 
 
 class ProcessTable:

@@ -1,4 +1,4 @@
-"""Snapshots that outlive their provider: written to a directory, and taken in again."""
+"""Snapshots that outlive their provider: saved to a directory and loaded again."""
 
 import asyncio
 import errno
@@ -26,7 +26,7 @@ BaseOf = Callable[[RootSource, str], Awaitable[Base]]
 class SnapshotArchive:
     """Copies sealed layers and processes out to a directory and in again.
 
-    The directory is its owner's alone: what it holds, an agent has written.
+    Only the owner can read the directory: an agent has written its files.
     """
 
     def __init__(self, launcher: Launcher, root: str, seal: Seal, *, rooted: bool) -> None:
@@ -39,7 +39,7 @@ class SnapshotArchive:
         """Write `sealed` to `to`, whole or not at all.
 
         Raises:
-            SnapshotError: `to` is there, or it cannot be written.
+            SnapshotError: `to` exists, or cannot be written.
         """
         made = await asyncio.to_thread(staging_dir, to)
         live = sealed.live
@@ -79,18 +79,18 @@ class SnapshotArchive:
         )
 
     def read(self, saved: Path) -> SavedSnapshot:
-        """Return what is said about a saved snapshot, if this store saved it.
+        """Return the record of a saved snapshot that this store has saved.
 
         Raises:
-            SnapshotError: It is not one, or somebody else's.
+            SnapshotError: It is not a snapshot, or another store saved it.
         """
         return SavedSnapshot.read(saved, self._seal)
 
     async def load(self, saved: Path, owner: int, base_of: BaseOf) -> StoredImage:
-        """Take in what `save` wrote. Nothing in `saved` is needed afterwards.
+        """Load a snapshot that `save` wrote. The directory is not needed afterwards.
 
         Raises:
-            SnapshotError: It is torn, of another machine, user or image, or was changed.
+            SnapshotError: It is truncated or changed, or of another machine, user or image.
         """
         told = self.read(saved)
         if told.image.provider != PROVIDER or told.rooted != self._rooted:
@@ -135,7 +135,7 @@ class SnapshotArchive:
     async def _copy_in(
         self, saved: Path, told: SavedSnapshot, layers: tuple[Layer, ...], name: str | None
     ) -> int:
-        """Copy it below the launcher's root; return the size of its live image."""
+        """Copy a snapshot below the launcher's root; return the size of its live image."""
         pool = layers[0].pool
         answer = await self._launcher.ask(
             "load",

@@ -1,4 +1,4 @@
-"""The label file of each box: written before anything else is made, removed after all is gone."""
+"""The label file of each box: written before anything else, removed after all else."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _MAX_LABEL = 1 << 20
 
 
 class Label(BaseModel):
-    """What is known on disk about one box."""
+    """The record of one box on disk."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -48,7 +48,7 @@ class LabelStore:
 
     @property
     def plain(self) -> Path:
-        """Where the directories of unisolated sandboxes are."""
+        """The parent of the directories of unisolated sandboxes."""
         return self._directory.parent / "plain"
 
     def write(self, label: Label) -> None:
@@ -59,13 +59,13 @@ class LabelStore:
             raise host_error(f"label sandbox {label.id!r}", error) from error
 
     def remove(self, box: str) -> None:
-        """Forget a box. Idempotent."""
+        """Delete the label of a box. Idempotent."""
         self._path(box).unlink(missing_ok=True)
 
     def all(self) -> Iterator[Label]:
         """Yield every label that can be read, by id."""
         if not self._directory.is_dir():
-            return  # nobody has made a box yet
+            return  # no box was made yet
         for name in sorted(path.name for path in self._directory.iterdir()):
             if name.startswith(".") or not name.endswith(".json"):
                 continue
@@ -82,4 +82,4 @@ class LabelStore:
             with path.open("rb") as file:
                 return Label.model_validate(json.loads(file.read(_MAX_LABEL)))
         except (FileNotFoundError, ValueError, ValidationError):
-            return None  # removed meanwhile, or not one of ours
+            return None  # removed meanwhile, or not a label

@@ -19,7 +19,7 @@ MAX_CHAIN = 24
 
 @dataclass(slots=True)
 class LayerPool:
-    """A root box and all that was forked from it: they share one tmpfs."""
+    """The layers of a box and of all its forks: they share one tmpfs."""
 
     name: str
     boxes: dict[str, int] = field(default_factory=dict[str, int])
@@ -28,15 +28,15 @@ class LayerPool:
 
     @property
     def size(self) -> int:
-        """What the tmpfs may hold."""
+        """The bytes that the tmpfs may hold."""
         return sum(self.boxes.values()) + sum(layer.allowance for layer in self.layers.values())
 
     def twin(self, layer: "Layer") -> "Layer | None":
-        """Return a layer that is the same to the last bit as `layer`, if there is one."""
+        """Return a layer that is identical to `layer`, if there is one."""
         if not layer.traits:
             return None
         same = (layer.digest, layer.traits)
-        # One that nobody uses any more is about to be removed.
+        # A layer without users is about to be removed.
         used = (one for one in self.layers.values() if one.users)
         return next((one for one in used if (one.digest, one.traits) == same), None)
 
@@ -53,13 +53,13 @@ class Layer:
     name: str
     pool: LayerPool
     allowance: int
-    """What it holds, in bytes."""
+    """Its size in bytes."""
     digest: str
     traits: str = ""
-    """What the digest leaves out of account; empty when it is not known."""
+    """A digest of times and hard links; empty when it is not known."""
     users: int = 0
     digests: "dict[FileIdentity, str]" = field(default_factory=dict["FileIdentity", str])
-    """Of files as boxes on top of it see them; none of a file that a box has changed."""
+    """Digests of files that no box on top of it has changed."""
 
     def path(self, root: str) -> str:
         """Return where the launcher sees it."""
@@ -68,7 +68,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class StoredImage:
-    """What an image reference stands for."""
+    """A snapshot that an image reference names."""
 
     image: SandboxImage
     base: Base
@@ -77,7 +77,7 @@ class StoredImage:
     live: "LiveState | None" = None
     """The processes of a live image."""
     mark: Mapping[str, str] | None = None
-    """What the box compared its files with."""
+    """The baseline of the box."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +115,9 @@ class LayerStack:
     layers: tuple[Layer, ...]
     """Top first."""
     mark: Mapping[str, str] | None = None
-    """Prints of what counts as no change; see `ChangeTracker`."""
+    """Fingerprints of the baseline; see `ChangeTracker`."""
     box: str = ""
-    """The name of this life; empty when there is none."""
+    """The name of the present start; empty when the box is stopped."""
 
     @property
     def parent(self) -> str:
@@ -125,6 +125,6 @@ class LayerStack:
         return self.layers[0].digest if self.layers else self.base.key
 
     def uppers(self, root: str) -> list[str]:
-        """Return what was written over the base, top first, as the launcher sees it."""
+        """Return the paths of the layers over the base, top first, as the launcher sees them."""
         below = [layer.path(root) for layer in self.layers]
         return [f"{root}/{self.pool.name}/u-{self.box}", *below]

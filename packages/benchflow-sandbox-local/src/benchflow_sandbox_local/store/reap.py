@@ -1,4 +1,4 @@
-"""Removing what a killed runner left behind."""
+"""Removing the boxes of runners that were killed."""
 
 import os
 import select
@@ -21,17 +21,17 @@ from .labels import Label, LabelStore
 
 GROUP_PREFIX = "benchflow-"
 _PATIENCE = 20.0
-"""Seconds: longer than a launcher takes to end what its runner has left."""
+"""Seconds. A launcher needs less to end the boxes of its runner."""
 
 IMAGES = "live"
-"""Where in the store live images on disk are."""
+"""The directory of live images on disk, below the store."""
 
 
 def reap(directory: Path, policy: ReapPolicy) -> list[SandboxRecord]:
     """Remove the boxes of dead owners that match `policy`; return their records.
 
-    A box whose owner lives, or cannot be judged, is never touched. The images of dead
-    owners have no label and go with any of them.
+    A box whose owner lives, or may live, is never touched. The images of dead
+    owners have no label and are removed with any box.
     """
     store = LabelStore(directory / "boxes")
     removed: list[SandboxRecord] = []
@@ -55,7 +55,7 @@ def reap(directory: Path, policy: ReapPolicy) -> list[SandboxRecord]:
 
 
 def _end(launcher: ProcessIdentity) -> None:
-    """Return when a launcher without a runner is dead; it ends by itself, if it can."""
+    """Wait until a launcher without a runner is dead. It ends by itself, or is killed."""
     if not launcher.alive:
         return  # its number may be a thread's by now, and no descriptor can be had of that
     with suppress(ProcessLookupError):
@@ -70,7 +70,7 @@ def _end(launcher: ProcessIdentity) -> None:
 def sweep_groups(directory: Path) -> None:
     """Remove the empty control groups of dead owners: killed before a box was in them.
 
-    Never touches a process, so that it can be done unasked.
+    This never touches a process, so it is always allowed.
     """
     for label in LabelStore(directory / "boxes").all():
         if label.owner.alive or label.launcher.alive:

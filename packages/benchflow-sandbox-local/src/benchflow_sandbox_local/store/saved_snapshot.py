@@ -1,4 +1,4 @@
-"""A snapshot on disk: what `save` writes beside its files, and `load` believes."""
+"""The record of a saved snapshot, which lies beside its files."""
 
 import base64
 from collections.abc import Mapping
@@ -35,13 +35,13 @@ class SavedProcess(Model):
 
     @classmethod
     def of(cls, one: CarriedProcess) -> Self:
-        """Write down a process."""
+        """Return the record of a process."""
         out, err = base64.b64encode(one.out), base64.b64encode(one.err)
         return cls(id=one.id, pid=one.pid, pipes=one.pipes, out=out, err=err)
 
 
 class SavedLive(Model):
-    """What a live image has besides its files; see `LiveState`."""
+    """The processes of a live image; see `LiveState`."""
 
     bytes: int = Field(ge=0)
     memory: str
@@ -52,7 +52,7 @@ class SavedLive(Model):
 
     @classmethod
     def of(cls, state: LiveState, memory: str) -> Self:
-        """Write down a state whose pages have the digest `memory`."""
+        """Return the record of a state whose pages have the digest `memory`."""
         return cls(
             bytes=state.bytes,
             memory=memory,
@@ -75,7 +75,7 @@ class SavedSnapshot(Model):
     schema_version: Literal["1.0"] = "1.0"
     image: SandboxImage
     key: str
-    """What the base was made from; it must be there unchanged."""
+    """The key of the base, which must exist unchanged."""
     path: Path | None
     """The image's directory; `None` is the host's root."""
     user: str
@@ -86,11 +86,11 @@ class SavedSnapshot(Model):
     mark: Mapping[str, str] | None = None
     """What the box compared its files with; see `ChangeTracker`."""
     seal: str = ""
-    """The code of all the rest, by the store that saved it."""
+    """The authentication code of the record, by the store that saved it."""
 
     @property
     def sealed_text(self) -> str:
-        """What `seal` is the code of."""
+        """The text that `seal` authenticates."""
         return self.model_dump_json(exclude={"seal"})
 
     @classmethod
@@ -98,7 +98,7 @@ class SavedSnapshot(Model):
         """Read what `save` wrote, with the same `seal`.
 
         Raises:
-            SnapshotError: It is not there, not whole, or of somebody else.
+            SnapshotError: It is missing or truncated, or another store saved it.
         """
         path = directory / NAME
         try:

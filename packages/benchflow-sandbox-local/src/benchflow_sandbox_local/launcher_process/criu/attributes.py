@@ -58,13 +58,13 @@ def note(group: str, image: str) -> None:
 
 
 def hand_over(image: str, work: str) -> None:
-    """Give what `note` has left to the engine that restores a box in `work`."""
+    """Copy the result of `note` for the engine that restores a box in `work`."""
     if os.path.exists(f"{image}/{_NOTED}"):
         shutil.copyfile(f"{image}/{_NOTED}", f"{work}/{_GIVEN}")
 
 
 def require_set(work: str) -> None:
-    """Raise `OSError` when the engine in `work` has not set all that it was given."""
+    """Raise `OSError` when the engine in `work` has not set every attribute."""
     if os.path.exists(f"{work}/{_GIVEN}"):
         raise OSError(errno.EIO, "the engine has not set all attributes of the processes again")
 
@@ -81,7 +81,7 @@ class _Attribute:
 
 
 class _Own:
-    """What this process has, and a restored one would inherit."""
+    """Attributes of this process, which a restored process would inherit."""
 
     def __init__(self) -> None:
         self._affinity = os.sched_getaffinity(0)

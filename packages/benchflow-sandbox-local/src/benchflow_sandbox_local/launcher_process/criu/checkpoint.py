@@ -1,7 +1,7 @@
-"""Taking a live image of one box: its files are pinned, its processes written down.
+"""Taking a live image of one box: pin its files and dump its processes.
 
-A box with a small upper directory is kept: it goes on as it was, and the image gets a copy
-of the directory. Another box ends, and its very directory becomes a layer of the image.
+A box with a small upper directory continues, and the image gets a copy
+of the directory. Any other box ends, and its directory becomes a layer of the image.
 """
 
 import errno
@@ -26,22 +26,22 @@ _LINK_NAME = b"link_remap."
 
 @dataclass(frozen=True, slots=True)
 class CriuCheckpoint:
-    """One image, as it is requested."""
+    """One request for an image."""
 
     space: Workspace
     request: dict[str, Any]
 
     def take(self, reply: socket.socket) -> None:
-        """Say when the engine is ready, wait for a word, and say what was made.
+        """Report that the engine is ready, wait for the order, and report the result.
 
         Raises:
-            OSError: It failed, and nothing of it is left. What the box is then: see `CriuDump`.
+            OSError: It failed, and no part of the image is left. For the box see `CriuDump`.
         """
         try:
             with self._dump() as dump:
                 wire.send(reply, {"ok": True})
                 makers: list[list[int]] = _await_word(reply)["makers"]
-                # What a box can make fail comes while its processes still live.
+                # A box can make these steps fail, so they come while its processes still live.
                 hard_links.complete(self._merged, self._overlay_work)
                 keep = inode_pins.pin(self._upper, self._merged).small
                 copied = self._write(dump, makers, keep=keep)
@@ -60,7 +60,7 @@ class CriuCheckpoint:
         return CriuDump(engine, self.request, self._merged, self._image)
 
     def _write(self, dump: CriuDump, makers: list[list[int]], *, keep: bool) -> int | None:
-        """Write all down; return the bytes of the copy, when that is all that there was."""
+        """Dump everything; return the size of the copy, or None when the copy is not enough."""
         request, copied = self.request, None
         refuse_uncarried(request["freezer"])
         file_numbers.note(request["freezer"], self._image)
@@ -79,7 +79,7 @@ class CriuCheckpoint:
         return None if self._has_engine_links() else copied
 
     def _check_what_is_left(self) -> None:
-        """Do at once what is otherwise done when the box runs on: it comes back by this image."""
+        """Check the image at once: the box itself will be restored from it."""
         try:
             log.refuse_unknown(self._image)
             file_numbers.find(self._image, self.request["engine"]["preload"])
@@ -112,7 +112,7 @@ class CriuCheckpoint:
 
 def _await_word(reply: socket.socket) -> dict[str, Any]:
     if (received := wire.receive(reply)) is None:
-        raise InterruptedError("the runner has given this request up")
+        raise InterruptedError("the runner has cancelled this request")
     return received[0]
 
 

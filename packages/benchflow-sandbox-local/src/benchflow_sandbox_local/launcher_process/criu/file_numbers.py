@@ -1,6 +1,6 @@
 # Raw names: all paths are our own or below /proc, and the box is frozen.
 # ruff: noqa: PTH108, PTH110, PTH116, PTH123, PTH208
-"""File numbers that the memory of a process holds, where no library can keep them.
+"""File numbers in the memory of processes that do not load the identity library.
 
 SQLite knows its open databases by device and inode. In a child they have other numbers. The
 library of the native package hides that from dynamic programs; a static one asks the kernel
@@ -50,12 +50,12 @@ def note(group: str, image: str) -> None:
 
 
 def find(image: str, library: str | None) -> None:
-    """Find where SQLite keeps what was noted, and leave that in the image. Idempotent.
+    """Find where SQLite keeps the noted numbers, and write the places into the image. Idempotent.
 
     Only the memory of processes that run without the identity library is searched.
 
     Raises:
-        OSError: Something is half-made or makes no sense: no child may be made of the image.
+        OSError: A structure is incomplete or inconsistent: no child may be made of the image.
     """
     try:
         records = list(_RECORD.iter_unpack(_read(f"{image}/{_NOTED}")))
@@ -72,10 +72,10 @@ def find(image: str, library: str | None) -> None:
 
 
 def hand_over(image: str, work: str, library: str | None) -> None:
-    """Give what `find` has left to the engine that brings a box back in `work`.
+    """Copy the result of `find` for the engine that restores a box in `work`.
 
     Raises:
-        OSError: There is something, and the engine has no library that could heed it.
+        OSError: There is a result, and the engine has no library that could use it.
     """
     try:
         found = _read(f"{image}/{_FOUND}")
@@ -87,7 +87,7 @@ def hand_over(image: str, work: str, library: str | None) -> None:
 
 
 def require_exchanged(work: str) -> None:
-    """Raise `OSError` when the engine in `work` has not exchanged all that it was given."""
+    """Raise `OSError` when the engine in `work` has not exchanged every number."""
     if os.path.exists(f"{work}/{_GIVEN}"):
         raise OSError(errno.EIO, "the engine has left old file numbers in a process")
 

@@ -1,7 +1,7 @@
-"""Reading what the engine wrote: its images are entries of protocol buffers.
+"""Reading the engine's images, which are entries of protocol buffers.
 
-See images/*.proto of CRIU 4.2. They are the engine's own; what a box can choose in them are
-names and addresses.
+See images/*.proto of CRIU 4.2. The engine writes them; a box can choose only
+names and addresses in them.
 """
 
 import struct
@@ -19,17 +19,17 @@ def entries(path: str) -> Iterator[bytes]:
     """Yield the entries of an image.
 
     Raises:
-        OSError: There is no such image, or it ends too early.
+        OSError: The image does not exist, or is truncated.
     """
     content = Path(path).read_bytes()
     at = _MAGIC
     while at < len(content):
         if at + _SIZE.size > len(content):
-            raise OSError(22, f"{path} is cut off")
+            raise OSError(22, f"{path} is truncated")
         (size,) = _SIZE.unpack_from(content, at)
         at += _SIZE.size + size
         if at > len(content):
-            raise OSError(22, f"{path} is cut off")
+            raise OSError(22, f"{path} is truncated")
         yield content[at - size : at]
 
 
@@ -37,7 +37,7 @@ def fields(entry: bytes) -> Iterator[Field]:
     """Yield the fields of a message: numbers, or the bytes of a string or of another message.
 
     Raises:
-        OSError: It is no message.
+        OSError: The entry is not a message.
     """
     at = 0
     while at < len(entry):
@@ -51,7 +51,7 @@ def fields(entry: bytes) -> Iterator[Field]:
         if kind == _BYTES:
             size, at = _varint(entry, at)
         if (not size and kind != _BYTES) or at + size > len(entry):
-            raise OSError(22, "an entry of an image is cut off")
+            raise OSError(22, "an entry of an image is truncated")
         yield key >> 3, entry[at : at + size]
         at += size
 
@@ -70,4 +70,4 @@ def _varint(entry: bytes, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:
             return value, at + place + 1
-    raise OSError(22, "a number in an image is cut off")
+    raise OSError(22, "a number in an image is truncated")

@@ -1,4 +1,4 @@
-"""Why an engine of live snapshots has ended: what it said, or else how it ended."""
+"""Why an engine has ended, from its log; and which of its warnings are harmless."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from contextlib import suppress
 
 LOG = "engine.log"
 ERRORS = "engine.err"
-"""The standard error of an engine: it writes there what it cannot write to its log yet."""
+"""The standard error of an engine, which it uses before its log is open."""
 _MOST_LOGGED = 1 << 16
 _MAX_LINES = 4
 _MARK = "Error "
@@ -25,7 +25,7 @@ def open_errors(directory: str) -> int:
 
 
 def note(errors: int, error: BaseException) -> None:
-    """Write to the standard error of an engine why its program did not start."""
+    """Report to the standard error of an engine why its program did not start."""
     os.write(errors, f"Error (launcher): {error or type(error).__name__}\n".encode())
 
 
@@ -119,11 +119,11 @@ _KNOWN = tuple(text.encode() for text in HARMLESS)
 
 
 class UnknownWarningError(OSError):
-    """The engine warned of what nobody has reviewed."""
+    """The engine warned of something that was not reviewed."""
 
 
 def refuse_unknown(directory: str) -> None:
-    """Raise `UnknownWarningError` unless all that the engine warned of is harmless."""
+    """Raise `UnknownWarningError` unless every warning of the engine is harmless."""
     try:
         with open(f"{directory}/{LOG}", "rb") as file:  # noqa: PTH123 - a path of ours
             text = file.read(_MOST)
@@ -132,4 +132,4 @@ def refuse_unknown(directory: str) -> None:
     for warning in _WARNING.findall(text):
         if not warning.startswith(_KNOWN):
             what = warning.decode("utf-8", "replace")[:300]
-            raise UnknownWarningError(71, f"the engine warned, and it is not known of what: {what}")
+            raise UnknownWarningError(71, f"the engine logged an unknown warning: {what}")

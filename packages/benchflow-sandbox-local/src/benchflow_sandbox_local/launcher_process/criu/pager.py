@@ -1,7 +1,7 @@
-"""Starting what gives a restored box its memory while it runs already: bf-pager.
+"""Starting bf-pager, which fills the memory of a restored box while the box runs.
 
-The program and its guard are children of the launcher, outside of the box's group: whoever
-freezes the box must not stop them. They do not die with the launcher, but after the box: what
+The program and its guard are children of the launcher, outside of the box's group: a
+freeze of the box must not stop them. They do not die with the launcher, but after the box: what
 they hold keeps missing memory from reading as zeros.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from .log import how_ended
 
 _SOCKET = "lazy-pages.socket"
-"""Where the engine calls, in its directory of work."""
+"""The socket that the engine connects to, in its working directory."""
 _WHY = {65: "its image is torn", 71: "there is no memory for it"}
 
 
@@ -27,7 +27,7 @@ class PagerProcess:
     _lifeline: int
     """While it is open, the box is not known to be dead."""
     failure: str = ""
-    """Why the box must not go on."""
+    """Why the box must not continue; empty while all is well."""
 
     @classmethod
     def start(cls, program: str, image: str, work: str, told: int) -> "PagerProcess":
@@ -59,15 +59,15 @@ class PagerProcess:
         return cls(pid, pid, lifeline)
 
     def ended(self, status: int) -> None:
-        """Note how it ended; when that was too early, `failure` says why."""
+        """Record how it ended; set `failure` when that was too early."""
         self.pid = 0
         if status != 0:
             code = os.waitstatus_to_exitcode(status)
             why = _WHY.get(code, f"bf-pager {how_ended(status)}")
-            self.failure = f"the memory of the box does not come: {why}"
+            self.failure = f"the memory of the box cannot be read: {why}"
 
     def let_go(self) -> None:
-        """Say that the box is dead, or was never there. Idempotent."""
+        """Tell the pager that the box is dead or was never started. Idempotent."""
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1

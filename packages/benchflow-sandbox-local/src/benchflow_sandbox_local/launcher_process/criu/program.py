@@ -1,4 +1,4 @@
-"""One run of CRIU, the engine of live snapshots: what it is told and what it can reach.
+"""One run of CRIU: its arguments, and the files that it can reach.
 
 Bytes of a box decide which paths the engine touches, and it has the host's root. So it
 runs in a mount namespace of its own in which all but a few places are read-only.
@@ -25,7 +25,7 @@ PLACE = "/tmp/work"  # noqa: S108 - in a /tmp of its own
 _START_SECONDS = 60
 _ENOSPC = 28
 _ROOM = 1 << 20
-"""Bytes: with fewer left, an engine that failed has failed for the want of them."""
+"""Bytes. When fewer are left, an engine that failed has failed for lack of space."""
 _ORDERS = 3
 """The descriptor of its orders; see csrc/engine/waiting.c."""
 _TMP = "/tmp/"  # noqa: S108 - where the engine makes its mount points
@@ -127,7 +127,7 @@ def _copies(paths: Iterable[str]) -> list[tuple[int, str]]:
 
 
 class CriuDump:
-    """An engine that is ready to write down a box. It touches nothing before `begin`.
+    """An engine that is ready to dump a box. It touches nothing before `begin`.
 
     Its configuration is a pipe: it has started when it has read a first page of that, and
     goes on when our end of the pipe is closed.
@@ -163,9 +163,9 @@ class CriuDump:
             raise EngineError(5, f"the engine did not start in {_START_SECONDS} s")
 
     def begin(self, *, keep: bool) -> None:
-        """Write down the processes of the box, which is frozen; `finish` has to follow.
+        """Begin to dump the frozen box. The caller must call `finish`.
 
-        With `keep` they are as they were after it, and otherwise dead.
+        With `keep` the processes are unchanged after the dump; otherwise they are dead.
         """
         if keep:
             with suppress(BrokenPipeError):  # it has ended: `finish` says why
@@ -173,7 +173,7 @@ class CriuDump:
         os.close(self._hold)
 
     def finish(self, seconds: float) -> None:
-        """Return when all is written.
+        """Return when the dump is complete.
 
         Raises:
             EngineError: It failed and the box is as it was, unless `errno` is ETIMEDOUT: then

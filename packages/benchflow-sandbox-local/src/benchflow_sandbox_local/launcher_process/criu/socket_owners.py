@@ -1,4 +1,4 @@
-"""The users that unix sockets name as their makers (SO_PEERCRED), and carrying them over a fork.
+"""The users that unix sockets report as their makers (SO_PEERCRED), carried over a fork.
 
 The engine makes all sockets again as root, so a server would take its client for root. It makes
 a pair, or a listening socket, in the process with the lowest number that holds it. So that
@@ -29,7 +29,7 @@ _HINT = "close the connection before the snapshot, and connect again after it"
 
 @dataclass(frozen=True, slots=True, order=True)
 class SocketOwner:
-    """Who made a socket."""
+    """The user and groups that made a socket."""
 
     uid: int
     gid: int
@@ -48,7 +48,7 @@ def _key(entry: UnixSocket) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class _Made:
-    """What the engine makes in one call: a pair, one of its ends, or a listening socket."""
+    """Sockets that the engine makes in one call: a pair, one end, or a listening socket."""
 
     name: str = ""
     owners: set[SocketOwner] = field(default_factory=set[SocketOwner])
@@ -60,7 +60,7 @@ class _Made:
 
     @property
     def maker(self) -> OpenFile:
-        """What the process has open that will make it."""
+        """The open file of the process that will make the sockets."""
         return self.holders[min(self.holders)]
 
     @property
@@ -101,7 +101,7 @@ class SocketOwners:
             made.holders.setdefault(file.holder.inner, file)
 
     def assigned(self) -> tuple[dict[int, SocketOwner], list[Finding]]:
-        """Return as whom each process makes its sockets, and what cannot be carried so."""
+        """Return the user for each process's sockets, and the sockets that cannot be carried."""
         by_maker: dict[int, list[_Made]] = defaultdict(list)
         findings: list[Finding] = []
         for inodes, made in self._made.items():
@@ -124,7 +124,7 @@ class SocketOwners:
 
 
 def write_table(image: str, makers: Iterable[list[int]]) -> None:
-    """Leave in a live image as whom each process makes its sockets."""
+    """Write the users of the sockets of each process into a live image."""
     table = b"".join(map(_record, makers))
     if table:
         with open(f"{image}/{_TABLE}", "xb") as file:  # noqa: PTH123 - a path of ours
@@ -141,7 +141,7 @@ def _padded(groups: list[int]) -> list[int]:
 
 
 def table_of(image: str) -> bytes:
-    """Return what `write_table` has left in a live image."""
+    """Return the table that `write_table` wrote into a live image."""
     try:
         with open(f"{image}/{_TABLE}", "rb") as file:  # noqa: PTH123 - a path of ours
             return file.read()

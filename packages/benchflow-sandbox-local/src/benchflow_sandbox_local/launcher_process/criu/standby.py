@@ -1,6 +1,6 @@
-"""An engine that has started, and waits for the box that it is to bring back.
+"""Engines that have started and wait for a box to restore.
 
-To start takes it a third of the time that a small box needs to come back.
+Starting an engine takes a third of the time of a small restore.
 """
 
 import os
@@ -29,16 +29,16 @@ _AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class RestoreOrder:
-    """A box to bring back."""
+    """A box to restore."""
 
     request: dict[str, Any]
     root: str
-    """Where its root is mounted."""
+    """The mount point of its root."""
     image: str
     work: str
-    """What the engine's directory is called from now on."""
+    """The new name of the engine's directory."""
     pipes: list[int]
-    """The new ends of its pipes."""
+    """Descriptors of its new pipes."""
 
 
 class StandbyEngine:
@@ -77,7 +77,7 @@ class StandbyEngine:
             raise
 
     def begin(self, job: RestoreOrder, reply: socket.socket) -> None:
-        """Let it bring a box back; hand the outside ends of its network to `reply`.
+        """Order the engine to restore a box; send the outside ends of its network to `reply`.
 
         Raises:
             OSError: The engine is dead, or what it needs is not there. It ends.
@@ -128,7 +128,7 @@ class StandbyEngine:
             os.close(fd)
 
     def _show(self, source: str, name: str, attributes: int) -> None:
-        """Let it see the file or directory `source`, and nothing else of the box."""
+        """Show the file or directory `source` to the engine."""
         tree = syscalls.clone_mount(source, attributes)
         try:
             if stat.S_ISDIR(os.fstat(tree).st_mode):
@@ -151,7 +151,7 @@ class StandbyEngine:
         socket.send_fds(self._orders, [text.encode()], fds)
 
     def close(self) -> None:
-        """Let go of it: one that has not been told all ends. Idempotent."""
+        """Release the engine. An engine without complete orders ends. Idempotent."""
         self._orders.close()
         if self._network >= 0:
             os.close(self._network)
@@ -182,7 +182,7 @@ class StandbyPool:
         self._started = 0
 
     def expect(self, engine: ConfinedCriu, at_once: int = 1) -> None:
-        """Note that so many boxes will be brought back at once by `engine`."""
+        """Note that `engine` will restore `at_once` boxes at the same time."""
         self._engine = engine
         self._wanted = max(self._wanted, min(at_once, _MOST_WAITING))
 
@@ -201,7 +201,7 @@ class StandbyPool:
 
     @property
     def short(self) -> bool:
-        """Whether one more should wait."""
+        """Whether one more engine should wait."""
         return len(self._ready) < self._wanted
 
     def start(self) -> None:
@@ -218,7 +218,7 @@ class StandbyPool:
         return StandbyEngine(engine, self._space.root, directory)
 
     def reaped(self, pid: int) -> None:
-        """Forget the engine `pid` if it has died while it waited."""
+        """Remove the engine `pid` if it has died while it waited."""
         for waiting in list(self._ready):
             if waiting.pid == pid:
                 self._ready.remove(waiting)

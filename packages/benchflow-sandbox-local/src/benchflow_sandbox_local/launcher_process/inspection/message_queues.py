@@ -1,4 +1,4 @@
-"""POSIX message queues, of which the engine carries none, held or not."""
+"""POSIX message queues: the engine does not carry them, open or not."""
 
 # Raw names: pathlib would add nothing here.
 # ruff: noqa: PTH208

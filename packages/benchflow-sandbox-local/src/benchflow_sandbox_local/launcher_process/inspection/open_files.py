@@ -1,5 +1,5 @@
 # Raw names of /proc: pathlib would add nothing here.
-"""What other open files hold that a child would not have."""
+"""Open files that are not sockets: what a child would lose of them."""
 
 import ctypes
 import errno
@@ -25,7 +25,7 @@ _libc.tee.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_size_t, ctypes.c_uint
 
 
 def look_at(file: OpenFile) -> Finding | None:
-    """Return what a child would lose of one open file that is no socket."""
+    """Return what a child would lose of one open file that is not a socket."""
     if stat.S_ISDIR(file.mode):
         return _directory(file)
     if stat.S_ISFIFO(file.mode):

@@ -1,9 +1,9 @@
 # Raw names of /proc: pathlib would add nothing here.
 # ruff: noqa: PTH115, PTH116, PTH123, PTH208
-"""The open files of frozen processes, looked at from outside.
+"""The open files of frozen processes, inspected from outside.
 
-A descriptor is taken over for a moment by `pidfd_getfd`. It is the same open file, so each look
-must leave that as it was.
+`pidfd_getfd` duplicates a descriptor for a moment. It is the same open file, so each check
+must leave it unchanged.
 """
 
 import ctypes
@@ -24,10 +24,10 @@ _libc.syscall.restype = ctypes.c_long
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a child would not have."""
+    """One thing that a child would lose."""
 
     what: str
-    """What it is, which one, and whose."""
+    """What it is, its name, and its process."""
     drains: bool
     """Whether it goes away by itself when the box runs for a moment."""
     hint: str
@@ -41,12 +41,12 @@ class InspectedProcess:
         self._pidfd = os.pidfd_open(pid)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the descriptor of the process."""
         os.close(self._pidfd)
 
     @property
     def has_ended(self) -> bool:
-        """Whether it holds nothing any more."""
+        """Whether the process has ended."""
         return bool(events(self._pidfd, select.POLLIN))
 
     @cached_property
@@ -69,7 +69,7 @@ class InspectedProcess:
             return f"process {file.read().strip()!r} ({self.inner})"
 
     def open_files(self, *, regular: bool) -> Iterator["OpenFile"]:
-        """Yield the regular files that it has open, or what else it has."""
+        """Yield its open files: only the regular ones, or only the others."""
         path = f"/proc/{self.pid}/fd"
         for name in os.listdir(path):
             info = os.stat(f"{path}/{name}")
@@ -100,7 +100,7 @@ class OpenFile:
 
     @property
     def target(self) -> str:
-        """What the kernel calls it: a path, or a kind and a number."""
+        """The kernel's name of the file: a path, or a kind and a number."""
         return os.readlink(f"/proc/{self.holder.pid}/fd/{self.descriptor}")
 
     @property
@@ -109,7 +109,7 @@ class OpenFile:
         return stat.S_IFMT(self.mode) == 0
 
     def facts(self) -> dict[str, str]:
-        """Return what /proc says of it, a line each."""
+        """Return the lines of its fdinfo in /proc."""
         path = f"/proc/{self.holder.pid}/fdinfo/{self.descriptor}"
         with open(path, encoding="utf-8", errors="replace") as file:
             lines = (line.partition(":") for line in file)
@@ -117,7 +117,7 @@ class OpenFile:
 
     @contextmanager
     def taken(self) -> Generator[int]:
-        """Hold the open file for the block."""
+        """Duplicate the open file for the block."""
         fd = self.holder.take(self.descriptor)
         try:
             yield fd
@@ -127,7 +127,7 @@ class OpenFile:
 
 @contextmanager
 def holders(pids: list[int]) -> Generator[list[InspectedProcess]]:
-    """Hold the processes `pids` for the block; those that have ended hold nothing."""
+    """Open the processes `pids` for the block; skip the ones that have ended."""
     found: list[InspectedProcess] = []
     try:
         for pid in pids:
@@ -140,7 +140,7 @@ def holders(pids: list[int]) -> Generator[list[InspectedProcess]]:
 
 
 def files_of(holder: InspectedProcess, *, regular: bool = False) -> list[OpenFile]:
-    """Return the regular files that a process has open, or what else; nothing of an ended one."""
+    """Return the open files of a process: only the regular ones, or only the others."""
     try:
         return list(holder.open_files(regular=regular))
     except OSError:
@@ -150,7 +150,7 @@ def files_of(holder: InspectedProcess, *, regular: bool = False) -> list[OpenFil
 
 
 def events(fd: int, wanted: int) -> int:
-    """Return what poll(2) says of a descriptor now."""
+    """Return the present poll(2) events of a descriptor."""
     poller = select.poll()
     poller.register(fd, wanted)
     return sum(mask for _, mask in poller.poll(0))

@@ -1,4 +1,4 @@
-"""Looking through a frozen box for what the engine would lose, in one walk over its open files."""
+"""Finding what the engine would lose of a frozen box, in one walk over its open files."""
 
 import socket
 import stat
@@ -18,7 +18,7 @@ _MOST = 4
 
 
 def inspect(request: dict[str, Any], reply: socket.socket) -> None:
-    """Report what a child of the frozen box would not have, and who made its sockets.
+    """Report what a child of the frozen box would lose, and which users made its sockets.
 
     This process ends in the namespaces of the box.
     """
@@ -32,7 +32,7 @@ def inspect(request: dict[str, Any], reply: socket.socket) -> None:
             walk.findings += sockets.orphans(init)
         walk.findings += queues(init, held)
         assigned, refused = walk.owners.assigned()
-    # What stays is told first: to wait for the rest would be in vain.
+    # Lasting losses come first: waiting for the others would not help.
     findings = sorted([*walk.findings, *refused], key=lambda finding: finding.drains)
     told = [[finding.what, finding.drains, finding.hint] for finding in findings[:_MOST]]
     makers = [[pid, owner.uid, owner.gid, *owner.groups] for pid, owner in assigned.items()]

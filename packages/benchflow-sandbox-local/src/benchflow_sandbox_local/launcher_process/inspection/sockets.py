@@ -1,4 +1,4 @@
-"""What sockets hold that a child would not have: data, connections, errors."""
+"""What a child would lose of sockets: data, connections, errors."""
 
 import errno
 import fcntl
@@ -52,7 +52,7 @@ def _listens(sock: socket.socket) -> bool:
 
 
 def name_of(sock: socket.socket) -> str:
-    """Return what a socket is called in messages."""
+    """Return the name of a socket for messages."""
     kind = {socket.AF_UNIX: "unix", socket.AF_INET: "IPv4", socket.AF_INET6: "IPv6"}
     family = kind.get(sock.family, "netlink" if sock.family == socket.AF_NETLINK else "other")
     for ask in (sock.getsockname, sock.getpeername):

@@ -1,9 +1,9 @@
 # Raw names below a root that is not ours: pathlib would add nothing here.
 # ruff: noqa: PTH102, PTH103, PTH118, PTH208
-"""Directories on the host's disk that each belong to one process, for as long as it lives.
+"""Directories on the host's disk. Each belongs to one process while that process lives.
 
-The kernel lets go of a lock when its holder ends, however it ends: what nobody holds locked
-is nobody's. A name is never used twice.
+The kernel releases a lock when its holder ends, however it ends: a directory without a lock
+has no owner. A name is never used twice.
 """
 
 import fcntl
@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 
 
 def claim(parent: str) -> tuple[str, int]:
-    """Make a directory below `parent`; return it and the descriptor that keeps it ours.
+    """Make a directory below `parent`; return its path and the descriptor that holds its lock.
 
-    What dead processes left there is removed first.
+    Directories of dead processes are removed first.
     """
     os.makedirs(parent, mode=0o700, exist_ok=True)
     sweep(parent)

@@ -1,4 +1,4 @@
-"""The identity of a sealed layer: what is in it, not when it was written."""
+"""The identity of a sealed layer: its content without times."""
 
 import errno
 import hashlib
@@ -31,7 +31,7 @@ def tree_digest(path: str, parent: str) -> str:
 
 
 def tree_traits(path: str) -> str:
-    """Return the SHA-256 over what `tree_digest` leaves out: times, and names of one file."""
+    """Return the SHA-256 over times and hard links, which `tree_digest` leaves out."""
     digest, first = hashlib.sha256(), dict[int, str]()
     root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

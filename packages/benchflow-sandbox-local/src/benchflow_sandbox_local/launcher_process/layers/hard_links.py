@@ -1,6 +1,6 @@
 # Raw names below roots that are not ours: pathlib would add nothing here.
 # ruff: noqa: PTH208
-"""Names of one file in several layers.
+"""Hard links of one file over several layers.
 
 A file of a lower layer can have several names. When a box changes it by one name, overlay keeps the
 others together with it by an index in its work directory, which no layer carries. A child would

@@ -1,7 +1,7 @@
-"""Keeping the inode numbers of files the same for processes that live through a fork.
+"""Keeping the inode numbers of files the same for processes in a live fork.
 
 A process that was forked live finds its files on another overlay mount, where the kernel
-gives them other numbers: whoever remembers a file by its number, as SQLite does for its
+gives them other numbers: a program that remembers a file by its number, as SQLite does for its
 locks, no longer knows it. So the host writes the number that processes saw into an extended
 attribute of each file, and `bf-identity.so` of the native package reports it from then on.
 
@@ -32,7 +32,7 @@ _VALUE = struct.Struct("<QQQ")
 
 @dataclass(slots=True)
 class Extent:
-    """How much there is in an upper directory."""
+    """The size of an upper directory."""
 
     entries: int = 0
     files: int = 0
@@ -41,12 +41,12 @@ class Extent:
 
     @property
     def small(self) -> bool:
-        """Whether a box that is so large is copied, and goes on."""
+        """Whether a box of this size is copied and continues."""
         return self.bytes <= MOST_BYTES and self.entries <= MOST_ENTRIES
 
 
 def pin(upper: str, merged: str) -> Extent:
-    """Pin every regular file of `upper`; return what there is in it.
+    """Pin every regular file of `upper`; return the size of the directory.
 
     `merged` is the mounted root whose upper directory `upper` is. Nothing inside may run
     between this and the unmount; `upper` is then ready to be a lower layer, and stays
@@ -133,7 +133,7 @@ def moved(value: bytes, old: int, new: int) -> bytes:
 
 
 def highest(tree: str) -> int:
-    """Return the largest number that a pin in `tree` shows of a file that boxes have made.
+    """Return the largest pinned number in `tree` of a file that boxes have made.
 
     It is 0 where there is none. What was copied up from a base shows the number of another
     file system, which is larger than any that this one gives.
@@ -164,7 +164,7 @@ def _shown(directory: int, depth: int) -> Iterator[int]:
 
 
 def pass_numbers(directory: str, last: int) -> None:
-    """Use up the numbers of a tmpfs until the next file has a larger one than `last`.
+    """Consume inode numbers of a tmpfs until the next file has a number above `last`.
 
     Raises:
         OSError: That takes more than `MAX_PASSED` files.

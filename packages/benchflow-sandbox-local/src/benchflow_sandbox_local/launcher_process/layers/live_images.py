@@ -1,6 +1,6 @@
 # Raw names below a directory that is not ours: pathlib would add nothing here.
 # ruff: noqa: PTH102, PTH208
-"""The files of a live image: how much they are, and taking them in from anywhere."""
+"""The files of a live image: their size, and copying them from a saved snapshot."""
 
 import os
 import stat
@@ -15,11 +15,11 @@ _CHUNK = 1 << 20
 def take_in(source: str, target: str, limit: int) -> None:
     """Copy the engine's images from `source` to `target`, a new directory.
 
-    Nothing else of `source` comes along, no link is followed, and a file that is none is not
-    opened for long.
+    Copy nothing else of `source`, follow no link, and do not block on a file that is not a
+    regular file.
 
     Raises:
-        OSError: They are no regular files, or more than `limit` bytes.
+        OSError: A file is not a regular file, or they have more than `limit` bytes.
     """
     os.mkdir(target, 0o700)
     below = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -34,7 +34,7 @@ def take_in(source: str, target: str, limit: int) -> None:
 
 
 def size_of(directory: str) -> int:
-    """Return the bytes of what the engine wrote down in `directory`, without its log."""
+    """Return the size of the engine's images in `directory`."""
     with os.scandir(directory) as entries:
         images = [each for each in entries if each.name.endswith(_SUFFIX) and each.name != _LATER]
         return sum(entry.stat(follow_symlinks=False).st_size for entry in images)
@@ -43,8 +43,8 @@ def size_of(directory: str) -> int:
 def refuse_torn(directory: str, size: int) -> None:
     """Raise `OSError` unless the images in `directory` are `size` bytes, as they were.
 
-    The engine itself waits for ever: a process that has read too few pages dies, and the
-    others stand at a barrier for it.
+    The engine itself would wait forever: a process that reads too few pages dies, and the
+    others wait for it at a barrier.
     """
     if (found := size_of(directory)) != size:
         raise OSError(5, f"the image is torn: it has {found} of {size} bytes")

@@ -16,7 +16,7 @@ _SMALL, _PAGE = 1 << 16, 4096
 
 
 def keep_attribute(name: str) -> bool:
-    """Whether an extended attribute still means something in a copied layer."""
+    """Return whether an extended attribute is still valid in a copied layer."""
     prefix, _, rest = name.partition(".overlay.")
     return prefix not in {"trusted", "user"} or rest not in _PRIVATE
 

@@ -19,7 +19,7 @@ from .tree import LayerCopy
 # xino gives all files one st_dev and a number that no two layers share; nfs_export lets
 # watches be restored. What a kernel does not know, a box can do without.
 _BUSY_PAUSES = tuple(0.001 * 2**step for step in range(13))
-"""Seconds between tries, 8 in all, while somebody else still lets go of a lower directory."""
+"""Seconds between tries, 8 in all, while another process releases a lower directory."""
 
 _OPTION_SETS = ("index=on,nfs_export=on,xino=on", "index=on,nfs_export=on", "index=on", "")
 
@@ -35,7 +35,7 @@ class Workspace:
     _families: dict[str, int] = field(default_factory=dict[str, int])
     _options: str | None = None
     _disk: tuple[str, int] | None = None
-    """Where live images are when they are not in memory, and what keeps it ours."""
+    """The claimed directory of live images on disk, with its lock; None for images in memory."""
 
     @property
     def opaque(self) -> str:
@@ -59,7 +59,7 @@ class Workspace:
         syscalls.mount("benchflow", f"{self.root}/images", "tmpfs", syscalls.MS_NOSUID, options)
 
     def close(self) -> None:
-        """Remove what does not vanish with the launcher's mounts."""
+        """Remove live images from the disk; all else is in the launcher's mounts."""
         if self._disk is not None:
             shutil.rmtree(self._disk[0], ignore_errors=True)
 
@@ -83,7 +83,7 @@ class Workspace:
         return path
 
     def take_image(self, box: str, name: str) -> None:
-        """Keep the live image that a gVisor box has left in its tray."""
+        """Move the live image of a gVisor box out of its tray."""
         os.rename(f"{self.tray(box)}/new", self.image(name))
 
     def image_bytes(self, name: str) -> int:
@@ -190,7 +190,7 @@ class Workspace:
             tree.remove(f"{base}/{layer}", f"{base}/trash")
 
     def seal(self, request: dict[str, Any]) -> int:
-        """Copy a box's upper into a new layer; return the bytes it takes.
+        """Copy the upper directory of a box into a new layer; return its size.
 
         With `under`, those older layers (top first) are merged below it, so that a
         long chain of forks stays one layer deep.
@@ -210,9 +210,9 @@ class Workspace:
         return copy.bytes
 
     def copy_upper(self, family: str, box: str, layer: str) -> int | None:
-        """Copy the upper of a box that goes on into a new layer; return the bytes it takes.
+        """Copy the upper directory of a running box into a new layer; return its size.
 
-        `None`, and nothing is left, when that is not possible.
+        Return None, and leave nothing, when that is not possible.
         """
         base = f"{self.root}/{family}"
         os.mkdir(target := f"{base}/{layer}", 0o755)
@@ -243,7 +243,7 @@ class Workspace:
     def copy_in(
         self, source: str, family: str, layers: list[str], image: tuple[str, int] | None
     ) -> None:
-        """Undo `copy_out`: layers into a new family, and a live image with its size.
+        """Copy saved layers into a new pool, and a live image with its size.
 
         No file that is ever made in the family has a number that one of the layers' shows.
         """
@@ -262,7 +262,7 @@ class Workspace:
         return tree_digest(f"{self.root}/{family}/{layer}", parent)
 
     def traits(self, family: str, layer: str) -> str:
-        """Return what a sealed layer has besides its digest."""
+        """Return the digest of times and hard links of a sealed layer."""
         return tree_traits(f"{self.root}/{family}/{layer}")
 
 
@@ -271,7 +271,7 @@ def _half_of_memory() -> int:
 
 
 def _when_free(target: str, data: str) -> None:
-    """Mount an overlay; wait for a lower directory that is an upper one for a moment more.
+    """Mount an overlay; wait while a lower directory is still in use as an upper directory.
 
     The root of a box that has ended is unmounted here, but each process that was just starting
     another box, or an engine, had a copy of all our mounts. One that lets go of them at this

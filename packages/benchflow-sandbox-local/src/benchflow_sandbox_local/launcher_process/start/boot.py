@@ -1,4 +1,4 @@
-"""The way of a new box's first process from the launcher to init."""
+"""The first process of a new box, from its fork in the launcher to init."""
 
 import os
 import resource
@@ -18,7 +18,7 @@ INIT = "/.bf/init"
 
 @dataclass(frozen=True, slots=True)
 class BootPlan:
-    """What the runner asks of one box."""
+    """The request for one box."""
 
     merged: str
     hostname: str
@@ -34,7 +34,7 @@ class BootPlan:
     """The soft limit of open files."""
     device_nodes: bool
     notes: dict[str, str]
-    """What the launcher had to do without, for the runner."""
+    """Features that this machine lacks, for the runner."""
 
 
 def boot(plan: BootPlan, reply: socket.socket, launcher: int) -> NoReturn:
@@ -68,7 +68,7 @@ def boot(plan: BootPlan, reply: socket.socket, launcher: int) -> NoReturn:
 
 
 def tie_to(launcher: int) -> None:
-    """Die with the launcher, whatever kills it."""
+    """End with the launcher, whatever kills it."""
     die_with_seen(launcher)
     os.setsid()
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGINT):
@@ -128,7 +128,7 @@ def _ensure(root: int, item: dict[str, Any]) -> None:
 
 
 def _report(plan: BootPlan, reply: socket.socket, listener: socket.socket | None) -> None:
-    """Hand the runner what it needs to reach the inside."""
+    """Send the descriptors that lead into the box to the runner."""
     fds = [
         os.pidfd_open(os.getpid()),
         os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC),

@@ -1,9 +1,9 @@
 # Raw names below roots that are not ours: pathlib would add nothing here.
 # ruff: noqa: PTH102, PTH103, PTH123
-"""The first process of a gVisor box on the host: it runs `runsc`, and does what it is told.
+"""The first process of a gVisor box on the host: it runs `runsc` and serves requests.
 
-What a box can make `runsc` do, it does in a mount namespace that holds little else than the
-box's own root.
+`runsc` runs in a mount namespace that holds little else than the
+root of the box, since a box may take control of `runsc`.
 """
 
 import json
@@ -52,16 +52,16 @@ class GvisorError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class GvisorPlan:
-    """What is special to a gVisor box."""
+    """The parts of a request that only a gVisor box has."""
 
     program: str
     """The host's `runsc`."""
     work: str
     """A directory of this box alone."""
     tray: str
-    """Where it leaves its images."""
+    """Where it writes its images."""
     image: str | None
-    """A live image to go on from."""
+    """A live image to restore."""
 
 
 def boot(plan: BootPlan, guest: GvisorPlan, reply: socket.socket, launcher: int) -> NoReturn:
@@ -163,7 +163,7 @@ def _names(image: str) -> list[str]:
 
 
 class _Supervisor:
-    """Runs `runsc` on request. Its death is the box's."""
+    """Runs `runsc` on request. The box ends with this process."""
 
     def __init__(self, plan: BootPlan, guest: GvisorPlan, reply: socket.socket, root: int) -> None:
         self._plan = plan
@@ -182,7 +182,7 @@ class _Supervisor:
             for fd, _ in self._poll.poll():
                 received = wire.receive(self._reply) if fd == self._reply.fileno() else None
                 if received is None:
-                    # Whoever still asks learns why; a runner that is gone does not mind.
+                    # A runner that still waits learns why; for one that is gone this has no effect.
                     _fail(self._reply, self._end())
                     return
                 self._answer(received[0]["do"])
@@ -199,7 +199,7 @@ class _Supervisor:
                 wire.send(self._reply, {"ok": True})
 
     def _do(self, what: str) -> bool:
-        """Do one thing; return whether the runner waits for an answer."""
+        """Run one request; return whether the runner waits for an answer."""
         if what == "run":
             self._start()
         elif what == "ready":
@@ -221,7 +221,7 @@ class _Supervisor:
         self._poll.register(os.pidfd_open(self._box), select.POLLIN)
 
     def _checkpoint(self) -> None:
-        # Nobody has taken the one before it, and `runsc` writes over nothing.
+        # The image before it may not have been taken, and `runsc` overwrites nothing.
         shutil.rmtree("/image/new", ignore_errors=True)
         options = ("--image-path=/image/new", "--compression=none", "--leave-running")
         self._run("checkpoint", *options, "box")
@@ -232,7 +232,7 @@ class _Supervisor:
             json.dump(names, file)
 
     def _end(self) -> GvisorError:
-        """Return why the box has ended, or why nobody waits for it any more."""
+        """Return why the box has ended, or that the runner hung up."""
         if self._box and not self._collected:
             self._collected, self._status = os.waitpid(self._box, os.WNOHANG)
         if self._collected:

@@ -1,4 +1,4 @@
-"""The network of a box: a loopback that is up, and nothing else."""
+"""The network and user namespaces of a box. The network is a loopback and nothing else."""
 
 import fcntl
 import os
@@ -62,8 +62,8 @@ def _coming_back() -> Generator[None]:
 def socket_in(netns: int, *, come_back: bool) -> socket.socket:
     """Return an unconnected TCP socket that lives in the namespace `netns`.
 
-    A socket keeps the namespace that it was made in, so anyone may use it after.
-    Unless it is to come back, the calling process stays in `netns`.
+    A socket keeps the namespace that it was made in, so any process may use it after.
+    Without `come_back`, the calling process stays in `netns`.
     """
     own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:

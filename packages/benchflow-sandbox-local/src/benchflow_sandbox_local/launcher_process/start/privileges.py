@@ -1,4 +1,4 @@
-"""What root of a box may do: far less than root."""
+"""The privileges of root in a box, which are far fewer than those of root."""
 
 import os
 

@@ -144,7 +144,7 @@ class _Program(ctypes.Structure):
 
 
 def install() -> None:
-    """Filter this process and all that it starts, for ever.
+    """Filter the system calls of this process and its children permanently.
 
     `no_new_privs` must be set before.
     """
