@@ -147,7 +147,7 @@ class Bench:
             async with self._child(carry, image) as child:
                 self.samples.serial.append((time.perf_counter() - started) * 1000)
                 await self._answer(child, carry.ask, number)
-                self.samples.memory_mb.append(own_memory(child.sandbox.machine.pid))
+                self.samples.memory_mb.append(own_memory(child.sandbox.running.pid))
         ready = asyncio.Barrier(PARALLEL)
         started = time.perf_counter()
 

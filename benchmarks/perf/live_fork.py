@@ -67,7 +67,7 @@ async def child(provider: LocalProvider, image: SandboxImage, agent: str) -> tup
     took = (time.perf_counter() - started) * 1000
     carried = await sandbox.attach(agent)
     await ask(carried)
-    memory = own_memory(sandbox.machine.pid)
+    memory = own_memory(sandbox.running.pid)
     await carried.aclose()
     await sandbox.teardown()
     return took, memory

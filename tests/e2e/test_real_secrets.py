@@ -121,7 +121,7 @@ async def run(world: World) -> None:
         for place, word in zip(places, own, strict=True):
             await expect_words(place.session, place.sandbox.id, {past, word})
             assert isinstance(place.sandbox, LocalSandbox)
-            init = place.sandbox.machine.pid
+            init = place.sandbox.running.pid
             assert words_in_memory(init) == {past, word}
             assert words_in_files(init) == {past, word}
 

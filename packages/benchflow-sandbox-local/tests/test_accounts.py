@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from benchflow_contracts.errors import SandboxError
 from benchflow_sandbox_local.accounts import AccountBook
-from benchflow_sandbox_local.launcher_process.layers.accounts import AccountFiles
+from benchflow_sandbox_local.launcher_process.layers.skeleton import AccountFiles
 from hypothesis import given
 from hypothesis import strategies as st
 

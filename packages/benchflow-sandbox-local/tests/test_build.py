@@ -377,7 +377,7 @@ def test_the_images_own_entrypoint_runs_as_its_own_user(built):
         ("FROM tiny\nADD https://example.org/x /", SandboxUnsupportedError, ":2", "network"),
         ("FROM tiny\nRUN --mount=type=ssh true", SandboxUnsupportedError, ":2", "--mount"),
         ("FROM none-such", SandboxUnsupportedError, ":1", "no image 'none-such'"),
-        ("FROM /etc", TaskError, ":1", "no name of an image"),
+        ("FROM /etc", TaskError, ":1", "is not the name of an image"),
         ("FROM host", TaskError, ":1", "the host's root"),
         ("FROM --platform=linux/none tiny", SandboxUnsupportedError, ":1", "this machine"),
         ("FROM tiny\nUSER none\nRUN true", SandboxError, ":3", "no user 'none'"),

@@ -103,7 +103,7 @@ def test_another_tag_is_another_image(find, tmp_path):
 @pytest.mark.parametrize(
     ("config", "what"),
     [
-        ({"config": {}, "rootfs": {"diff_ids": ["sha256:00"]}}, "not what its digest says"),
+        ({"config": {}, "rootfs": {"diff_ids": ["sha256:00"]}}, "does not match its digest"),
         ({"config": {}, "rootfs": {"diff_ids": []}}, "number of layers"),
         ({"config": {}}, "malformed"),
         ({"config": {"Env": 1}, "rootfs": {"diff_ids": ["sha256:00"]}}, "Env"),

@@ -51,9 +51,9 @@ def test_a_box_is_kept_when_a_copy_of_its_files_is_cheap(with_provider, files, k
         parent = await provider.create(SandboxSpec())
         assert (await parent.exec(["bash", "-c", files])).ok
         process = await parent.spawn(["cat"])
-        before = parent.machine.pid
+        before = parent.running.pid
         await provider.discard(await parent.snapshot("live"))
-        assert (parent.machine.pid == before) is kept
+        assert (parent.running.pid == before) is kept
         await process.stdin.write(b"alive")
         assert await process.stdout.read() == b"alive"
         await process.aclose()
@@ -69,9 +69,9 @@ async def chain(provider, files, kept):
     lost = {"before": await look(process, "before")}
     for depth in range(1, 5):
         assert (await box.exec(["bash", "-c", files])).ok
-        before = box.machine.pid
+        before = box.running.pid
         child = await provider.create(SandboxSpec(), image=await box.snapshot("live"))
-        assert (box.machine.pid == before) is kept
+        assert (box.running.pid == before) is kept
         carried = await child.attach(process.id)
         lost[f"child {depth}"] = await look(carried, f"c{depth}")
         lost[f"parent {depth}"] = await look(process, f"p{depth}")

@@ -161,7 +161,7 @@ def test_a_snapshot_waits_until_the_box_has_read_what_would_be_lost(with_provide
                 sandbox.snapshot("live", while_frozen=while_frozen if reads else None)
             )
             await asyncio.sleep(0)
-            go = Path(f"/proc/{sandbox.machine.pid}/root/tmp/go")
+            go = Path(f"/proc/{sandbox.running.pid}/root/tmp/go")
             go.touch()  # noqa: ASYNC240 - nothing can be run inside meanwhile
         child = await provider.create(SandboxSpec(), image=snapshot.result())
         assert await ask(await child.attach(process.id), "x") == "carried"

@@ -131,7 +131,7 @@ def test_a_child_and_a_parent_that_comes_back_are_in_their_own_groups(
         assert (await parent.exec(MANY_FILES)).ok
         await provider.discard(await parent.snapshot("live"))
         for sandbox in (parent, child):
-            assert sandbox.machine.pid in sandbox.group.members()
+            assert sandbox.running.pid in sandbox.group.members()
             async with sandbox.freeze():
                 pass
             assert (await sandbox.exec(["true"])).ok

@@ -160,7 +160,7 @@ def test_a_launcher_that_dies_is_an_error_and_teardown_still_cleans(with_provide
         os.kill(provider._launcher.pid, 9)
         with pytest.raises(SandboxError):
             await provider.create(SandboxSpec())
-        await sandbox.machine.ended()
+        await sandbox.running.ended()
         with pytest.raises(SandboxError):
             await sandbox.exec("true")
         await sandbox.teardown()

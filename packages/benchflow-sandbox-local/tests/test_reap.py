@@ -28,8 +28,8 @@ async def main():
     sandbox = await provider.create(SandboxSpec(), labels={"job": "killed"})
     await sandbox.spawn(["sleep", "86399"])
     await sandbox.snapshot()
-    pids = [sandbox.machine.pid]
-    found = {"id": sandbox.id, "groups": sandbox.group.paths, "pid": sandbox.machine.pid}
+    pids = [sandbox.running.pid]
+    found = {"id": sandbox.id, "groups": sandbox.group.paths, "pid": sandbox.running.pid}
     found["launcher"] = provider._launcher.pid
     if sys.argv[3].startswith("frozen"):
         async with sandbox.freeze():

@@ -1,7 +1,7 @@
 import struct
 
 import pytest
-from benchflow_sandbox_local.launcher_process.start import seccomp
+from benchflow_sandbox_local.launcher_process.start import privileges
 
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -11,7 +11,7 @@ def decide(arch, number, args=(0,), audit=None):
     """Run the program as the kernel does."""
     data = struct.pack("=iIQ", number, audit or ARCH[arch], 0)
     data += b"".join(struct.pack("=Q", arg) for arg in (*args, 0, 0, 0, 0, 0)[:6])
-    code = seccomp.program(arch)
+    code = privileges.program(arch)
     at = accumulator = 0
     while True:
         op, true, false, value = struct.unpack_from("=HBBI", code, at * 8)
@@ -32,9 +32,9 @@ def decide(arch, number, args=(0,), audit=None):
 @pytest.mark.parametrize("arch", ["x86_64", "aarch64"])
 def test_each_denied_call_is_refused_and_every_other_passes(arch):
     column = list(ARCH).index(arch)
-    denied = {numbers[column] for numbers in seccomp._DENIED.values()} - {None}
-    denied |= set(seccomp._DENIED_EVERYWHERE.values())
-    absent = set(seccomp._ABSENT.values())
+    denied = {numbers[column] for numbers in privileges._DENIED.values()} - {None}
+    denied |= set(privileges._DENIED_EVERYWHERE.values())
+    absent = set(privileges._ABSENT.values())
     for number in range(500):
         found = decide(arch, number)
         if number in absent:
@@ -80,4 +80,4 @@ def test_another_architecture_is_killed_and_x32_refused():
     assert decide("aarch64", 0, audit=ARCH["x86_64"]) == KILL
     assert decide("x86_64", 0x40000000 + 165) == ERRNO | 38
     with pytest.raises(KeyError):
-        seccomp.program("riscv64")
+        privileges.program("riscv64")

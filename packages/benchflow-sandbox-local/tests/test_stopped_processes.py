@@ -21,7 +21,7 @@ def test_every_process_stands_still_and_goes_on(with_box, tmp_path, script):
         processes = [await sandbox.spawn(script) for _ in range(3)]
         await sandbox.exec("while [ ! -s /tmp/ticks ]; do :; done", timeout=10)
         for turn in range(3):
-            async with while_stopped(sandbox.machine.pid):
+            async with while_stopped(sandbox.running.pid):
                 held = await size(sandbox, tmp_path, f"{turn}a")
                 await asyncio.sleep(0.1)
                 assert await size(sandbox, tmp_path, f"{turn}b") == held
@@ -38,7 +38,7 @@ def test_what_was_stopped_inside_stays_stopped(with_box):
         process = await sandbox.spawn("kill -STOP $$; echo woken")
         state = f"while ! grep -q 'State:.T' /proc/{process.pid}/status; do :; done"
         await sandbox.exec(state, timeout=10)
-        async with while_stopped(sandbox.machine.pid):
+        async with while_stopped(sandbox.running.pid):
             pass
         assert (
             await sandbox.exec(f"grep -c 'State:.T' /proc/{process.pid}/status")
@@ -52,7 +52,7 @@ def test_what_was_stopped_inside_stays_stopped(with_box):
 
 def test_a_box_that_is_gone_cannot_be_held(with_box):
     async def check(sandbox):
-        pid = sandbox.machine.pid
+        pid = sandbox.running.pid
         await sandbox.teardown()
         with pytest.raises((SandboxError, FileNotFoundError)):
             async with while_stopped(pid):
@@ -70,7 +70,7 @@ def test_a_process_whose_state_the_host_cannot_read_is_not_taken_for_stopped(wit
         with monkeypatch.context() as patch:
             patch.setattr(stopped_processes.Path, "read_text", short)
             with pytest.raises(HostError, match="open files"):
-                await while_stopped(sandbox.machine.pid).__aenter__()
+                await while_stopped(sandbox.running.pid).__aenter__()
         await process.aclose()
 
     with_box(check)

@@ -20,9 +20,9 @@ from benchflow_contracts.sandbox import (
 )
 from benchflow_sandbox_core.proxy.server import proxy_port
 
-from benchflow_sandbox_local.live.fork_probe import LostInForkError, probe_live
+from benchflow_sandbox_local.live.fork_probe import probe_live
 from benchflow_sandbox_local.live.lazy_probe import probe_lazy
-from benchflow_sandbox_local.live.probe_cache import ProbeCache, ProbeResult
+from benchflow_sandbox_local.live.probe_cache import cached_probe
 
 from .manager import BoxManager
 from .sandbox import LocalSandbox
@@ -235,7 +235,7 @@ async def _build(manager: BoxManager) -> None:
 async def _live(manager: BoxManager, endpoint: ModelEndpoint) -> None:
     spec = SandboxSpec(network="model-only", model=endpoint)
     engine = manager.runtime.live
-    lost = await _remembered(
+    lost = await cached_probe(
         await engine.probe(),
         lambda: probe_live(manager, spec, without=engine.lost_in_fork),
     )
@@ -251,28 +251,13 @@ async def _lazy(manager: BoxManager) -> None:
     laziness = engine.laziness
     if laziness is None or laziness.megabytes is None:
         return
-    lost = await _remembered(
+    lost = await cached_probe(
         f"{await engine.probe()} lazily",
         lambda: probe_lazy(manager, laziness, SandboxSpec()),
     )
     if lost:
         raise SandboxUnsupportedError(lost, hint="children come with all of their memory")
     laziness.proven = True
-
-
-async def _remembered(what: str, find_out: Callable[[], Awaitable[None]]) -> str:
-    """Return what a fork loses here, from the cache or from a new probe."""
-    verdicts = ProbeCache(what)
-    verdict = verdicts.get()
-    if verdict is None:
-        try:
-            await find_out()
-        except LostInForkError as error:
-            verdict = ProbeResult(lost=str(error))
-        else:
-            verdict = ProbeResult()
-        verdicts.put(verdict)
-    return verdict.lost
 
 
 async def _snapshot(manager: BoxManager, sandbox: LocalSandbox) -> None:

@@ -32,7 +32,7 @@ from .sandbox import LocalSandbox
 
 LiveImages = Literal["memory", "disk"]
 PLACE = "BENCHFLOW_LIVE_IMAGES"
-"""The environment variable that says where live images are, when nothing else does."""
+"""The environment variable of the place of live images, when no option sets it."""
 Engine = Literal["criu", "runsc"]
 ENGINE = "BENCHFLOW_LIVE_ENGINE"
 """The environment variable that names the engine of live snapshots."""
@@ -41,19 +41,19 @@ ENGINE = "BENCHFLOW_LIVE_ENGINE"
 class LocalProvider(AsyncCloseable):
     """Makes isolated sandboxes with namespaces, an overlay root, seccomp and cgroups.
 
-    Needs nothing but Linux: no daemon, no image registry. As root everything works;
-    without root a user namespace takes its place and `capabilities()` says what is
+    Needs only Linux: no daemon and no image registry. As root everything works;
+    without root a user namespace is used, and `capabilities()` says what is
     missing then. Where no namespace can be made, every call is refused, unless
     `allow_unisolated` accepts plain processes.
 
     `store` is the directory of labels and unpacked images; by default one per user.
-    `live_budget_mb` is what the processes of all live images may take, and `live_images` where
+    `live_budget_mb` limits the processes of all live images, and `live_images` says where
     they are: in `memory`, or on the `disk` of the store. Unset, $BENCHFLOW_LIVE_IMAGES says
     it, and without that they are in memory. `live_seconds` is the most that one dump or one
     restore may take: a box that is dumped for longer is lost. `engine` is what runs and forks
     the boxes: `criu` for processes of this kernel, `runsc` for those of gVisor's; unset,
     $BENCHFLOW_LIVE_ENGINE says it, and without that it is `criu`. A child of a live image of
-    `lazy_megabytes` or more runs before all of its memory is there, once `capabilities()` has
+    `lazy_megabytes` or more runs before all its memory is there, once `capabilities()` has
     found that to work; unset, $BENCHFLOW_LAZY_MEGABYTES says it, and 0 is never.
     """
 
@@ -102,11 +102,11 @@ class LocalProvider(AsyncCloseable):
         return await manager.create(spec, image, labels or {})
 
     async def ready(self) -> None:
-        """Make the namespaces that every sandbox begins in."""
+        """Start the launcher, which makes the namespaces of every sandbox."""
         await self._ready()
 
     async def capabilities(self) -> SandboxCapabilities:
-        """Probe by doing, once."""
+        """Detect capabilities by real probes, once. May take several seconds."""
         async with self._probing:
             if self._capabilities is None:
                 # Most jobs ask only what `ready` answers.
@@ -125,7 +125,7 @@ class LocalProvider(AsyncCloseable):
             yield label.record()
 
     async def discard(self, image: SandboxImage) -> None:
-        """Forget a snapshot. Sandboxes made from it go on. Idempotent."""
+        """Delete a snapshot. Sandboxes made from it continue. Idempotent."""
         if self._manager is not None:
             await self._manager.discard(image)
 
@@ -134,14 +134,14 @@ class LocalProvider(AsyncCloseable):
         await (await self._ready()).save(image, to)
 
     async def load(self, saved: Path) -> SandboxImage:
-        """Take in what `save` wrote, here or in an earlier process on this machine.
+        """Load what `save` wrote, here or in an earlier process on this machine.
 
         The image under the snapshot must be there, unchanged.
         """
         return await (await self._ready()).load(saved)
 
     async def reap(self, policy: ReapPolicy) -> list[SandboxRecord]:
-        """Remove what dead owners left; return what was (or would be) removed."""
+        """Remove sandboxes of dead owners; return what was (or would be) removed."""
         return await asyncio.to_thread(reap, self._directory, policy)
 
     async def _aclose(self) -> None:

@@ -96,7 +96,7 @@ class LocalSandbox:
         return self._box
 
     @property
-    def machine(self) -> LocalRunningBox:
+    def running(self) -> LocalRunningBox:
         """The running box; raise `SandboxError` once it is gone or lost."""
         return self._box.running
 
@@ -113,7 +113,7 @@ class LocalSandbox:
     async def switch_network(self, mode: NetworkMode, allowed_hosts: Sequence[str] = ()) -> None:
         """Change which hosts the inside can reach."""
         async with self._changing:
-            _ = self.machine
+            _ = self.running
             await self._box.switch_network(mode, allowed_hosts)
 
     async def switch_user(self, user: str) -> None:
@@ -132,7 +132,7 @@ class LocalSandbox:
             await self.start_image_entrypoint()
         elif self.spec.entrypoint:
             command = self._command(self.spec.entrypoint, "root", "/", None)
-            await entrypoint.start(self.machine, command)
+            await entrypoint.start(self.running, command)
 
     async def start_image_entrypoint(self) -> bool:
         """Start the image's own entrypoint; return when it has done its work and is healthy."""
@@ -140,7 +140,7 @@ class LocalSandbox:
         user, workdir = config.user or "root", config.workdir or "/"
         if words := config.command(self.spec.container):
             command = self._command(words, user, workdir, None)
-            await entrypoint.start_image(self.machine, command)
+            await entrypoint.start_image(self.running, command)
         if config.health is not None:
             await config.health.wait(partial(self._checked, user, workdir))
         return bool(words)
@@ -166,7 +166,7 @@ class LocalSandbox:
         limit = self.spec.limits.output_bytes
         async with self._work.while_open():
             with host_error_if_short(self.host_shortage):
-                return await command.run(self.machine, self.group, stdin, timeout, limit)
+                return await command.run(self.running, self.group, stdin, timeout, limit)
 
     async def spawn(
         self,
@@ -181,7 +181,7 @@ class LocalSandbox:
         command = self._command(cmd, user, cwd, env)
         async with self._work.while_open():
             with host_error_if_short(self.host_shortage):
-                process = await SandboxProcess.start(self.machine, command)
+                process = await SandboxProcess.start(self.running, command)
             self.processes.add(process)
             return process
 
@@ -215,14 +215,14 @@ class LocalSandbox:
         return SandboxCommand.of(cmd, account, self._directory_of(cwd), added, shell)
 
     def _shell(self) -> str:
-        return shell_of(self.machine.root)
+        return shell_of(self.running.root)
 
     def _directory_of(self, cwd: str | None) -> str:
         return cwd or self.spec.workdir
 
     def _account(self, name: str) -> Account:
         if self._rooted:
-            return self.machine.accounts.look_up(name)
+            return self.running.accounts.look_up(name)
         if name in {self.spec.user, "root", "0"}:
             # Only one user is mapped: it is called root inside, and is the caller outside.
             return Account(name, 0, 0, (), "/root" if name == "root" else f"/home/{name}")
@@ -235,14 +235,14 @@ class LocalSandbox:
         """Copy a regular file or a directory tree in, owned by `user`."""
         owner = self._owner(user)
         async with self._files() as root:
-            work = partial(Upload, root, owner, bounded=self.machine.file_access != "host")
+            work = partial(Upload, root, owner, bounded=self.running.file_access != "host")
             await run(lambda stop: work(stop=stop).run(local, remote))
 
     @asynccontextmanager
     async def _files(self) -> AsyncGenerator[int]:
         """Keep the root directory of this life open, and live snapshots away."""
         async with self._work.while_open():
-            root = os.dup(self.machine.root)
+            root = os.dup(self.running.root)
             try:
                 yield root
             finally:
@@ -262,7 +262,7 @@ class LocalSandbox:
         The host does not see a pipe or a socket of a gVisor box. A program inside looks for
         them. That is not possible while the box is frozen: then they are left out.
         """
-        guest = self.machine.file_access == "guest"
+        guest = self.running.file_access == "guest"
         if guest and not (leave_out or self._box.freezer.is_held):
             found = await self.exec((INIT, "plain", absolute(remote)), user="root", cwd="/")
             if found.exit_code == _SPECIAL:
@@ -275,7 +275,7 @@ class LocalSandbox:
         self, paths: Sequence[str], *, max_bytes: int = 1 << 30
     ) -> Mapping[str, str]:
         """Return the SHA-256 of each regular file that exists, while the box runs."""
-        if self.machine.file_access == "guest":
+        if self.running.file_access == "guest":
             # The host does not see what that kernel has not written back yet.
             raise SandboxUnsupportedError("files of a gVisor box cannot be read while it runs")
         async with self._files() as root:
@@ -291,7 +291,7 @@ class LocalSandbox:
         """Ignore changes made inside this block, in this sandbox and in its forks."""
         box = self._box
         freeze = box.while_files_rest
-        async with box.changes.ignore_changes(freeze, box.group, self.machine.pid):
+        async with box.changes.ignore_changes(freeze, box.group, self.running.pid):
             yield
 
     async def changed_files(self) -> FileChanges:
@@ -303,7 +303,7 @@ class LocalSandbox:
     @asynccontextmanager
     async def observe_files(self, wanted: Callable[[str], bool]) -> AsyncGenerator[ObservedFiles]:
         """Record the files that are opened inside while the block runs."""
-        if self.machine.file_access != "shared":
+        if self.running.file_access != "shared":
             raise SandboxUnsupportedError(
                 "the files that this sandbox opens cannot be observed: its processes do not open "
                 "them through the host's kernel, or it has no isolation",
@@ -315,11 +315,11 @@ class LocalSandbox:
     async def connect_tcp(self, port: int) -> socket.socket:
         """Connect to a port of the inside's loopback."""
         async with self._work.while_open():
-            return await self.machine.dial(port)
+            return await self.running.dial(port)
 
     async def connect(self, port: int) -> Connection:
         """Connect a stream to a port inside; raise `OSError` when nothing listens there."""
-        return await self.machine.connect(port)
+        return await self.running.connect(port)
 
     async def expose_port(self, port: int) -> Endpoint:
         """Make a port inside reachable from the host's loopback. The same port twice is one."""
@@ -328,7 +328,7 @@ class LocalSandbox:
     @property
     def came_lazily(self) -> bool:
         """Whether this child of a live snapshot ran before all of its memory was there."""
-        return self.machine.came_lazily
+        return self.running.came_lazily
 
     async def filled(self) -> None:
         """Return when all of a lazy child's memory is there.
@@ -336,7 +336,7 @@ class LocalSandbox:
         Raises:
             SnapshotError: The child ended before.
         """
-        await self.machine.filled()
+        await self.running.filled()
 
     def freeze(self) -> AbstractAsyncContextManager[None]:
         """Freeze every process inside for the block. Re-entrant."""
@@ -344,21 +344,21 @@ class LocalSandbox:
 
     @asynccontextmanager
     async def _freeze(self) -> AsyncGenerator[None]:
-        _ = self.machine  # a sandbox that is gone cannot be frozen
+        _ = self.running  # a sandbox that is gone cannot be frozen
         async with self._box.freezer.hold():
             yield
 
     async def kill_all(self) -> None:
         """Kill every process inside but init. All are dead on return."""
         async with self._changing:
-            await self.machine.kill_all()
+            await self.running.kill_all()
 
     async def snapshot(
         self, level: SnapshotLevel = "filesystem", *, while_frozen: WhileFrozen | None = None
     ) -> SandboxImage:
         """Take a snapshot of one instant. The sandbox continues unharmed."""
         async with self._changing:
-            _ = self.machine
+            _ = self.running
             if level != "live":
                 return await self._box.seal(while_frozen)
             return await self._box.snapshot_live(self.processes, self._work, while_frozen)

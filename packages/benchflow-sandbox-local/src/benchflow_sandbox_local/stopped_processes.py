@@ -96,7 +96,7 @@ def refuse_stopped(pids: Iterable[int]) -> None:
             name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
             raise SnapshotError(
                 f"a process {name!r} is stopped by a signal, and cannot be captured",
-                hint="let it go on (SIGCONT) or end it, then snapshot",
+                hint="let it continue (SIGCONT) or end it, then snapshot",
             )
 
 

@@ -1,4 +1,4 @@
-"""One build: the stages of a Dockerfile, each instruction in a box of its own."""
+"""One build: the stages of a Dockerfile. Each instruction runs in a box of its own."""
 
 import asyncio
 import os
@@ -67,7 +67,7 @@ class _Part:
 
 
 class Build:
-    """Makes a recipe's stage of a Dockerfile, else the last, and what it needs of the others."""
+    """Builds the target stage of a Dockerfile, or the last one, and the stages that it needs."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Build:
         self._made: dict[int, Stage] = {}
 
     async def run(self) -> Stage:
-        """Return the recipe's stage, made.
+        """Build and return the target stage.
 
         Raises:
             TaskError: An instruction is malformed, or there is no such stage.
@@ -174,7 +174,7 @@ class Build:
         if name == "scratch":
             return Stage.scratch(self._before)
         if not re.match(IMAGE_NAME, name):
-            raise TaskError(f"{name[:200]!r} is no name of an image", where=where)
+            raise TaskError(f"{name[:200]!r} is not the name of an image", where=where)
         try:
             source = await self._find(name)
         except SandboxError as error:
@@ -185,7 +185,7 @@ class Build:
 
     def _earlier(self, name: str, before: int) -> int | None:
         for number in reversed(range(before)):
-            # A number alone is no image: `FROM 0` is not a stage.
+            # A number alone is not an image: `FROM 0` is not a stage.
             if name.lower() in self._parts[number].names[1:]:
                 return number
         return None
@@ -231,7 +231,7 @@ class Build:
         async def act(sandbox: LocalSandbox) -> None:
             def empty(stop: StopFlag) -> None:
                 for mount in mounts:
-                    mount.empty(Copier(sandbox.machine.root, None, None, stop))
+                    mount.empty(Copier(sandbox.running.root, None, None, stop))
 
             if mounts:
                 await run(empty)
@@ -242,7 +242,7 @@ class Build:
         await self._grow(stage, told, act, mounts)
 
     async def _told(self, mount: RunMount) -> tuple[str, ...]:
-        """Return what is the same for a mount that shows the same."""
+        """Return a key of the content that a mount shows."""
         whole = (mount.target, str(mount.owner), str(mount.mode))
         if mount.copying is None:
             return whole
@@ -255,7 +255,7 @@ class Build:
 
     @asynccontextmanager
     async def _bound(self, mounts: Sequence[RunMount]) -> AsyncGenerator[SandboxSpec]:
-        """Copy what is bound aside, and return the spec of a box that is shown it read-only."""
+        """Copy bound files aside; yield the spec of a box that mounts them read-only."""
         with tempfile.TemporaryDirectory(prefix="benchflow-bind-") as directory:
             shown = list[Mount]()
             for number, mount in enumerate(mounts):
@@ -276,7 +276,7 @@ class Build:
                 )
                 return
             async with self._box(await self._other(copying)) as box:
-                inside = box.machine.root
+                inside = box.running.root
                 await run(lambda stop: copying.copy_inside(inside, Copier(root, None, None, stop)))
         finally:
             os.close(root)
@@ -292,7 +292,7 @@ class Build:
             owner = _owner(sandbox, copying.chown) or (0, 0)
 
             def work(stop: StopFlag) -> None:
-                copier = Copier(sandbox.machine.root, owner, copying.mode, stop)
+                copier = Copier(sandbox.running.root, owner, copying.mode, stop)
                 copying.copy(tree, self._root, copier)
 
             await run(work)
@@ -307,8 +307,8 @@ class Build:
             async with self._box(other) as from_box:
 
                 def work(stop: StopFlag) -> None:
-                    copier = Copier(sandbox.machine.root, owner, copying.mode, stop)
-                    copying.copy_inside(from_box.machine.root, copier)
+                    copier = Copier(sandbox.running.root, owner, copying.mode, stop)
+                    copying.copy_inside(from_box.running.root, copier)
 
                 await run(work)
 
@@ -330,7 +330,7 @@ class Build:
 
         async def act(sandbox: LocalSandbox) -> None:
             owner = _owner(sandbox, user)
-            await run(lambda stop: Copier(sandbox.machine.root, owner, None, stop).ensure(path))
+            await run(lambda stop: Copier(sandbox.running.root, owner, None, stop).ensure(path))
 
         await self._grow(stage, ("workdir", path, user), act)
 
@@ -341,7 +341,7 @@ class Build:
         act: Callable[[LocalSandbox], Awaitable[None]],
         mounts: Sequence[RunMount] = (),
     ) -> None:
-        """Put a layer on a stage: the one that was made so before, or what `act` makes now."""
+        """Add a layer to a stage: from the store, or made by `act` now."""
         key = digest_of(stage.key, *told)
         async with self._store.making(key) as half:
             if half is not None:
@@ -370,7 +370,7 @@ def _box_of(sandbox: LocalSandbox) -> Box:
 def _owner(sandbox: LocalSandbox, named: str) -> tuple[int, int] | None:
     if not named:
         return None
-    account = sandbox.machine.accounts.look_up(named)
+    account = sandbox.running.accounts.look_up(named)
     # As BuildKit has it: a number alone is the group's, too.
     return account.uid, account.uid if named.isdecimal() else account.gid
 

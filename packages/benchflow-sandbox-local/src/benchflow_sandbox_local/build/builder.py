@@ -1,4 +1,4 @@
-"""From the image or the recipe of a spec to what its boxes are made from."""
+"""Finding or building the image of a spec."""
 
 import asyncio
 import json
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 class Builder:
-    """Makes images from recipes: the same bytes once for all processes of a store."""
+    """Builds images from recipes, each once for all processes of a store."""
 
     def __init__(self, boxes: "BoxCreator", store: ImageStore, *, refusal: str | None) -> None:
         self._boxes = boxes
         self._store = store
         self._refusal = refusal
-        """Why no image can be made here."""
+        """The reason why no image can be built here."""
         self._finder = ImageFinder(store)
 
     async def source(self, spec: SandboxSpec) -> RootSource:
-        """Return what `spec` names, or what its recipe makes.
+        """Return the image that `spec` names, or build its recipe.
 
         Raises:
             TaskError: The recipe is malformed.
@@ -55,7 +55,7 @@ class Builder:
             ) from error
 
     async def _make(self, recipe: ImageRecipe, search: tuple[str, ...]) -> RootSource:
-        # A box of an image that is there already needs nothing of all that builds one.
+        # A box of an existing image does not need the modules that build one.
         from benchflow_sandbox_core.recipe.context import read_dockerfile  # noqa: PLC0415
         from benchflow_sandbox_core.recipe.dockerfile import Dockerfile  # noqa: PLC0415
 
@@ -78,7 +78,7 @@ class Builder:
         return RootSource.of(path)
 
     async def forget(self, made: RootSource) -> None:
-        """Remove an image with its uppermost layer. Only for who has made it for itself."""
+        """Remove an image with its uppermost layer. No other process may use the image."""
         if made.path is not None:
             made.path.unlink(missing_ok=True)
             await asyncio.to_thread(shutil.rmtree, made.lowers[0])

@@ -1,4 +1,4 @@
-"""Writing what COPY and ADD take into the root of a box in which nothing else runs."""
+"""Copying the files of COPY and ADD into the root of a box in which nothing else runs."""
 
 import os
 import secrets

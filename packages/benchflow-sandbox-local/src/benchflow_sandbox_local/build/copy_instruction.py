@@ -1,4 +1,4 @@
-"""COPY and ADD: what is taken, where it goes, and whose it is."""
+"""COPY and ADD instructions: sources, target and owner."""
 
 import tarfile
 import tempfile
@@ -82,13 +82,13 @@ class CopyInstruction:
         )
 
     def told(self, found: Sequence[str]) -> tuple[str, ...]:
-        """Return what makes the result, with what is known of the sources."""
+        """Return the key of the result, from the instruction and digests of the sources."""
         options = (self.target, self.chown, str(self.mode), str(self.unpacks))
         texts = (text for document in self.documents for text in document)
         return ("copy", *options, *self.sources, *found, *texts)
 
     def digests(self, tree: Tree) -> list[str]:
-        """Return what is the same for the same files of the context."""
+        """Return digests of the sources in the context."""
         return [
             f"{path}\0{tree.digest(path)}" for source in self.sources for path in tree.find(source)
         ]
@@ -160,5 +160,5 @@ def _mode(text: str, where: str) -> int | None:
         return int(text, 8) & 0o7777
     except ValueError as error:
         raise TaskError(
-            f"--chmod={text[:40]!r} is no octal number", where=where, hint="write --chmod=0755"
+            f"--chmod={text[:40]!r} is not an octal number", where=where, hint="write --chmod=0755"
         ) from error

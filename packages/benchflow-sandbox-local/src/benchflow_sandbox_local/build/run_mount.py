@@ -1,4 +1,4 @@
-"""RUN --mount: what an instruction sees, and no layer holds."""
+"""RUN --mount: files that an instruction sees and no layer holds."""
 
 import os
 import shutil
@@ -73,7 +73,7 @@ class RunMount:
         return cls(target, copying, owner, mode & 0o1777, where)
 
     def empty(self, copier: Copier) -> None:
-        """Make the target of what is no bind an empty directory of a box in which nothing runs."""
+        """Make the target of a cache or tmpfs an empty directory of a box in which nothing runs."""
         if self.copying is not None:
             return
         above, _, name = self.target.rpartition("/")
@@ -114,7 +114,7 @@ def _bind(told: dict[str, str], where: str) -> CopyInstruction:
 
 
 def strip(layer: Path, mounts: Sequence[RunMount]) -> None:
-    """Take out of a layer what lies at the targets; what was there before shows again."""
+    """Remove the targets from a layer, so that the files below show again."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     top = os.open(layer, flags)
     try:

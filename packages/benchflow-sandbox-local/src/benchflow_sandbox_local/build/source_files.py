@@ -1,4 +1,4 @@
-"""Files that COPY takes: of the context, or of another stage."""
+"""Source files of COPY: in the context, or in another stage."""
 
 import fnmatch
 import hashlib
@@ -26,7 +26,7 @@ class File:
 
     path: Path
     relative: str
-    """Below what was named; empty for that itself."""
+    """The path below the source; empty for the source itself."""
     kind: Kind
     info: os.stat_result
 
@@ -40,7 +40,7 @@ class File:
 
 
 class Tree:
-    """A directory in which nothing changes. Its links lead nowhere out of it.
+    """A directory that does not change. Its links never lead out of it.
 
     Those in the name of a source are followed, as BuildKit does; those below it are copied.
     """
@@ -58,7 +58,7 @@ class Tree:
         """Return a build's context, without what its `.dockerignore` leaves out.
 
         Raises:
-            SandboxError: That is no regular file, too large, or has too many patterns.
+            SandboxError: It is not a regular file, is too large, or has too many patterns.
         """
         return cls(root, where, Ignore.of(root, dockerfile))
 
@@ -133,10 +133,10 @@ class Tree:
         )
 
     def walk(self, path: str) -> Iterator[File]:
-        """List what is at and below where `path` leads, parents first.
+        """Yield the entries at and below `path`, parents first.
 
         Raises:
-            TaskError: Something is no file, directory or link, or there is too much.
+            TaskError: An entry is not a file, directory or link, or there are too many.
         """
         pending = [(self.followed(path), "", 0)]
         count = 0
@@ -167,11 +167,11 @@ class Tree:
         }
         kind = kinds.get(stat.S_IFMT(info.st_mode))
         if kind is None:
-            raise TaskError(f"{place!r} is no file, directory or link", where=self._where)
+            raise TaskError(f"{place!r} is not a file, directory or link", where=self._where)
         return File(path, relative, kind, info)
 
     def digest(self, path: str) -> str:
-        """Return what is the same for the same names, modes and bytes at and below `path`."""
+        """Return a digest of the names, modes and bytes at and below `path`."""
         whole = hashlib.sha256()
         for file in self.walk(path):
             mode = 0 if file.kind == "link" else stat.S_IMODE(file.info.st_mode)

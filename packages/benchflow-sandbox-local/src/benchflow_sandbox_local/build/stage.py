@@ -1,4 +1,4 @@
-"""What the instructions of one stage have made of it so far."""
+"""The state of one stage between two instructions."""
 
 import posixpath
 from collections.abc import Callable
@@ -76,11 +76,11 @@ class Stage:
         )
 
     def source(self, path: Path) -> RootSource:
-        """Return what boxes of it are made from; the image's own variables are not set there."""
+        """Return the source for boxes of this stage, without the image's variables."""
         return RootSource(path, self.complete, self.lowers, made=self.key)
 
     def apply(self, one: Instruction, where: str) -> None:
-        """Take in an instruction that changes no file."""
+        """Apply an instruction that changes no file."""
         self.scope.take(one, where)
         if one.name in _SETTERS:
             _SETTERS[one.name](self, one, where)

@@ -1,4 +1,4 @@
-"""The control group of one box."""
+"""Control groups of boxes: limits, freezing and counting."""
 
 import asyncio
 import errno
@@ -22,7 +22,7 @@ _FREEZE_SECONDS = 10.0
 
 
 class Group(Protocol):
-    """One box's share of the machine, and the switch that holds it still."""
+    """The resource limits of one box, and its freeze switch."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -41,7 +41,7 @@ class Group(Protocol):
 
     @property
     def enforced(self) -> frozenset[ResourceKind]:
-        """The limits that the kernel holds for the group as a whole."""
+        """The limits that the kernel enforces for the group."""
         ...
 
     @property
@@ -51,7 +51,7 @@ class Group(Protocol):
 
     @property
     def freezer(self) -> str | None:
-        """The directory whose switch holds the group still."""
+        """The directory with the freezer of the group."""
         ...
 
     def members(self) -> list[int]:
@@ -67,7 +67,7 @@ class Group(Protocol):
         ...
 
     def thaw(self) -> None:
-        """Let the group run on. Idempotent."""
+        """Thaw the group. Idempotent."""
         ...
 
     def hits(self, kind: HitKind) -> int:
@@ -75,7 +75,7 @@ class Group(Protocol):
         ...
 
     def host_shortage(self) -> str | None:
-        """Return what the host refused so far, below the group's own limits."""
+        """Return the shortage of the host so far, below the group's own limits."""
         ...
 
     def remove(self) -> None:
@@ -84,7 +84,7 @@ class Group(Protocol):
 
 
 class NoGroup:
-    """Stands in where no group can be made: nothing is limited or frozen."""
+    """A group for machines where no group can be made: nothing is limited or frozen."""
 
     paths: tuple[str, ...] = ()
     join: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ class NoGroup:
     freezer: str | None = None
 
     def members(self) -> list[int]:
-        """Nobody is counted here."""
+        """Return no processes: nothing is counted here."""
         return []
 
     def create(self, limits: ResourceLimits) -> None:
@@ -102,7 +102,7 @@ class NoGroup:
 
     async def freeze(self) -> None:
         """Refuse."""
-        raise SandboxError("no control group can hold this sandbox still")
+        raise SandboxError("no control group can freeze this sandbox")
 
     def thaw(self) -> None:
         """Do nothing."""
@@ -164,7 +164,7 @@ class V1Group:
         await _until(lambda: state.read_text().strip() == "FROZEN", str(state))
 
     def thaw(self) -> None:
-        """Let the group run on. Idempotent."""
+        """Thaw the group. Idempotent."""
         self._switch.release()
 
     def hits(self, kind: HitKind) -> int:
@@ -172,7 +172,7 @@ class V1Group:
         return self._counters.hits(kind)
 
     def host_shortage(self) -> str | None:
-        """Return what the host refused so far, below the group's own limits."""
+        """Return the shortage of the host so far, below the group's own limits."""
         return self._counters.host_shortage()
 
     def remove(self) -> None:
@@ -223,7 +223,7 @@ class V2Group:
         await _until(lambda: _counter(events, "frozen") == 1, str(events))
 
     def thaw(self) -> None:
-        """Let the group run on. Idempotent."""
+        """Thaw the group. Idempotent."""
         self._switch.release()
 
     def hits(self, kind: HitKind) -> int:
@@ -231,7 +231,7 @@ class V2Group:
         return self._counters.hits(kind)
 
     def host_shortage(self) -> str | None:
-        """Return what the host refused so far, below the group's own limits."""
+        """Return the shortage of the host so far, below the group's own limits."""
         return self._counters.host_shortage()
 
     def remove(self) -> None:
@@ -261,7 +261,7 @@ def remove_directories(paths: tuple[str, ...]) -> None:
 
 
 class _Switch:
-    """The file that stops a group. It stays open meanwhile: the group must run on in any case."""
+    """The freeze file of a group. It stays open while frozen, so that a thaw always works."""
 
     def __init__(self, path: str, stopped: bytes, released: bytes) -> None:
         self._path = path

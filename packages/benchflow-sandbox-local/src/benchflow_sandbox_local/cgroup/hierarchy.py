@@ -19,7 +19,7 @@ class Hierarchies:
 def find(*, prefer_v2: bool = False) -> Hierarchies:
     """Find the groups of this process and keep those it may make children of.
 
-    Limits of the group that this process is in go on to hold for the children.
+    Limits of the group of this process also hold for its children.
     """
     own = _own_groups()
     v1: dict[str, Path] = {}

@@ -51,10 +51,10 @@ class RunscProgram:
 
     @classmethod
     def find(cls, *, rooted: bool) -> "RunscProgram":
-        """Find the engine.
+        """Find the program.
 
         Raises:
-            SandboxUnsupportedError: There is none, or this user cannot use it.
+            SandboxUnsupportedError: The program is missing, or this user cannot use it.
         """
         if not rooted:
             raise SandboxUnsupportedError("a gVisor box needs root", hint="run as root")
@@ -67,7 +67,7 @@ class RunscProgram:
         return cls(os.path.realpath(program))
 
     def version(self) -> str:
-        """Return what the program says of itself.
+        """Return the program and its version.
 
         Raises:
             SandboxUnsupportedError: It does not start.

@@ -61,7 +61,7 @@ class GvisorRunningBox:
         spec: SandboxSpec,
         carried: Sequence[CarriedProcess] = (),
     ) -> "GvisorRunningBox":
-        """Start a box, or bring it back from an image; its init answers on return.
+        """Start a box, or restore it from an image; its init answers on return.
 
         Raises:
             SandboxError: It did not start. The launcher still has to `stop` it.

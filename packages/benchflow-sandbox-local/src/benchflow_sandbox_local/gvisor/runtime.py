@@ -93,7 +93,7 @@ class _PauseSwitch:
 
 
 class GvisorGroup:
-    """Limits what the whole box takes of the host.
+    """Limits the resources that a gVisor box takes of the host.
 
     Only the share of the processors is a limit on what is inside: a group that is out of
     memory ends the kernel of the box, and the processes of the host are not those of the box.
@@ -122,7 +122,7 @@ class GvisorGroup:
         await self._group.freeze()
 
     def thaw(self) -> None:
-        """Let the group run on. Idempotent."""
+        """Thaw the group. Idempotent."""
         self._group.thaw()
 
     def hits(self, kind: HitKind) -> int:
@@ -130,7 +130,7 @@ class GvisorGroup:
         return self._group.hits(kind)
 
     def host_shortage(self) -> str | None:
-        """Return what the host refused so far, below the group's own limits."""
+        """Return the shortage of the host so far, below the group's own limits."""
         return self._group.host_shortage()
 
     def remove(self) -> None:

@@ -1,4 +1,4 @@
-"""The program that the live probe forks: it holds one of each thing that must survive.
+"""The program that the fork probe forks: it holds one of each thing that must survive.
 
 It runs inside a box, by whatever Python 3.9 or newer is there, alone in this file. Each line
 that it reads is a note; it looks at everything that it holds, leaves the note in memory and
@@ -46,11 +46,11 @@ for line in sys.stdin:
 
 
 class Lost(Exception):  # noqa: N818 - a finding, not an error
-    """Something did not survive. What fails otherwise may go well the next time."""
+    """Something did not survive. Other failures may not happen again."""
 
 
 def expect(found: object, wanted: object, what: str) -> None:
-    """Raise `Lost` unless `found` is what was there before."""
+    """Raise `Lost` unless `found` equals `wanted`."""
     if found != wanted:
         raise Lost(f"{what}: {found!r} instead of {wanted!r}")
 

@@ -1,4 +1,4 @@
-"""The program that the probe of lazy memory forks: it knows what is in each of its pages.
+"""The program that the lazy probe forks: it knows the content of each of its pages.
 
 It runs inside a box, by whatever Python 3.9 or newer is there, alone in this file. For each line
 that it reads it changes its memory in the ways that a pager has to follow, while pages are still
@@ -83,7 +83,7 @@ class Memory:
 
 
 def look(memory: Memory) -> dict[str, int]:
-    """Change the memory, and return how much is wrong, by who has found it."""
+    """Change the memory; return the number of wrong pages, by the process that found them."""
     found: dict[str, int] = {}
     thread = threading.Thread(target=lambda: found.update(thread=memory.wrong()))
     memory.change()

@@ -203,7 +203,7 @@ class LauncherServer:
         self._boxes[box] = _Live(pid, family, _groups(request))
 
     def _socket(self, netns: int, reply: socket.socket) -> None:
-        # Without root there is no way back into the host's namespace: a child goes instead.
+        # Without root a process cannot return to the host's namespace: a child enters instead.
         if not self._space.rooted and os.fork():
             return
         try:

@@ -53,10 +53,10 @@ class CriuProgram:
 
     @classmethod
     def find(cls, *, rooted: bool) -> "CriuProgram":
-        """Find the engine.
+        """Find the program.
 
         Raises:
-            SandboxUnsupportedError: There is none, or this user cannot use it.
+            SandboxUnsupportedError: The program is missing, or this user cannot use it.
         """
         if not rooted:
             raise SandboxUnsupportedError(
@@ -72,7 +72,7 @@ class CriuProgram:
         return cls(program, _engine_library())
 
     def version(self) -> str:
-        """Return what the program says of itself.
+        """Return the program and its version.
 
         Raises:
             SandboxUnsupportedError: It does not start, or is older than 4.2.

@@ -1,9 +1,9 @@
 """Probing live forks: a real fork, two levels deep.
 
 Capturing and restoring processes depends on the kernel, on the engine and on how both were
-built, and what fails does so silently more often than not. So a toy that holds one of each
-thing that matters is forked, its children are forked again, one that is kept meanwhile and one
-that comes back, and each of them must find all that it held, and nothing of its siblings.
+built, and what fails does so silently more often than not. So a program that holds one of each
+thing that matters is forked. Its children are forked again, one that the dump keeps and one
+that it ends. Each of them must find all that it held, and nothing of its siblings.
 """
 
 import asyncio
@@ -46,10 +46,10 @@ class LostInForkError(SandboxUnsupportedError):
 async def probe_live(
     maker: Maker, spec: SandboxSpec, *, without: frozenset[str] = frozenset()
 ) -> None:
-    """Fork a toy twice and return when nothing was lost.
+    """Fork a program twice and return when nothing was lost.
 
     `spec` must give a root that has Python 3.9 with sqlite3. `without` names what the
-    toy shall not hold, since the engine refuses it openly.
+    program shall not hold, since the engine refuses it openly.
 
     Raises:
         LostInForkError: A part was lost, or leaked between siblings. A retry does not help.
@@ -63,7 +63,7 @@ async def probe_live(
 
 
 class _ProbeProgram:
-    """The host's side of a toy."""
+    """The host's side of the probe program."""
 
     def __init__(self, process: Process, buffered: bytes = b"") -> None:
         self.process = process
@@ -89,7 +89,7 @@ class _ProbeProgram:
         await self.line()
 
     async def look(self, where: str, notes: list[str]) -> None:
-        """Let it look at what it holds; raise `LostInForkError` unless all of it is there.
+        """Let it check what it holds; raise `LostInForkError` unless all of it is there.
 
         The last of `notes` is new; the others it must know, and no further ones.
         """
@@ -109,7 +109,7 @@ class _ProbeProgram:
 @dataclass(frozen=True, slots=True)
 class _Child:
     sandbox: Sandbox
-    toy: _ProbeProgram
+    program: _ProbeProgram
 
 
 class _Probe:
@@ -125,21 +125,21 @@ class _Probe:
         parent = await self._create(None)
         port = self._spec.model.port if self._spec.model else 0
         source = _PROGRAM_FILE.read_text(encoding="utf-8")
-        command = ["python3", "-I", "-c", source, "toy", str(port), *self._without]
-        toy = _ProbeProgram(await parent.spawn(command))
-        await toy.line()
-        await toy.look("before any fork", ["origin"])
+        command = ["python3", "-I", "-c", source, "probe", str(port), *self._without]
+        program = _ProbeProgram(await parent.spawn(command))
+        await program.line()
+        await program.look("before any fork", ["origin"])
         image = await self._fork(parent)
-        first = await self._child(image, toy)
-        second = await self._child(image, toy)
-        await toy.look("in the parent", ["origin", "parent"])
-        await first.toy.look("in a child", ["origin", "first"])
-        await second.toy.look("in a second child", ["origin", "second"])
-        await second.toy.fill()
+        first = await self._child(image, program)
+        second = await self._child(image, program)
+        await program.look("in the parent", ["origin", "parent"])
+        await first.program.look("in a child", ["origin", "first"])
+        await second.program.look("in a second child", ["origin", "second"])
+        await second.program.fill()
         for child, name in ((first, "first"), (second, "second")):
-            deeper = await self._child(await self._fork(child.sandbox), child.toy)
-            await deeper.toy.look("two forks deep", ["origin", name, "deeper"])
-            await child.toy.look("in a child that was forked", ["origin", name, "again"])
+            deeper = await self._child(await self._fork(child.sandbox), child.program)
+            await deeper.program.look("two forks deep", ["origin", name, "deeper"])
+            await child.program.look("in a child that was forked", ["origin", name, "again"])
 
     async def _create(self, image: SandboxImage | None) -> Sandbox:
         sandbox = await self._maker.create(self._spec, image, {})
@@ -151,6 +151,6 @@ class _Probe:
         self._stack.push_async_callback(self._maker.discard, image)
         return image
 
-    async def _child(self, image: SandboxImage, toy: _ProbeProgram) -> _Child:
+    async def _child(self, image: SandboxImage, program: _ProbeProgram) -> _Child:
         sandbox = await self._create(image)
-        return _Child(sandbox, _ProbeProgram(await sandbox.attach(toy.process.id)))
+        return _Child(sandbox, _ProbeProgram(await sandbox.attach(program.process.id)))

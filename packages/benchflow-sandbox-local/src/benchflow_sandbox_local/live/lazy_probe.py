@@ -1,4 +1,4 @@
-"""Finding out whether boxes can run before their memory is there: a toy compares all of its own."""
+"""Probing boxes that run before all their memory is there: a program compares its memory."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ class Maker(Protocol):
 
 
 async def probe_lazy(maker: Maker, laziness: LazyRestorePolicy, spec: SandboxSpec) -> None:
-    """Fork a toy lazily, and the child once more; return when nothing was lost.
+    """Fork a program lazily, and the child once more; return when nothing was lost.
 
     Raises:
         LostInForkError: A page was wrong, or children do not come before their memory.
@@ -56,8 +56,8 @@ async def _run(
     sandbox = await maker.create(spec, None, {})
     stack.push_async_callback(sandbox.teardown)
     source = _PROGRAM_FILE.read_text(encoding="utf-8")
-    toy: Process = await sandbox.spawn(["python3", "-I", "-c", source, str(_MEGABYTES)])
-    await _answer(toy)
+    program: Process = await sandbox.spawn(["python3", "-I", "-c", source, str(_MEGABYTES)])
+    await _answer(program)
     for _ in range(_DEPTH):
         image = await sandbox.snapshot("live")
         stack.push_async_callback(maker.discard, image)
@@ -66,20 +66,20 @@ async def _run(
         stack.push_async_callback(sandbox.teardown)
         if not sandbox.came_lazily:
             raise LostInForkError("boxes do not come back before their memory")
-        toy = await sandbox.attach(toy.id)
-        await toy.stdin.write(b"look\n")
-        if wrong := await _answer(toy):
+        program = await sandbox.attach(program.id)
+        await program.stdin.write(b"look\n")
+        if wrong := await _answer(program):
             raise LostInForkError(
                 f"a box that runs before its memory is there loses pages: {wrong}"
             )
 
 
-async def _answer(toy: Process) -> object:
+async def _answer(program: Process) -> object:
     said = b""
     while not said.endswith(b"\n"):
-        data = await toy.stdout.read()
+        data = await program.stdout.read()
         if not data:
-            complaint = (await toy.stderr.read())[-500:].decode(errors="replace")
+            complaint = (await program.stderr.read())[-500:].decode(errors="replace")
             raise SandboxError(f"the lazy probe's program ended: {complaint}")
         said += data
     told: object = json.loads(said)

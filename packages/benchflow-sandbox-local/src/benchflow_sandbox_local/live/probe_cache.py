@@ -9,11 +9,14 @@ import json
 import os
 import platform
 import secrets
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
 from benchflow_contracts import Model
 from benchflow_sandbox_native import identity_library, init_path, pager_path
+
+from .fork_probe import LostInForkError
 
 
 class ProbeResult(Model):
@@ -34,12 +37,12 @@ class ProbeCache:
             return ProbeResult.model_validate_json(self._path.read_bytes())
         return None
 
-    def put(self, verdict: ProbeResult) -> None:
+    def put(self, result: ProbeResult) -> None:
         """Store a result; do nothing where the cache is not writable."""
         fresh = self._path.with_suffix(f".{secrets.token_hex(4)}")
         with suppress(OSError):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fresh.write_text(verdict.model_dump_json(), encoding="utf-8")
+            fresh.write_text(result.model_dump_json(), encoding="utf-8")
             fresh.replace(self._path)
 
 
@@ -57,3 +60,18 @@ def _key(engine: str) -> str:
     for path in (*sources, init_path(), identity_library(), pager_path()):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:32]
+
+
+async def cached_probe(what: str, find_out: Callable[[], Awaitable[None]]) -> str:
+    """Return what a fork loses here, from the cache or from a new probe."""
+    cache = ProbeCache(what)
+    result = cache.get()
+    if result is None:
+        try:
+            await find_out()
+        except LostInForkError as error:
+            result = ProbeResult(lost=str(error))
+        else:
+            result = ProbeResult()
+        cache.put(result)
+    return result.lost

@@ -1,4 +1,4 @@
-"""The lower layers that boxes of one kind share."""
+"""The lower layers that boxes with the same image and user share."""
 
 import asyncio
 import secrets
@@ -31,18 +31,18 @@ class Base:
 
     @property
     def digests(self) -> Mapping[str, str]:
-        """The image's own name of its bytes, as `HasImageDigests.image_digests`."""
+        """The digest of the image, as `HasImageDigests.image_digests`."""
         digest = self.source.digest
         return {} if digest is None else {MAIN: digest}
 
     @property
     def key(self) -> str:
-        """What it was made from; the root of every digest on top of it."""
+        """The key of its source; the first parent of every digest on top of it."""
         return self.source.key
 
 
 class Bases:
-    """Has each base built once, by the launcher."""
+    """Builds each base once, through the launcher."""
 
     def __init__(self, launcher: Launcher, init: str, identity: Path | None) -> None:
         self._launcher = launcher

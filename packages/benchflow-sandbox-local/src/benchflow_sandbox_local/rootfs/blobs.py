@@ -59,7 +59,7 @@ def open_blobs(path: Path) -> Generator[Blobs]:
         with tarfile.open(path) as tar:
             yield _Archive(tar)
     except (tarfile.TarError, EOFError) as error:
-        raise SandboxError(f"{str(path)!r} is no archive: {error}") from error
+        raise SandboxError(f"{str(path)!r} is not an archive: {error}") from error
 
 
 def read_json(blobs: Blobs, name: str) -> object:

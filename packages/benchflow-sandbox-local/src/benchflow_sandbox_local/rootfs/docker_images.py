@@ -1,4 +1,4 @@
-"""Images of the Docker engine of this host, by its API alone."""
+"""Images of the Docker engine of this host, through its API."""
 
 import asyncio
 import http.client
@@ -22,7 +22,7 @@ _CHUNK = 1 << 20
 
 
 class EngineImages:
-    """Takes images over from an engine, each once."""
+    """Copies images from an engine, each once."""
 
     def __init__(self, store: ImageStore) -> None:
         self._store = store
@@ -60,15 +60,15 @@ class EngineImages:
                 await run(lambda stop: _export(name, archive, stop))
             except (OSError, http.client.HTTPException) as error:
                 raise SandboxError(
-                    f"the Docker engine did not hand over {name!r}: {error}", retryable=True
+                    f"the Docker engine did not export {name!r}: {error}", retryable=True
                 ) from error
             record = await take_in(archive, self._store, None)
         if record is None:
-            raise SandboxError(f"the Docker engine handed over no image {name!r}")
+            raise SandboxError(f"the Docker engine exported no image {name!r}")
         return record
 
     def _known(self, told: dict[str, Any]) -> Path:
-        """Return where the record is if the image was taken in before, in whatever way."""
+        """Return the path of the image's record. It exists if the image was copied before."""
         root = cast("dict[str, Any]", told.get("RootFS") or {})
         layers = cast("list[str]", root.get("Layers") or [])
         return self._store.record(saved_key(layers, told.get("Config") or {}))

@@ -48,7 +48,7 @@ class ImageFinder:
         name = _name(image)
         looked = ", ".join(repr(item) for item in places) or "no directory"
         raise SandboxUnsupportedError(
-            f"no image {image!r}: it is no absolute path of one, {looked} has no"
+            f"no image {image!r}: it is not an absolute path of an image, {looked} has no"
             f" {name + '/rootfs'!r} and no {name + '.tar'!r}, and {self._engine.absence}",
             hint="name a directory or archive, `docker pull` it, or put what `docker save` writes"
             f" into a directory of ${IMAGES}",

@@ -1,4 +1,4 @@
-"""Taking in images as `docker save` and OCI layouts hold them."""
+"""Reading images from `docker save` archives and OCI layouts."""
 
 import asyncio
 import gzip
@@ -36,7 +36,7 @@ class SavedImage:
 
     @property
     def key(self) -> str:
-        """What two images have in common only if they are the same here."""
+        """A key that is the same only for images with the same content."""
         return saved_key(self.diff_ids, self.config)
 
 
@@ -48,10 +48,10 @@ def saved_key(diff_ids: Sequence[str], config: Mapping[str, Any]) -> str:
 async def take_in(path: Path, store: ImageStore, reference: str | None) -> Path | None:
     """Unpack the image of an archive or layout into the store, once; return its record.
 
-    `None` when there is no image in it, or none that has the tag of `reference`.
+    Return None when it holds no image, or no image with the tag of `reference`.
 
     Raises:
-        SandboxError: It is malformed, or a layer is not what its digest says.
+        SandboxError: The image is malformed, or a layer does not match its digest.
     """
     image = await asyncio.to_thread(_read, path)
     if image is None or not _named(image, reference):
@@ -73,7 +73,7 @@ def _layer_key(diff_id: str) -> str:
 
 
 def _named(image: SavedImage, reference: str | None) -> bool:
-    """Whether a reference's tag is one of the image's; without one, or a name, any is right."""
+    """Return whether the image has the tag of a reference, if the reference has one."""
     if reference is None or not image.tags:
         return True
     wanted = reference.partition("@")[0].rpartition("/")[2]
@@ -123,7 +123,7 @@ def _blob(descriptor: Mapping[str, Any]) -> str:
 def _image(config: Mapping[str, Any], layers: list[str], tags: list[str]) -> SavedImage:
     diff_ids = tuple(str(each) for each in config["rootfs"]["diff_ids"])
     if len(diff_ids) != len(layers):
-        raise SandboxError("the image has another number of layers than of their digests")
+        raise SandboxError("the number of layers differs from the number of their digests")
     inner = cast("Mapping[str, Any]", config.get("config") or {})
     return SavedImage(tuple(map(str, layers)), diff_ids, inner, tuple(map(str, tags)))
 
@@ -157,11 +157,11 @@ class _Unpacking:
         except (OSError, tarfile.TarError, EOFError, ValueError) as error:
             raise SandboxError(f"cannot unpack the layer {self.blob!r}: {error}") from error
         if f"sha256:{reader.hash.hexdigest()}" != self.diff_id:
-            raise SandboxError(f"the layer {self.blob!r} is not what its digest says")
+            raise SandboxError(f"the layer {self.blob!r} does not match its digest")
 
 
 class _Hashed:
-    """Reads what another does, and digests it."""
+    """Reads from a file and digests what it reads."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""An image that this store has made or taken in: its layers, and what it says of itself."""
+"""Images of the store, and what a root file system is made from."""
 
 import json
 import os
@@ -19,7 +19,7 @@ class ImageRecord(Model):
     """`images/records/KEY.json`."""
 
     key: str
-    """What it was made from, in full."""
+    """The full key of its content."""
     lowers: tuple[Path, ...]
     """The directories of its layers in overlayfs's own format, top first."""
     complete: bool = True
@@ -29,19 +29,19 @@ class ImageRecord(Model):
 
     @property
     def image_config(self) -> ImageConfig:
-        """What its processes get."""
+        """The image's configuration for processes."""
         return ImageConfig.of(self.config)
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a record; raise `SandboxError` when it is none."""
+        """Read a record; raise `SandboxError` when it is malformed."""
         try:
             with path.open("rb") as file:
                 return cls.model_validate_json(file.read(_MAX_RECORD))
         except (OSError, ValidationError) as error:
             raise SandboxError(
                 f"the record of an image {str(path)!r} cannot be read: {error}",
-                hint="remove it, and it is made again",
+                hint="remove it; the next use builds it again",
             ) from error
 
 
@@ -57,9 +57,9 @@ def read_config(path: Path) -> ImageConfig:
     except FileNotFoundError:
         return ImageConfig()
     except (OSError, ValueError, RecursionError) as error:
-        raise SandboxError(f"{str(path)!r} is no image's config: {error}") from error
+        raise SandboxError(f"{str(path)!r} is not the config of an image: {error}") from error
     if not isinstance(found, dict):
-        raise SandboxError(f"{str(path)!r} is no JSON object")
+        raise SandboxError(f"{str(path)!r} is not a JSON object")
     return ImageConfig.of(cast("dict[str, Any]", found))
 
 
@@ -68,21 +68,21 @@ class RootSource:
     """An image that was found, or the host's own root."""
 
     path: Path | None
-    """Where `of` finds it again: a directory or a record. `None` is the host's own root."""
+    """A directory or a record, for `of`. None is the host's own root."""
     complete: bool
     """Whether it has a shell of its own; otherwise it is a layer over the host's root."""
     lowers: tuple[Path, ...] = ()
     """The directories of its layers, top first."""
     config: ImageConfig = field(default_factory=ImageConfig)
     made: str = ""
-    """What an image of the store was made from."""
+    """The key of an image of the store."""
 
     @classmethod
     def of(cls, path: Path | None) -> "RootSource":
         """Return the source at `path`, `None` for the host's root.
 
         Raises:
-            SandboxError: What the image says of itself cannot be read.
+            SandboxError: The configuration of the image cannot be read.
         """
         if path is None:
             return cls(None, complete=True)
@@ -98,12 +98,12 @@ class RootSource:
 
     @property
     def digest(self) -> str | None:
-        """The name of its bytes; `None` for the host's root, and for a directory."""
+        """The digest of its bytes; None for the host's root and for a directory."""
         return f"sha256:{self.made}" if self.made else None
 
     @property
     def key(self) -> str:
-        """An identity that changes with what is there."""
+        """A key that changes with the content."""
         if self.path is None:
             return "host"
         return f"made:{self.made}" if self.made else f"{self.path}@{self.path.stat().st_mtime_ns}"

@@ -1,4 +1,4 @@
-"""The images of one store: layers by what they were made from, whole or not there."""
+"""The images of one store: complete layers, by the key of their content."""
 
 import asyncio
 import fcntl
@@ -30,7 +30,7 @@ def digest_of(*parts: str) -> str:
 class ImageStore:
     """Directories `layers/KEY` and records `records/KEY.json` below one directory.
 
-    Its owner's alone: what lies in it was written by images and by what they ran.
+    Only the owner can read it: images and their programs have written its files.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -48,7 +48,7 @@ class ImageStore:
         return self._records / f"{key[:32]}.json"
 
     def keep(self, record: ImageRecord) -> Path:
-        """Write a record, whole or not at all; return where it is."""
+        """Write a record atomically; return its path."""
         path = self.record(record.key)
         try:
             replace(path, record.model_dump_json())
@@ -60,7 +60,7 @@ class ImageStore:
     async def making(self, key: str) -> AsyncGenerator[Path | None]:
         """Yield a new directory that becomes the layer of `key`, or `None` when that is there.
 
-        One at a time over all processes. The block fills the directory; when it raises,
+        Only one process makes a layer at a time. The block fills the directory; when it raises,
         nothing is kept.
         """
         target = self.layer(key)
@@ -86,7 +86,7 @@ class ImageStore:
         path = self._layers / f".{name}.lock"
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            # Asked for again and again: who waits in a thread cannot be cancelled.
+            # Polling: a thread that waits for a lock cannot be cancelled.
             while not _lock(fd):  # noqa: ASYNC110 - another process tells no event of ours
                 await asyncio.sleep(_PAUSE)
             yield

@@ -1,1 +1,1 @@
-"""What is kept on disk or in memory about boxes: labels, owners, layers, reaping."""
+"""Records of boxes on disk and in memory: labels, layers, snapshots and reaping."""

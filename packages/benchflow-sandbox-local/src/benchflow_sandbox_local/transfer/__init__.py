@@ -1,1 +1,1 @@
-"""Files in and out of a box, moved by the host without running anything inside."""
+"""Files in and out of a box. The host moves them and runs nothing inside."""

@@ -25,10 +25,10 @@ _CHUNK = 1 << 18
 _RULES = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV
 
 _CLOCK_NS = 20_000_000
-"""The most that a file system's clock lags behind, and then some."""
+"""More than the clock of a file system can lag behind."""
 
 FileIdentity = tuple[str | int, ...]
-"""What a write, a replacement or a removal of a file changes."""
+"""Identifies a version of a file: a write, replacement or removal changes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class DigestCache:
     """When the box began, in nanoseconds of the clock: what has changed later is its own."""
 
     def shares(self, changed: int) -> bool:
-        """Whether a file whose inode changed at that time is still the layer's."""
+        """Return whether a file whose inode changed at that time still belongs to the layer."""
         return changed < self.since - _CLOCK_NS
 
 
@@ -54,7 +54,7 @@ class FileDigester:
         self._stop = stop
 
     def run(self, paths: Sequence[str]) -> dict[str, str]:
-        """Return the digests of those that are there.
+        """Return the digests of the files that exist.
 
         Raises:
             TransferError: Refused, too big, or changed meanwhile.

@@ -23,14 +23,14 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class FileOwner:
-    """Who the uploaded entries belong to, in the host's numbers."""
+    """The owner of uploaded entries, in the host's numbers."""
 
     uid: int
     gid: int
 
 
 class Upload:
-    """Copies one local file or tree; undoes what it made when it fails."""
+    """Copies one local file or tree; removes new entries when it fails."""
 
     def __init__(
         self, root: int, owner: FileOwner, stop: StopFlag, *, bounded: bool = True
@@ -70,7 +70,7 @@ class Upload:
             raise
 
     def _cause(self, remote: str, error: OSError | MemoryError) -> SandboxError:
-        """Return what an error means. What is written lies in the sandbox, also its disk limit."""
+        """Return the error for a failed write. The sandbox's disk limit counts as the sandbox's."""
         number = error.errno if isinstance(error, OSError) else None
         if self._bounded and number in {errno.ENOSPC, errno.EDQUOT}:
             return SandboxLimitError(f"cannot upload to {remote!r}: the sandbox's disk is full")

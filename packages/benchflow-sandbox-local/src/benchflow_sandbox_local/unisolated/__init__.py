@@ -1,1 +1,1 @@
-"""Plain processes in a private directory, for those who accept no isolation at all."""
+"""Plain processes in a private directory, for operators who accept no isolation."""

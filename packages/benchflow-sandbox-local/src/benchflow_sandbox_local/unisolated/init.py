@@ -1,4 +1,4 @@
-"""Processes of the host that only share a mark."""
+"""Processes of the host with a common environment variable."""
 
 import errno
 import os
@@ -90,13 +90,13 @@ class PlainInit:
         """Do nothing."""
 
     def end(self) -> None:
-        """Kill everything that carries the mark, and collect what is ours. Idempotent.
+        """Kill every process with the mark, and reap children. Idempotent.
 
         Raises:
             SandboxError: Something did not die.
         """
         kill_marked(self._name)
-        # Their codes stay collectable: somebody may still wait for them.
+        # Their exit codes stay available for callers that still wait.
         for process in self._running.values():
             process.wait()
 

@@ -14,7 +14,7 @@ from .log import how_ended
 
 _SOCKET = "lazy-pages.socket"
 """The socket that the engine connects to, in its working directory."""
-_WHY = {65: "its image is torn", 71: "there is no memory for it"}
+_WHY = {65: "its image is truncated", 71: "there is no memory for it"}
 
 
 @dataclass(slots=True)

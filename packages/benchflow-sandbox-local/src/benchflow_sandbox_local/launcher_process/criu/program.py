@@ -74,7 +74,7 @@ class ConfinedCriu:
         self._become(arguments, writable, {}, errors)
 
     def wait(self, room: str, tree: int, orders: int, errors: int) -> NoReturn:
-        """Become an engine that is told at the socket `orders` which box it brings back.
+        """Become an engine that reads from the socket `orders` which box it restores.
 
         It calls its directory, the detached mount `tree`, `PLACE`, and sees nothing else of what
         is mounted below `room`.
@@ -130,7 +130,7 @@ class CriuDump:
     """An engine that is ready to dump a box. It touches nothing before `begin`.
 
     Its configuration is a pipe: it has started when it has read a first page of that, and
-    goes on when our end of the pipe is closed.
+    continues when our end of the pipe is closed.
 
     Raises:
         EngineError: It does not start.

@@ -69,7 +69,7 @@ class Workspace:
         return f"{self.root}/cache"
 
     def work(self, box: str) -> str:
-        """Return a directory for the engine that brings `box` back."""
+        """Return a directory for the engine that restores `box`."""
         os.makedirs(path := f"{self.root}/work/{box}", mode=0o700, exist_ok=True)
         return path
 
