@@ -17,20 +17,20 @@ from .running_box import LocalRunningBox
 _MAX_BYTES = 65536
 
 
-async def start(machine: LocalRunningBox, command: SandboxCommand) -> int:
+async def start(running: LocalRunningBox, command: SandboxCommand) -> int:
     """Start the entrypoint and return its process id inside.
 
     Raises:
         SandboxError: The entrypoint cannot be started.
     """
-    null = open_strict(machine.root, "dev/null", os.O_RDWR)
+    null = open_strict(running.root, "dev/null", os.O_RDWR)
     try:
-        return await command.start(machine, (null, null, null))
+        return await command.start(running, (null, null, null))
     finally:
         os.close(null)
 
 
-async def start_image(machine: LocalRunningBox, command: SandboxCommand) -> None:
+async def start_image(running: LocalRunningBox, command: SandboxCommand) -> None:
     """Start the image's entrypoint, and return when it has settled.
 
     Raises:
@@ -38,9 +38,9 @@ async def start_image(machine: LocalRunningBox, command: SandboxCommand) -> None
     """
 
     async def show(path: str) -> bytes:
-        return read_shown(machine.root, path)
+        return read_shown(running.root, path)
 
-    code = await wait_until_settled(machine, await start(machine, command), show)
+    code = await wait_until_settled(running, await start(running, command), show)
     if code is not None:
         raise exit_error(command, code, "only the docker sandbox keeps its output")
 

@@ -54,7 +54,7 @@ class BoxManager:
         self._archive = SnapshotArchive(launcher, root, Seal(directory / "seal"), rooted=rooted)
         self.bases = Bases(launcher, str(runtime.init), runtime.identity)
         images = ImageStore(directory / "images")
-        self.builder = Builder(self, images, refusal=runtime.build_refusal)
+        self.builder = Builder(self.create_from, images, refusal=runtime.build_refusal)
         self._rooted = rooted
         self._store = store
         self._where = where

@@ -137,7 +137,7 @@ class NamespaceRunningBox:
         self._control = -1
         self._pid = 0
         self._calls = InitCalls(self._client)
-        self._filling: MemoryTransfer | None = None
+        self._memory: MemoryTransfer | None = None
         self._parked = Gate()
 
     @classmethod
@@ -156,13 +156,13 @@ class NamespaceRunningBox:
             except SandboxError as error:
                 fresh = len(place.lowers) == len(base.lowers)
                 raise explain(error, spec, fresh=fresh) from error
-            machine = cls(place.box, answer.message["notes"], answer.fds, launcher)
+            running = cls(place.box, answer.message["notes"], answer.fds, launcher)
             try:
-                await machine._meet_init(call)
+                await running._meet_init(call)
             except BaseException:
-                machine.close()
+                running.close()
                 raise
-        return machine
+        return running
 
     async def _meet_init(self, call: Call) -> None:
         # The end of this channel means that init listens; an error means it never ran.
@@ -185,17 +185,17 @@ class NamespaceRunningBox:
         launcher: Launcher,
         request: dict[str, Any],
         pipes: list[int],
-        filling: MemoryTransfer | None = None,
+        memory: MemoryTransfer | None = None,
     ) -> "NamespaceRunningBox":
         """Restore a box from a live image; its processes run on return.
 
         Raises:
             SandboxError: The restore failed. The launcher still has to `stop` it.
         """
-        given = pipes if filling is None else [*pipes, filling.tell]
+        given = pipes if memory is None else [*pipes, memory.writer]
         async with launcher.call("restore", given, **request) as call:
-            if filling is not None:
-                filling.started()
+            if memory is not None:
+                memory.started()
             outside = (await call.answer()).fds
             try:
                 answer = await call.answer()
@@ -204,14 +204,14 @@ class NamespaceRunningBox:
                     os.close(fd)
                 raise
         fds = [*answer.fds, *outside]
-        machine = cls(request["box"], answer.message["notes"], fds, launcher)
-        machine._filling = filling
+        running = cls(request["box"], answer.message["notes"], fds, launcher)
+        running._memory = memory
         try:
-            await machine._meet(held=request["stopped"])
+            await running._meet(held=request["stopped"])
         except BaseException:
-            machine.close()
+            running.close()
             raise
-        return machine
+        return running
 
     @property
     def init(self) -> InitCalls:
@@ -234,7 +234,7 @@ class NamespaceRunningBox:
     @property
     def came_lazily(self) -> bool:
         """Whether it ran before all of its memory was there."""
-        return self._filling is not None
+        return self._memory is not None
 
     async def filled(self) -> None:
         """Return when all of its memory is there.
@@ -242,8 +242,8 @@ class NamespaceRunningBox:
         Raises:
             SnapshotError: It never will be: the box is dead.
         """
-        if self._filling is not None:
-            await self._filling.done()
+        if self._memory is not None:
+            await self._memory.done()
 
     async def kill_all(self) -> None:
         """Kill every process but the first."""
@@ -313,8 +313,8 @@ class NamespaceRunningBox:
     def close(self) -> None:
         """Close the descriptors. Idempotent."""
         self._parked.open()
-        if self._filling is not None:
-            self._filling.close()
+        if self._memory is not None:
+            self._memory.close()
         fds = self.fds
         self.pidfd = self.root = self.netns = self._control = -1
         for fd in fds:

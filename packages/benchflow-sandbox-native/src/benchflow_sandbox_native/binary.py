@@ -1,4 +1,4 @@
-"""The packaged program and library."""
+"""The packaged programs and libraries."""
 
 import os
 from pathlib import Path
@@ -28,7 +28,7 @@ def guest_path() -> Path:
 
 
 def pager_path() -> Path:
-    """Return the static bf-pager program, which fills a box's memory while it runs already.
+    """Return the static bf-pager program, which fills the memory of a box while the box runs.
 
     Raises:
         NativeMissingError: As of `init_path`.

@@ -1,4 +1,4 @@
-"""What can go wrong between the host and the init of a box.
+"""The errors of requests from the host to the init of a box.
 
 RuntimeError
 └── NativeMissingError   the packaged program is not there

@@ -26,7 +26,7 @@ _ANSWER: Final = struct.Struct("=QIIII")
 
 @dataclass(frozen=True, slots=True)
 class GuestAnswer:
-    """What the guest says to the frame `id`."""
+    """The answer of the guest to the frame `id`."""
 
     id: int
     error: int

@@ -30,7 +30,7 @@ _NOBODY: Final = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class SpawnRequest:
-    """What to run, and as whom."""
+    """A program to run, with its user and limits."""
 
     argv: Sequence[str]
     _: KW_ONLY

@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, TaskError
 from benchflow_contracts.image import ImageRecipe
@@ -45,14 +44,8 @@ Find = Callable[[str], Awaitable[RootSource]]
 """Finds an image by its name."""
 
 
-class BoxCreator(Protocol):
-    """What a build asks of the provider."""
-
-    async def create_from(
-        self, spec: SandboxSpec, origin: RootSource, labels: dict[str, str]
-    ) -> LocalSandbox:
-        """Start a sandbox of an image."""
-        ...
+Create = Callable[[SandboxSpec, RootSource, dict[str, str]], Awaitable[LocalSandbox]]
+"""Starts a sandbox with labels from an image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +64,14 @@ class Build:
 
     def __init__(
         self,
-        boxes: BoxCreator,
+        create: Create,
         store: ImageStore,
         find: Find,
         recipe: ImageRecipe,
         file: Dockerfile,
     ) -> None:
         root, name = recipe.context, recipe.dockerfile
-        self._boxes = boxes
+        self._create = create
         self._store = store
         self._find = find
         self._root = root
@@ -224,9 +217,9 @@ class Build:
         if one.documents:
             argv = command(one.text, one.documents, scope.shell, where)
         env, user, cwd = scope.variables, stage.user or "root", stage.workdir or "/"
-        told = ["run", *argv, "", user, cwd, *(f"{k}={v}" for k, v in sorted(env.items()))]
+        key_parts = ["run", *argv, "", user, cwd, *(f"{k}={v}" for k, v in sorted(env.items()))]
         for mount in mounts:
-            told += ["mount", *await self._told(mount)]
+            key_parts += ["mount", *await self._mount_key(mount)]
 
         async def act(sandbox: LocalSandbox) -> None:
             def empty(stop: StopFlag) -> None:
@@ -239,19 +232,19 @@ class Build:
             if not result.ok:
                 raise _failed(result, where)
 
-        await self._grow(stage, told, act, mounts)
+        await self._add_layer(stage, key_parts, act, mounts)
 
-    async def _told(self, mount: RunMount) -> tuple[str, ...]:
+    async def _mount_key(self, mount: RunMount) -> tuple[str, ...]:
         """Return a key of the content that a mount shows."""
         whole = (mount.target, str(mount.owner), str(mount.mode))
         if mount.copying is None:
             return whole
         if mount.copying.from_stage:
             other = await self._other(mount.copying)
-            return (*whole, *mount.copying.told(("from", other.key)))
+            return (*whole, *mount.copying.key_parts(("from", other.key)))
         tree = self._tree.at(mount.where)
         found = await asyncio.to_thread(mount.copying.digests, tree)
-        return (*whole, *mount.copying.told(found))
+        return (*whole, *mount.copying.key_parts(found))
 
     @asynccontextmanager
     async def _bound(self, mounts: Sequence[RunMount]) -> AsyncGenerator[SandboxSpec]:
@@ -297,7 +290,7 @@ class Build:
 
             await run(work)
 
-        await self._grow(stage, copying.told(found), act)
+        await self._add_layer(stage, copying.key_parts(found), act)
 
     async def _copy_from(self, stage: Stage, copying: CopyInstruction) -> None:
         other = await self._other(copying)
@@ -312,7 +305,7 @@ class Build:
 
                 await run(work)
 
-        await self._grow(stage, copying.told(("from", other.key)), act)
+        await self._add_layer(stage, copying.key_parts(("from", other.key)), act)
 
     async def _other(self, copying: CopyInstruction) -> Stage:
         """Return the stage or image that files come from."""
@@ -332,17 +325,17 @@ class Build:
             owner = _owner(sandbox, user)
             await run(lambda stop: Copier(sandbox.running.root, owner, None, stop).ensure(path))
 
-        await self._grow(stage, ("workdir", path, user), act)
+        await self._add_layer(stage, ("workdir", path, user), act)
 
-    async def _grow(
+    async def _add_layer(
         self,
         stage: Stage,
-        told: Sequence[str],
+        key_parts: Sequence[str],
         act: Callable[[LocalSandbox], Awaitable[None]],
         mounts: Sequence[RunMount] = (),
     ) -> None:
         """Add a layer to a stage: from the store, or made by `act` now."""
-        key = digest_of(stage.key, *told)
+        key = digest_of(stage.key, *key_parts)
         async with self._store.making(key) as half:
             if half is not None:
                 async with self._bound(mounts) as spec, self._box(stage, spec) as sandbox:
@@ -354,7 +347,7 @@ class Build:
     @asynccontextmanager
     async def _box(self, stage: Stage, spec: SandboxSpec = _SPEC) -> AsyncGenerator[LocalSandbox]:
         source = stage.source(self._store.record(stage.key))
-        sandbox = await self._boxes.create_from(spec, source, {})
+        sandbox = await self._create(spec, source, {})
         try:
             yield sandbox
         finally:

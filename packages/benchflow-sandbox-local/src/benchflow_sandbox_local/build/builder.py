@@ -14,14 +14,14 @@ from benchflow_sandbox_local.rootfs.source import ImageRecord, RootSource
 from benchflow_sandbox_local.rootfs.store import ImageStore, digest_of
 
 if TYPE_CHECKING:
-    from .build import BoxCreator
+    from .build import Create
 
 
 class Builder:
     """Builds images from recipes, each once for all processes of a store."""
 
-    def __init__(self, boxes: "BoxCreator", store: ImageStore, *, refusal: str | None) -> None:
-        self._boxes = boxes
+    def __init__(self, create: "Create", store: ImageStore, *, refusal: str | None) -> None:
+        self._create = create
         self._store = store
         self._refusal = refusal
         """The reason why no image can be built here."""
@@ -67,7 +67,7 @@ class Builder:
         async def find(image: str) -> RootSource:
             return await self._finder.find(image, search)
 
-        stage = await Build(self._boxes, self._store, find, recipe, file).run()
+        stage = await Build(self._create, self._store, find, recipe, file).run()
         config = stage.config.encode()
         key = digest_of("image", stage.key, json.dumps(config))
         path = self._store.record(key)

@@ -81,7 +81,7 @@ class CopyInstruction:
             where=where,
         )
 
-    def told(self, found: Sequence[str]) -> tuple[str, ...]:
+    def key_parts(self, found: Sequence[str]) -> tuple[str, ...]:
         """Return the key of the result, from the instruction and digests of the sources."""
         options = (self.target, self.chown, str(self.mode), str(self.unpacks))
         texts = (text for document in self.documents for text in document)

@@ -52,22 +52,22 @@ class RunMount:
             SandboxUnsupportedError: It is not interpreted here.
         """
         pairs = (part.partition("=") for part in stage.scope.words(where).one(value).split(","))
-        told = {_NAMES.get(key.lower(), key.lower()): text for key, _, text in pairs}
-        kind = told.pop("type", "bind")
-        unknown = sorted(set(told) - _READ.get(kind, set()))
+        options = {_NAMES.get(key.lower(), key.lower()): text for key, _, text in pairs}
+        kind = options.pop("type", "bind")
+        unknown = sorted(set(options) - _READ.get(kind, set()))
         if kind not in _READ or unknown:
             raise SandboxUnsupportedError(
                 f"RUN --mount=type={kind[:40]} {unknown[:1]} is not interpreted here",
                 where=where,
                 hint="leave it out, or use the docker sandbox for this task",
             )
-        target = stage.path(told.get("target", ""))
-        if "target" not in told or target == "/":
+        target = stage.path(options.get("target", ""))
+        if "target" not in options or target == "/":
             raise TaskError("RUN --mount needs a target below /", where=where)
-        copying = _bind(told, where) if kind == "bind" else None
+        copying = _bind(options, where) if kind == "bind" else None
         try:
-            owner = int(told.get("uid", "0")), int(told.get("gid", "0"))
-            mode = int(told["mode"], 8) if "mode" in told else _MODES.get(kind, 0)
+            owner = int(options.get("uid", "0")), int(options.get("gid", "0"))
+            mode = int(options["mode"], 8) if "mode" in options else _MODES.get(kind, 0)
         except ValueError as error:
             raise TaskError("uid, gid and mode of RUN --mount are numbers", where=where) from error
         return cls(target, copying, owner, mode & 0o1777, where)
@@ -100,11 +100,11 @@ class RunMount:
             ) from error
 
 
-def _bind(told: dict[str, str], where: str) -> CopyInstruction:
+def _bind(options: dict[str, str], where: str) -> CopyInstruction:
     return CopyInstruction(
-        sources=(told.get("source", "/"),),
+        sources=(options.get("source", "/"),),
         target="/bind",
-        from_stage=told.get("from", ""),
+        from_stage=options.get("from", ""),
         chown="",
         mode=None,
         unpacks=False,

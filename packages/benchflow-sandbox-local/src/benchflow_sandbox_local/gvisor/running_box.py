@@ -69,21 +69,21 @@ class GvisorRunningBox:
         call = await launcher.begin("guest", **request)
         try:
             answer = await call.answer()
-            machine = cls(request["box"], answer.message["notes"], answer.fds, call)
+            running = cls(request["box"], answer.message["notes"], answer.fds, call)
         except BaseException as error:
             call.close()
             if not isinstance(error, LauncherError):
                 raise
             raise explain(error, spec, fresh=request["image"] is None) from error
         try:
-            await machine._begin(carried, again=request["image"] is not None)
+            await running._begin(carried, again=request["image"] is not None)
         except BaseException:
-            machine.close()
+            running.close()
             raise
-        return machine
+        return running
 
     async def _begin(self, carried: Sequence[CarriedProcess], *, again: bool) -> None:
-        self.carried = {one.id: self._streams(one) for one in carried}
+        self.carried = {process.id: self._streams(process) for process in carried}
         # Whoever opens a pipe waits for its other end, so all are open before the box is.
         held = self.fifos.hold()
         try:
@@ -95,8 +95,8 @@ class GvisorRunningBox:
             if again:
                 await self._calls.hang_up()
             self._calls.met()
-            for one in carried:
-                _settle(one, self.carried[one.id])
+            for process in carried:
+                _settle(process, self.carried[process.id])
             self._call.go_on(do="ready")
         except* (TimeoutError, InitError, SandboxError, OSError) as errors:
             reason = errors.exceptions[0]
@@ -109,11 +109,11 @@ class GvisorRunningBox:
             for fd in held:
                 os.close(fd)
 
-    def _streams(self, one: CarriedProcess) -> FifoStreams:
-        number = next((pipe for pipe in one.pipes if pipe is not None), None)
+    def _streams(self, process: CarriedProcess) -> FifoStreams:
+        number = next((pipe for pipe in process.pipes if pipe is not None), None)
         if number is None:
             return self.fifos.streams()
-        return self.fifos.known(number, one.out, one.err)
+        return self.fifos.known(number, process.out, process.err)
 
     async def _fail_at_end(self) -> None:
         """Raise what `runsc` said when it ends before the box is up."""
@@ -213,9 +213,9 @@ class GvisorRunningBox:
         self.pidfd = self.root = -1
 
 
-def _settle(one: CarriedProcess, streams: Streams) -> None:
+def _settle(process: CarriedProcess, streams: Streams) -> None:
     """Leave the pipes of a carried process to it, and those closed that were closed before."""
     streams.close_child()
-    for end, pipe in zip(streams.ends, one.pipes, strict=True):
+    for end, pipe in zip(streams.ends, process.pipes, strict=True):
         if pipe is None:
             end.close()

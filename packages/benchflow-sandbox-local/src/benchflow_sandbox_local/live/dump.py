@@ -73,7 +73,7 @@ class DumpCall:
 
     async def run(
         self,
-        machine: NamespaceRunningBox,
+        running: NamespaceRunningBox,
         processes: list[SandboxProcess],
         port: int | None,
         makers: SocketMakers,
@@ -94,7 +94,7 @@ class DumpCall:
         except LauncherError as error:
             unpark(processes)
             if error.errno in {_ETIMEDOUT, _EOWNERDEAD}:
-                machine.close()
+                running.close()
             raise _failure(error) from error
         except BaseException:
             unpark(processes)

@@ -80,8 +80,8 @@ class _ProbeProgram:
                 )
             self._buffered += data
         line, _, self._buffered = self._buffered.partition(b"\n")
-        told: dict[str, Any] = json.loads(line)
-        return told
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     async def fill(self) -> None:
         """Let it make so many files that a dump ends its box."""
@@ -94,16 +94,16 @@ class _ProbeProgram:
         The last of `notes` is new; the others it must know, and no further ones.
         """
         await self.process.stdin.write(f"{notes[-1]}\n".encode())
-        told = await self.line()
-        lost = [f"{name} ({what})" for name, what in told["lost"].items()]
-        if told["notes"] != notes:
-            lost.append(f"memory ({told['notes']} instead of {notes})")
-        if told["files"] != sorted(notes):
-            lost.append(f"files ({told['files']} instead of {sorted(notes)})")
+        answer = await self.line()
+        lost = [f"{name} ({what})" for name, what in answer["lost"].items()]
+        if answer["notes"] != notes:
+            lost.append(f"memory ({answer['notes']} instead of {notes})")
+        if answer["files"] != sorted(notes):
+            lost.append(f"files ({answer['files']} instead of {sorted(notes)})")
         if lost:
             raise LostInForkError(f"a live fork loses, {where}: {'; '.join(lost)}")
-        if told["failed"]:
-            raise SandboxError(f"the live probe failed, {where}: {told['failed']}")
+        if answer["failed"]:
+            raise SandboxError(f"the live probe failed, {where}: {answer['failed']}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,8 +50,8 @@ class MemoryTransfer:
     """Waits until a box has all its memory."""
 
     def __init__(self) -> None:
-        self._told, self.tell = os.pipe2(os.O_CLOEXEC)
-        """The pager writes to `tell`; it closes it when the box is dead."""
+        self._reader, self.writer = os.pipe2(os.O_CLOEXEC)
+        """The pager writes to `writer`; it closes it when the box is dead."""
         self._lost = False
 
     async def done(self) -> None:
@@ -60,9 +60,9 @@ class MemoryTransfer:
         Raises:
             SnapshotError: The box ended before.
         """
-        if self._told >= 0:
-            await readable(self._told)
-            self._lost = not os.read(self._told, 1)
+        if self._reader >= 0:
+            await readable(self._reader)
+            self._lost = not os.read(self._reader, 1)
             self.close()
         if self._lost:
             raise SnapshotError(
@@ -72,16 +72,16 @@ class MemoryTransfer:
 
     def started(self) -> None:
         """Leave the other end to the pager alone. Idempotent."""
-        if self.tell >= 0:
-            os.close(self.tell)
-            self.tell = -1
+        if self.writer >= 0:
+            os.close(self.writer)
+            self.writer = -1
 
     def close(self) -> None:
         """Stop waiting. Idempotent."""
         self.started()
-        if self._told >= 0:
-            os.close(self._told)
-            self._told = -1
+        if self._reader >= 0:
+            os.close(self._reader)
+            self._reader = -1
 
 
 def lazy_threshold(megabytes: int | None) -> int | None:

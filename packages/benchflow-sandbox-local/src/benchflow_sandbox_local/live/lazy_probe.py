@@ -82,5 +82,5 @@ async def _answer(program: Process) -> object:
             complaint = (await program.stderr.read())[-500:].decode(errors="replace")
             raise SandboxError(f"the lazy probe's program ended: {complaint}")
         said += data
-    told: object = json.loads(said)
-    return told
+    answer: object = json.loads(said)
+    return answer

@@ -37,20 +37,20 @@ class EngineImages:
             SandboxError: The engine failed, or the image is malformed.
         """
         try:
-            told = await asyncio.to_thread(_inspect, image)
+            details = await asyncio.to_thread(_inspect, image)
         except (OSError, http.client.HTTPException):
             self.absence = "no Docker engine answers here"
             return None
-        if told is None:
+        if details is None:
             self.absence = "the Docker engine does not have it"
             return None
-        name = str(told["Id"])
+        name = str(details["Id"])
         if name not in self._taken or not self._taken[name].is_file():
-            self._taken[name] = await self._take(name, told)
+            self._taken[name] = await self._take(name, details)
         return self._taken[name]
 
-    async def _take(self, name: str, told: dict[str, Any]) -> Path:
-        known = self._known(told)
+    async def _take(self, name: str, details: dict[str, Any]) -> Path:
+        known = self._known(details)
         if known.is_file():
             return known
         self._store.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -67,11 +67,11 @@ class EngineImages:
             raise SandboxError(f"the Docker engine exported no image {name!r}")
         return record
 
-    def _known(self, told: dict[str, Any]) -> Path:
+    def _known(self, details: dict[str, Any]) -> Path:
         """Return the path of the image's record. It exists if the image was copied before."""
-        root = cast("dict[str, Any]", told.get("RootFS") or {})
+        root = cast("dict[str, Any]", details.get("RootFS") or {})
         layers = cast("list[str]", root.get("Layers") or [])
-        return self._store.record(saved_key(layers, told.get("Config") or {}))
+        return self._store.record(saved_key(layers, details.get("Config") or {}))
 
 
 class _Connection(http.client.HTTPConnection):

@@ -64,8 +64,8 @@ async def take_in(path: Path, store: ImageStore, reference: str | None) -> Path 
             if half is not None:
                 await run(_Unpacking(path, blob, diff_id, half))
     lowers = tuple(store.layer(_layer_key(diff_id)) for diff_id in reversed(image.diff_ids))
-    told = ImageRecord(key=image.key, lowers=lowers, config=dict(image.config))
-    return await asyncio.to_thread(store.keep, told)
+    new_record = ImageRecord(key=image.key, lowers=lowers, config=dict(image.config))
+    return await asyncio.to_thread(store.keep, new_record)
 
 
 def _layer_key(diff_id: str) -> str:

@@ -41,19 +41,19 @@ class SnapshotArchive:
         Raises:
             SnapshotError: `to` exists, or cannot be written.
         """
-        made = await asyncio.to_thread(staging_dir, to)
+        staging = await asyncio.to_thread(staging_dir, to)
         live = sealed.live
         try:
             answer = await self._launcher.ask(
                 "save",
                 layers=[layer.path(self._root) for layer in sealed.layers],
                 image=None if live is None else live.name,
-                to=str(made),
+                to=str(staging),
             )
-            told = self._told(sealed, answer.message["memory"])
-            told = told.model_copy(update={"seal": self._seal.of(told.sealed_text)})
-            await asyncio.to_thread(write, made / NAME, told.model_dump_json(indent=1))
-            made.rename(to)
+            record = self._record(sealed, answer.message["memory"])
+            record = record.model_copy(update={"seal": self._seal.of(record.sealed_text)})
+            await asyncio.to_thread(write, staging / NAME, record.model_dump_json(indent=1))
+            staging.rename(to)
         except (OSError, LauncherError) as error:
             # No file of the host may be as large as one in memory that is a hole.
             failed = SnapshotError(f"cannot save {sealed.image.ref!r}: {error}")
@@ -61,9 +61,9 @@ class SnapshotArchive:
                 failed.caused_by = "inside"
             raise failed from error
         finally:
-            await asyncio.to_thread(shutil.rmtree, made, ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, staging, ignore_errors=True)
 
-    def _told(self, sealed: StoredImage, memory: str) -> SavedSnapshot:
+    def _record(self, sealed: StoredImage, memory: str) -> SavedSnapshot:
         base = sealed.base
         return SavedSnapshot(
             image=sealed.image,
@@ -92,22 +92,22 @@ class SnapshotArchive:
         Raises:
             SnapshotError: It is truncated or changed, or of another machine, user or image.
         """
-        told = self.read(saved)
-        if told.image.provider != PROVIDER or told.rooted != self._rooted:
+        record = self.read(saved)
+        if record.image.provider != PROVIDER or record.rooted != self._rooted:
             raise SnapshotError(
-                f"{str(saved)!r} is a snapshot of provider {told.image.provider!r}, taken"
-                f" {'with' if told.rooted else 'without'} root",
+                f"{str(saved)!r} is a snapshot of provider {record.image.provider!r}, taken"
+                f" {'with' if record.rooted else 'without'} root",
                 hint="load it where it was saved",
             )
-        base = await self._base(told, base_of)
+        base = await self._base(record, base_of)
         pool = LayerPool(f"f-{secrets.token_hex(6)}")
         layers = tuple(
-            Layer(f"l{secrets.token_hex(3)}", pool, one.bytes, one.digest) for one in told.layers
+            Layer(f"l{secrets.token_hex(3)}", pool, one.bytes, one.digest) for one in record.layers
         )
         pool.layers.update({layer.name: layer for layer in layers})
-        name = None if told.live is None else f"i{secrets.token_hex(4)}"
+        name = None if record.live is None else f"i{secrets.token_hex(4)}"
         try:
-            size = await self._copy_in(saved, told, layers, name)
+            size = await self._copy_in(saved, record, layers, name)
         except LauncherError as error:
             await self._drop(pool, name)
             raise SnapshotError(f"cannot load {str(saved)!r}: {error}") from error
@@ -115,25 +115,25 @@ class SnapshotArchive:
             await self._drop(pool, name)
             raise
         ref = f"{owner}-{pool.name}/{name or layers[0].name}"
-        state = None if told.live is None or name is None else told.live.state(name, size)
-        image = told.image.model_copy(update={"ref": ref})
-        return StoredImage(image, base, layers, state, decode_baseline(told.mark))
+        state = None if record.live is None or name is None else record.live.state(name, size)
+        image = record.image.model_copy(update={"ref": ref})
+        return StoredImage(image, base, layers, state, decode_baseline(record.mark))
 
-    async def _base(self, told: SavedSnapshot, base_of: BaseOf) -> Base:
+    async def _base(self, record: SavedSnapshot, base_of: BaseOf) -> Base:
         try:
-            source = RootSource.of(told.path)
-            base = await base_of(source, told.user)
+            source = RootSource.of(record.path)
+            base = await base_of(source, record.user)
         except (OSError, SandboxError) as error:
             raise SnapshotError(f"the image under the snapshot cannot be used: {error}") from error
-        if base.key != told.key:
+        if base.key != record.key:
             raise SnapshotError(
-                f"the image under the snapshot was changed since: it was {told.key!r}",
+                f"the image under the snapshot was changed since: it was {record.key!r}",
                 hint="a snapshot holds what a sandbox changed, not the image under it",
             )
         return base
 
     async def _copy_in(
-        self, saved: Path, told: SavedSnapshot, layers: tuple[Layer, ...], name: str | None
+        self, saved: Path, record: SavedSnapshot, layers: tuple[Layer, ...], name: str | None
     ) -> int:
         """Copy a snapshot below the launcher's root; return the size of its live image."""
         pool = layers[0].pool
@@ -144,15 +144,15 @@ class SnapshotArchive:
             size=2 * pool.size + (64 << 20),
             layers=[layer.name for layer in layers],
             image=name,
-            image_bytes=0 if told.live is None else told.live.bytes,
-            parent=told.key,
+            image_bytes=0 if record.live is None else record.live.bytes,
+            parent=record.key,
             source=str(await asyncio.to_thread(saved.absolute)),
         )
         found = answer.message
         if (found["digests"], found["digest"], found["memory"]) != (
-            [layer.digest for layer in told.layers],
-            told.image.digest,
-            "" if told.live is None else told.live.memory,
+            [layer.digest for layer in record.layers],
+            record.image.digest,
+            "" if record.live is None else record.live.memory,
         ):
             raise SnapshotError(f"{str(saved)!r} is not what was saved: its digest differs")
         return int(found["bytes"])

@@ -61,24 +61,26 @@ class FileDigester:
             HostError: The host could not read them.
         """
         before = {path: self._look(path) for path in paths}
-        found = {path: self._told(path, look) for path, look in before.items() if look is not None}
+        found = {
+            path: self._cached(path, look) for path, look in before.items() if look is not None
+        }
         for path, look in before.items():
             if self._look(path) != look:
                 raise TransferError(f"{path!r} was changed while it was read", retryable=True)
         return found
 
-    def _told(self, path: str, look: FileIdentity) -> str:
+    def _cached(self, path: str, look: FileIdentity) -> str:
         """Return the digest of a file, from the record where it is the layer's own.
 
         What a box writes to it is a copy of its own first, and that changes the look.
         """
-        kept = self._known.digests
+        shared_digests = self._known.digests
         shared = self._known.shares(int(look[-1]))
-        if shared and look in kept:
-            return kept[look]
+        if shared and look in shared_digests:
+            return shared_digests[look]
         digest = self._digest(path)
         if shared and self._look(path) == look:
-            kept[look] = digest
+            shared_digests[look] = digest
         return digest
 
     def _look(self, path: str) -> FileIdentity | None:

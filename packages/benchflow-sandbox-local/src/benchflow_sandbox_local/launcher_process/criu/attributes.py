@@ -155,8 +155,8 @@ def _refuse_empty_datagram(held: socket.socket) -> None:
 
 def _period(pid: int, descriptor: int) -> Iterator[_Attribute]:
     """Return how a timer fires again, if it does: the engine stops one that has fired unread."""
-    told = _read(f"/proc/{pid}/fdinfo/{descriptor}").decode()
-    facts = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
+    text = _read(f"/proc/{pid}/fdinfo/{descriptor}").decode()
+    facts = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     ticks, *rest = (re.findall(r"\d+", facts[key]) for key in ("ticks", "it_value", "it_interval"))
     left, interval = (tuple(map(int, each)) for each in rest)
     if any(interval) and (any(left) or ticks != ["0"]):

@@ -145,7 +145,7 @@ def _search(image: str, process: int, files: list[Record], library: str | None) 
     if not spans:
         return b""
     known = b"".join(_RECORD.pack(*record) for record in files)
-    told = b"".join(_SPAN.pack(*span) for span in spans)
+    packed = b"".join(_SPAN.pack(*span) for span in spans)
     room = ctypes.create_string_buffer(len(known))
     places = ctypes.CDLL(library).bf_places
     places.restype = ctypes.c_long
@@ -155,7 +155,9 @@ def _search(image: str, process: int, files: list[Record], library: str | None) 
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as memory:
             start = ctypes.c_char.from_buffer(memory)
             counts = [ctypes.c_long(size) for size in (len(spans), len(files))]
-            count = places(ctypes.byref(start), told, counts[0], known, counts[1], room, counts[1])
+            count = places(
+                ctypes.byref(start), packed, counts[0], known, counts[1], room, counts[1]
+            )
             del start
     if count < 0:
         raise OSError(-count, f"process {process} {_WHY.get(-count, 'cannot be searched')}")

@@ -30,16 +30,16 @@ class PagerProcess:
     """Why the box must not continue; empty while all is well."""
 
     @classmethod
-    def start(cls, program: str, image: str, work: str, told: int) -> "PagerProcess":
+    def start(cls, program: str, image: str, work: str, report: int) -> "PagerProcess":
         """Start the program for the engine that will work in `work`.
 
-        It writes one byte to `told` when the box has all of its memory.
+        It writes one byte to `report` when the box has all of its memory.
         """
         watched, lifeline = os.pipe2(os.O_CLOEXEC)
         directory = os.open(image, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             with _listen(work) as listener:
-                fds = (directory, listener.fileno(), told, watched)
+                fds = (directory, listener.fileno(), report, watched)
                 for fd in fds:
                     os.set_inheritable(fd, True)
                 pid = os.posix_spawn(
@@ -53,7 +53,7 @@ class PagerProcess:
             os.close(lifeline)
             raise
         finally:
-            os.set_inheritable(told, False)
+            os.set_inheritable(report, False)
             os.close(directory)
             os.close(watched)
         return cls(pid, pid, lifeline)

@@ -58,8 +58,8 @@ class ConfinedCriu:
     @classmethod
     def of(cls, request: dict[str, Any], cache: str) -> "ConfinedCriu":
         """Return the engine that a request names."""
-        told = request["engine"]
-        return cls(told["program"], told["preload"], cache)
+        named = request["engine"]
+        return cls(named["program"], named["preload"], cache)
 
     def run(self, arguments: list[str], writable: list[str], errors: int) -> NoReturn:
         """Become the engine, confined; raise `OSError` when that is not possible.

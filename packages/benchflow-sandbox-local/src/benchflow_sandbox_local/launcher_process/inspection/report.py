@@ -34,9 +34,9 @@ def inspect(request: dict[str, Any], reply: socket.socket) -> None:
         assigned, refused = walk.owners.assigned()
     # Lasting losses come first: waiting for the others would not help.
     findings = sorted([*walk.findings, *refused], key=lambda finding: finding.drains)
-    told = [[finding.what, finding.drains, finding.hint] for finding in findings[:_MOST]]
+    reported = [[finding.what, finding.drains, finding.hint] for finding in findings[:_MOST]]
     makers = [[pid, owner.uid, owner.gid, *owner.groups] for pid, owner in assigned.items()]
-    wire.send(reply, {"ok": True, "findings": told, "makers": makers})
+    wire.send(reply, {"ok": True, "findings": reported, "makers": makers})
 
 
 @dataclass(slots=True)
