@@ -26,7 +26,7 @@ T = TypeVar("T")
 class ChangeTracker:
     """Compares the files of a frozen box with the baseline of the first box of its forks."""
 
-    lineage: LayerStack
+    stack: LayerStack
     launcher: Launcher
     root: str
     counts: bool = True
@@ -39,12 +39,12 @@ class ChangeTracker:
             SandboxUnsupportedError: The box is from a snapshot, which may have a baseline.
             HostError: The files cannot be read.
         """
-        if self.lineage.layers:
+        if self.stack.layers:
             raise SandboxUnsupportedError(
                 "a sandbox from a snapshot compares with the baseline of its first sandbox",
                 hint="set the baseline in the sandbox that is made from the spec",
             )
-        self.lineage.mark = await self._prints()
+        self.stack.mark = await self._prints()
 
     @asynccontextmanager
     async def ignore_changes(
@@ -61,13 +61,13 @@ class ChangeTracker:
             before = await self._prints()
         yield
         async with hold():
-            self.lineage.mark = with_ignored_changes(self._marked(), before, await self._prints())
+            self.stack.mark = with_ignored_changes(self._marked(), before, await self._prints())
 
     async def _prints(self) -> Mapping[str, str]:
         return await self._compare(Comparison.fingerprints)
 
     def _marked(self) -> Mapping[str, str]:
-        mark = self.lineage.mark
+        mark = self.stack.mark
         if mark is None:
             raise SandboxUnsupportedError(
                 "there is no baseline: changes are not known",
@@ -86,8 +86,8 @@ class ChangeTracker:
         return await self._compare(lambda comparison: comparison.since(mark))
 
     async def _compare(self, work: Callable[[Comparison], T]) -> T:
-        uppers = self.lineage.uppers(self.root)
-        directories = [*uppers, *self.lineage.base.lowers]
+        uppers = self.stack.uppers(self.root)
+        directories = [*uppers, *self.stack.base.lowers]
         try:
             answer = await self.launcher.ask("open", directories=directories)
             opaque, mine = answer.message["opaque"], len(uppers)

@@ -159,19 +159,19 @@ class CriuEngine:
         self, box: "Box", state: LiveState, *, held: bool, lazy: bool
     ) -> AsyncGenerator[RestoredBox]:
         """Restore a box, with a second try after a failure. See `LiveEngine.restore`."""
-        with PipeWiring.of(state.processes) as wiring:
+        with PipeWiring.of(state.processes) as pipes:
             try:
-                running = await self.run_restore(box, state, wiring, stopped=held, lazy=lazy)
+                running = await self.run_restore(box, state, pipes, stopped=held, lazy=lazy)
             except SnapshotError:
                 await box.reset()
-                running = await self.run_restore(box, state, wiring, stopped=held)
-            yield RestoredBox(running, wiring.made)
+                running = await self.run_restore(box, state, pipes, stopped=held)
+            yield RestoredBox(running, pipes.made)
 
     async def run_restore(
         self,
         box: "Box",
         state: LiveState,
-        wiring: PipeWiring,
+        pipes: PipeWiring,
         *,
         stopped: bool,
         lazy: bool = False,
@@ -197,29 +197,29 @@ class CriuEngine:
             "mounts": _mounts(state.mounts),
             "image": state.name,
             "image_bytes": state.bytes,
-            "pipes": wiring.inodes,
+            "pipes": pipes.inodes,
             "stopped": stopped,
             "pager": None if memory is None else str(pager_path()),
         }
         with ExitStack() as undo:
             if memory is not None:
                 undo.callback(memory.close)
-            running = await self._restored(group, request, wiring, memory)
+            running = await self._restored(group, request, pipes, memory)
             undo.pop_all()
-        wiring.connected()
+        pipes.connected()
         return running
 
     async def _restored(
         self,
         group: "Group",
         request: dict[str, Any],
-        wiring: PipeWiring,
+        pipes: PipeWiring,
         memory: MemoryTransfer | None,
     ) -> NamespaceRunningBox:
         try:
             async with asyncio.timeout(self._seconds):
                 running = await NamespaceRunningBox.restore(
-                    self._launcher, request, wiring.fds, memory
+                    self._launcher, request, pipes.fds, memory
                 )
                 if request["stopped"]:
                     await _freeze_stopped(group)

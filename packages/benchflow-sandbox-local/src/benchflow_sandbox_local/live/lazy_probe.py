@@ -23,7 +23,7 @@ _DEPTH = 2
 
 
 class Maker(Protocol):
-    """What the probe needs of a keeper."""
+    """What the probe needs of a manager."""
 
     async def create(
         self, spec: SandboxSpec, image: SandboxImage | None, labels: Mapping[str, str]
