@@ -109,7 +109,7 @@ def test_files_of_users_that_are_no_files_name_nobody(with_box):
 def test_a_sandbox_whose_first_process_is_killed_from_outside_says_so(with_box):
     async def check(box):
         process = await box.spawn(["sleep", "1000"])
-        await box.machine.engine.do("kill", box.machine.container)
+        await box.container.engine.do("kill", box.container.running.container)
         assert await process.wait() == 137
         with pytest.raises(SandboxError):
             await box.exec("true")

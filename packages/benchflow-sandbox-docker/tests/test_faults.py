@@ -357,6 +357,50 @@ def test_a_rootless_engine_that_holds_nothing_still_says_so_and_compares_nothing
         asyncio.run(main())
 
 
+REFUSALS = {
+    "a pause that works and is reported as failed": {
+        "/pause": (500, "cannot pause: the freezer timed out", True)
+    },
+    "an event of the last resume that comes late": {
+        "/pause": (409, "container is already paused", False)
+    },
+    "an event of the last pause that comes late": {
+        "/unpause": (409, "container is not paused", False)
+    },
+}
+
+
+@pytest.mark.parametrize("refusals", REFUSALS.values(), ids=REFUSALS)
+def test_a_container_is_paused_and_resumed_though_the_engine_knows_its_state_late(
+    api, image, tmp_path, monkeypatch, refusals
+):
+    left = dict(refusals)
+
+    def answer(handler):
+        asked = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
+        call = "/" + handler.path.rpartition("/")[2]
+        status, message, works = left.pop(call, (None, "", True))
+        real = forward(api, handler, asked) if works else (status, {})
+        body = real[1] if status is None else {"message": message}
+        if "State" in body and "/unpause" in refusals and not left:
+            body["State"] |= {"Status": "running", "Paused": False}
+        reply(handler, status or real[0], body)
+
+    async def main():
+        async with DockerProvider(image=image, store=tmp_path / "store") as provider:
+            box = await provider.create(SandboxSpec())
+            for _ in range(2):
+                async with box.freeze():
+                    state = api.inspect_container(f"benchflow-{box.id}")["State"]
+                    assert state["Status"] == "paused"
+                assert (await box.exec("echo runs")).stdout == "runs\n"
+            assert not left
+
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/sock")
+    with engine(tmp_path / "sock", answer):
+        asyncio.run(main())
+
+
 # It is asked for its number as soon as its first process has answered.
 @pytest.mark.parametrize("call", ["start", "json"])
 def test_a_container_that_is_killed_while_it_is_made_ready_may_be_made_again(

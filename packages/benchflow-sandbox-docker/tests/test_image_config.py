@@ -23,7 +23,9 @@ def with_image(with_provider, api, tmp_path):
             await box.exec("useradd -m -u 4321 svc; install -d -o svc /srv/own", user="root")
             await box.upload(entry, "/entry")
             conf = {"User": "root", "WorkingDir": "/", "Entrypoint": ["/entry"], **config}
-            made = await box.machine.engine.do("commit", box.machine.container, conf=conf)
+            made = await box.container.engine.do(
+                "commit", box.container.running.container, conf=conf
+            )
             await box.teardown()
             try:
                 await test(provider, made["Id"])

@@ -75,7 +75,7 @@ def without_caps(box):
 
 
 def names_itself_alone(box):
-    box._images = {"main": box.image_digests["main"]}
+    box.container.image_digests = {"main": box.image_digests["main"]}
 
 
 def lives_on(box):

@@ -30,7 +30,7 @@ def test_a_snapshot_outlives_its_runner_and_the_engine_forgets_it_after(image, t
             loaded = await provider.load(tmp_path / "saved")
             assert (loaded.digest, loaded.bytes) == (before.digest, before.bytes)
             box = await provider.create(SandboxSpec(), image=loaded)
-            api = box.machine.engine.api
+            api = box.container.engine.api
             # It is this owner's now: whoever reaps the dead one's leaves it alone.
             label = api.inspect_image(loaded.ref)["Config"]["Labels"]
             assert json.loads(label["benchflow.labels"]) == {"job": "mine"}
@@ -50,7 +50,7 @@ def test_a_snapshot_outlives_its_runner_and_the_engine_forgets_it_after(image, t
 async def images(image, tmp_path):
     async with DockerProvider(image=image, store=tmp_path / "store") as provider:
         box = await provider.create(SandboxSpec())
-        return {each["Id"] for each in await box.machine.engine.do("images", all=True)}
+        return {each["Id"] for each in await box.container.engine.do("images", all=True)}
 
 
 def test_what_this_store_has_not_sealed_is_never_shown_to_the_engine(with_provider, tmp_path):

@@ -1,4 +1,4 @@
-"""What containers wrote, where the engine keeps it on this host."""
+"""Compare the files of a container with its baseline, in the engine's own directories."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -23,144 +23,134 @@ T = TypeVar("T")
 
 _OPAQUE = "trusted.overlay.opaque"
 _MOUNTED = frozenset({"dev", "proc", "sys"})
-"""Containers that a snapshot comes from may have left what the engine mounted over."""
+"""Mount points of the engine. Earlier containers of a snapshot may have left files below them."""
+
+
+class SavedBaseline(Model):
+    """A baseline as it is saved with an image."""
+
+    layers: int = Field(ge=0)
+    prints: Mapping[str, str]
+
+    def load(self) -> "Baseline":
+        """Return the baseline that was saved."""
+        return Baseline(self.layers, decode_baseline(self.prints) or {})
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The files of one container when it was marked."""
+    """The files of one container when its baseline was set."""
 
     layers: int
-    """How many of its image are below it."""
+    """Number of image layers below the container's own layer."""
     fingerprints: Mapping[str, str]
     volumes: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Prints of what its named volumes held. They go with no image."""
+    """Fingerprints of the files in named volumes. An image does not contain these files."""
+
+    def without_volumes(self) -> "Baseline":
+        """Return the baseline for an image of the container."""
+        return replace(self, volumes={})
+
+    def to_save(self) -> SavedBaseline | None:
+        """Return the form to save with an image. Return `None` if the baseline is too large."""
+        encoded = encode_baseline(self.fingerprints)
+        return None if encoded is None else SavedBaseline(layers=self.layers, prints=encoded)
 
 
-class SavedBaseline(Model):
-    """A mark as it is saved with an image."""
-
-    layers: int = Field(ge=0)
-    fingerprints: Mapping[str, str]
-
-
-@dataclass(slots=True)
 class ContainerChangeTracker:
-    """Compares containers with the mark of the first of their line.
+    """Compares one container with a baseline: its own, or that of the first in its line.
 
-    The engine's own list of changes believes times that root inside can set, so the
-    directories of its overlay are read themselves, which only root of the host can.
+    The engine's own list of changes trusts times that root inside can set. So the tracker reads
+    the directories of the overlay, which needs root on the host.
     """
 
-    engine: DockerEngine
-    _marks: dict[str, Baseline] = field(default_factory=dict[str, Baseline])
-    """By sandbox and by image."""
+    def __init__(self, engine: DockerEngine, sandbox: str, inherited: Baseline | None) -> None:
+        self._engine = engine
+        self._sandbox = sandbox
+        self._baseline = inherited
 
-    async def set_baseline(self, sandbox: str, container: str, *, image: str) -> None:
-        """Remember the files of a container.
-
-        Raises:
-            SandboxUnsupportedError: It was made from a snapshot, or the engine keeps its
-                files where they cannot be read.
-        """
-        if image:
+    @property
+    def baseline(self) -> Baseline:
+        """The baseline; raise `SandboxUnsupportedError` if none is set."""
+        if self._baseline is None:
             raise SandboxUnsupportedError(
-                "a sandbox from a snapshot compares with the mark of its first one",
-                hint="mark the sandbox that is made from the spec",
+                f"sandbox {self._sandbox!r} has no baseline",
+                hint="set the baseline before the agent starts",
             )
-        found = await overlay_of(self.engine, container)
-        base = [*found.own, *found.layers]
-        fingerprints = await _compare([found.upper], base, Comparison.fingerprints)
-        self._marks[sandbox] = Baseline(
-            len(found.layers), fingerprints, await _in(found, VolumeContents.fingerprints)
-        )
+        return self._baseline
 
-    async def changed_files(self, sandbox: str, container: str) -> FileChanges:
-        """Return what was written since the mark, while the container stands still.
+    @property
+    def image_baseline(self) -> Baseline | None:
+        """The baseline that an image of this container inherits."""
+        return None if self._baseline is None else self._baseline.without_volumes()
+
+    async def set_baseline(self, container: str) -> None:
+        """Record the files of the container as its baseline.
 
         Raises:
-            SandboxUnsupportedError: Neither it nor one that it comes from was marked.
+            SandboxUnsupportedError: The files cannot be read on this host.
         """
-        mark = self.marked(sandbox)
-        found = await overlay_of(self.engine, container)
-        own = await self._against(mark, found, lambda files: files.since(mark.fingerprints))
-        beside = await _in(found, lambda volumes: volumes.since(mark.volumes))
-        return _both(own, beside)
+        overlay = await overlay_of(self._engine, container)
+        base = [*overlay.engine_layers, *overlay.layers]
+        fingerprints = await _compare([overlay.upper], base, Comparison.fingerprints)
+        volumes = await _compare_volumes(overlay, VolumeContents.fingerprints)
+        self._baseline = Baseline(len(overlay.layers), fingerprints, volumes)
 
-    async def fingerprints(self, sandbox: str, container: str) -> Mapping[str, str]:
-        """Return prints of all that is not as in the image of the first of the line.
+    async def changed_files(self, container: str) -> FileChanges:
+        """Return what changed since the baseline. The container must be paused.
 
         Raises:
-            SandboxUnsupportedError: Neither it nor one that it comes from was marked.
+            SandboxUnsupportedError: No baseline is set.
         """
-        found = await overlay_of(self.engine, container)
-        return await self._against(self.marked(sandbox), found, Comparison.fingerprints)
+        baseline = self.baseline
+        overlay = await overlay_of(self._engine, container)
+        own = await self._against_baseline(overlay, lambda c: c.since(baseline.fingerprints))
+        volumes = await _compare_volumes(overlay, lambda v: v.since(baseline.volumes))
+        return _merge(own, volumes)
 
-    async def take_for_ours(self, sandbox: str, container: str, before: Mapping[str, str]) -> None:
-        """Let the mark have what was written since the prints of `before` were taken."""
-        mark, now = self.marked(sandbox), await self.fingerprints(sandbox, container)
-        self._marks[sandbox] = replace(
-            mark, fingerprints=with_ignored_changes(mark.fingerprints, before, now)
-        )
+    async def fingerprints(self, container: str) -> Mapping[str, str]:
+        """Return fingerprints of all files that differ from the first image of the line.
 
-    def marked(self, name: str) -> Baseline:
-        """Return a mark; raise `SandboxUnsupportedError` when there is none."""
-        if name not in self._marks:
-            raise SandboxUnsupportedError(
-                f"sandbox {name!r} was never marked", hint="mark it before the agent comes"
-            )
-        return self._marks[name]
+        Raises:
+            SandboxUnsupportedError: No baseline is set.
+        """
+        overlay = await overlay_of(self._engine, container)
+        return await self._against_baseline(overlay, Comparison.fingerprints)
 
-    def saved_baseline(self, image: str) -> SavedBaseline | None:
-        """Return the mark of an image, if it has one that can be saved."""
-        mark = self._marks.get(image)
-        fingerprints = None if mark is None else encode_baseline(mark.fingerprints)
-        if mark is None or fingerprints is None:
-            return None
-        return SavedBaseline(layers=mark.layers, fingerprints=fingerprints)
+    async def ignore_since(self, container: str, before: Mapping[str, str]) -> None:
+        """Add to the baseline what changed since the fingerprints of `before` were taken."""
+        baseline, now = self.baseline, await self.fingerprints(container)
+        merged = with_ignored_changes(baseline.fingerprints, before, now)
+        self._baseline = replace(baseline, fingerprints=merged)
 
-    def load(self, image: str, told: SavedBaseline | None) -> None:
-        """Let an image have a mark that was saved with it."""
-        if told is not None:
-            self._marks[image] = Baseline(told.layers, decode_baseline(told.fingerprints) or {})
-
-    async def _against(self, mark: Baseline, found: Overlay, work: Callable[[Comparison], T]) -> T:
-        since = len(found.layers) - mark.layers
-        between, base = found.layers[:since], found.layers[since:]
-        return await _compare([found.upper, *between], [*found.own, *base], work)
-
-    def carry(self, source: str, target: str) -> None:
-        """Let an image have the mark of its sandbox, or a sandbox that of its image."""
-        if (mark := self._marks.get(source)) is not None:
-            self._marks[target] = replace(mark, volumes={})
-
-    def forget(self, name: str) -> None:
-        """Forget a sandbox or an image. Idempotent."""
-        self._marks.pop(name, None)
+    async def _against_baseline(self, overlay: Overlay, work: Callable[[Comparison], T]) -> T:
+        since = len(overlay.layers) - self.baseline.layers
+        between, base = overlay.layers[:since], overlay.layers[since:]
+        return await _compare([overlay.upper, *between], [*overlay.engine_layers, *base], work)
 
 
 async def _compare(
     uppers: Sequence[str], base: Sequence[str], work: Callable[[Comparison], T]
 ) -> T:
     def compare(stack: ExitStack) -> T:
-        opened = [open_directory(each, stack) for each in (*uppers, *base)]
-        mine = len(uppers)
-        return work(Comparison(opened[:mine], opened[mine:], _OPAQUE, _MOUNTED))
+        opened = [open_directory(path, stack) for path in (*uppers, *base)]
+        count = len(uppers)
+        return work(Comparison(opened[:count], opened[count:], _OPAQUE, _MOUNTED))
 
-    return await _looked_at(compare)
+    return await _in_thread(compare)
 
 
-async def _in(found: Overlay, work: Callable[[VolumeContents], T]) -> T:
-    """Do `work` on what the container's named volumes hold, with nothing read where are none."""
-    if not found.volumes:
+async def _compare_volumes(overlay: Overlay, work: Callable[[VolumeContents], T]) -> T:
+    """Do `work` on the container's named volumes. Read nothing if it has none."""
+    if not overlay.volumes:
         return work(VolumeContents({}))
-    places = found.volumes.items()
-    return await _looked_at(
-        lambda stack: work(VolumeContents({at: open_directory(p, stack) for at, p in places}))
+    paths = overlay.volumes.items()
+    return await _in_thread(
+        lambda stack: work(VolumeContents({at: open_directory(p, stack) for at, p in paths}))
     )
 
 
-async def _looked_at(work: Callable[[ExitStack], T]) -> T:
+async def _in_thread(work: Callable[[ExitStack], T]) -> T:
     def do() -> T:
         with ExitStack() as stack:
             return work(stack)
@@ -171,13 +161,13 @@ async def _looked_at(work: Callable[[ExitStack], T]) -> T:
         raise host_error("compare the files of a container", error) from error
 
 
-def _both(own: FileChanges, beside: FileChanges) -> FileChanges:
+def _merge(own: FileChanges, volumes: FileChanges) -> FileChanges:
     return FileChanges(
-        added=(*own.added, *beside.added),
-        changed=(*own.changed, *beside.changed),
-        removed=(*own.removed, *beside.removed),
-        links={**own.links, **beside.links},
-        endless=(*own.endless, *beside.endless),
+        added=(*own.added, *volumes.added),
+        changed=(*own.changed, *volumes.changed),
+        removed=(*own.removed, *volumes.removed),
+        links={**own.links, **volumes.links},
+        endless=(*own.endless, *volumes.endless),
     )
 
 
@@ -194,7 +184,7 @@ def open_directory(path: str, stack: ExitStack) -> int:
         refuse_shortage("open the files of a container", error)
         raise SandboxUnsupportedError(
             f"the files of a container cannot be read on this host: {error}",
-            hint="run as root beside the engine",
+            hint="run as root on the engine's host",
         ) from error
     stack.callback(os.close, fd)
     return fd

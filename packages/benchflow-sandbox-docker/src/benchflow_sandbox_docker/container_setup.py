@@ -1,4 +1,4 @@
-"""Making a container ready for its user."""
+"""Prepare a started container for its user, and start the entrypoint of its image."""
 
 from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox import SandboxSpec
@@ -13,115 +13,111 @@ from .init_programs import run
 from .running_container import RunningContainer
 from .transfer.upload import UploadItem, put
 
-_FIRST, _LAST = 10001, 60000
+_FIRST_UID, _LAST_UID = 10001, 60000
 _BASH = "/bin/bash"
+_OUTPUT_LIMIT, _SHOWN = 65536, 2000
 
 
-async def make_ready(machine: RunningContainer, spec: SandboxSpec, facts: ImageDetails) -> None:
-    """Shut the pipes off, and make the user and the working directory when they are missing.
+async def prepare_container(
+    running: RunningContainer, spec: SandboxSpec, details: ImageDetails
+) -> None:
+    """Protect the pipes. Create the user and the working directory if they are missing.
 
     Raises:
         SandboxError: It cannot be done in this image.
     """
-    said = await run(machine, "shut")
-    if said.code:
-        raise SandboxError("the pipes of the sandbox cannot be shut off from its users")
-    # What the image says it has is not made up for it.
-    config = facts.config
+    result = await run(running, "shut")
+    if result.code:
+        raise SandboxError("the pipes of the sandbox cannot be protected from its users")
+    config = details.config
     filled = config.fill(spec)
     name = filled.user
-    account = await (_ensure(machine, name) if spec.user else machine.accounts.look_up(name))
-    await put(machine, account.uid, account.gid, [UploadItem.directory(filled.workdir)])
+    # Only a user of the spec is created. A user that the image names must exist in the image.
+    account = await (_ensure_user(running, name) if spec.user else running.look_up(name))
+    await put(running, account.uid, account.gid, [UploadItem.directory(filled.workdir)])
     if spec.entrypoint == "image" and config.workdir:
-        await put(machine, 0, 0, [UploadItem.directory(config.workdir)])
-    if facts.plain:
-        await put(machine, 0, 0, [UploadItem.directory(path) for path in facts.plain])
-    if await _has_bash(machine):
-        machine.shell = _BASH
+        await put(running, 0, 0, [UploadItem.directory(config.workdir)])
+    if details.plain:
+        await put(running, 0, 0, [UploadItem.directory(path) for path in details.plain])
+    if await _has_bash(running):
+        running.shell = _BASH
 
 
-async def _has_bash(machine: RunningContainer) -> bool:
-    account = await machine.accounts.look_up("0")
+async def _has_bash(running: RunningContainer) -> bool:
+    command = SandboxCommand((_BASH, "-c", ":"), await running.look_up("0"), "/", {})
     try:
-        pid = await SandboxCommand((_BASH, "-c", ":"), account, "/", {}).start(
-            machine, (-1, -1, -1)
-        )
-        await machine.init.wait(pid)
+        pid = await command.start(running, (-1, -1, -1))
+        await running.init.wait(pid)
     except (SandboxError, InitError):
         return False
     return True
 
 
-async def _ensure(machine: RunningContainer, name: str) -> Account:
-    await machine.accounts.look_up("0")  # reads the files
+async def _ensure_user(running: RunningContainer, name: str) -> Account:
+    await running.look_up("0")  # reads the files
     try:
-        return await machine.accounts.look_up(name)
+        return await running.look_up(name)
     except SandboxError:
         if not name.isidentifier() and not name.replace("-", "_").isidentifier():
             raise
-    taken = machine.accounts.passwd + b"\n" + machine.accounts.group
-    ids = {line.split(b":")[2] for line in taken.splitlines() if line.count(b":") > 2}
-    number = next(n for n in range(_FIRST, _LAST) if str(n).encode() not in ids)
+    passwd, group = running.accounts.passwd, running.accounts.group
+    rows = (passwd + b"\n" + group).splitlines()
+    ids = {line.split(b":")[2] for line in rows if line.count(b":") > 2}
+    number = next(n for n in range(_FIRST_UID, _LAST_UID) if str(n).encode() not in ids)
     home = f"/home/{name}"
-    passwd = machine.accounts.passwd or b"root:x:0:0:root:/root:/bin/sh"
-    group = machine.accounts.group or b"root:x:0:"
     user = f"{name}:x:{number}:{number}:{name}:{home}:/bin/sh\n"
     files = [
-        UploadItem.file("/etc/passwd", _line(passwd), user),
-        UploadItem.file("/etc/group", _line(group), f"{name}:x:{number}:\n"),
+        UploadItem.file("/etc/passwd", _line(passwd or b"root:x:0:0:root:/root:/bin/sh"), user),
+        UploadItem.file("/etc/group", _line(group or b"root:x:0:"), f"{name}:x:{number}:\n"),
     ]
-    await put(machine, 0, 0, files)
-    await put(machine, number, number, [UploadItem.directory(home)])
-    return await machine.accounts.look_up(name)
+    await put(running, 0, 0, files)
+    await put(running, number, number, [UploadItem.directory(home)])
+    return await running.look_up(name)
 
 
 def _line(text: bytes) -> bytes:
     return text if text.endswith(b"\n") else text + b"\n"
 
 
-_KEPT, _SHOWN = 65536, 2000
-
-
 class ImageEntrypoint:
-    """Keeps the first of what it prints, and drains the rest, so that it never waits."""
+    """Keeps the first part of an entrypoint's output, and drains the rest."""
 
     def __init__(self, out: Capture, err: Capture) -> None:
         self._out = out
         self._err = err
 
     @classmethod
-    async def start(cls, machine: RunningContainer, command: SandboxCommand) -> "ImageEntrypoint":
-        """Start it, and return when it runs its arguments, or runs on.
+    async def start(cls, running: RunningContainer, command: SandboxCommand) -> "ImageEntrypoint":
+        """Start the entrypoint. Return when it runs its arguments, or keeps running itself.
 
         Raises:
-            SandboxError: It cannot be started, or it ended, with the end of what it printed.
+            SandboxError: It cannot be started, or it ended. The error has the end of its output.
         """
-        with machine.streams() as streams:
+        with running.streams() as streams:
             _, out, err = streams.child
-            pid = await command.start(machine, (-1, out, err))
+            pid = await command.start(running, (-1, out, err))
             streams.close_child()
-            started = cls(
-                Capture(streams.stdout.detach(), _KEPT), Capture(streams.stderr.detach(), _KEPT)
-            )
+            outputs = streams.stdout.detach(), streams.stderr.detach()
+            started = cls(*(Capture(fd, _OUTPUT_LIMIT) for fd in outputs))
         try:
-            await started._settle(machine, pid, command)
+            await started._settle(running, pid, command)
         except BaseException:
             started.close()
             raise
         return started
 
     def close(self) -> None:
-        """Read no more of it. Idempotent."""
+        """Stop reading the output. Idempotent."""
         self._out.close()
         self._err.close()
 
-    async def _settle(self, machine: RunningContainer, pid: int, command: SandboxCommand) -> None:
+    async def _settle(self, running: RunningContainer, pid: int, command: SandboxCommand) -> None:
         async def show(path: str) -> bytes:
-            return (await run(machine, "show", path, most=_KEPT)).out
+            return (await run(running, "show", path, most=_OUTPUT_LIMIT)).out
 
-        code = await wait_until_settled(machine, pid, show)
+        code = await wait_until_settled(running, pid, show)
         if code is not None:
             self._out.finish()
             self._err.finish()
-            said = (self._out.text + self._err.text).strip()[-_SHOWN:]
-            raise exit_error(command, code, said or "it printed nothing")
+            output = (self._out.text + self._err.text).strip()[-_SHOWN:]
+            raise exit_error(command, code, output or "it printed nothing")

@@ -1,4 +1,4 @@
-"""Where an engine keeps the files of a container on this host."""
+"""The files of a container, as this host sees them."""
 
 import os
 from collections.abc import AsyncGenerator, Mapping
@@ -12,114 +12,115 @@ from benchflow_contracts.errors import SandboxUnsupportedError
 
 from .engine import DockerEngine
 
-_OF_THE_ENGINE = "-init/diff"
+_ENGINE_LAYER = "-init/diff"
+_HINT = "run as root on the engine's host"
 
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """The directories that a container's root is made of, each list from the topmost down."""
+    """The directories of a container's root, each list from the topmost down."""
 
     upper: str
     """What the container wrote."""
-    own: tuple[str, ...]
-    """The engine's: empty files that it mounts over."""
+    engine_layers: tuple[str, ...]
+    """Empty files of the engine, over which it mounts."""
     layers: tuple[str, ...]
-    """The image's."""
+    """The layers of the image."""
     volumes: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Where what is mounted from named volumes is kept, by the path in the container."""
+    """The host's directories of named volumes, by their paths in the container."""
     packed: bool = False
-    """Whether the engine keeps a packed copy of each layer, too."""
+    """Whether the engine also keeps a packed copy of each layer."""
 
 
 async def overlay_of(engine: DockerEngine, container: str) -> Overlay:
-    """Return the directories of a container that runs.
+    """Return the directories of a running container.
 
-    Its storage driver `overlay2` names them. With the image store of containerd the engine says
-    nothing of them, and the kernel says it of what is mounted as the container's root, which
-    nobody inside may mount anew. Those of a rootless engine are refused: it marks what was
-    removed in another way, so that this would be taken for what is there.
+    The storage driver `overlay2` names them. With the image store of containerd the engine does
+    not report them. The kernel does, in the mount table of the container's first process: nobody
+    inside can mount another root. A rootless engine is refused: it marks removed files in
+    another way, so that removed files would look like existing ones.
 
     Raises:
-        SandboxUnsupportedError: They are kept in another way, or cannot be told from here.
+        SandboxUnsupportedError: The engine keeps the files in another way, or hides them.
         HostError: The host could not look.
     """
     if await engine.rootless():
         raise SandboxUnsupportedError(
-            "the engine is rootless: what containers wrote in it cannot be compared",
+            "the engine is rootless: files of its containers cannot be compared",
             hint="use an engine that root runs",
         )
-    told = cast("dict[str, Any]", await engine.do("inspect_container", container))
-    mounts = [each for each in told["Mounts"] if each["Type"] == "volume"]
+    inspected = cast("dict[str, Any]", await engine.do("inspect_container", container))
+    mounts = [each for each in inspected["Mounts"] if each["Type"] == "volume"]
     volumes = {str(each["Destination"]): str(each["Source"]) for each in mounts}
-    return replace(_root_of(told), volumes=volumes)
+    return replace(_root_overlay(inspected), volumes=volumes)
 
 
-def _root_of(told: Mapping[str, Any]) -> Overlay:
-    driver = cast("dict[str, Any]", told.get("GraphDriver") or {})
+def _root_overlay(inspected: Mapping[str, Any]) -> Overlay:
+    driver = cast("dict[str, Any]", inspected.get("GraphDriver") or {})
     data = cast("dict[str, str]", driver.get("Data") or {})
     if driver.get("Name") == "overlay2" and "UpperDir" in data:
         lowers = data["LowerDir"].split(":")
-        own = tuple(each for each in lowers if each.endswith(_OF_THE_ENGINE))
+        own = tuple(each for each in lowers if each.endswith(_ENGINE_LAYER))
         return Overlay(data["UpperDir"], own, tuple(each for each in lowers if each not in own))
     if driver.get("Name") == "overlayfs":
-        return replace(_of_process(int(told["State"]["Pid"]), str(told["Id"])), packed=True)
+        overlay = _process_overlay(int(inspected["State"]["Pid"]), str(inspected["Id"]))
+        return replace(overlay, packed=True)
     raise SandboxUnsupportedError(
         f"the engine keeps files with {driver.get('Name')!r}, which cannot be compared",
         hint="use the storage driver overlay2, or the image store of containerd",
     )
 
 
-def _of_process(pid: int, container: str) -> Overlay:
+def _process_overlay(pid: int, container: str) -> Overlay:
     process = Path("/proc", str(pid))
     try:
-        # A number that was given to another process since would tell of another's files.
+        # The kernel may have given the number to another process since.
         if container not in (process / "cgroup").read_text():
-            raise _untold(f"process {pid} is not the container's")
+            raise _unknown_layers(f"process {pid} is not the container's")
         return read_mounts((process / "mountinfo").read_text())
     except OSError as error:
         refuse_shortage("find the files of a container", error)
-        raise _untold(f"{error}") from error
+        raise _unknown_layers(f"{error}") from error
 
 
 def read_mounts(mounts: str) -> Overlay:
-    """Return what is mounted as the root by a `mountinfo`, as proc(5) describes it.
+    """Return the root mount of a `mountinfo` file, as proc(5) describes it.
 
     Raises:
-        SandboxUnsupportedError: That is no overlay, or its directories are not told in full.
+        SandboxUnsupportedError: The root is not an overlay, or its directories are incomplete.
     """
     fields = (line.partition(" - ") for line in mounts.splitlines())
     roots = [after.split() for before, _, after in fields if before.split()[4:5] == ["/"]]
     if not roots or roots[-1][0] != "overlay" or len(roots[-1]) != 3:
-        raise _untold("its root is no overlay")
+        raise _unknown_layers("its root is not an overlay")
     options = [each.partition("=") for each in roots[-1][2].split(",")]
     lowers = [value for name, _, value in options if name == "lowerdir+"]
     lowers += [each for n, _, value in options if n == "lowerdir" for each in value.split(":")]
     uppers = [value for name, _, value in options if name == "upperdir"]
-    found = [*uppers, *lowers]
-    if len(uppers) != 1 or not all(p.startswith("/") and "\\" not in p for p in found):
-        raise _untold("the kernel does not name its directories in full")
-    # The topmost is what the engine made for this container.
+    paths = [*uppers, *lowers]
+    if len(uppers) != 1 or not all(p.startswith("/") and "\\" not in p for p in paths):
+        raise _unknown_layers("the kernel does not name all of its directories")
+    # The topmost lower directory is the engine's own for this container.
     return Overlay(uppers[0], tuple(lowers[:1]), tuple(lowers[1:]))
 
 
-def _untold(why: str) -> SandboxUnsupportedError:
+def _unknown_layers(why: str) -> SandboxUnsupportedError:
     return SandboxUnsupportedError(
-        f"where a container keeps its files cannot be told from this host: {why}",
-        hint="run as root beside the engine",
+        f"this host cannot find the files of a container: {why}", hint=_HINT
     )
 
 
 @asynccontextmanager
 async def container_root(engine: DockerEngine, container: str) -> AsyncGenerator[int]:
-    """Keep the root directory of a container open for the block.
+    """Keep the root directory of a running container open for the block.
 
     Raises:
-        SandboxUnsupportedError: The engine does not run on this host, or this process may not
-            look into its containers.
+        SandboxUnsupportedError: The engine is on another host, or this process may not read
+            the root directories of its containers.
         HostError: The host could not look.
     """
-    told = cast("dict[str, Any]", await engine.do("inspect_container", container))
-    root = _open_root(int(told["State"]["Pid"]), str(told["Id"]))
+    inspected = cast("dict[str, Any]", await engine.do("inspect_container", container))
+    root = _open_root(int(inspected["State"]["Pid"]), str(inspected["Id"]))
     try:
         yield root
     finally:
@@ -130,7 +131,7 @@ def _open_root(pid: int, container: str) -> int:
     process, root = Path("/proc", str(pid)), -1
     try:
         root = os.open(process / "root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        # A number that was given to another process since would lead elsewhere.
+        # The kernel may have given the number to another process since.
         if container in (process / "cgroup").read_text():
             return root
         why = f"process {pid} is not the container's"
@@ -142,6 +143,5 @@ def _open_root(pid: int, container: str) -> int:
     if root >= 0:
         os.close(root)
     raise SandboxUnsupportedError(
-        f"the files that a container opens cannot be observed from this host: {why}",
-        hint="run as root beside the engine",
+        f"the files that a container opens cannot be observed from this host: {why}", hint=_HINT
     )

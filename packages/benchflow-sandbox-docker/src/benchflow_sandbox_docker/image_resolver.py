@@ -9,6 +9,7 @@ from benchflow_contracts.image import PullPolicy
 from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
 
 from .engine import DockerEngine, GoneError
+from .image_without_volumes import ImagesWithoutVolumes
 from .images import ImageDetails, SnapshotImages
 from .pull_image import fetch
 
@@ -47,9 +48,16 @@ class ImageResolver:
         self._directory = directory
         self._policy: PullPolicy = policy
         self._default = default
+        self._plain = ImagesWithoutVolumes(engine)
         self._pulled: set[str] = set()
 
-    async def facts(self, spec: SandboxSpec, image: SandboxImage | None) -> ImageDetails:
+    async def resolve_without_volumes(
+        self, spec: SandboxSpec, image: SandboxImage | None
+    ) -> ImageDetails:
+        """Return the image as `resolve` does, but with plain directories instead of volumes."""
+        return await self._plain.without(await self.resolve(spec, image))
+
+    async def resolve(self, spec: SandboxSpec, image: SandboxImage | None) -> ImageDetails:
         """Return the image that a sandbox is made from.
 
         Raises:
@@ -57,9 +65,9 @@ class ImageResolver:
             SandboxError: The image is not there, or cannot be made.
         """
         if image is not None:
-            return self._images.facts(image)
+            return self._images.details(image)
         if spec.recipe is not None:
-            return await self._recipes.facts(spec.recipe)
+            return await self._recipes.resolve(spec.recipe)
         default = spec.image in {None, "host"}
         name = self._default if default else str(spec.image)
         try:

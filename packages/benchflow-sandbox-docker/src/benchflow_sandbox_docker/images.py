@@ -1,4 +1,4 @@
-"""The snapshots of one provider."""
+"""The snapshot images of one provider."""
 
 import asyncio
 import secrets
@@ -13,6 +13,7 @@ from benchflow_sandbox_core.image_config import ImageConfig
 from benchflow_sandbox_core.owner import ProcessIdentity
 from benchflow_sandbox_core.shield import finish_or
 
+from .changes import Baseline
 from .engine import DockerEngine, GoneError
 from .labels import IMAGE, PROVIDER, ResourceLabel
 from .pending_cleanup import PendingCleanup
@@ -20,37 +21,40 @@ from .pending_cleanup import PendingCleanup
 
 @dataclass(frozen=True, slots=True)
 class ImageDetails:
-    """One image, by the engine's own name of its bytes."""
+    """What the engine reports about one image."""
 
     id: str
     digest: str
-    """As a registry names it, if one does; else `id`."""
+    """The registry's digest if there is one, else `id`."""
     config: ImageConfig
     volumes: tuple[str, ...]
-    """Directories whose files no snapshot would hold."""
+    """Directories that the engine keeps in volumes. No snapshot contains their files."""
     plain: tuple[str, ...] = ()
-    """Directories that are there as if they were volumes, and are not."""
+    """Directories that the image declared as volumes, and that are plain directories now."""
 
     @classmethod
-    def of(cls, found: Mapping[str, Any]) -> Self:
-        """Read what the engine tells of an image; raise `SandboxError` when that is malformed."""
-        config = cast("Mapping[str, Any]", found["Config"] or {})
+    def of(cls, inspected: Mapping[str, Any]) -> Self:
+        """Read the engine's inspect data; raise `SandboxError` if the data is malformed."""
+        config = cast("Mapping[str, Any]", inspected["Config"] or {})
         volumes = cast("Mapping[str, Any]", config.get("Volumes") or {})
-        # Those of several registries name the same bytes.
-        digest = min(found.get("RepoDigests") or [found["Id"]])
-        return cls(found["Id"], digest, ImageConfig.of(config), tuple(volumes))
+        # The digests of several registries name the same bytes.
+        digest = min(inspected.get("RepoDigests") or [inspected["Id"]])
+        return cls(inspected["Id"], digest, ImageConfig.of(config), tuple(volumes))
 
 
 class SnapshotImages:
-    """Makes, finds and forgets images."""
+    """Creates, finds and deletes snapshot images."""
 
-    def __init__(self, engine: DockerEngine, owner: ProcessIdentity) -> None:
+    def __init__(
+        self, engine: DockerEngine, owner: ProcessIdentity, cleanup: PendingCleanup
+    ) -> None:
         self._engine = engine
         self._owner = owner
-        self.late = PendingCleanup(engine)
+        self._cleanup = cleanup
         self._known: dict[str, SandboxImage] = {}
-        self._facts: dict[str, ImageDetails] = {}
-        self._unwanted: list[str] = []
+        self._details: dict[str, ImageDetails] = {}
+        self._baselines: dict[str, Baseline] = {}
+        self._discarded: list[str] = []
         self._sweeping = asyncio.Lock()
 
     async def has(self, name: str) -> bool:
@@ -61,104 +65,115 @@ class SnapshotImages:
             return False
         return True
 
-    async def take_over(self, name: str, told: SandboxImage, *, forget: bool) -> SandboxImage:
-        """Make a snapshot of ours from an image that the engine was given.
+    async def adopt(self, name: str, saved: SandboxImage, *, forget: bool) -> SandboxImage:
+        """Create a snapshot of this owner from an image that the engine loaded.
 
-        That one says of itself that it is its first owner's, whose death would be its end. With
-        `forget` it is removed once nothing is made of it any more.
+        The labels of the loaded image name its first owner, and a reaper deletes it after the
+        death of that owner. With `forget`, delete the loaded image once nothing depends on it.
 
         Raises:
             SandboxError: The engine refused.
         """
-        found = await self._engine.do("inspect_image", name)
-        label = ResourceLabel.decode(found["Config"]["Labels"])
-        made = await self._engine.do("create_container", name, ["/"])
+        inspected = await self._engine.do("inspect_image", name)
+        label = ResourceLabel.decode(inspected["Config"]["Labels"])
+        container = await self._engine.do("create_container", name, ["/"])
         try:
             labels: Mapping[str, str] = {} if label is None else label.labels
-            work = self.commit(made["Id"], ImageDetails.of(found), labels)
+            work = self.commit(container["Id"], ImageDetails.of(inspected), labels)
             image = await finish_or(work, self.discard)
         finally:
-            await self._engine.remove(made["Id"])
+            await self._engine.remove(container["Id"])
         if forget:
-            self._unwanted.append(name)
+            self._discarded.append(name)
         del self._known[image.ref]
-        image = image.model_copy(update={"digest": told.digest, "bytes": told.bytes})
+        image = image.model_copy(update={"digest": saved.digest, "bytes": saved.bytes})
         self._known[image.ref] = image
         return image
 
     async def commit(
         self,
         container: str,
-        facts: ImageDetails,
+        details: ImageDetails,
         labels: Mapping[str, str],
         *,
         seconds: int | None = None,
     ) -> SandboxImage:
-        """Make an image of a container that stands still, with the labels of its sandbox.
+        """Create an image of a paused container, with the labels of its sandbox.
 
-        What `facts` says of the container stays true. An image that comes after `seconds` is
-        removed when something else is.
+        The image keeps the configuration of `details`. An image that appears after `seconds` is
+        deleted at the next cleanup.
 
         Raises:
             SnapshotError: The engine refused, or did not answer in time.
         """
         label = ResourceLabel(f"s-{secrets.token_hex(6)}", self._owner, time.time(), labels)
-        # A container has our first process for its entrypoint, and our user,
-        # whatever its image says.
-        config = facts.config.encode()
+        # Our containers override the entrypoint and the user, so the image's own are set again.
+        config = details.config.encode()
         conf = {**config, "User": config["User"] or "root", "Labels": label.encode(IMAGE)}
         limit = seconds or self._engine.api.timeout
         try:
-            with self.late.track("image", label.id):
-                made = await self._engine.do_long("commit", limit, container, conf=conf)
-            found = await self._engine.do("inspect_image", made["Id"])
+            with self._cleanup.track("image", label.id):
+                commit = await self._engine.do_long("commit", limit, container, conf=conf)
+            inspected = await self._engine.do("inspect_image", commit["Id"])
         except SandboxError as error:
             raise SnapshotError(f"cannot snapshot: {error}", retryable=error.retryable) from error
-        name = found["Id"]
+        name = inspected["Id"]
         image = SandboxImage(
-            provider=PROVIDER, level="filesystem", ref=name, digest=name, bytes=found["Size"]
+            provider=PROVIDER, level="filesystem", ref=name, digest=name, bytes=inspected["Size"]
         )
         self._known[name] = image
-        self._facts[name] = ImageDetails.of(found)
+        self._details[name] = ImageDetails.of(inspected)
         return image
 
-    def facts(self, image: SandboxImage) -> ImageDetails:
-        """Return what the engine said of a snapshot; raise `SnapshotError` when it is not ours."""
-        return self._facts[self.check(image)]
+    def details(self, image: SandboxImage) -> ImageDetails:
+        """Return the details of a snapshot; raise `SnapshotError` if the snapshot is unknown."""
+        return self._details[self.check(image)]
 
     def check(self, image: SandboxImage) -> str:
-        """Return the engine's name of a snapshot; raise `SnapshotError` when it is not ours."""
+        """Return the engine's name of a snapshot; raise `SnapshotError` if it is unknown."""
         if self._known.get(image.ref) != image:
             raise SnapshotError(
-                f"no snapshot {image.ref!r} is known here", hint="it was discarded, or is another's"
+                f"unknown snapshot {image.ref!r}",
+                hint="it was discarded, or another provider made it",
             )
         return image.ref
 
+    def baseline(self, image: SandboxImage) -> Baseline | None:
+        """Return the baseline that sandboxes from this snapshot inherit."""
+        return self._baselines.get(image.ref)
+
+    def set_baseline(self, image: SandboxImage, baseline: Baseline | None) -> None:
+        """Set the baseline that sandboxes from this snapshot inherit."""
+        if baseline is not None:
+            self._baselines[image.ref] = baseline
+
     async def discard(self, image: SandboxImage) -> None:
-        """Forget a snapshot; it is removed once nothing is made of it any more. Idempotent."""
+        """Forget a snapshot. Delete its image once nothing depends on it. Idempotent."""
+        self._baselines.pop(image.ref, None)
         if self._known.pop(image.ref, None) is not None:
-            del self._facts[image.ref]
-            self._unwanted.append(image.ref)
+            del self._details[image.ref]
+            self._discarded.append(image.ref)
             await self.sweep()
 
     async def sweep(self) -> None:
-        """Remove what was discarded and is no longer needed."""
+        """Delete discarded images on which nothing depends."""
         async with self._sweeping:
-            # The latest first: an image cannot go before those that were made from it.
-            for name in reversed(list(self._unwanted)):
+            # The newest first: an image cannot be deleted before the images made from it.
+            for name in reversed(list(self._discarded)):
                 if await remove_image(self._engine, name):
-                    self._unwanted.remove(name)
+                    self._discarded.remove(name)
 
     async def aclose(self) -> None:
-        """Discard everything. Idempotent."""
-        self._unwanted += self._known
+        """Discard all snapshots. Idempotent."""
+        self._discarded += self._known
         self._known.clear()
-        self._facts.clear()
+        self._details.clear()
+        self._baselines.clear()
         await self.sweep()
 
 
 async def remove_image(engine: DockerEngine, name: str) -> bool:
-    """Remove an image, never those that it was made from; say whether it is gone."""
+    """Delete an image, but not its parents. Return whether the image is gone."""
     try:
         await engine.do("remove_image", name, noprune=True)
     except GoneError:

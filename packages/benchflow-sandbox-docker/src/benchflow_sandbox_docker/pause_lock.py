@@ -1,4 +1,4 @@
-"""The re-entrant hold on a container's processes."""
+"""The re-entrant pause of a container."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -11,100 +11,121 @@ from benchflow_contracts.errors import (
 )
 from benchflow_sandbox_core.shield import finish
 
-from .engine import DockerEngine
+from .engine import DockerEngine, GoneError
 from .running_container import RunningContainer
 
-_TRIES = 50
-_PAUSES = 5
-_NONE = "none"
-"""What a rootless engine calls its driver of control groups where it may use none."""
+_UNPAUSE_TRIES = 50
+_PAUSE_TRIES = 5
+_NO_CGROUPS = "none"
+"""The cgroup driver of a rootless engine that has no control groups."""
+_ALREADY_PAUSED = "already paused"
 
 
 class PauseLock:
-    """Counts the holders; the container runs when there is none."""
+    """Pauses a container while at least one task holds it."""
 
     def __init__(self, engine: DockerEngine) -> None:
         self._engine = engine
-        self._machine: RunningContainer | None = None
+        self._paused: RunningContainer | None = None
         self._holders: list[asyncio.Task[object] | None] = []
         self._switching = asyncio.Lock()
 
     @property
-    def held(self) -> bool:
-        """Whether anyone holds it still."""
+    def is_held(self) -> bool:
+        """Whether a task holds the container."""
         return bool(self._holders)
 
     @asynccontextmanager
-    async def hold(self, machine: RunningContainer) -> AsyncGenerator[None]:
-        """Keep the container still for the length of the block."""
+    async def hold(self, running: RunningContainer) -> AsyncGenerator[None]:
+        """Keep the container paused for the length of the block.
+
+        Raises:
+            SandboxUnsupportedError: The engine cannot pause containers.
+            SandboxError: The engine did not pause the container.
+        """
         holder = asyncio.current_task()
         async with self._switching:
             self._holders.append(holder)
             if len(self._holders) == 1:
                 try:
-                    await self._stop(machine)
+                    await self._stop(running)
                 except BaseException:
                     self._holders.remove(holder)
                     raise
         try:
             yield
         finally:
-            await finish(self._drop(holder))
+            await finish(self._release(holder))
 
-    async def _stop(self, machine: RunningContainer) -> None:
-        await machine.init.rest()
+    async def _stop(self, running: RunningContainer) -> None:
+        await running.init.rest()
         try:
-            await self._pause(machine)
+            await self._pause(running)
         except BaseException:
-            await finish(self._run(machine))
+            await finish(self._resume(running))
             raise
-        self._machine = machine
+        self._paused = running
 
-    async def _pause(self, machine: RunningContainer) -> None:
-        for again in range(_PAUSES):
+    async def _pause(self, running: RunningContainer) -> None:
+        for attempt in range(_PAUSE_TRIES):
             try:
-                await self._engine.do("pause", machine.container)
+                await self._engine.do("pause", running.container)
             except SandboxError as error:
-                if (await self._engine.do("info"))["CgroupDriver"] == _NONE:
-                    raise SandboxUnsupportedError(
-                        f"the engine holds nothing still, since it has no control groups: {error}",
-                        hint="use an engine that root runs, or cgroup v2 that is delegated",
-                    ) from error
-                # On a busy machine the kernel is not done in the time that the engine gives it.
-                if not error.retryable or again == _PAUSES - 1:
-                    raise
-                await asyncio.sleep(again / 5)
+                await self._refuse_pause(error, is_last=attempt == _PAUSE_TRIES - 1)
+                if _ALREADY_PAUSED in str(error):
+                    # The engine may not know yet that the last resume worked, or that a failed
+                    # pause worked after all. Only a pause that succeeds says that nothing runs.
+                    with suppress(SandboxError):
+                        await self._engine.do("unpause", running.container)
+                await asyncio.sleep(attempt / 5)
             else:
                 return
 
-    async def _drop(self, holder: "asyncio.Task[object] | None") -> None:
+    async def _refuse_pause(self, error: SandboxError, *, is_last: bool) -> None:
+        """Raise unless another attempt may succeed."""
+        if (await self._engine.do("info"))["CgroupDriver"] == _NO_CGROUPS:
+            raise SandboxUnsupportedError(
+                f"the engine cannot pause containers, as it has no control groups: {error}",
+                hint="use an engine that root runs, or cgroup v2 that is delegated",
+            ) from error
+        # On a busy host, the kernel may not freeze all processes within the engine's time limit.
+        if is_last or not (error.retryable or _ALREADY_PAUSED in str(error)):
+            raise error
+
+    async def _release(self, holder: "asyncio.Task[object] | None") -> None:
         async with self._switching:
             if holder in self._holders:
                 self._holders.remove(holder)
-            machine = self._machine
-            if not self._holders and machine is not None:
-                self._machine = None
-                await self._run(machine)
+            running = self._paused
+            if not self._holders and running is not None:
+                self._paused = None
+                await self._resume(running)
 
-    async def _run(self, machine: RunningContainer) -> None:
-        # The engine may not yet know that it stands still, and one that is gone runs nothing.
-        for _ in range(_TRIES):
+    async def _resume(self, running: RunningContainer) -> None:
+        for _ in range(_UNPAUSE_TRIES):
             with suppress(SandboxError):
-                await self._engine.do("unpause", machine.container)
+                await self._engine.do("unpause", running.container)
+                break
+            # The engine learns of a pause by an event, which may come late. So its state does not
+            # prove that the container runs; an answer from inside does.
+            if running.closed or running.lost or await running.answers():
                 break
             with suppress(SandboxError):
-                state = (await self._engine.do("inspect_container", machine.container))["State"]
-                if state["Status"] != "paused":
+                try:
+                    state = (await self._engine.do("inspect_container", running.container))["State"]
+                except GoneError:
                     break
-        if not machine.closed:
-            machine.init.resume()
+                if not state["Running"]:
+                    break
+        if not running.closed:
+            running.init.resume()
 
     def refuse_own_task(self) -> None:
-        """Raise when the caller would wait for what it holds still itself."""
+        """Raise `SandboxFrozenError` if the caller holds the container and would wait for it."""
         if self._holders and asyncio.current_task() in self._holders:
             raise SandboxFrozenError("the sandbox is frozen by this task: nothing inside can run")
 
-    def forget(self) -> None:
-        """Let go of a container that is about to be removed. Idempotent."""
+    def reset(self) -> None:
+        """Forget all holders of a container that is about to be removed. Idempotent."""
         self._holders.clear()
-        self._machine = None
+        self._paused = None

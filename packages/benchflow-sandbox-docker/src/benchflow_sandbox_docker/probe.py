@@ -21,7 +21,7 @@ _PROXIED = SandboxSpec(network="allowlist")
 _WITH_NETWORK = SandboxSpec(container=ContainerOptions(volumes={"/probe": "probe"}))
 
 
-async def probe(keeper: ContainerManager) -> SandboxCapabilities:
+async def probe(manager: ContainerManager) -> SandboxCapabilities:
     """Make a container and try what can be tried.
 
     Raises:
@@ -30,8 +30,9 @@ async def probe(keeper: ContainerManager) -> SandboxCapabilities:
     notes: dict[str, str] = {}
     modes: set[NetworkMode] = {"none", "model-only", "allowlist"}
     levels: set[SnapshotLevel] = set()
-    services = await _has_services(keeper, notes)
-    sandbox = await keeper.create(_PROXIED, None, {})
+    services = await _has_services(manager, notes)
+    container = await manager.create(_PROXIED, None, {})
+    sandbox = DockerSandbox(container)
     try:
         await _ask_proxy(sandbox)
         users = (await sandbox.exec(["id", "-u"], user="root")).stdout == "0\n"
@@ -39,15 +40,15 @@ async def probe(keeper: ContainerManager) -> SandboxCapabilities:
         try:
             async with sandbox.freeze():
                 freeze = True
-            await keeper.images.discard(await sandbox.snapshot())
+            await manager.resources.images.discard(await sandbox.snapshot())
             levels.add("filesystem")
         except SandboxError as error:
             notes["freeze" if not freeze else "filesystem"] = str(error)
-        notes["live"] = await _why_not_live(keeper, sandbox.machine.container)
+        notes["live"] = await _why_not_live(manager, container.running.container)
     finally:
         await sandbox.teardown()
-    builds = await _builds(keeper, notes)
-    if await keeper.engine.has_network(BRIDGE):
+    builds = await _builds(manager, notes)
+    if await manager.resources.engine.has_network(BRIDGE):
         modes.add("public")
     else:
         notes["public"] = "the engine has no network 'bridge'"
@@ -55,7 +56,7 @@ async def probe(keeper: ContainerManager) -> SandboxCapabilities:
         isolation="container",
         snapshot_levels=frozenset(levels),
         network_modes=frozenset(modes),
-        resource_limits=await _limits(keeper, notes),
+        resource_limits=await _limits(manager, notes),
         users=users,
         freeze=freeze,
         services=services,
@@ -64,7 +65,7 @@ async def probe(keeper: ContainerManager) -> SandboxCapabilities:
     )
 
 
-async def _why_not_live(keeper: ContainerManager, container: str) -> str:
+async def _why_not_live(manager: ContainerManager, container: str) -> str:
     """Ask the engine for a checkpoint, and say what came of it."""
 
     def ask(api: APIClient) -> str:
@@ -75,32 +76,34 @@ async def _why_not_live(keeper: ContainerManager, container: str) -> str:
             return "the engine's checkpoints do not carry what leads into a container"
         return f"the engine takes no checkpoint: {answer.text.strip()[:300]}"
 
-    return f"{await keeper.engine.run(ask, 'checkpoint')}; use the local sandbox for them"
+    return (
+        f"{await manager.resources.engine.run(ask, 'checkpoint')}; use the local sandbox for them"
+    )
 
 
-async def _has_services(keeper: ContainerManager, notes: dict[str, str]) -> bool:
+async def _has_services(manager: ContainerManager, notes: dict[str, str]) -> bool:
     """Make a sandbox on a network of its own, as one with services has."""
     try:
-        await (await keeper.create(_WITH_NETWORK, None, {})).teardown()
+        await (await manager.create(_WITH_NETWORK, None, {})).remove()
     except SandboxError as error:
         notes["services"] = str(error)
         return False
     return True
 
 
-async def _builds(keeper: ContainerManager, notes: dict[str, str]) -> bool:
+async def _builds(manager: ContainerManager, notes: dict[str, str]) -> bool:
     """Make an image of nothing, and remove it."""
     with TemporaryDirectory(prefix="benchflow-") as context:
         (Path(context) / "Dockerfile").write_text(f"FROM scratch\nLABEL probe={context}\n")
         spec = SandboxSpec(recipe=ImageRecipe(context=Path(context), timeout_sec=_BUILD_SECONDS))
         try:
-            made = await keeper.sources.facts(spec, None)
+            made = await manager.resources.resolver.resolve(spec, None)
         except SandboxError as error:
             notes["builds"] = str(error)
             return False
     # With the layers that it was made of, which nothing else has.
     with suppress(SandboxError):
-        await keeper.engine.do("remove_image", made.id)
+        await manager.resources.engine.do("remove_image", made.id)
     return True
 
 
@@ -114,16 +117,16 @@ async def _ask_proxy(sandbox: DockerSandbox) -> None:
         raise SandboxError(f"the proxy of a sandbox answers {said!r}")
 
 
-async def _limits(keeper: ContainerManager, notes: dict[str, str]) -> frozenset[ResourceKind]:
+async def _limits(manager: ContainerManager, notes: dict[str, str]) -> frozenset[ResourceKind]:
     """Ask the engine, which refuses nothing: a limit that it cannot set it leaves out."""
-    info = await keeper.engine.do("info")
+    info = await manager.resources.engine.do("info")
     known: dict[ResourceKind, bool] = {
         "memory": info["MemoryLimit"],
         "pids": info["PidsLimit"],
         "cpu": info["CpuCfsQuota"],
     }
-    image = (await keeper.sources.facts(SandboxSpec(), None)).id
-    if (why := await keeper.disk.why_unsupported(image)) is None:
+    image = (await manager.resources.resolver.resolve(SandboxSpec(), None)).id
+    if (why := await manager.resources.disk_limit.why_unsupported(image)) is None:
         known["disk"] = True
     else:
         notes["disk"] = why

@@ -45,7 +45,7 @@ async def reap(engine: DockerEngine, directory: Path, policy: ReapPolicy) -> lis
     if policy.dead_owners and not policy.dry_run:
         await sweep_services(engine)
         await _sweep_images(engine, policy)
-        sweep_places(directory)
+        remove_dead_directories(directory)
     if policy.built_images and not policy.dry_run:
         await _sweep_built(engine)
     return removed
@@ -73,7 +73,7 @@ async def _sweep_images(engine: DockerEngine, policy: ReapPolicy) -> None:
             await remove_image(engine, image["Id"])
 
 
-def claim(directory: Path, name: str, owner: ProcessIdentity) -> Path:
+def create_owner_directory(directory: Path, name: str, owner: ProcessIdentity) -> Path:
     """Make the directory of one owner's pipes."""
     place = directory / name
     place.mkdir(mode=0o700, parents=True)
@@ -81,7 +81,7 @@ def claim(directory: Path, name: str, owner: ProcessIdentity) -> Path:
     return place
 
 
-def sweep_places(directory: Path) -> None:
+def remove_dead_directories(directory: Path) -> None:
     """Remove the directories of dead owners."""
     if not directory.is_dir():
         return

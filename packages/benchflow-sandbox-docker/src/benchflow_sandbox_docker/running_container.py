@@ -1,4 +1,4 @@
-"""One life of a container: its first process and the pipes that lead to it."""
+"""One run of a container: its first process and the pipes to that process."""
 
 import asyncio
 import os
@@ -25,69 +25,66 @@ _START_SECONDS = 60.0
 _END_SECONDS = 30
 _DISK_MB = 2048
 _UNSEEN = 255
-"""What the engine says of a container that ended while it did not look: it was killed itself."""
+"""The engine's exit code for a container that ended while the engine itself was down."""
 _KILLED = {128 + signal.SIGKILL, 128 + signal.SIGTERM, _UNSEEN}
-Knocked = Callable[[int, int], None]
-
-
-def _nobody(_door: int, _which: int) -> None:
-    """Leave a connection that waits where it is."""
+_CGROUPS = Path("/sys/fs/cgroup")
+_NO_COUNTERS = GroupCounters(None, None)
 
 
 class RunningContainer:
-    """What leads into a running container. The engine is asked for nothing but its start."""
+    """The pipes to a container that runs. Only its start and its end need the engine."""
 
     def __init__(self, engine: DockerEngine, container: str, pipes: Path) -> None:
         self.engine = engine
         self.container = container
-        self.on_connection: Knocked = _nobody
-        """Told of each connection that waits for what the host serves."""
+        self.on_connection: Callable[[int, int], None] = lambda _connection, _port: None
+        """Called for each connection that waits for a port of the host."""
         for end in range(3):
             os.mkfifo(pipes / f"{CONTROL}.{end}", 0o600)
         self._fifos = FifoDirectory(os.open(pipes, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-        self._calls = FifoInit(self._fifos, self._knock)
+        self._calls = FifoInit(self._fifos, self._report_connection)
         self._closed = False
-        self.accounts = ContainerAccounts(self)
-        self.meter = NOTHING
-        self.upper: Path | None = None
-        """Where the engine keeps what the container writes, once it runs and that is known."""
+        self.accounts = ContainerAccounts()
+        self.meter = _NO_COUNTERS
+        self._upper: Path | None = None
+        """The directory of what the container writes, if the engine names it."""
         self.shell = "/bin/sh"
 
     @classmethod
     async def start(cls, engine: DockerEngine, container: str, pipes: Path) -> "RunningContainer":
-        """Start a container that was made; its first process answers on return.
+        """Start a created container. Its first process answers on return.
 
         Raises:
             SandboxError: It did not start, or it cannot reach the pipes.
         """
-        machine = cls(engine, container, pipes)
+        running = cls(engine, container, pipes)
         try:
             await engine.do("start", container)
-            await machine._meet()
+            await running._wait_until_ready()
         except BaseException:
-            machine.close()
+            running.close()
             raise
-        return machine
+        return running
 
-    async def _meet(self) -> None:
+    async def _wait_until_ready(self) -> None:
         end = asyncio.get_running_loop().time() + _START_SECONDS
         while True:
-            answers = await self._answers()
-            told = await self._told()
-            state = told["State"]
-            if answers:
+            is_ready = await self.answers()
+            inspected = await self._inspect()
+            state = inspected["State"]
+            if is_ready:
                 break
             if not state["Running"] or asyncio.get_running_loop().time() > end:
-                raise self._silent(state)
-        # From now on the end of the pipes is the death of the container.
+                raise self._no_answer(state)
+        # From now on, the end of the pipes means that the container has ended.
         self._calls.met()
         self.meter = counters_of(state["Pid"])
-        driver: Mapping[str, Any] = told.get("GraphDriver") or {}
+        driver: Mapping[str, Any] = inspected.get("GraphDriver") or {}
         data: Mapping[str, str] = driver.get("Data") or {}
-        self.upper = Path(data["UpperDir"]) if "UpperDir" in data else None
+        self._upper = Path(data["UpperDir"]) if "UpperDir" in data else None
 
-    async def _answers(self) -> bool:
-        """Whether the first process answers in a second; one that ended never does."""
+    async def answers(self) -> bool:
+        """Return whether the first process answers within a second."""
         try:
             async with asyncio.timeout(1):
                 await self._calls.ping()
@@ -95,73 +92,81 @@ class RunningContainer:
             return False
         return True
 
-    def _silent(self, state: Mapping[str, Any]) -> SandboxError:
+    def _no_answer(self, state: Mapping[str, Any]) -> SandboxError:
         return SandboxError(
             f"the container {self.container!r} does not answer: {state['Status']} with "
             f"exit code {state['ExitCode']} {state['Error']}",
-            hint="the engine must see this host's files: is it remote, or in a machine of its own?",
+            hint="the engine must see this host's files: is it remote, or in a virtual machine?",
             retryable=state["ExitCode"] in _KILLED and not state["OOMKilled"],
         )
 
-    async def _state(self) -> Mapping[str, Any]:
-        return cast("Mapping[str, Any]", (await self._told())["State"])
+    async def _inspect(self) -> Mapping[str, Any]:
+        inspected = await self.engine.do("inspect_container", self.container)
+        return cast("Mapping[str, Any]", inspected)
 
-    async def _told(self) -> Mapping[str, Any]:
-        told = await self.engine.do("inspect_container", self.container)
-        return cast("Mapping[str, Any]", told)
+    async def look_up(self, name: str) -> Account:
+        """Find a user by name or number.
+
+        Raises:
+            SandboxError: There is no such user, or the sandbox is gone.
+        """
+        return await self.accounts.look_up(self, name)
 
     def host_shortage(self, disk_mb: int | None) -> str | None:
-        """Return what the host refused to the container, which its own limits do not explain.
+        """Return what the host refused to the container, if no limit of the container did.
 
-        A full disk is the container's own doing when it holds more than `disk_mb`.
+        A full disk is the container's own fault if its files exceed `disk_mb`.
         """
-        short = self.meter.host_shortage()
-        if short is None and self.upper is not None and is_full(self.upper):
+        shortage = self.meter.host_shortage()
+        if shortage is None and self._upper is not None and is_full(self._upper):
             allowed = (disk_mb or _DISK_MB) << 20
-            short = None if holds_more(self.upper, allowed) else "the engine's disk is full"
-        return short
+            shortage = None if holds_more(self._upper, allowed) else "the engine's disk is full"
+        return shortage
 
-    def _knock(self, door: int, which: int) -> None:
-        self.on_connection(door, which)
+    def _report_connection(self, connection: int, port: int) -> None:
+        self.on_connection(connection, port)
 
     @property
     def init(self) -> FifoInit:
-        """The calls to the first process; raise `SandboxError` once this is closed."""
+        """The calls to the first process; raise `SandboxError` after `close`."""
         if self._closed:
             raise SandboxError(f"the container {self.container!r} is gone")
         return self._calls
 
     @property
     def closed(self) -> bool:
-        """Whether this life is over."""
+        """Whether `close` was called."""
         return self._closed
 
     @property
     def lost(self) -> bool:
-        """Whether it ended, and not by `close`."""
+        """Whether it ended without `close`."""
         return not self._closed and self._calls.ended
 
     @asynccontextmanager
-    async def explained(self, asked: Callable[[], bool] = lambda: True) -> AsyncGenerator[None]:
-        """Let a failure of the block say what ended the container, when that is why.
+    async def explained(
+        self, is_current: Callable[[], bool] = lambda: True
+    ) -> AsyncGenerator[None]:
+        """Replace a `SandboxError` of the block by the reason why the container ended.
 
-        And when `asked` says so by then.
+        The error stays if the container runs, or if `is_current` returns false by then.
         """
         try:
             yield
         except SandboxError as error:
-            if not asked() or not self.lost:
+            if not is_current() or not self.lost:
                 raise
             raise await self.cause() from error
 
     async def cause(self) -> SandboxError:
-        """Return why it is lost.
+        """Return why the container ended.
 
-        `retryable` when it was ended from outside: nobody inside can signal the first process.
+        The error is retryable if something outside ended the container: no process inside can
+        signal the first process.
         """
         try:
             await self.engine.do("wait", self.container, timeout=_END_SECONDS)
-            state = await self._state()
+            state = (await self._inspect())["State"]
         except GoneError:
             return SandboxError("somebody removed the container", retryable=True)
         except SandboxError as error:
@@ -182,19 +187,42 @@ class RunningContainer:
         return self._fifos.streams()
 
     def close(self) -> None:
-        """Let go of the container, which ends it. Idempotent."""
+        """Close the pipes, which ends the container. Idempotent."""
         if not self._closed:
             self._closed = True
             self._calls.close()
             self._fifos.close()
 
 
-_ROOT = Path("/sys/fs/cgroup")
-NOTHING = GroupCounters(None, None)
+class ContainerAccounts:
+    """The users of one container. Its files are read again when they have changed."""
+
+    def __init__(self) -> None:
+        self._version: int | None = None
+        self.passwd = b""
+        self.group = b""
+        self._accounts = Accounts()
+
+    async def look_up(self, box: FifoBox, name: str) -> Account:
+        """Find a user by name or number in the files of `box`."""
+        try:
+            version = await box.init.accounts()
+        except InitError as error:
+            raise SandboxError(f"the sandbox is gone: {error}") from error
+        if version != self._version:
+            self.passwd = await _read(box, "/etc/passwd")
+            self.group = await _read(box, "/etc/group")
+            self._accounts, self._version = Accounts(self.passwd, self.group), version
+        return self._accounts.look_up(name)
+
+
+async def _read(box: FifoBox, path: str) -> bytes:
+    result = await run(box, "show", path, most=MAX_FILE)
+    return result.out if result.code == 0 else b""
 
 
 def counters_of(pid: int) -> GroupCounters:
-    """Return the counters of the control groups that a process is in, where they can be seen.
+    """Return the counters of the control groups of a process, if this host shows them.
 
     Raises:
         HostError: The host could not look.
@@ -203,44 +231,13 @@ def counters_of(pid: int) -> GroupCounters:
         lines = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError as error:
         refuse_shortage("find the counters of a container", error)
-        return NOTHING
-    found: dict[str, Path] = {}
+        return _NO_COUNTERS
+    paths: dict[str, Path] = {}
     for line in lines:
         _, controllers, path = line.split(":", 2)
         for kind in ("memory", "pids"):
             if kind in controllers.split(","):
-                found[kind] = _ROOT / kind / path.strip("/")
-            elif not controllers and (_ROOT / "cgroup.controllers").exists():
-                found[kind] = _ROOT / path.strip("/")
-    return GroupCounters(found.get("memory"), found.get("pids"))
-
-
-class ContainerAccounts:
-    """The users of one container, read again whenever its files have changed."""
-
-    def __init__(self, guest: FifoBox) -> None:
-        self._guest = guest
-        self._seen: int | None = None
-        self.passwd = b""
-        self.group = b""
-        self._accounts = Accounts()
-
-    async def look_up(self, name: str) -> Account:
-        """Find a user by name or number.
-
-        Raises:
-            SandboxError: There is no such user, or the sandbox is gone.
-        """
-        try:
-            seen = await self._guest.init.accounts()
-        except InitError as error:
-            raise SandboxError(f"the sandbox is gone: {error}") from error
-        if seen != self._seen:
-            self.passwd = await self._read("/etc/passwd")
-            self.group = await self._read("/etc/group")
-            self._accounts, self._seen = Accounts(self.passwd, self.group), seen
-        return self._accounts.look_up(name)
-
-    async def _read(self, path: str) -> bytes:
-        said = await run(self._guest, "show", path, most=MAX_FILE)
-        return said.out if said.code == 0 else b""
+                paths[kind] = _CGROUPS / kind / path.strip("/")
+            elif not controllers and (_CGROUPS / "cgroup.controllers").exists():
+                paths[kind] = _CGROUPS / path.strip("/")
+    return GroupCounters(paths.get("memory"), paths.get("pids"))

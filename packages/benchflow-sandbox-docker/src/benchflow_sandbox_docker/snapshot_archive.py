@@ -14,7 +14,7 @@ from benchflow_sandbox_core.atomic_file import staging_dir, write
 from benchflow_sandbox_core.thread import StopFlag, run
 from pydantic import Field, ValidationError
 
-from .changes import ContainerChangeTracker, SavedBaseline
+from .changes import SavedBaseline
 from .commit_limiter import require_room
 from .engine import DockerEngine
 from .images import SnapshotImages
@@ -54,17 +54,10 @@ class SnapshotArchiver:
     has written what it holds, so that only one that this store has sealed is shown to the engine.
     """
 
-    def __init__(
-        self,
-        engine: DockerEngine,
-        images: SnapshotImages,
-        seal: Seal,
-        written: ContainerChangeTracker,
-    ) -> None:
+    def __init__(self, engine: DockerEngine, images: SnapshotImages, seal: Seal) -> None:
         self._engine = engine
         self._images = images
         self._seal = seal
-        self._written = written
 
     async def save(self, image: SandboxImage, to: Path) -> None:
         """Write a snapshot to `to`, whole or not at all.
@@ -86,7 +79,8 @@ class SnapshotArchiver:
             for place in (str(made), root):
                 require_room(place, image.bytes)
             digest, size = self._copy_out(name, image.bytes, made / _TAR, stop)
-            mark = self._written.saved_baseline(image.ref)
+            baseline = self._images.baseline(image)
+            mark = None if baseline is None else baseline.to_save()
             told = ArchivedSnapshot(
                 image=image, engine_id=name, sha256=digest, size=size, mark=mark
             )
@@ -121,10 +115,10 @@ class SnapshotArchiver:
             require_room(await self._root(), 2 * told.size)
             there = await self._images.has(told.engine_id)
             await run(lambda stop: self._copy_in(saved / _TAR, told, stop))
-            image = await self._images.take_over(told.engine_id, told.image, forget=not there)
+            image = await self._images.adopt(told.engine_id, told.image, forget=not there)
         except (OSError, SandboxError) as error:
             raise SnapshotError(f"cannot load {str(saved)!r}: {error}") from error
-        self._written.load(image.ref, told.mark)
+        self._images.set_baseline(image, None if told.mark is None else told.mark.load())
         return image
 
     def _read(self, saved: Path) -> ArchivedSnapshot:

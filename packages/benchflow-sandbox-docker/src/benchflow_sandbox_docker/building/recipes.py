@@ -47,7 +47,7 @@ class Recipes:
         self._known: dict[ImageRecipe, tuple[tuple[object, ...], ImageDetails]] = {}
         self._making: defaultdict[ImageRecipe, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def facts(self, recipe: ImageRecipe) -> ImageDetails:
+    async def resolve(self, recipe: ImageRecipe) -> ImageDetails:
         """Return the image of a recipe.
 
         Raises:

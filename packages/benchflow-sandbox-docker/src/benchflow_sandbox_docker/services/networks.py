@@ -30,14 +30,14 @@ class PrivateNetwork:
     def __init__(
         self,
         engine: DockerEngine,
-        late: PendingCleanup,
+        cleanup: PendingCleanup,
         label: ResourceLabel,
         index: int,
         *,
         public: bool,
     ) -> None:
         self._engine = engine
-        self._late = late
+        self._cleanup = cleanup
         self._label = label
         self.public = public
         self.name = f"{PREFIX}{label.id}" + (f"-n{index}" if index else "")
@@ -50,7 +50,7 @@ class PrivateNetwork:
         """
         options = {} if self.public else {"com.docker.network.bridge.inhibit_ipv4": "true"}
         try:
-            with self._late.track("network", self.name):
+            with self._cleanup.track("network", self.name):
                 await self._engine.do(
                     "create_network",
                     self.name,
@@ -102,7 +102,7 @@ class SandboxNetworks:
     """Made before the first container, and removed after the last."""
 
     def __init__(
-        self, engine: DockerEngine, late: PendingCleanup, label: ResourceLabel, spec: SandboxSpec
+        self, engine: DockerEngine, cleanup: PendingCleanup, label: ResourceLabel, spec: SandboxSpec
     ) -> None:
         self._engine = engine
         self._changes = "public" in spec.switches
@@ -113,9 +113,10 @@ class SandboxNetworks:
         names = sorted(
             {name for each in (spec.container.networks, *alone) for name in each or _DEFAULT}
         )
+        inner = spec.inner_networks
         self._networks = {
             name: PrivateNetwork(
-                engine, late, label, index, public=self._public and name not in spec.inner_networks
+                engine, cleanup, label, index, public=self._public and name not in inner
             )
             for index, name in enumerate(names)
         }

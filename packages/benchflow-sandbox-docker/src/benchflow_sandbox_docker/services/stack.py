@@ -36,13 +36,13 @@ class ServiceStack:
     def __init__(
         self,
         engine: DockerEngine,
-        late: PendingCleanup,
+        cleanup: PendingCleanup,
         label: ResourceLabel,
         spec: SandboxSpec,
         image_of: ImageOf,
     ) -> None:
         self._engine = engine
-        self._late = late
+        self._cleanup = cleanup
         self._label = label
         self._image_of = image_of
         self._specs = {service.name: service for service in spec.services}
@@ -56,7 +56,7 @@ class ServiceStack:
         prefix = f"{PREFIX}{label.id}"
         self._volumes = {name: f"{prefix}-v{index}" for index, name in enumerate(names)}
         self._main = spec.container
-        self.networks = SandboxNetworks(engine, late, label, spec)
+        self.networks = SandboxNetworks(engine, cleanup, label, spec)
 
     async def begin(self) -> None:
         """Start what does not wait for the sandbox, and wait for what the sandbox needs.
@@ -67,7 +67,7 @@ class ServiceStack:
         """
         await self.networks.make()
         for volume in self._volumes.values():
-            with self._late.track("volume", volume):
+            with self._cleanup.track("volume", volume):
                 await self._engine.do("create_volume", volume, labels=self._label.encode(VOLUME))
         for name in self._order[: self._order.index(MAIN)]:
             await self._start(self._specs[name])
@@ -157,7 +157,7 @@ class ServiceStack:
         # By its name until it is there: who is cut short meanwhile leaves one, too.
         self._containers[service.name] = name
         volumes = [self._volumes[volume] for volume in service.volumes.values()]
-        with self._late.track("container", name, volumes):
+        with self._cleanup.track("container", name, volumes):
             made = await self._engine.do("create_container_from_config", config, name)
         self._containers[service.name] = made["Id"]
         if service.network_of is None:

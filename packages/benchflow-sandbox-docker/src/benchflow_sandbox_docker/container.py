@@ -1,0 +1,435 @@
+"""One sandbox's container, with its networks, volumes, ports and file changes."""
+
+import asyncio
+import secrets
+import shutil
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+
+from benchflow_contracts.changed_files import FileChanges
+from benchflow_contracts.errors import (
+    SandboxError,
+    SandboxTimeoutError,
+    SandboxUnsupportedError,
+    SnapshotError,
+)
+from benchflow_contracts.image import ImageRecipe
+from benchflow_contracts.sandbox import ExecResult, NetworkMode, SandboxImage, SandboxSpec
+from benchflow_contracts.service import MAIN
+from benchflow_sandbox_core.command import SandboxCommand
+from benchflow_sandbox_core.counters import host_error_if_short
+from benchflow_sandbox_core.fifo.connections import connect_port
+from benchflow_sandbox_core.port_forward import Connection
+from benchflow_sandbox_core.proxy.server import proxy_environment
+from benchflow_sandbox_core.shield import finish, finish_or
+from benchflow_sandbox_core.spec import with_network
+
+from .changes import ContainerChangeTracker
+from .commit_limiter import AdmittedCommit
+from .container_config import ContainerConfig
+from .container_setup import ImageEntrypoint, prepare_container
+from .engine import BRIDGE, NOTHING, DockerEngine
+from .host_ports import HostPorts
+from .images import ImageDetails
+from .labels import PREFIX, SANDBOX, ResourceLabel
+from .pause_lock import PauseLock
+from .resources import ProviderResources
+from .running_container import RunningContainer
+from .services import ServiceStack, with_options
+
+
+class Container:
+    """Owns everything that one sandbox has in the engine, from its start to its removal."""
+
+    def __init__(
+        self,
+        resources: ProviderResources,
+        spec: SandboxSpec,
+        label: ResourceLabel,
+        details: ImageDetails,
+        *,
+        image: SandboxImage | None = None,
+        replaced: ServiceStack | None = None,
+    ) -> None:
+        """With `replaced`, join the networks of those services as their main container."""
+        self._resources = resources
+        self._label = label
+        self._spec = spec
+        self._details = details
+        self._id: str | None = None
+        self._running: RunningContainer | None = None
+        self._entrypoint: ImageEntrypoint | None = None
+        self._stack: ServiceStack | None = None
+        if spec.services or spec.container.volumes:
+            self._stack = ServiceStack(
+                resources.engine, resources.cleanup, label, spec, partial(_service_image, resources)
+            )
+        self._joined = replaced or self._stack
+        self._replacement: Container | None = None
+        self._from_snapshot = image is not None
+        self._changes = self._tracker(image)
+        self._ports = HostPorts(self.connect)
+        self._changing = asyncio.Lock()
+        self.removed = False
+        """Whether nothing of it is left in the engine."""
+        self.pause_lock = PauseLock(resources.engine)
+        self.image_digests: dict[str, str] = {MAIN: details.digest}
+        """The digests of its image and of those of its services."""
+
+    @classmethod
+    async def prepare(
+        cls,
+        resources: ProviderResources,
+        spec: SandboxSpec,
+        image: SandboxImage | None,
+        labels: Mapping[str, str],
+        replaced: ServiceStack | None = None,
+    ) -> "Container":
+        """Find the image of a container. Nothing is created in the engine yet."""
+        spec = resources.with_files(spec)
+        details = await resources.resolver.resolve_without_volumes(spec, image)
+        label = ResourceLabel(
+            f"d-{secrets.token_hex(6)}", resources.owner, time.time(), dict(labels)
+        )
+        return cls(resources, spec, label, details, image=image, replaced=replaced)
+
+    @property
+    def name(self) -> str:
+        """The sandbox's name, unique on this host."""
+        return self._label.id
+
+    @property
+    def engine(self) -> DockerEngine:
+        """The engine of the container."""
+        return self._resources.engine
+
+    @property
+    def spec(self) -> SandboxSpec:
+        """The spec, with the image's values where the spec has none."""
+        return self._spec
+
+    @property
+    def running(self) -> RunningContainer:
+        """The running container; raise `SandboxError` after its removal."""
+        if self._running is None:
+            raise SandboxError(f"sandbox {self.name!r} is gone", hint="create a new one")
+        return self._running
+
+    @property
+    def services(self) -> ServiceStack:
+        """Its own services; raise `SandboxError` if it has none."""
+        if self._stack is None:
+            raise SandboxError(f"sandbox {self.name!r} has no services")
+        return self._stack
+
+    @asynccontextmanager
+    async def alive(self) -> AsyncGenerator[RunningContainer]:
+        """Yield the running container. An error of the block reports why the container ended."""
+        running = self.running
+        async with running.explained(lambda: running is self._running):
+            yield running
+
+    async def start(self) -> None:
+        """Start the services, the container and its entrypoint.
+
+        Raises:
+            SandboxError: Something did not start. The caller removes the rest.
+        """
+        if self._stack is not None:
+            await self._stack.begin()
+        await self._start_container()
+        await self._start_entrypoint()
+        if self._stack is not None:
+            await self._stack.complete()
+            self.image_digests.update(self._stack.images)
+
+    async def _start_container(self) -> None:
+        resources, details = self._resources, self._details
+        pipes = resources.directory / self.name / secrets.token_hex(4)
+        pipes.mkdir(mode=0o700, parents=True)
+        config = ContainerConfig(
+            PREFIX + self.name,
+            details.id,
+            pipes,
+            self._label.encode(SANDBOX),
+            capped=await resources.disk_limit.why_unsupported(details.id) is None,
+        )
+        own = self._spec.container.model_copy(update={"volumes": {}})
+        arguments, volumes = with_options(config.arguments(self._spec), own, {}), list[str]()
+        if self._joined is not None:
+            arguments, volumes = self._joined.with_main(arguments), self._joined.main_volumes
+        with resources.cleanup.track("container", config.name, volumes):
+            created = await self.engine.do("create_container_from_config", arguments, config.name)
+        self._id = created["Id"]
+        if self._joined is not None:
+            await self._joined.join(created["Id"], self._spec)
+        running = await RunningContainer.start(self.engine, config.name, pipes)
+        try:
+            async with running.explained():
+                await prepare_container(running, self._spec, details)
+        except BaseException:
+            running.close()
+            raise
+        self._running = running
+        self._spec = details.config.fill(self._spec)
+        self._ports.serve(running, self._spec)
+
+    async def _start_entrypoint(self) -> None:
+        """Start the spec's entrypoint: its own as root, or the image's as the image says."""
+        if self._spec.entrypoint == "image":
+            await self.start_image_entrypoint()
+        elif self._spec.entrypoint is not None:
+            command = await self.command(self._spec.entrypoint, "root", "/", None)
+            async with self.alive() as running:
+                await command.start(running, (-1, -1, -1))
+
+    async def start_image_entrypoint(self) -> bool:
+        """Start the image's entrypoint. Return when it has done its work and is healthy."""
+        config, own = self._details.config, self._spec.container
+        user = own.user or config.user or "root"
+        workdir = own.workdir or config.workdir or "/"
+        if argv := config.command(own):
+            command = await self.command(argv, user, workdir, None)
+            async with self.alive() as running:
+                self._entrypoint = await ImageEntrypoint.start(running, command)
+        if config.health is not None:
+
+            async def check(test: Sequence[str], timeout: float) -> ExecResult:
+                return await self.exec(await self.command(test, user, workdir, None), timeout)
+
+            await config.health.wait(check)
+        return bool(argv)
+
+    async def command(
+        self,
+        cmd: str | Sequence[str],
+        user: str | None,
+        cwd: str | None,
+        env: Mapping[str, str] | None,
+    ) -> SandboxCommand:
+        """Complete a command with the user, directory and environment of the sandbox."""
+        account = await self.running.look_up(user or self._spec.user)
+        own = {**self._details.config.env, **proxy_environment(self._spec), **self._spec.env}
+        merged, directory = {**own, **(env or {})}, cwd or self._spec.workdir
+        return SandboxCommand.of(cmd, account, directory, merged, self.running.shell)
+
+    async def exec(
+        self, command: SandboxCommand, timeout: float | None, stdin: bytes = b""
+    ) -> ExecResult:
+        """Run a command to its end."""
+        limit = self._spec.limits.output_bytes
+        async with self.alive() as running:
+            with host_error_if_short(self.host_shortage):
+                return await command.run(running, running.meter, stdin, timeout, limit)
+
+    def host_shortage(self) -> str | None:
+        """Return what the host refused to processes inside; see `SupportsHostShortage`."""
+        running = self._running
+        return None if running is None else running.host_shortage(self._spec.limits.disk_mb)
+
+    async def connect(self, port: int) -> Connection:
+        """Connect to a port inside; raise `OSError` if nothing listens there."""
+        return await connect_port(self.running, port)
+
+    @property
+    def ports(self) -> HostPorts:
+        """The ports that the host serves inside or exposes."""
+        return self._ports
+
+    async def switch_network(self, mode: NetworkMode, allowed_hosts: Sequence[str]) -> None:
+        """Switch what the container reaches, by the proxy or by the engine's bridge."""
+        async with self._changing:
+            container, spec = self.running.container, with_network(self._spec, mode, allowed_hosts)
+            is_routed = self._spec.network == "public"
+            if is_routed and mode != "public":
+                # Open connections to the public end with this.
+                await self.engine.do(
+                    "disconnect_container_from_network", container, BRIDGE, force=True
+                )
+            self._spec = spec
+            await self._ports.switch(spec)
+            if mode == "public" and not is_routed:
+                # Docker refuses a second network beside `none`. With services there is no `none`.
+                with suppress(SandboxError):
+                    await self.engine.do("disconnect_container_from_network", container, NOTHING)
+                await self.engine.do("connect_container_to_network", container, BRIDGE)
+
+    async def switch_user(self, user: str) -> None:
+        """Set the default user. The user must already exist."""
+        async with self.alive() as running:
+            await running.look_up(user)
+        self._spec = self._spec.model_copy(update={"user": user})
+
+    async def set_baseline(self) -> None:
+        """Record the files as the baseline of `changed_files`.
+
+        Raises:
+            SandboxUnsupportedError: The sandbox was made from a snapshot.
+        """
+        if self._from_snapshot:
+            raise SandboxUnsupportedError(
+                "a sandbox from a snapshot inherits the baseline of the first sandbox",
+                hint="set the baseline in the sandbox that is made from the spec",
+            )
+        await self._changes.set_baseline(self.running.container)
+
+    async def changed_files(self) -> FileChanges:
+        """Return what changed since the baseline."""
+        async with self.pause_lock.hold(self.running):
+            return await self._changes.changed_files(self.running.container)
+
+    @asynccontextmanager
+    async def ignore_changes(self) -> AsyncGenerator[None]:
+        """Ignore changes made inside this block, in this sandbox and in its forks.
+
+        Raises:
+            SandboxUnsupportedError: Other processes run inside, or no baseline is set.
+        """
+        container = self.running.container
+        async with self.pause_lock.hold(self.running):
+            _ = self._changes.baseline
+            if len((await self.engine.do("top", container))["Processes"]) != 1:
+                raise SandboxUnsupportedError(
+                    f"sandbox {self.name!r} runs other processes, whose changes would be ignored"
+                )
+            before = await self._changes.fingerprints(container)
+        yield
+        async with self.pause_lock.hold(self.running):
+            await self._changes.ignore_since(self.running.container, before)
+
+    def _tracker(self, image: SandboxImage | None) -> ContainerChangeTracker:
+        inherited = None if image is None else self._resources.images.baseline(image)
+        return ContainerChangeTracker(self.engine, self.name, inherited)
+
+    async def snapshot(self, while_frozen: Callable[[], Awaitable[None]] | None) -> SandboxImage:
+        """Create an image of the current files. A commit that is late ends the container.
+
+        Raises:
+            SnapshotError: The commit failed, or the image would lack the files of a volume.
+            SandboxLimitError: The files exceed the disk limit. Holes count as data.
+            HostError: The engine's disk has no room for a copy.
+        """
+        async with self._changing, self.pause_lock.hold(self.running):
+            if while_frozen is not None:
+                await while_frozen()
+            if self._details.volumes:
+                raise SnapshotError(
+                    f"a snapshot of {self.name!r} would lack the image's volumes "
+                    f"{', '.join(self._details.volumes)}",
+                    hint="use an image without VOLUME: this engine accepts no image without layers",
+                )
+            disk_mb = self._spec.limits.disk_mb
+            async with self._resources.commits.admit(self.running.container, disk_mb) as admitted:
+                image = await finish_or(self._commit(admitted), self._resources.images.discard)
+            self._resources.images.set_baseline(image, self._changes.image_baseline)
+            return image
+
+    async def _commit(self, admitted: AdmittedCommit) -> SandboxImage:
+        running, labels = self.running, self._label.labels
+        try:
+            return await self._resources.images.commit(
+                admitted.container, self._details, labels, seconds=admitted.seconds
+            )
+        except SnapshotError as error:
+            if isinstance(error.__cause__, SandboxTimeoutError):
+                # `end` deletes the files, so nothing inside may run again.
+                running.close()
+                await admitted.end()
+                await self._resources.cleanup.remove()
+            raise
+
+    async def restore(self, image: SandboxImage) -> None:
+        """Replace the container by one from `image`. Name, spec and exposed ports stay."""
+        async with self._changing:
+            old = self.running
+            self._resources.images.check(image)
+            if self.pause_lock.is_held:
+                raise SnapshotError(f"sandbox {self.name!r} is frozen: thaw it before a restore")
+            await self._ports.reset()
+            self._stop_entrypoint()
+            self._running = None
+            try:
+                self._details = self._resources.images.details(image)
+                await self._remove_container()
+                self._from_snapshot, self._changes = True, self._tracker(image)
+                await self._start_container()
+                if self._spec.entrypoint == "image":
+                    await self.start_image_entrypoint()
+            finally:
+                old.close()
+
+    @asynccontextmanager
+    async def replace_main(
+        self, image: SandboxImage, spec: SandboxSpec, labels: Mapping[str, str]
+    ) -> AsyncGenerator["Container"]:
+        """Pause this container, and give its place beside the services to another one.
+
+        Raises:
+            SandboxError: A container could not be connected to the networks.
+        """
+        networks = self.services.networks
+        async with self.pause_lock.hold(self.running):
+            container = self.running.container
+            self._resources.images.check(image)
+            await networks.step_aside(container)
+            try:
+                other = await self.prepare(self._resources, spec, image, labels, self.services)
+                self._replacement = other
+                try:
+                    await other.start()
+                    yield other
+                finally:
+                    await other.remove()
+                    self._replacement = None
+            finally:
+                await finish(networks.step_back(container))
+
+    async def remove(self) -> None:
+        """End every process and remove everything in the engine. Idempotent."""
+        await finish(self._remove())
+
+    async def _remove(self) -> None:
+        if self._replacement is not None:
+            await self._replacement.remove()
+        async with self._changing:
+            self.pause_lock.reset()
+            await self._ports.aclose()
+            self._stop_entrypoint()
+            running, self._running = self._running, None
+            try:
+                # Remove it before its pipes close. The engine cannot remove a container whose
+                # end it is writing down.
+                if not self.removed:
+                    await self._remove_from_engine()
+                    self.removed = True
+            finally:
+                if running is not None:
+                    running.close()
+
+    async def _remove_from_engine(self) -> None:
+        await self._remove_container()
+        await self._resources.cleanup.remove()
+        if self._stack is not None:
+            await self._stack.remove()
+        await self._resources.images.sweep()
+
+    async def _remove_container(self) -> None:
+        try:
+            # By its id: a failed removal has taken the name already.
+            await self.engine.remove(self._id or PREFIX + self.name)
+            self._id = None
+        finally:
+            shutil.rmtree(self._resources.directory / self.name, ignore_errors=True)
+
+    def _stop_entrypoint(self) -> None:
+        entrypoint, self._entrypoint = self._entrypoint, None
+        if entrypoint is not None:
+            entrypoint.close()
+
+
+async def _service_image(
+    resources: ProviderResources, image: str | None, recipe: ImageRecipe | None
+) -> ImageDetails:
+    return await resources.resolver.resolve(SandboxSpec(image=image, recipe=recipe), None)

@@ -1,0 +1,59 @@
+"""The ports of one container: those that the host serves inside, and those that it exposes."""
+
+from collections.abc import Awaitable, Callable
+
+from benchflow_contracts.sandbox import Endpoint, SandboxSpec
+from benchflow_sandbox_core.fifo.port_server import PortListener, PortServer
+from benchflow_sandbox_core.port_forward import Connection, PortForwards
+from benchflow_sandbox_core.proxy.server import Proxy, proxy_port
+from benchflow_sandbox_core.relay.request_server import RequestServer
+from benchflow_sandbox_core.relay.server import Relay
+from benchflow_sandbox_core.relay.upstream import RelayUpstream
+from benchflow_sandbox_core.spec import allowlist_of
+
+
+class HostPorts:
+    """Serves the relay and the proxy inside, and forwards loopback ports of the host."""
+
+    def __init__(self, connect: Callable[[int], Awaitable[Connection]]) -> None:
+        self._forwards = PortForwards(connect)
+        self._server: PortServer | None = None
+        self._request_servers = list[RequestServer]()
+        self._proxy: Proxy | None = None
+
+    def serve(self, listener: PortListener, spec: SandboxSpec) -> None:
+        """Serve the host's ports inside, in the order of `container_config.ports_of`."""
+        if spec.model is not None:
+            self._request_servers.append(Relay(RelayUpstream.of(spec.model)))
+        self._proxy = None
+        if proxy_port(spec) is not None:
+            self._proxy = Proxy(allowlist_of(spec))
+            self._request_servers.append(self._proxy)
+        self._server = PortServer(listener, *self._request_servers)
+
+    async def switch(self, spec: SandboxSpec) -> None:
+        """Let the proxy reach the hosts that `spec` allows, and close its open connections."""
+        if self._proxy is not None:
+            await self._proxy.switch(allowlist_of(spec))
+
+    async def expose(self, port: int) -> Endpoint:
+        """Return the host's address of a port inside. The same port has one address."""
+        return await self._forwards.expose(port)
+
+    async def reset(self) -> None:
+        """Close every connection and stop serving. Exposed addresses stay valid."""
+        await self._forwards.hang_up()
+        await self._stop_serving()
+
+    async def aclose(self) -> None:
+        """Close everything. Idempotent."""
+        await self._forwards.aclose()
+        await self._stop_serving()
+
+    async def _stop_serving(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            await server.aclose()
+        request_servers, self._request_servers = self._request_servers, []
+        for each in request_servers:
+            await each.aclose()
