@@ -352,8 +352,8 @@ def test_a_base_that_moved_makes_another_image(with_provider, recipe, api, image
 
     async def check(provider):
         await provider.create(SandboxSpec(recipe=made))
-        moved = (await provider.create(SandboxSpec())).machine
-        await moved.engine.do("commit", moved.container, base, changes=["ENV MOVED=1"])
+        moved = (await provider.create(SandboxSpec())).container
+        await moved.engine.do("commit", moved.running.container, base, changes=["ENV MOVED=1"])
 
     async def again(provider):
         box = await provider.create(SandboxSpec(recipe=made))
