@@ -1,9 +1,12 @@
 """The same questions again, with the recorded answers, up to the fork."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchflow_contracts import Answer, Ask, SnapshotError
+
+from .checkpoint import Checkpoint
+from .checkpoint_refs import CheckpointRefs
 
 _HINT = "replay needs an agent that repeats itself, or a gateway that records its model calls"
 
@@ -64,6 +67,46 @@ class Replay:
         if self._next < len(self._script) and self._script[self._next].turn <= turn:
             raise _diverged("it ended its turn", self._script[self._next])
         self._turn = turn + 1
+
+
+class ReplayLog:
+    """The last checkpoint of a branch, with the questions and model calls since then."""
+
+    def __init__(self, base: Checkpoint | None, refs: CheckpointRefs) -> None:
+        self._refs = refs
+        self._own: Checkpoint | None = None
+        self._exchanges: list[Exchange] = []
+        self.calls_before = 0
+        """How many model calls the branch had made at the base checkpoint."""
+        self.base_checkpoint = base
+
+    def append(self, exchange: Exchange) -> int:
+        """Add a question, answered or open; return its place for `set_answer`."""
+        self._exchanges.append(exchange)
+        return len(self._exchanges) - 1
+
+    def set_answer(self, place: int, answer: Answer) -> None:
+        """Add the answer to the question at `place`."""
+        self._exchanges[place] = replace(self._exchanges[place], answer=answer)
+
+    async def rebase(self, base: Checkpoint, calls: int) -> None:
+        """Start again from `base`, taken when the branch had made `calls` model calls."""
+        old, self._own = self._own, base
+        self.base_checkpoint = base
+        self._refs.acquire(base)
+        self._exchanges.clear()
+        self.calls_before = calls
+        await self._refs.release(old)
+
+    @property
+    def script(self) -> tuple[Exchange, ...]:
+        """The exchanges since the base checkpoint."""
+        return tuple(self._exchanges)
+
+    async def aclose(self) -> None:
+        """Release the branch's own checkpoint. Idempotent."""
+        own, self._own = self._own, None
+        await self._refs.release(own)
 
 
 def _shape(ask: Ask) -> object:

@@ -1,57 +1,137 @@
-"""Where a line of the rollout begins."""
+"""Where branches start: a position, a fork of it, and the branches from that fork."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from benchflow_contracts import BranchPolicy, ModelCall
+from benchflow_contracts import (
+    Answer,
+    Ask,
+    AskUserBranch,
+    BranchPolicy,
+    BranchRecord,
+    Fidelity,
+    ModelCall,
+)
 
-from benchflow_kernel.branch import Checkpoint, Exchange
+from benchflow_kernel.branch import Checkpoint, Exchange, children_of, labels_of
 from benchflow_kernel.scenes import LoweredTurn
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A state of the rollout, and what it takes to come back to it."""
+    """A state of the rollout, and what is needed to return to it."""
 
     node: str
-    """The node of the tree that it is."""
+    """The node of the tree."""
     turn: int
     """The turn that comes next, or that runs while a question is open."""
     schedule: tuple[LoweredTurn, ...]
-    """The declared turns and the nudges that were sent so far."""
+    """The declared turns and the nudges so far."""
     checkpoint: Checkpoint | None = None
-    """`None` is the task's own beginning."""
+    """`None` is the start of the task."""
     script: tuple[Exchange, ...] = ()
-    """What is asked and answered between the checkpoint and here; an open question is last."""
+    """Questions and answers since the checkpoint. An open question is the last."""
     calls: tuple[ModelCall, ...] = ()
-    """The recorded model calls between the checkpoint and here."""
+    """The recorded model calls since the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class BranchStart:
-    """Where a line begins: the rollout's root, a child of a fork, or a restored winner."""
+    """The start of a branch: the rollout's root, a child of a fork, or a restored winner."""
 
     id: str
-    """The world's own id; its first step's node, unless it is the root's."""
+    """The id of the world. Except at the root, the first step's node has the same id."""
     position: Position
     label: str | None = None
-    """What tells a child from its siblings."""
+    """Distinguishes a child from its siblings."""
     policy: BranchPolicy | None = None
-    """How this line forks in turn."""
+    """How this branch forks."""
     depth: int = 0
-    """Forks of `policy` above."""
+    """How many forks of `policy` are above."""
     stop: int | None = None
-    """The turn before which the line ends to be compared with its siblings."""
+    """The turn before which the branch ends, to be compared with its siblings."""
     main: bool = False
-    """Whether the rollout fails when this line does."""
+    """Whether the rollout fails if this branch fails."""
     resumed: bool = False
-    """Whether it only goes on from where another line ended: a winner that was restored."""
+    """Whether the branch continues another branch that ended, such as a restored winner."""
 
     @property
     def node(self) -> str:
-        """The node below which its steps are hung."""
+        """The node below which the branch's steps are added."""
         return self.position.node
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """What its world is made from; `None` for one from the task."""
+        """The source of the branch's world; `None` is the task."""
         return self.position.checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A state from which several branches start, with the policy and the fidelity."""
+
+    position: Position
+    policy: BranchPolicy
+    depth: int
+    """How many forks of this policy are above."""
+    fidelity: Fidelity
+    reason: str
+    ask: Ask | None = None
+    """The open question, if there is one."""
+    main: bool = False
+    """Whether the main branch of the rollout was forked."""
+
+    @property
+    def node(self) -> str:
+        """The node that is forked."""
+        return self.position.node
+
+    @property
+    def record(self) -> BranchRecord:
+        """The fork as the tree records it."""
+        return BranchRecord(
+            policy=self.policy.kind,
+            fidelity=self.fidelity,
+            reason=self.reason,
+            children=children_of(self.policy, self.ask),
+        )
+
+    def children(self, new_id: Callable[[], str]) -> list[BranchStart]:
+        """Return the start of each child."""
+        labels = labels_of(self.policy, self.ask)
+        return [self._child(index, label, new_id()) for index, label in enumerate(labels)]
+
+    def winner(self, node_id: str, sealed: Position) -> BranchStart:
+        """Return the start of the branch that continues the best child."""
+        then = self.policy.then
+        return BranchStart(
+            id=node_id,
+            position=sealed,
+            policy=then or self.policy,
+            depth=self.depth + 1 if then is None else 0,
+            main=self.main,
+            resumed=True,
+        )
+
+    def _child(self, index: int, label: str, node_id: str) -> BranchStart:
+        compared = self.policy.kind == "best-of"
+        then = self.policy.then
+        return BranchStart(
+            id=node_id,
+            position=self._answered(index),
+            label=label,
+            policy=None if compared else then or self.policy,
+            depth=self.depth + 1 if then is None else 0,
+            stop=self.position.turn + 1 if compared else None,
+        )
+
+    def _answered(self, index: int) -> Position:
+        """Return the position with the child's own answer to the open question.
+
+        Under another policy, the question stays open, and the child's own user answers.
+        """
+        if self.ask is None or not isinstance(self.policy, AskUserBranch):
+            return self.position
+        option = self.ask.questions[0].options[index]
+        own = replace(self.position.script[-1], answer=Answer.choose(self.ask, option.id))
+        return replace(self.position, script=(*self.position.script[:-1], own))

@@ -1,25 +1,28 @@
-"""What the log says about how a rollout was run, without any secret."""
+"""The record of a rollout: its metadata, its directories and its tree."""
 
+import os
 import platform
 import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any, cast
 
-from benchflow_contracts import RolloutConfig, Task
+from benchflow_contracts import RolloutConfig, RolloutTree, StoreError, Task
 
 from benchflow_kernel.resolve import Planes
+from benchflow_kernel.tree import tree_to_bytes
 
 _HIDDEN = "[redacted]"
 _CREDENTIAL = re.compile(r"(?<=://)[^/@]*@|\?.*$")
 
 
 def meta_of(task: Task, config: RolloutConfig, planes: Planes) -> dict[str, Any]:
-    """Return the config, the task's digest, how it is graded, the provider and the versions.
+    """Return the config, the task's digest, the grading mode, the provider and the versions.
 
-    Values of headers and of environment variables are left out, as is what a URL
-    carries besides its host and path: the log is shared, and those hold credentials.
+    The log is shared, so it has no credentials: the values of headers and of environment
+    variables are replaced, and each URL keeps only its host and path.
     """
     return {
         "config": _redacted(config.model_dump(mode="json")),
@@ -28,6 +31,31 @@ def meta_of(task: Task, config: RolloutConfig, planes: Planes) -> dict[str, Any]
         "provider": planes.provider.name,
         "versions": dict(_versions()),
     }
+
+
+def log_dir_of(directory: Path | None, start_id: str, *, child: bool) -> Path | None:
+    """Return the directory with `agent/` and `verifier/` of one world."""
+    if directory is None or not child:
+        return directory
+    return directory / "branches" / start_id
+
+
+def write_tree(tree: RolloutTree, directory: Path) -> None:
+    """Write `tree.json` atomically.
+
+    Raises:
+        StoreError: The file cannot be written.
+    """
+    path = directory / "tree.json"
+    temporary = directory / ".tree.json.part"
+    try:
+        with temporary.open("wb") as stream:
+            stream.write(tree_to_bytes(tree))
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise StoreError(f"cannot write {str(path)!r}: {error}") from error
 
 
 def _redacted(value: object) -> object:

@@ -11,14 +11,11 @@ from benchflow_contracts import (
     BenchFlowError,
     BranchBudget,
     Branched,
-    Cause,
     NodeValued,
     RewardError,
     SandboxCapabilities,
     StoreError,
     WorldClosed,
-    blame,
-    expect_host,
 )
 
 from benchflow_kernel.branch import (
@@ -26,21 +23,17 @@ from benchflow_kernel.branch import (
     CheckpointRefs,
     FidelitySelector,
     MachineSlots,
-    check_child,
-    seed_of,
 )
-from benchflow_kernel.faults import boundary, proven, shielded, shielded_beside
+from benchflow_kernel.faults import boundary, shielded, shielded_beside
 from benchflow_kernel.resolve import Plan
 from benchflow_kernel.tree import value_of
 from benchflow_kernel.world import World
 
-from .branch_run import BranchRun
-from .branch_start import BranchStart, Position
+from .branch_run import BranchRun, ForkServices
+from .branch_start import BranchStart, Fork, Position
 from .checkpoint_writer import CheckpointWriter
-from .fork import Fork
-from .fork_controller import ForkServices
 from .journal import Journal
-from .store import log_dir_of
+from .record import log_dir_of
 from .verify import score_lowest, verify
 
 
@@ -224,8 +217,7 @@ class TreeScheduler:
             with boundary("internal"):
                 await self._run(start, world, run, result)
         except BenchFlowError as error:
-            cause = _cause_of(error, world, run)
-            await self._record_loss(start, run, error, cause, result)
+            await self._record_loss(start, run, error, result)
         finally:
             close = self._close_world(start, world, run, slot)
             if result.fork is None:
@@ -237,47 +229,23 @@ class TreeScheduler:
     async def _run(
         self, start: BranchStart, world: World, run: BranchRun, result: BranchResult
     ) -> None:
-        await self._open(start, world, run)
-        await run.attach()
+        await run.open()
         result.fork = await run.execute()
         if result.fork is not None:
             return
         result.sealed = await run.seal()
         result.leaf = await run.finish()
-        if self._journal.node(result.leaf).results and not run.prompted:
-            return  # a winner that nothing was left for: its verdict stands
+        if self._journal.node(result.leaf).results and not run.progress.acted:
+            return  # The winner has no turns left, so keep its score.
         self._journal.phase(start.id, "verify")
-        await verify(self._plan, self._journal, world, result.leaf, run.ungraded)
+        await verify(self._plan, self._journal, world, result.leaf, run.progress.ungraded)
         self._failures.graded += 1
-
-    async def _open(self, start: BranchStart, world: World, run: BranchRun) -> None:
-        checkpoint = start.checkpoint
-        if checkpoint is None:
-            world.setup()
-            await world.open()
-            return
-        self._journal.phase(start.id, "setup")
-        world.setup()
-        await world.open(
-            checkpoint.image,
-            live=checkpoint.live,
-            state=checkpoint.state,
-            replay=start.position.calls,
-            upload_agent_files=checkpoint.from_disk,
-            step=run.task_step,
-        )
-        if checkpoint.live is not None:
-            await world.evict(checkpoint.live.unused_agents)
-        ahead = run.connect if run.opens_at_once else None
-        await proven(check_child(world, checkpoint), ahead)
-        await world.reseed(seed_of(self._plan.rollout_id, start.id))
 
     async def _record_loss(
         self,
         start: BranchStart,
         run: BranchRun,
         error: BenchFlowError,
-        cause: Cause,
         result: BranchResult,
     ) -> None:
         """Note a failed line in the tree; raise when it takes the rollout with it."""
@@ -286,8 +254,9 @@ class TreeScheduler:
             result.sealed = None
         if isinstance(error, StoreError):
             raise error
+        cause = run.cause_of(error)
         lost = start.label is not None and not run.has_steps
-        node = start.id if lost else run.tip
+        node = start.id if lost else run.progress.tip
         if lost:
             self._journal.lost(node, start.node, start.label, error, cause)
         else:
@@ -320,15 +289,3 @@ class TreeScheduler:
                 value = value_of(node)
                 if value is not None:
                     self._journal.append(NodeValued, node=node.id, value=value)
-
-
-def _cause_of(error: BenchFlowError, world: World, run: BranchRun) -> Cause:
-    """Return who caused `error`: the host when it failed processes of a sandbox with an agent."""
-    cause = blame(error, inside="agent" if run.acted else "task")
-    if not run.acted or cause.by not in {"agent", "unknown"}:
-        return cause
-    try:
-        expect_host(world.sandbox)
-    except BenchFlowError as short:
-        return Cause(by="host", what=f"{cause.what}; {short}")
-    return cause

@@ -1,96 +1,93 @@
-"""Stages: the steps of a task of several, on one line of its rollout."""
+"""The steps of a task with several steps, on one branch."""
 
 from collections.abc import Sequence
 
 from benchflow_contracts import NodeScored, ReadinessError, SetupError, TaskStep, VerifyResult
 
 from benchflow_kernel.faults import boundary
-from benchflow_kernel.resolve import SOLUTION_DIR, Plan
+from benchflow_kernel.resolve import SOLUTION_DIR
+from benchflow_kernel.rollout.step_return import shortfall
+from benchflow_kernel.rollout.verify import verify_step
 from benchflow_kernel.tree import verdict_name
-from benchflow_kernel.world import World, run_setup, wait_healthy
+from benchflow_kernel.world import run_setup, wait_healthy
 
-from .branch_start import BranchStart
-from .journal import Journal
-from .step_return import shortfall
-from .verify import verify_step
+from .progress import BranchContext
 
 _SHARED = ("/logs/verifier", "/tests")
-"""What a verifier in the agent's own box leaves there."""
-_HARBORS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
-"""What Harbor takes out of the box at the end of each step."""
+"""Directories that a verifier in the agent's own sandbox leaves there."""
+_HARBOR = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
+"""Directories that Harbor removes from the sandbox at the end of each step."""
 
 
-class Stages:
-    """Makes each step ready before its first prompt, and grades it after its last one.
+class TaskSteps:
+    """Prepares each step before its first prompt, and grades it after its last prompt.
 
-    A checkpoint of a turn's start is taken when the step of that turn is ready and those
-    before it are graded, so that nothing of it is done again in a world made from one.
+    The checkpoint of a turn's start is taken after the step of that turn is prepared and the
+    steps before it are graded. A world from such a checkpoint repeats nothing of that.
     """
 
-    def __init__(self, plan: Plan, journal: Journal, world: World, start: BranchStart) -> None:
-        self._plan = plan
-        self._journal = journal
-        self._world = world
-        self._start = start
+    def __init__(self, branch: BranchContext) -> None:
+        self._branch = branch
+        self._world = branch.world
 
     async def open(self, index: int) -> None:
-        """Bring in what a world that was just made lacks of the step that it begins with.
+        """Prepare the first step of a new world.
 
         Raises:
-            BenchFlowError: Its files, a command or its healthcheck failed.
+            BenchFlowError: The step's files, a command or its healthcheck failed.
         """
-        checkpoint = self._start.checkpoint
-        if not self._plan.task.steps:
+        checkpoint = self._branch.start.checkpoint
+        if not self._branch.plan.task.steps:
             return
         if checkpoint is None:
             await self._world.phases.setup(index)
-            await self._make_ready(index, self._start.node)
+            await self._make_ready(index, self._branch.start.node)
             await self._world.set_baseline()
         elif checkpoint.from_disk:
             await self._show_solution(self._step(index))
 
     async def close(self, index: int, node: str) -> bool:
-        """Grade a step at `node`, where it ended; return whether another one may follow.
+        """Grade a step at `node`, where it ended; return whether another step may follow.
 
-        The agents have been ended, and the box is left for the next step.
+        The agents have ended. The next step continues in the same sandbox.
 
         Raises:
             EnvironmentError_: The state at the end of the step cannot be read.
         """
-        step = self._step(index)
-        self._journal.phase(self._start.id, "verify")
-        await verify_step(self._plan, self._journal, self._world, node, index, continues=True)
-        verdict = self._journal.node(node).results.get(verdict_name(step.name))
+        step, journal = self._step(index), self._branch.journal
+        journal.phase(self._branch.start.id, "verify")
+        await verify_step(self._branch.plan, journal, self._world, node, index, continues=True)
+        verdict = journal.node(node).results.get(verdict_name(step.name))
         if verdict is not None and verdict.grading == "shared":
             await self._clear(_SHARED)
         return shortfall(step, verdict) is None
 
     async def enter(self, index: int, node: str) -> None:
-        """Make the next step ready, after the one that ended at `node`.
+        """Prepare the next step, after the step that ended at `node`.
 
         Raises:
-            BenchFlowError: Its files, a command or its healthcheck failed.
+            BenchFlowError: The step's files, a command or its healthcheck failed.
         """
-        self._journal.phase(self._start.id, "setup")
+        self._branch.journal.phase(self._branch.start.id, "setup")
         step = self._step(index)
-        # First, for it may end what the agent left: beside that nothing is ours.
+        # First, because it may end the agent's processes: they could change our files.
         await self._world.phases.setup(index)
         async with self._world.ignore_changes():
             if step.verifier.protocol == "harbor":
-                await self._clear(_HARBORS)
+                await self._clear(_HARBOR)
             await self._make_ready(index, node)
 
     async def _make_ready(self, index: int, node: str) -> None:
-        """Prepare a step; when it cannot be, `node` tells which one it was."""
-        step = self._step(index)
+        """Prepare a step; on failure, record at `node` which step failed."""
+        step, start = self._step(index), self._branch.start
         try:
             await self._prepare(step)
         except (SetupError, ReadinessError) as error:
-            # A child that has no node yet stands at its parent's, which is its siblings' too.
-            if node != self._start.node or node == self._start.id:
+            # A child without a node of its own is at its parent's node; siblings share that node.
+            if node != start.node or node == start.id:
                 result = VerifyResult.unscored(str(error), error_type=type(error).__name__)
                 name = verdict_name(step.name)
-                self._journal.append(NodeScored, node=node, name=name, result=result)
+                self._branch.journal.append(NodeScored, node=node, name=name, result=result)
             raise
 
     async def _prepare(self, step: TaskStep) -> None:
@@ -105,18 +102,18 @@ class Stages:
         await self._show_solution(step)
 
     async def _show_solution(self, step: TaskStep) -> None:
-        """Put the step's solution in the place of an earlier one's, if it may be seen at all."""
-        if not self._plan.solution:
+        """Replace an earlier step's solution by this step's, if the agent may see solutions."""
+        if not self._branch.plan.solution:
             return
         await self._world.run(["rm", "-rf", SOLUTION_DIR])
         if step.parts.solution is not None:
             await self._world.upload(step.parts.solution, SOLUTION_DIR)
 
     async def _clear(self, directories: Sequence[str]) -> None:
-        """Empty directories, and leave them to everybody, as Harbor does."""
+        """Empty directories and let every user write there, as Harbor does."""
         await self._world.run(["rm", "-rf", *directories])
         await self._world.run(["mkdir", "-p", *directories])
         await self._world.run(["chmod", "777", *directories])
 
     def _step(self, index: int) -> TaskStep:
-        return self._plan.task.steps[index]
+        return self._branch.plan.task.steps[index]

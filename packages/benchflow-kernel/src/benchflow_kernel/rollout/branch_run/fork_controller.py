@@ -1,0 +1,256 @@
+"""Decide where a branch forks, and capture its world there."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchflow_contracts import (
+    AgentProtocolError,
+    Ask,
+    Branched,
+    BranchPolicy,
+    BranchRecord,
+    Checkpointed,
+    ModelCall,
+)
+
+from benchflow_kernel.branch import (
+    BranchBudgetTracker,
+    Captured,
+    Checkpoint,
+    CheckpointRefs,
+    Exchange,
+    FidelitySelector,
+    ReplayLog,
+    children_of,
+    forks_at_ask,
+    forks_at_turn,
+    needs_base_checkpoint,
+)
+from benchflow_kernel.rollout.branch_start import Fork, Position
+from benchflow_kernel.rollout.checkpoint_writer import CheckpointWriter
+
+from .progress import BranchContext, Cursor
+
+
+@dataclass(frozen=True, slots=True)
+class ForkServices:
+    """What all branches of a rollout fork with."""
+
+    selector: FidelitySelector
+    budget: BranchBudgetTracker
+    refs: CheckpointRefs
+    writer: CheckpointWriter
+
+
+class ForkController:
+    """Asks the policy at each state of one branch, and captures the world for a fork.
+
+    The caller owns one reference to the checkpoint of each returned fork.
+    """
+
+    def __init__(
+        self,
+        branch: BranchContext,
+        services: ForkServices,
+        replay_log: ReplayLog,
+        on_fork: Callable[[Fork], None],
+    ) -> None:
+        self._branch = branch
+        self._services = services
+        self._replay_log = replay_log
+        self._on_fork = on_fork
+        self._states = 0
+        self._has_recorded_refusal = False
+
+    async def at_turn(self, cursor: Cursor) -> Fork | None:
+        """Fork at the start of a turn, or take a checkpoint that a later fork can replay from.
+
+        Raises:
+            FidelityError: The policy requires a fidelity that is not available here.
+            SnapshotError: The world could not be captured.
+        """
+        states, self._states = self._states, self._states + 1
+        start, policy = self._branch.start, self._branch.start.policy
+        at_start = start.checkpoint is not None and cursor.turn == start.position.turn
+        if at_start and not start.resumed:
+            return None  # The parent was forked here.
+        wants = policy is not None and forks_at_turn(policy, cursor.turn, states)
+        if policy is not None and wants and self._is_allowed(cursor, policy, None):
+            fork = await self._fork(cursor, policy, None)
+            if fork is not None:
+                return fork
+        needs_base = policy is not None and needs_base_checkpoint(policy, cursor.turn)
+        if needs_base or self._services.writer.saves_every_turn:
+            await self._save_base(cursor)
+        return None
+
+    async def at_ask(self, cursor: Cursor, ask: Ask) -> Fork | None:
+        """Fork at a question while the agent waits. If `None`, the user answers.
+
+        Raises:
+            AgentProtocolError: The question does not end a step of the tree.
+            FidelityError: The policy requires a fidelity that is not available here.
+        """
+        start, policy = self._branch.start, self._branch.start.policy
+        if policy is None or ask.kind != "question" or not self._wants(cursor, policy, ask):
+            return None
+        step = self._branch.journal.node(cursor.node).step
+        is_restored = start.resumed and cursor.node == start.node
+        if not is_restored and (step is None or step.ask is None or step.ask.id != ask.id):
+            raise AgentProtocolError(f"the session did not end a step with ask {ask.id!r}")
+        return await self._fork(cursor, policy, ask)
+
+    def at_restored_ask(self, cursor: Cursor, ask: Ask) -> Fork | None:
+        """Fork at the open question of a saved checkpoint, which is the capture."""
+        start, policy = self._branch.start, self._branch.start.policy
+        if not start.resumed or policy is None or start.checkpoint is None:
+            return None
+        if not self._wants(cursor, policy, ask):
+            return None
+        self._services.refs.acquire(start.checkpoint)
+        self._services.budget.record_fork()
+        return Fork(
+            position=start.position,
+            policy=policy,
+            depth=start.depth,
+            fidelity="live",
+            reason="a saved checkpoint of this question",
+            ask=ask,
+            main=start.main,
+        )
+
+    def continues_after(self, fork: Fork) -> bool:
+        """Return whether the branch continues after `fork`; if so, start the children."""
+        if fork.policy.kind != "value":
+            return False
+        self._on_fork(fork)
+        return True
+
+    async def seal(self, cursor: Cursor) -> Position:
+        """Capture the end of a branch that may be resumed. The caller owns one reference."""
+        captured = await self._services.selector.capture(
+            self._branch.world, cursor.turn, mid_turn=False, require=None
+        )
+        position = await self._position(cursor, captured, None)
+        await self._services.writer.save(position, captured.fidelity, fork=False)
+        return position
+
+    async def aclose(self) -> None:
+        """Release the branch's own checkpoint. Idempotent."""
+        await self._replay_log.aclose()
+
+    async def _save_base(self, cursor: Cursor) -> None:
+        """Capture the start of a turn; if a session cannot be captured, keep the last base."""
+        base = await self._services.selector.capture_base(self._branch.world, cursor.turn)
+        if base is not None:
+            await self._rebase(cursor, base)
+            await self._services.writer.save(_at(cursor, base), "state", fork=False)
+
+    async def _fork(self, cursor: Cursor, policy: BranchPolicy, ask: Ask | None) -> Fork | None:
+        captured = await self._services.selector.capture(
+            self._branch.world, cursor.turn, mid_turn=ask is not None, require=policy.require
+        )
+        taken = captured.checkpoint
+        if taken is not None and not await self._fits_on_disk(cursor, policy, taken):
+            return None
+        position = await self._position(cursor, captured, ask)
+        await self._services.writer.save(position, captured.fidelity, fork=True)
+        self._services.budget.record_fork()
+        return Fork(
+            position=position,
+            policy=policy,
+            depth=self._branch.start.depth,
+            fidelity=captured.fidelity,
+            reason=captured.reason,
+            ask=ask,
+            main=self._branch.start.main,
+        )
+
+    async def _position(self, cursor: Cursor, captured: Captured, ask: Ask | None) -> Position:
+        """Return how to return here, and acquire the checkpoint for it."""
+        question = () if ask is None else (Exchange(turn=cursor.turn, ask=ask, answer=None),)
+        checkpoint, refs = captured.checkpoint, self._services.refs
+        if checkpoint is None:
+            base = self._replay_log.base_checkpoint
+            assert base is not None, "the first turn always has a checkpoint"
+            refs.acquire(base)
+            script = (*self._replay_log.script, *question)
+            calls = self._branch.world.calls_since(self._replay_log.calls_before)
+            return _at(cursor, base, script, calls)
+        if ask is None:
+            await self._rebase(cursor, checkpoint)
+            refs.acquire(checkpoint)
+        else:
+            refs.acquire(checkpoint)
+            await self._record(cursor, checkpoint)
+        return _at(cursor, checkpoint, question)
+
+    async def _rebase(self, cursor: Cursor, base: Checkpoint) -> None:
+        self._services.refs.acquire(base)
+        await self._record(cursor, base)
+        try:
+            await self._replay_log.rebase(base, len(self._branch.world.calls))
+        finally:
+            await self._services.refs.release(base)
+
+    async def _record(self, cursor: Cursor, taken: Checkpoint) -> None:
+        """Record a complete checkpoint; release a checkpoint that cannot be recorded."""
+        try:
+            self._branch.journal.append(
+                Checkpointed,
+                node=cursor.node,
+                ref=taken.image.ref,
+                layers=taken.layers,
+                took_sec=taken.took_sec,
+            )
+        except BaseException:
+            await self._services.refs.release(taken)
+            raise
+
+    def _wants(self, cursor: Cursor, policy: BranchPolicy, ask: Ask) -> bool:
+        states, self._states = self._states, self._states + 1
+        return forks_at_ask(policy, ask, states) and self._is_allowed(cursor, policy, ask)
+
+    def _is_allowed(self, cursor: Cursor, policy: BranchPolicy, ask: Ask | None) -> bool:
+        """Return whether the budget allows a fork."""
+        children = children_of(policy, ask)
+        refusal = self._services.budget.refusal(policy.budget, children, self._branch.start.depth)
+        self._record_refusal(cursor, policy, refusal)
+        return refusal is None
+
+    async def _fits_on_disk(self, cursor: Cursor, policy: BranchPolicy, taken: Checkpoint) -> bool:
+        """Return whether the budget allows the checkpoint's size; if not, release it."""
+        refusal = self._services.budget.disk_refusal(taken.image.bytes)
+        if refusal is not None:
+            await self._services.refs.release(taken)
+        self._record_refusal(cursor, policy, refusal)
+        return refusal is None
+
+    def _record_refusal(self, cursor: Cursor, policy: BranchPolicy, refusal: str | None) -> None:
+        """Record once per branch why it does not fork."""
+        if refusal is None or self._has_recorded_refusal:
+            return
+        self._has_recorded_refusal = True
+        record = BranchRecord(
+            policy=policy.kind,
+            fidelity="replay",
+            reason=f"not forked: {refusal}",
+            children=0,
+        )
+        self._branch.journal.append(Branched, node=cursor.node, record=record)
+
+
+def _at(
+    cursor: Cursor,
+    checkpoint: Checkpoint,
+    script: tuple[Exchange, ...] = (),
+    calls: tuple[ModelCall, ...] = (),
+) -> Position:
+    return Position(
+        node=cursor.node,
+        turn=cursor.turn,
+        schedule=cursor.schedule,
+        checkpoint=checkpoint,
+        script=script,
+        calls=calls,
+    )

@@ -1,0 +1,193 @@
+"""Run single turns of one branch."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from benchflow_contracts import (
+    AgentError,
+    AgentExitError,
+    AgentTimeoutError,
+    Ask,
+    BenchFlowError,
+    NodeError,
+    SandboxError,
+    SandboxLimitError,
+    Session,
+    SnapshotError,
+    StopReason,
+    blame,
+    caused_inside,
+)
+
+from benchflow_kernel.branch import Replay
+from benchflow_kernel.faults import boundary, node_error
+from benchflow_kernel.rollout.branch_start import Fork
+from benchflow_kernel.world import LiveSessions
+
+from .ask_responder import AskResponder
+from .progress import BranchContext, BranchState, Interruption, Progress
+from .step_recorder import StepRecorder
+
+
+class TurnRunner:
+    """Sends the prompts of one branch to its sessions, and says how each turn ended."""
+
+    def __init__(
+        self,
+        branch: BranchContext,
+        progress: Progress,
+        replay: Replay,
+        recorder: StepRecorder,
+        responder: AskResponder,
+        interruption: Interruption,
+    ) -> None:
+        self._branch = branch
+        self._progress = progress
+        self._replay = replay
+        self._recorder = recorder
+        self._responder = responder
+        self._interruption = interruption
+        checkpoint = branch.start.checkpoint
+        self.restored_ask: Ask | None = None if checkpoint is None else checkpoint.ask
+        """The question that was open in the checkpoint, until it is answered."""
+        self.early_end: NodeError | None = None
+        """Why the agent ended its work early. The branch is graded all the same."""
+
+    async def attach(self, sessions: LiveSessions) -> None:
+        """Attach to the sessions whose processes came with a live checkpoint."""
+        world = self._branch.world
+        self._branch.journal.phase(self._branch.start.id, "connect")
+        await world.sessions.attach(
+            world.sandbox, sessions, self._responder.answer, self._recorder.record
+        )
+
+    async def connect(self) -> Session:
+        """Return the session of the current turn's role; open it if needed.
+
+        Raises:
+            AgentError: The agent did not start, or not in time.
+        """
+        world = self._branch.world
+        if not world.sessions.any_opened:
+            self._branch.journal.phase(self._branch.start.id, "connect")
+        return await world.sessions.get(
+            world.sandbox,
+            self._progress.current.role,
+            self._responder.answer,
+            self._recorder.record,
+        )
+
+    async def run(self) -> Fork | StopReason | None:
+        """Run the current turn; return the fork or the reason that ended it.
+
+        The result is `None` if the turn was interrupted for another reason.
+
+        Raises:
+            BenchFlowError: A failure that the agent did not cause.
+        """
+        session = await self.connect()
+        if self._progress.state is BranchState.READY:
+            self._branch.journal.phase(self._branch.start.id, "execute")
+        stop = await self._prompt(session)
+        self._progress.state = BranchState.IDLE if self._replay.live else BranchState.REPLAYED
+        if isinstance(self._interruption.reason, Fork):
+            return self._interruption.reason
+        if stop == "end_turn":
+            self._replay.end_turn(self._progress.turn)
+        return stop
+
+    def end_early(self, error: NodeError) -> None:
+        """Note that the agent ended its work early.
+
+        Raises:
+            SnapshotError: The agent only repeated recorded turns so far.
+        """
+        if not self._replay.live:
+            raise SnapshotError(f"the child did not reach the fork again: {error.message}")
+        self.early_end = error
+
+    def check_model(self) -> bool:
+        """Return whether a model error that the agent caused ended its work.
+
+        Raises:
+            BenchFlowError: A model error that the agent did not cause.
+        """
+        error = self._branch.world.model_error
+        if error is None:
+            return False
+        if not isinstance(error, AgentError):
+            raise error
+        self.end_early(node_error(error, blame(error, inside="agent")))
+        return True
+
+    async def _prompt(self, session: Session) -> StopReason | None:
+        """Run one turn, or the rest of a turn; return `None` if it was interrupted."""
+        own: BenchFlowError | None = None
+        stop: StopReason | None = None
+        turn = await self._opened(session)
+        interruption = self._interruption
+        # A deadline that expires in the block below leaves this state: it was the agent's turn.
+        self._progress.state = BranchState.PROMPTING
+        self._progress.acted = True
+        try:
+            async with interruption.new_scope():
+                self._branch.world.watch_model(self._on_model_error)
+                with boundary("agent"):
+                    stop = await turn()
+        except (AgentError, SandboxLimitError) as error:
+            if interruption.reason is None:
+                own = await self._agents_error(error)
+        except (TimeoutError, BenchFlowError):
+            if interruption.reason is None:
+                raise
+        self._progress.state = BranchState.IDLE
+        reason = interruption.reason
+        if isinstance(reason, BenchFlowError) and reason is not self._branch.world.model_error:
+            raise reason
+        if self.check_model() or reason is not None:
+            return None
+        if own is not None:
+            self.end_early(node_error(own, blame(own, inside="agent")))
+        elif stop != "end_turn":
+            self.end_early(_stopped(stop))
+        return stop
+
+    async def _opened(self, session: Session) -> Callable[[], Awaitable[StopReason]]:
+        """Return the call that runs the turn: a prompt, or the answer to the restored question."""
+        ask, self.restored_ask = self.restored_ask, None
+        if ask is not None:
+            return partial(session.answer, await self._responder.answer_restored(ask))
+        self._recorder.prompt = prompt = self._text()
+        return partial(session.prompt, prompt)
+
+    def _text(self) -> str:
+        turn = self._progress.current
+        if turn.prompt is not None:
+            return turn.prompt
+        task = self._branch.plan.task_of(turn)
+        return task.config.agent.prompt_prefix + task.instruction
+
+    async def _agents_error(self, error: BenchFlowError) -> BenchFlowError:
+        """Return the error that the agent caused; raise if the agent is not the cause."""
+        if isinstance(error, AgentTimeoutError | AgentExitError | SandboxLimitError):
+            return error
+        try:
+            await self._branch.world.expect_sandbox()
+        except SandboxError as failed:
+            if not caused_inside(failed):
+                raise
+            return failed
+        raise error
+
+    def _on_model_error(self, error: BenchFlowError) -> None:
+        if self._progress.state is BranchState.PROMPTING:
+            self._interruption.interrupt(error)
+
+
+def _stopped(stop: StopReason | None) -> NodeError:
+    return NodeError(
+        boundary="agent",
+        type="StopReason",
+        message=f"the agent ended its turn with {stop!r}",
+        hint="the node was graded on what the agent left behind",
+    )
