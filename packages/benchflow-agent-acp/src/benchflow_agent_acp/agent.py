@@ -72,6 +72,13 @@ class AcpAgent:
         del role
         return AgentNeeds(mounts=(await install(self.decl)).mounts)
 
+    def installed_needs(self) -> AgentNeeds | None:
+        """Return the needs of the agent if it is installed; install nothing."""
+        from .install import find_installation  # noqa: PLC0415 - see connect
+
+        found = find_installation(self.decl)
+        return None if found is None else AgentNeeds(mounts=found.mounts)
+
     async def connect(
         self,
         sandbox: Sandbox,

@@ -48,18 +48,27 @@ async def install(decl: AgentDecl) -> Installation:
     Raises:
         AgentError: An interpreter or an installer is missing, or the package manager failed.
     """
+    installation = find_installation(decl)
+    if installation is not None:
+        return installation
+    target = _target(decl)
+    async with _locked(target.with_name(target.name + ".lock")):
+        return _read_record(target) or await _build(decl, target)
+
+
+def find_installation(decl: AgentDecl) -> Installation | None:
+    """Return the installation of an agent, or `None` if the agent must be installed first."""
     source = decl.distribution
     if source.binary is not None:
         path = source.binary.path
         return Installation(mounts=(Mount(source=path, target=path),) if path else ())
     if source.builtin is not None:
         return Installation()
-    target = cache_dir() / f"{decl.id}-{decl.version}"
-    installation = _read_record(target)
-    if installation is not None:
-        return installation
-    async with _locked(target.with_name(target.name + ".lock")):
-        return _read_record(target) or await _build(decl, target)
+    return _read_record(_target(decl))
+
+
+def _target(decl: AgentDecl) -> Path:
+    return cache_dir() / f"{decl.id}-{decl.version}"
 
 
 def _read_record(target: Path) -> Installation | None:

@@ -72,6 +72,8 @@ def resolve(
     task = effective_task(task, config, variables, origins)
     deadlines = effective_deadlines(task, config, origins)
     skills = skills_of(task, config)
+    if skills is not None and config.skills_dir is None:
+        origins.note("skills", Origin("task", "the skills of the task"))
     turns = turns_of(task, config, skills, origins)
     check_prior(task, given.needs)
     turns = tuple(with_solution_env(turn, task, given.needs, origins) for turn in turns)

@@ -35,8 +35,6 @@ class Origin:
 
 DEFAULT = Origin("default")
 
-_PUBLIC: frozenset[OriginKind] = frozenset({"default", "task"})
-"""Origins whose environment variables are not secret."""
 _SECRET_TABLES = ("env", "headers")
 _URLS = ("upstream", "url", "base_url")
 _URL_CREDENTIAL = re.compile(r"(?<=://)[^/@]*@|\?.*$")
@@ -97,7 +95,7 @@ class Origins:
         elif isinstance(value, Mapping) and value:
             for key, item in cast("Mapping[str, object]", value).items():
                 name = f"{prefix}.{key}"
-                public = field == "env" and self.find(name).kind in _PUBLIC
+                public = field == "env" and self.find(name).kind == "task"
                 hidden = field in _SECRET_TABLES and not public
                 yield from self.settings(name, MASK if hidden else item)
         else:

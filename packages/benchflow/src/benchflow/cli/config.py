@@ -1,12 +1,16 @@
 """Options from the environment and from a file."""
 
+from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchflow_contracts import UsageError
+from benchflow_kernel.resolve import Origin
 from cyclopts import App, ArgumentCollection
 from cyclopts.config import Dict, Env, Toml, Yaml
+from cyclopts.token import Token
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,39 @@ class FlagFile:
         Dict(data, source=str(self.source.path))(app, commands, arguments)
 
 
-Config = Env | FlagFile
+_FLAG_ORIGINS: ContextVar[Mapping[str, Origin]] = ContextVar("flag_origins")
+
+
+class OriginRecorder:
+    """Records where each flag of the command comes from. It changes no argument."""
+
+    def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+        """Record the origin of every argument that has a value. Comes after all sources."""
+        del app, commands
+        origins: dict[str, Origin] = {}
+        for argument in arguments:
+            if argument.tokens:
+                name = argument.name.removeprefix("--").replace("-", "_")
+                origins[name] = _origin(argument.name, argument.tokens[-1])
+        _FLAG_ORIGINS.set(origins)
+
+
+def flag_origins() -> Mapping[str, Origin]:
+    """Return the origin of each flag of this command that is not a default, by its name."""
+    return _FLAG_ORIGINS.get({})
+
+
+def _origin(flag: str, token: Token) -> Origin:
+    match token.source:
+        case "cli":
+            return Origin("flag", flag)
+        case "env":
+            return Origin("variable", f"${token.keyword}")
+        case file:
+            return Origin("file", f"{file}:{flag.removeprefix('--')}")
+
+
+Config = Env | FlagFile | OriginRecorder
 
 _READERS: dict[str, type[Toml] | type[Yaml]] = {".toml": Toml, ".yaml": Yaml, ".yml": Yaml}
 
@@ -43,7 +79,7 @@ def take_config(words: list[str]) -> tuple[list[str], list[Config]]:
     sources: list[Config] = [Env("BENCHFLOW_", command=False, show=False)]
     words = [part for word in words for part in _split(word)]
     if "--config" not in words:
-        return words, sources
+        return words, [*sources, OriginRecorder()]
     at = words.index("--config")
     if at + 1 == len(words):
         raise UsageError("--config needs a file", hint="for example --config job.toml")
@@ -63,7 +99,7 @@ def take_config(words: list[str]) -> tuple[list[str], list[Config]]:
             where=str(path),
             hint="write one option on each line, such as `agent: oracle`",
         ) from error
-    return words[:at] + words[at + 2 :], [*sources, FlagFile(source)]
+    return words[:at] + words[at + 2 :], [*sources, FlagFile(source), OriginRecorder()]
 
 
 SHORT = {"-a": "--agent", "-m": "--model"}

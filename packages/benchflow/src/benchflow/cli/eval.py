@@ -20,6 +20,7 @@ from .foreign_tasks import explain_refusals
 from .live import LiveJob
 from .missing_forks import report_missing_forks
 from .output import note, print_blank_line, print_json, print_table
+from .preview import PreviewFlags, PreviewOnly, preview_job
 from .rollouts import find_job
 
 
@@ -40,6 +41,7 @@ async def create(
     fail_under: float | None = None,
     export: tuple[str, ...] = (),
     quiet: bool = False,
+    preview: PreviewOnly = PreviewFlags(),
     json: Json = False,
 ) -> int:
     """Run each task of a directory `--repeats` times, as a job.
@@ -65,6 +67,7 @@ async def create(
         fail_under: Mean reward below which the exit code is 1 (default: no limit).
         export: Format of an export of the job, in `export/FORMAT/JOB` below it. Repeatable.
         quiet: No progress on standard error.
+        preview: Ways to look at the job before it starts.
     """
     plan = JobOptions(
         tasks_dir=tasks_dir,
@@ -79,6 +82,8 @@ async def create(
         exclude=exclude,
         max_tasks=max_tasks,
     )
+    if preview.any:
+        return await preview_job(plan, preview, json=json)
     _check_exporters(export)
     report = await _run(plan, LiveJob(quiet=quiet or json))
     _show_and_export(report, export, json=json)

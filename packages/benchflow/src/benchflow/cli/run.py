@@ -10,6 +10,7 @@ from .flags import DEFAULT_JOBS, JobsDir, Json, Run
 from .missing_forks import report_missing_forks
 from .narrate import narrator
 from .output import note, print_json
+from .preview import PreviewFlags, PreviewOnly, preview_run
 from .treeview import print_tree
 
 
@@ -19,6 +20,7 @@ async def run(
     options: Run = RunOptions(),
     env_file: EnvFile = (),
     jobs_dir: JobsDir = DEFAULT_JOBS,
+    preview: PreviewOnly = PreviewFlags(),
     json: Json = False,
 ) -> int:
     """Run one rollout of one task and show it as it happens.
@@ -29,13 +31,17 @@ async def run(
         bench run TASK --agent oracle --branch ask-user --json
         bench run HARBOR-TASK --sandbox docker --agent oracle
         bench run TASK --agent policy --branch best-of --branch-n 3 --branch-at 1
+        bench run TASK --agent oracle --offline --explain
 
     Args:
         task: Task directory, of BenchFlow, Harbor or Terminal-Bench; or the URL of a git
             repository with one task.
         options: Options of the rollout.
+        preview: Ways to look at the run before it starts.
     """
     options = with_env_files(options, env_file)
+    if preview.any:
+        return await preview_run(task, options, preview, json=json)
     subscribers = () if json else (narrator(),)
     result = await run_rollout(task, options=options, jobs_dir=jobs_dir, subscribers=subscribers)
     if json:
