@@ -177,7 +177,8 @@ def _origins_of(config: RolloutConfig, given: Contributions) -> Origins:
     if given.origins is None:
         origins.note_all("", config, "python", "RolloutConfig.")
         for role in (role for scene in config.scenes for role in scene.roles):
-            origins.note_all(f"role.{role.name}", role, "python", "Role.")
+            for name in role.model_fields_set:
+                origins.note(f"role.{role.name}.{name}", Origin("python", f"Role.{name}"))
     return origins
 
 

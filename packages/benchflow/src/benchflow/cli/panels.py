@@ -67,6 +67,7 @@ PANELS: Final[dict[str, tuple[str, ...]]] = {
     "Sandbox": _SANDBOX,
     "Grading": _GRADING,
     "Limits": _LIMITS,
+    "Preview": ("--explain", "--print-config", "--dry-run"),
     "Output": ("--jobs-dir", "--export", "--quiet", "--json"),
 }
 """Each panel with its options, in the order of the help. Other options are the command's own."""

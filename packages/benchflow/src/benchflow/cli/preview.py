@@ -23,11 +23,11 @@ class PreviewFlags(Model):
     """Ways to look at a run instead of running it."""
 
     explain: bool = False
-    """Print every effective setting with its origin; run nothing."""
+    """Every effective setting with its origin, instead of a run."""
     print_config: bool = False
-    """Print the effective options as TOML, which --config reads again; run nothing."""
+    """Effective options as TOML, which --config reads again, instead of a run."""
     dry_run: bool = False
-    """Make every check that comes before a rollout; run nothing."""
+    """Every check that comes before a rollout, instead of a run."""
 
     @property
     def any(self) -> bool:

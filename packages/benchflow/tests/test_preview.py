@@ -1,0 +1,162 @@
+"""`--explain`, `--print-config` and `--dry-run` look at a run and start nothing."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchflow.cli.entry import run
+from benchflow_contracts import BaseProvider, SandboxCapabilities
+from benchflow_engine.scaffold import write_task
+
+CREATED: list[object] = []
+
+
+class Unstartable(BaseProvider):
+    """A provider that fails the test if it is asked for a sandbox."""
+
+    name = "unstartable"
+
+    def __init__(self, *, allow_unisolated: bool = False) -> None:
+        super().__init__()
+
+    async def capabilities(self) -> SandboxCapabilities:
+        return SandboxCapabilities(
+            isolation="container", network_modes=frozenset({"none"}), freeze=True, notes={}
+        )
+
+    async def create(self, spec: Any, *, image: Any = None, labels: Any = None) -> Any:
+        CREATED.append(spec)
+        raise AssertionError("a preview started a sandbox")
+
+
+PROVIDER = ("--sandbox-import-path", f"{__name__}:Unstartable")
+
+
+@pytest.fixture
+def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    write_task(tmp_path / "task")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    return "task"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_started(tmp_path: Path) -> Any:
+    CREATED.clear()
+    yield
+    assert CREATED == []
+    assert not (tmp_path / "jobs").exists()
+
+
+def settings(capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[object, str, str]]:
+    shown = json.loads(capsys.readouterr().out)["settings"]
+    return {
+        each["setting"]: (each["value"], each["origin"]["kind"], each["origin"]["where"])
+        for each in shown
+    }
+
+
+def test_explain_names_the_origin_of_each_value(
+    task: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("job.toml").write_text("isolation = 'twin'\n")
+    monkeypatch.setenv("BENCHFLOW_KEEP", "forks")
+    words = ("run", task, *PROVIDER, "--offline", "--config", "job.toml", "--explain", "--json")
+    assert run(words) == 0
+    found = settings(capsys)
+    assert found["sandbox.network"] == ("none", "flag", "--offline")
+    assert found["verifier.isolation"] == ("twin", "file", "job.toml:isolation")
+    assert found["keep.which"] == ("forks", "variable", "$BENCHFLOW_KEEP")
+    assert found["verifier.timeout_sec"] == (60, "task", "task.toml:verifier.timeout_sec")
+    assert found["deadlines.connect"] == (120, "default", "")
+    assert found["role.agent.agent"] == ("oracle", "default", "")
+
+
+def test_explain_is_a_table_without_json(task: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(("run", task, *PROVIDER, "--timeout-multiplier", "2", "--explain")) == 0
+    rows = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
+    assert rows[0] == ["setting", "value", "origin"]
+    origin = "task.toml:verifier.timeout_sec, times --timeout-multiplier"
+    assert ["verifier.timeout_sec", "120.0", origin] in rows
+
+
+@pytest.mark.parametrize("value", ["abc", "a-longer-secret"])
+def test_no_preview_shows_a_secret(
+    task: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("BENCHFLOW_API_KEY", "key-of-the-endpoint")
+    Path("agent.env").write_text(f"TOKEN={value}\n")
+    url = "http://user:password@127.0.0.1:1/v1?token=query-secret"
+    given = ("--env-file", "agent.env", "--base-url", url, "--model", "m")
+    assert run(("run", task, *PROVIDER, *given, "--explain")) == 0
+    shown = capsys.readouterr().out
+    assert "role.agent.env.TOKEN" in shown
+    assert not [s for s in (value, "key-of-the", "password", "query-secret") if s in shown]
+    assert run(("run", task, *given, "--print-config")) == 0
+    shown = capsys.readouterr().out
+    assert not [s for s in ("key-of-the", "password", "query-secret", "a-longer") if s in shown]
+
+
+def test_a_printed_config_gives_the_same_run(task: str, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--branch", "group", "--branch-n", "3", "--agent-env.BENCHFLOW_ASK_MCP", "1")
+    more = ("--expects-changes", '/etc/"x"', "--timeout-multiplier", "1.5", "--keep", "all")
+    assert run(("run", task, *flags, *more, "--print-config")) == 0
+    printed = capsys.readouterr().out
+    Path("run.toml").write_text(printed)
+    assert run(("run", task, "--config", "run.toml", "--print-config")) == 0
+    again = capsys.readouterr().out
+    values = [[line.partition("  #")[0] for line in text.splitlines()] for text in (printed, again)]
+    assert values[0] == values[1]
+
+
+def test_a_dry_run_lists_the_checks_that_passed(
+    task: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(("run", task, *PROVIDER, "--dry-run", "--json")) == 0
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    assert checks == ["agent", "task", "sandbox provider", "grading", "plan"]
+
+
+def test_an_explained_dry_run_shows_what_the_provider_can_do(
+    task: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(("run", task, *PROVIDER, "--dry-run", "--explain", "--json")) == 0
+    found = settings(capsys)
+    assert found["provider.freeze"] == (True, "provider", "unstartable")
+
+
+@pytest.mark.parametrize(
+    ("change", "flags", "code", "message"),
+    [
+        ("", ("--agent", "mistral-vibe"), 2, "acts through a model"),
+        ("", ("--isolation", "twin"), 4, "there is no twin"),
+        ('[environment]\nnetwork = "public"\n', (), 1, "does not support network mode 'public'"),
+        ('[environment]\nhost_env = { A = "${NO_SUCH_VARIABLE}" }\n', (), 1, "'NO_SUCH_VARIABLE'"),
+        ("timeout = 1\n", (), 3, "unknown key"),
+    ],
+)
+def test_a_dry_run_has_the_exit_code_of_the_run(
+    task: str,
+    capsys: pytest.CaptureFixture[str],
+    change: str,
+    flags: tuple[str, ...],
+    code: int,
+    message: str,
+) -> None:
+    file = Path(task, "task.toml")
+    file.write_text(f"{file.read_text()}\n{change}")
+    assert run(("run", task, *PROVIDER, *flags, "--dry-run")) == code
+    assert message in capsys.readouterr().err
+
+
+def test_a_job_is_explained_if_it_has_one_task(
+    tmp_path: Path, task: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_task(tmp_path / "tasks" / "one")
+    write_task(tmp_path / "tasks" / "two")
+    words = ("eval", "create", "--tasks-dir", "tasks", *PROVIDER, "--explain", "--json")
+    assert run(words) == 2
+    assert "this job has 2" in capsys.readouterr().err
+    assert run((*words, "--include", "one")) == 0
+    assert settings(capsys)["sandbox.network"][0] == "none"
