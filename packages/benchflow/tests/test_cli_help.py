@@ -52,6 +52,7 @@ def test_every_option_of_a_rollout_is_in_a_panel_with_the_common_ones_first() ->
         "Sandbox",
         "Grading",
         "Limits",
+        "Preview",
         "Output",
     ]
     common = [option.names[0] for option in shown.panels["Common"]]

@@ -67,7 +67,6 @@ async def create(
         fail_under: Mean reward below which the exit code is 1 (default: no limit).
         export: Format of an export of the job, in `export/FORMAT/JOB` below it. Repeatable.
         quiet: No progress on standard error.
-        preview: Ways to look at the job before it starts.
     """
     plan = JobOptions(
         tasks_dir=tasks_dir,
@@ -84,10 +83,23 @@ async def create(
     )
     if preview.any:
         return await preview_job(plan, preview, json=json)
-    _check_exporters(export)
+    return await _run_and_report(plan, export, fail_under, quiet=quiet, json=json)
+
+
+async def _run_and_report(
+    plan: JobOptions,
+    exports: tuple[str, ...],
+    fail_under: float | None,
+    *,
+    quiet: bool,
+    json: bool,
+) -> int:
+    """Run the job, print and export its report, and return the exit code."""
+    _check_exporters(exports)
     report = await _run(plan, LiveJob(quiet=quiet or json))
-    _show_and_export(report, export, json=json)
-    return int(report_missing_forks(report.records, options) > 0) or _exit_code(report, fail_under)
+    _show_and_export(report, exports, json=json)
+    missing = report_missing_forks(report.records, plan.run)
+    return int(missing > 0) or _exit_code(report, fail_under)
 
 
 async def _run(plan: JobOptions, live: LiveJob) -> JobReport:
