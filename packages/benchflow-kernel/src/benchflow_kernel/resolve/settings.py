@@ -92,14 +92,19 @@ class Origins:
         if isinstance(value, Model):
             for name in type(value).model_fields:
                 yield from self.settings(f"{prefix}.{name}", getattr(value, name))
-        elif isinstance(value, Mapping) and value:
-            for key, item in cast("Mapping[str, object]", value).items():
+        elif table := _table(value):
+            for key, item in table.items():
                 name = f"{prefix}.{key}"
                 public = field == "env" and self.find(name).kind == "task"
                 hidden = field in _SECRET_TABLES and not public
                 yield from self.settings(name, MASK if hidden else item)
         else:
-            yield Setting(prefix, to_json(cast("object", value), field), self.find(prefix))
+            yield Setting(prefix, to_json(value, field), self.find(prefix))
+
+
+def _table(value: object) -> Mapping[str, object]:
+    """Return `value` if it is a table, else an empty one."""
+    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
 
 
 def to_json(value: object, field: str = "") -> object:
