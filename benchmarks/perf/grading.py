@@ -14,6 +14,7 @@ from statistics import median
 from typing import Literal, NoReturn
 from unittest.mock import patch
 
+from benchflow_adapters_harbor.grading import HARBOR
 from benchflow_contracts import (
     Evidence,
     LiveWorld,
@@ -26,7 +27,7 @@ from benchflow_contracts import (
     TaskConfig,
     TracksFileChanges,
 )
-from benchflow_reward import ScriptVerifier
+from benchflow_reward import NATIVE, GradingProtocol, ScriptVerifier
 from benchflow_sandbox_docker import DockerProvider
 from benchflow_sandbox_local import LocalProvider
 from report import emit
@@ -74,6 +75,11 @@ async def agents_box(provider: SandboxProvider) -> Sandbox:
     return box
 
 
+def protocol_of(task: Task) -> GradingProtocol:
+    """Return the protocol that a task names."""
+    return HARBOR if task.config.verifier.protocol == "harbor" else NATIVE
+
+
 async def graded(provider: SandboxProvider, task: Task, isolation: Isolation) -> float:
     """Grade one box and return how long that took, the test's own time taken off."""
     box = await agents_box(provider)
@@ -81,7 +87,9 @@ async def graded(provider: SandboxProvider, task: Task, isolation: Isolation) ->
     world = LiveWorld(sandbox=box, provider=provider, grading_spec=SPEC)
     evidence = Evidence(task=task, world=world)
     started = time.perf_counter()
-    result = await ScriptVerifier(isolation=isolation).score(node, evidence)
+    result = await ScriptVerifier(isolation=isolation, protocol=protocol_of(task)).score(
+        node, evidence
+    )
     took = time.perf_counter() - started
     assert result.reward == 1, result
     await box.teardown()
@@ -109,7 +117,9 @@ async def observed(provider: SandboxProvider, task: Task) -> tuple[float, float]
     world = LiveWorld(sandbox=box, provider=provider, grading_spec=SPEC)
     evidence = Evidence(task=task, world=world)
     started = time.process_time()
-    result = await ScriptVerifier(isolation="twin").score(node, evidence)
+    result = await ScriptVerifier(isolation="twin", protocol=protocol_of(task)).score(
+        node, evidence
+    )
     cpu = time.process_time() - started
     assert result.reward == 1, result
     await box.teardown()

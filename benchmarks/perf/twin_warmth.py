@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 from unittest.mock import patch
 
+from benchflow_adapters_harbor.grading import HARBOR
 from benchflow_contracts import (
     Evidence,
     LiveWorld,
@@ -70,9 +71,9 @@ async def first_line(provider: SandboxProvider, task: Task, spec: SandboxSpec, m
     node = RolloutNode(id="leaf")
     world = LiveWorld(sandbox=box, provider=provider, grading_spec=spec)
     evidence = Evidence(task=task, world=world)
-    result = await ScriptVerifier(isolation="shared" if mode == "shared" else "twin").score(
-        node, evidence
-    )
+    result = await ScriptVerifier(
+        isolation="shared" if mode == "shared" else "twin", protocol=HARBOR
+    ).score(node, evidence)
     await box.teardown()
     assert result.reward is not None, result
     return result.reward
@@ -87,7 +88,7 @@ def write_task(path: Path) -> Task:
     """Return the task."""
     (path / "tests").mkdir(parents=True)
     (path / "tests/test.sh").write_text(TEST)
-    config = TaskConfig.model_validate({"name": "window", "verifier": {"protocol": "harbor"}})
+    config = TaskConfig.model_validate({"name": "window"})
     return Task(id="window", path=path, instruction="", config=config, digest="")
 
 

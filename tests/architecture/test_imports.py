@@ -13,6 +13,7 @@ ALLOWED = {
         "pydantic",
         "benchflow_contracts",
         "benchflow_kernel",
+        "benchflow_reward",
         "httpx",
         "packaging",
         "pathspec",

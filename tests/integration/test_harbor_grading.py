@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchflow_adapters_harbor.grading import HARBOR
 from benchflow_contracts import (
     Evidence,
     LiveWorld,
@@ -59,7 +60,7 @@ def grade(request, tmp_path):
             "name": "demo",
             "artifacts": verifier.pop("artifacts", ["answer.txt"]),
             "environment": {"workdir": "/srv", "user": "root", "env": {"TOLD": "by-the-task"}},
-            "verifier": {"protocol": "harbor", "user": "", **verifier},
+            "verifier": {"user": "", **verifier},
         }
         (tmp_path / "task" / "tests").mkdir(parents=True)
         (tmp_path / "task" / "tests" / "test.sh").write_text(test)
@@ -98,7 +99,7 @@ async def _grade(
         world = LiveWorld(sandbox=box, provider=provider, grading_spec=spec, continues=continues)
         evidence = Evidence(task=task, world=world, log_dir=path / "verifier")
         try:
-            result = await ScriptVerifier(isolation=mode).score(node, evidence)
+            result = await ScriptVerifier(isolation=mode, protocol=HARBOR).score(node, evidence)
         except RewardError as error:
             result = VerifyResult.unscored(str(error), error_type=type(error).__name__)
         return Graded(**dict(result), record=path, alive=await _lives(box))
@@ -274,8 +275,8 @@ def test_code_that_tests_run_as_nobody_cannot_write_the_verdict(grade, mode, pre
 @pytest.mark.parametrize("mode", MODES)
 def test_every_user_can_write_the_verdict_by_harbors_rule(grade, mode):
     script = f"cat > /srv/answer.txt <<'END'\n{FORGED}\nEND\n"
-    result = grade(script, DROPS, mode, reward_files="harbor")
-    assert (result.reward, result.meta["reward_files"]) == (1, "harbor")
+    result = grade(script, DROPS, mode, reward_files="open")
+    assert (result.reward, result.meta["reward_files"]) == (1, "open")
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -71,14 +71,18 @@ def test_a_task_without_a_solution_is_an_agent_error(in_sandbox):
     in_sandbox(body)
 
 
-def test_a_harbor_solution_runs_by_its_interpreter_line(in_sandbox, tmp_path):
+def test_a_solution_runs_by_the_command_of_its_task_and_may_fail(in_sandbox, tmp_path):
     (tmp_path / "logs/agent").mkdir(parents=True)
     solution(
         tmp_path, "#!/usr/bin/env python3\nimport os\nprint(os.environ['K'])\nraise SystemExit(3)\n"
     )
 
     async def body(sandbox):
-        session = await oracle().connect(sandbox, Role(env={"K": "v"}, solution_protocol="harbor"))
+        command = (
+            "(/solution/solve.sh) > /logs/agent/oracle.txt; code=$?; cat /logs/agent/*; exit $code"
+        )
+        role = Role(env={"K": "v"}, solution_command=command, solution_may_fail=True)
+        session = await oracle().connect(sandbox, role)
         assert await session.prompt("go") == "end_turn"
         return session.steps
 

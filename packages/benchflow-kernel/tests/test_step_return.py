@@ -10,14 +10,11 @@ from benchflow_contracts import (
     Task,
     TaskConfig,
     TaskStep,
-    TaskVerifier,
     VerifyResult,
 )
 from benchflow_kernel.rollout.step_return import shortfall, step_return
 from hypothesis import given
 from hypothesis import strategies as st
-
-HARBOR = TaskVerifier(protocol="harbor")
 
 numbers = st.floats(-1e6, 1e6)
 rewards = st.dictionaries(st.sampled_from(["reward", "style", "speed", "a/b"]), numbers)
@@ -46,7 +43,7 @@ def by_harbor(given_rewards: dict[str, float]) -> VerifyResult:
     if not given_rewards:
         return VerifyResult.unscored("nothing", grading="twin", error_type=NO_REWARDS)
     total = given_rewards.get("reward", math.fsum(given_rewards.values()) / len(given_rewards))
-    return VerifyResult(reward=total, items=given_rewards, grading="twin")
+    return VerifyResult(reward=total, items=given_rewards, reward_in_items=True, grading="twin")
 
 
 def harbors_mean(dicts: list[dict[str, float]]) -> dict[str, float]:
@@ -57,7 +54,7 @@ def harbors_mean(dicts: list[dict[str, float]]) -> dict[str, float]:
 
 @given(st.lists(rewards, min_size=1, max_size=6), st.integers(0, 3))
 def test_the_mean_is_harbors_over_the_steps_that_were_graded(dicts, unreached):
-    task = task_of(len(dicts) + unreached, verifier=HARBOR)
+    task = task_of(len(dicts) + unreached)
     result = step_return(task, leaf_of([by_harbor(one) for one in dicts]))
     assert result.items == pytest.approx(harbors_mean(dicts), abs=1e-6)
     if not result.items:
@@ -72,7 +69,7 @@ def test_the_mean_is_harbors_over_the_steps_that_were_graded(dicts, unreached):
 
 @given(st.lists(rewards, min_size=1, max_size=6))
 def test_final_is_the_last_verdict(dicts):
-    task = task_of(len(dicts), "final", verifier=HARBOR)
+    task = task_of(len(dicts), "final")
     result = step_return(task, leaf_of([by_harbor(one) for one in dicts]))
     assert (result.items, result.reward) == (dicts[-1], by_harbor(dicts[-1]).reward)
 
@@ -116,7 +113,7 @@ def test_a_mean_beyond_all_numbers_is_no_return():
 
 @given(st.dictionaries(st.sampled_from(["reward", "style"]), numbers), rewards)
 def test_a_step_falls_short_exactly_where_a_reward_is_missing_or_below(least, given_rewards):
-    step = TaskStep(name="s0", instruction="", min_reward=least, verifier=HARBOR)
+    step = TaskStep(name="s0", instruction="", min_reward=least)
     short = any(given_rewards.get(name, -math.inf) < value for name, value in least.items())
     assert (shortfall(step, by_harbor(given_rewards)) is not None) is short
 

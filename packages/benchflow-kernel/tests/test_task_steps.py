@@ -12,7 +12,6 @@ from benchflow_contracts import (
     TaskAgent,
     TaskParts,
     TaskStep,
-    TaskVerifier,
     VerifyResult,
 )
 from benchflow_kernel import step_verdicts
@@ -207,10 +206,9 @@ def test_what_a_verifier_left_in_the_agents_box_is_gone_before_the_next_prompt(t
     assert seen.pop() == [True, True, True]
 
 
-@pytest.mark.parametrize("protocol", ["harbor", "benchflow"])
-def test_the_logs_of_a_step_are_gone_from_the_box_only_in_harbors_protocol(two, protocol):
-    verifier = TaskVerifier(protocol=protocol)
-    two.steps = (step("a", verifier=verifier), step("b", verifier=verifier))
+@pytest.mark.parametrize("emptied", [("/logs/artifacts",), ()])
+def test_only_the_directories_that_a_step_names_are_emptied_before_it(two, emptied):
+    two.steps = (step("a"), step("b", emptied_directories=emptied))
     seen = []
 
     async def note(session) -> str:
@@ -221,7 +219,7 @@ def test_the_logs_of_a_step_are_gone_from_the_box_only_in_harbors_protocol(two, 
 
     two.agent = FakeAgent([[Act(note), Say("ok")]])
     two.run()
-    assert seen == [False, protocol == "benchflow"]
+    assert seen == [False, not emptied]
 
 
 @pytest.mark.parametrize(

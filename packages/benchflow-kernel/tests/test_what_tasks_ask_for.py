@@ -75,7 +75,7 @@ def test_graders_are_given_the_task_with_its_variables(rig, secret):
 
 
 def test_only_who_plays_the_solution_has_its_variables(rig, secret):
-    rig.task_config["solution"] = {"env": {"A": "task"}, **ASKS, "protocol": "harbor"}
+    rig.task_config["solution"] = {"env": {"A": "task"}, **ASKS, "command": "run", "may_fail": True}
     rig.config["forward_env"] = ("LOWERED_KEY",)
     rig.config["scenes"] = (Scene(roles=(Role(agent="fake", env={"A": "role", "B": "b"}),)),)
     rig.run()
@@ -86,7 +86,7 @@ def test_only_who_plays_the_solution_has_its_variables(rig, secret):
     rig.run()
     role = rig.agent.sessions[0].role
     assert role.env == {"A": "task", "B": "b", "KEY": SECRET, "REGION": "here"}
-    assert role.solution_protocol == "harbor"
+    assert (role.solution_command, role.solution_may_fail) == ("run", True)
 
 
 def test_the_agent_is_told_of_the_tools_and_skills_of_the_image(rig):
@@ -180,10 +180,9 @@ def test_changes_that_the_operator_expects_are_so_beside_the_tasks_own(rig):
 
 
 def test_the_operators_rule_for_reward_files_replaces_that_of_every_verifier(rig):
-    rig.task_config["verifier"] = {"protocol": "harbor"}
     step = TaskStep(name="one", instruction="Do it.", verifier=rig.task().config.verifier)
     task = rig.task().model_copy(update={"steps": (step,)})
-    for asked, expected in ((None, "strict"), ("harbor", "harbor")):
+    for asked, expected in ((None, "strict"), ("open", "open")):
         config = RolloutConfig(**rig.config, reward_files=asked)
         made = asyncio.run(make_plan(task, config, rig.planes(), "r1")).task
         assert made.config.verifier.reward_files == expected

@@ -28,15 +28,6 @@ SCRIPT = "/solution/script.toml"
 SOLVE = "/solution/solve.sh"
 # Use `sh` if the image has no bash. The interpreter line of the script is ignored.
 _RUN = f'if command -v bash >/dev/null; then exec bash "{SOLVE}"; else exec sh "{SOLVE}"; fi'
-HARBOR_LOG = "/logs/agent/oracle.txt"
-_RUN_AS_HARBOR = f"""run='({SOLVE}) > {HARBOR_LOG} 2>&1'
-if command -v bash >/dev/null; then bash -c "$run"; else sh -c "$run"; fi
-code=$?
-head -c 1000000 {HARBOR_LOG}
-exit $code
-"""
-"""Run the script as Harbor does: by its interpreter line, with the output in a log that the tests
-may read. The shell runs a script that does not have that line."""
 _CALL = "solve"
 
 
@@ -51,10 +42,10 @@ class SolveSession(PlainSession):
         """Run the solution as the agent's user."""
         if self._steps_before or self.steps:
             return step
-        as_harbor = self._role.solution_protocol == "harbor"
-        if as_harbor:
+        command = self._role.solution_command
+        if command:
             await self._sandbox.exec(["chmod", "+x", SOLVE], user="root", timeout=30)
-        run = _RUN_AS_HARBOR if as_harbor else _RUN
+        run = command or _RUN
         call = ToolCall(id=_CALL, title=SOLVE, kind="execute", name="bash", raw_input={"cmd": run})
         step = step.model_copy(update={"tool_calls": (call,)})
         try:
@@ -73,7 +64,7 @@ class SolveSession(PlainSession):
             raw_output={"exit_code": result.exit_code},
         )
         step = step.model_copy(update={"observations": (observation,)})
-        if not result.ok and not as_harbor:
+        if not result.ok and not self._role.solution_may_fail:
             self.finish(step)
             tail = (result.stderr or result.stdout).strip()[-500:]
             raise AgentError(

@@ -43,8 +43,10 @@ class Role(Model):
     mcp_servers: tuple[McpServer, ...] = ()
     timeout_sec: float = Field(default=3600, gt=0)
     """For one prompt turn. When it is not given, the task's limit holds, also a longer one."""
-    solution_protocol: Literal["benchflow", "harbor"] = "benchflow"
-    """`[solution] protocol`, for agents that need the solution."""
+    solution_command: str = ""
+    """`[solution] command`, for agents that need the solution."""
+    solution_may_fail: bool = False
+    """`[solution] may_fail`, for agents that need the solution."""
     idle_timeout_sec: float = Field(default=600, gt=0)
     """Without any update from the agent."""
 

@@ -257,7 +257,7 @@ class RewardFormatError(RewardError):
 
 
 class RewardFileNotFoundError(RewardFormatError):
-    """The tests left no reward file. Named as in Harbor, like the five below."""
+    """The tests left no reward file."""
 
 
 class RewardFileEmptyError(RewardFormatError):

@@ -66,10 +66,13 @@ class RewardFactory(Protocol):
         isolation: Literal["hermetic", "twin", "shared"] | None = None,
         judge: ModelEndpoint | None = None,
         judge_model: str | None = None,
+        protocol: object = None,
     ) -> Sequence[Reward]:
         """Return the rewards of `task`; exactly one is named `reward`, and is its return.
 
-        Own settings are in `task.config.verifier.options`.
+        Own settings are in `task.config.verifier.options`. `protocol` is the registered object of
+        the group `benchflow.grading_protocols` that the verifier's `protocol` names, for rewards
+        that run tests. `None` is the default protocol of the rewards.
 
         Raises:
             TaskError: The `[verifier]` table asks for what does not exist.

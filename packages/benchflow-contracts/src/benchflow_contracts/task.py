@@ -29,7 +29,7 @@ class Artifact(Model):
     """
 
     source: str
-    """Absolute; with `protocol = "harbor"` a relative one is below the working directory."""
+    """An absolute path. Some grading protocols allow one relative to the working directory."""
     destination: str = ""
     """Where it is kept below `artifacts/` of the record; `""` mirrors `source`. A grader finds it
     at `source` all the same."""
@@ -181,10 +181,10 @@ class TaskVerifier(Model):
     reward_range: tuple[float, float] = (0.0, 1.0)
     user: str = "root"
     """`""` is the box's own default user."""
-    protocol: Literal["benchflow", "harbor"] = "benchflow"
-    """How test.sh is run and its reward is read. With `harbor` as Harbor 0.24 does it: by its
-    own first line in the working directory, the exit code ignored, any finite numbers by any
-    names, `reward_range` ignored; of the reward files, `reward_files` holds."""
+    protocol: str = Field(default="benchflow", min_length=1)
+    """How test.sh is placed and run, and its reward is read. `benchflow` is the default
+    of the rewards; another name is one that a package has in the group
+    `benchflow.grading_protocols`."""
     environment: TaskEnvironment | None = None
     """The grading box, when it is not made as the agent's. Only for hermetic grading."""
     tests_in_image: bool = False
@@ -200,7 +200,7 @@ class TaskVerifier(Model):
     such as a server that the agent started, and the twin does not give the full reward, the tests
     run once more in the agent's own box. That verdict is never `clean`."""
     reward_files: RewardFiles = "strict"
-    """For `protocol = "harbor"`: who may write the reward files, and how many may exist."""
+    """Who may write the reward files, and how many may exist, if the protocol has this choice."""
     executes_artifacts: bool = False
     """The tests run code that the agent wrote; they do so in an unprivileged child."""
     rewards: tuple[Mapping[str, Any], ...] = ()
@@ -246,8 +246,11 @@ class TaskSolution(Model):
     env: Mapping[str, str] = {}
     host_env: Mapping[str, str] = {}
     """As `[environment] host_env`."""
-    protocol: Literal["benchflow", "harbor"] = "benchflow"
-    """With `harbor`, solve.sh is run by its own first line and its exit code is only recorded."""
+    command: str = ""
+    """The shell command that plays the solution, after `solve.sh` became executable. `""` runs
+    `solve.sh` by bash, or by sh if there is no bash."""
+    may_fail: bool = False
+    """The exit code of the solution is only recorded."""
 
 
 class TaskConfig(Model):
@@ -336,6 +339,9 @@ class TaskStep(Model):
     """Run before the prompt, after `parts.workdir_files` are there."""
     healthcheck: Healthcheck | None = None
     """After the setup commands."""
+    emptied_directories: tuple[str, ...] = ()
+    """Absolute paths of directories that are emptied between the step before and this one. Every
+    user may write to them then."""
     min_reward: Mapping[str, float] = {}
     """By name. No further step runs when one of these is missing or below."""
     parts: TaskParts = TaskParts()

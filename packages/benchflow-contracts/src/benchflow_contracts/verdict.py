@@ -18,10 +18,10 @@ Integrity = Literal["clean", "suspicious", "tampered"]
 """The grade of the files that the tests ran with. `tampered`: files may have steered the tests."""
 
 
-RewardFiles = Literal["strict", "harbor"]
-"""How reward files of Harbor's protocol are protected and read. `strict`: only the verifier's user
-may write to `/logs/verifier`, and two reward files are an error. `harbor`: as Harbor 0.24 does,
-every user may write there, and reward.json is read before reward.txt."""
+RewardFiles = Literal["strict", "open"]
+"""How reward files are protected and read, for protocols that have this choice. `strict`: only the
+verifier's user may write to `/logs/verifier`, and two reward files are an error. `open`: every user
+may write there, and reward.json is read before reward.txt."""
 
 
 TAMPERED = "tampered"
@@ -30,7 +30,7 @@ TAMPERED = "tampered"
 
 NO_REWARDS = "NoRewards"
 """The `error_type` of a verdict that says that there is nothing to reward: no number, and no
-fault. Harbor's tests may give one, by a `reward.json` without keys."""
+fault. Tests of some protocols give one by a `reward.json` without keys."""
 
 
 class RewardEvent(Model):
@@ -51,6 +51,9 @@ class VerifyResult(Model):
     reward: float | None = Field(allow_inf_nan=False)
     items: Mapping[str, float] = {}
     """Named parts of the reward, as the verifier reported them."""
+    reward_in_items: bool = False
+    """`reward` comes from `items`: the key `reward`, or else the mean of all. Otherwise `items` are
+    beside the reward."""
     events: tuple[RewardEvent, ...] = ()
     space: Space = "output"
     granularity: Granularity = "terminal"

@@ -95,9 +95,9 @@ class RunOptions(Model):
     expects_changes: tuple[str, ...] = ()
     """System path, or a pattern, that honest agents change. Repeatable."""
     reward_files: RewardFiles | None = None
-    """Protection of Harbor's reward files (default: the task's). `strict`: only the verifier's
-    user may write them, and only one may exist. `harbor`: every user may write them, and
-    reward.json is read before reward.txt."""
+    """Protection of foreign tasks' reward files (default: the task's). `strict`: only the
+    verifier's user may write them, and only one may exist. `open`: every user may write them,
+    and reward.json is read before reward.txt."""
     user: Literal["scripted", "simulated", "auto", "human"] | None = None
     """User model (default: the task's)."""
     user_model: str | None = None

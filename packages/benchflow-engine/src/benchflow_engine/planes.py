@@ -129,8 +129,10 @@ def load_rewards(options: RunOptions, task: Task) -> list[Reward]:
 
     Raises:
         UsageError: Not exactly one of them is named `reward`.
+        UnknownProviderError: Nobody registers the verifier's type or protocol.
     """
-    name, path = task.config.verifier.type, options.reward_import_path
+    verifier, path = task.config.verifier, options.reward_import_path
+    name = verifier.type
     found = _chosen("benchflow.rewards", name, path)
     rewards = list(
         cast("RewardFactory", found)(
@@ -138,6 +140,7 @@ def load_rewards(options: RunOptions, task: Task) -> list[Reward]:
             isolation=options.isolation,
             judge=options.endpoint(),
             judge_model=options.user_model or options.model,
+            protocol=_grading_protocol(verifier.protocol),
         )
     )
     if [reward.name for reward in rewards].count("reward") != 1:
@@ -146,6 +149,13 @@ def load_rewards(options: RunOptions, task: Task) -> list[Reward]:
             hint="exactly one of them must be named 'reward': it is the return of a rollout",
         )
     return rewards
+
+
+def _grading_protocol(name: str) -> object:
+    """Return the registered protocol of that name; `None` is the default of the rewards."""
+    if name == "benchflow":
+        return None
+    return Registry().resolve("benchflow.grading_protocols", name)
 
 
 def assemble(

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 from .factory import make_rewards
 from .reward_file import ParsedReward, parse_reward
 from .rubric import Rubric
-from .script import ScriptVerifier
+from .script import (
+    NATIVE,
+    GradingProtocol,
+    GradingTarget,
+    ProtocolRules,
+    ScriptRun,
+    ScriptVerifier,
+)
 
 if TYPE_CHECKING:
     from .functions import (
@@ -27,17 +34,22 @@ if TYPE_CHECKING:
     from .judge.client import ChatClient
 
 __all__ = [
+    "NATIVE",
     "AskedUser",
     "ChatClient",
     "ExactMatch",
+    "GradingProtocol",
+    "GradingTarget",
     "JsonMatch",
     "LLMJudge",
     "MemoryFiles",
     "ParsedReward",
+    "ProtocolRules",
     "PythonReward",
     "ReasoningMentions",
     "RegexMatch",
     "Rubric",
+    "ScriptRun",
     "ScriptVerifier",
     "StateQuery",
     "make_rewards",

@@ -7,7 +7,7 @@ from benchflow_contracts import ModelEndpoint, Reward, Task, TaskError, UsageErr
 
 from .judge_table import JudgeTable
 from .rubric import Rubric
-from .script import ScriptVerifier
+from .script import NATIVE, GradingProtocol, ScriptVerifier
 
 
 def make_rewards(
@@ -16,11 +16,13 @@ def make_rewards(
     isolation: Literal["hermetic", "twin", "shared"] | None = None,
     judge: ModelEndpoint | None = None,
     judge_model: str | None = None,
+    protocol: GradingProtocol | None = None,
 ) -> list[Reward]:
     """Return the rewards of `task`, in the order in which they must score.
 
-    Signals of weight 0 come first, since they may read the live box; the one named
-    `reward` comes last, since a script verifier ends it.
+    Signals of weight 0 come first, since they may read the live sandbox. The reward named `reward`
+    comes last, since a script verifier ends the sandbox. `protocol` is that of the tests;
+    `None` is BenchFlow's own.
 
     Raises:
         TaskError: The `[verifier]` table is malformed, with `task.toml:key`.
@@ -46,7 +48,7 @@ def make_rewards(
         )
     if verifier.type == "judge":
         return [*signals, _judge(verifier.judge, judge, judge_model)]
-    return [*signals, ScriptVerifier(isolation=isolation)]
+    return [*signals, ScriptVerifier(isolation=isolation, protocol=protocol or NATIVE)]
 
 
 def _declared(tables: Sequence[Mapping[str, Any]]) -> list[tuple[Reward, float]]:

@@ -8,11 +8,10 @@ from benchflow_contracts import Model, Task
 
 _MOST_BYTES = 1 << 20
 _SKIPPED = frozenset({"vendor", "node_modules", "__pycache__"})
-_REMEDIES = {
-    "benchflow": "declare executes_artifacts = true in [verifier] and call it with "
-    "/tests-tools/run_untrusted.py",
-    "harbor": "run the code as another user in another process, and check its output",
-}
+_REMEDY = (
+    "declare executes_artifacts = true in [verifier] and call it with /tests-tools/run_untrusted.py"
+)
+_FOREIGN_REMEDY = "run it as a user of its own, in a process of its own, and judge what it printed"
 _WORKDIR = re.compile(r"^[ \t]*WORKDIR[ \t]+(/[\w./-]+)", re.IGNORECASE | re.MULTILINE)
 _INSTALLS = re.compile(r"\bpip3?\s+install\b.*(\s-e\b|\s--editable\b|\s\.(/|\s|$))")
 _IMPORTED_BY_NAME = r"(importlib|runpy|SourceFileLoader|spec_from_file_location|exec\s*\(|execfile)"
@@ -52,7 +51,7 @@ def _in_tests(task: Task) -> dict[tuple[Path, int], InProcess]:
     if verifier.executes_artifacts or verifier.type != "script":
         return {}
     signs = _signs(task)
-    remedy = _REMEDIES[verifier.protocol]
+    remedy = _REMEDY if verifier.protocol == "benchflow" else _FOREIGN_REMEDY
     found: dict[tuple[Path, int], InProcess] = {}
     for place in task.parts.tests:
         for path in sorted(place.rglob("*")):

@@ -30,6 +30,17 @@ _UNLIMITED_SEC: Final = 30 * 24 * 3600.0
 """The time of what a task sets no limit for."""
 _ORACLE_ENV: Final = {"DEBIAN_FRONTEND": "noninteractive"}
 _SETUP = "setup.sh"
+_ORACLE_LOG: Final = "/logs/agent/oracle.txt"
+_SOLVE: Final = f"""run='(/solution/solve.sh) > {_ORACLE_LOG} 2>&1'
+if command -v bash >/dev/null; then bash -c "$run"; else sh -c "$run"; fi
+code=$?
+head -c 1000000 {_ORACLE_LOG}
+exit $code
+"""
+"""Run the script as Harbor does: by its interpreter line, with the output in a log that the tests
+may read. The shell runs a script that does not have that line."""
+_EMPTIED: Final = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
+"""What Harbor takes out of the container at the end of each step."""
 
 
 def lower(task: HarborTask, machine: Machine = Machine()) -> Task:  # noqa: B008
@@ -89,7 +100,9 @@ def _single_container(task: HarborTask) -> Task:
             agent=_agent(first),
             environment=box(config.environment, config.environment.policy()),
             verifier=verifier(first),
-            solution=TaskSolution(protocol="harbor", **_solution_variables(config.solution.env)),
+            solution=TaskSolution(
+                command=_SOLVE, may_fail=True, **_solution_variables(config.solution.env)
+            ),
             step_reward=config.multi_step_reward_strategy or "mean",
         ),
     )
@@ -126,6 +139,7 @@ def _step(task: HarborTask, step: HarborStep) -> TaskStep:
         agent=_agent(step),
         verifier=verifier(step),
         setup_commands=setup,
+        emptied_directories=_EMPTIED,
         healthcheck=None if check is None else healthcheck(check),
         min_reward=_min_reward(step),
         artifacts=tuple(p for p in _artifacts(step) if p not in _shared_artifacts(task)),

@@ -22,6 +22,7 @@ GROUPS: Final = (
     "benchflow.agents",
     "benchflow.environments",
     "benchflow.rewards",
+    "benchflow.grading_protocols",
     "benchflow.adapters",
     "benchflow.exporters",
     "benchflow.backends",

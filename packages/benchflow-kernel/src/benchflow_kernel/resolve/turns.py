@@ -76,7 +76,8 @@ def with_solution_env(turn: LoweredTurn, task: Task, needs: Needs, origins: Orig
     solution = task.config.solution
     update = {
         "env": {**turn.role.env, **solution.env},
-        "solution_protocol": solution.protocol,
+        "solution_command": solution.command,
+        "solution_may_fail": solution.may_fail,
     }
     prefix = f"steps.{turn.task_step}." if task.steps else ""
     for name in solution.env:

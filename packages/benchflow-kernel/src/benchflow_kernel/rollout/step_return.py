@@ -17,17 +17,17 @@ Graded = tuple[TaskStep, VerifyResult]
 def step_return(task: Task, leaf: RolloutNode) -> VerifyResult:
     """Return what the way to `leaf` is worth, by `[task] step_reward`.
 
-    As in Harbor, steps that were never reached do not count. Other than there, a step that
-    was graded and has no verdict leaves the whole without a reward: else whoever breaks a
-    verifier would be rid of a bad one. A verdict that there is nothing to reward is one: it adds
-    nothing to the mean. `meta["steps"]` tells each step's own.
+    Steps that were never reached do not count. A step that was graded without a verdict leaves the
+    whole without a reward: otherwise an agent could break a verifier to remove a bad verdict. A
+    verdict that there is nothing to reward adds nothing to the mean. `meta["steps"]` has the
+    verdict of each step.
     """
     verdicts = step_verdicts(leaf)
     graded = [(step, verdicts[step.name][1]) for step in task.steps if step.name in verdicts]
     if not graded:
         return VerifyResult.unscored("no step was graded")
     meta = _meta(task, graded)
-    failed = next((one for one in graded if _is_missing(one[1])), None)
+    failed = next((entry for entry in graded if _is_missing(entry[1])), None)
     if failed is not None:
         step, verdict = failed
         return verdict.model_copy(
@@ -50,7 +50,7 @@ def shortfall(step: TaskStep, verdict: VerifyResult | None) -> str | None:
     """
     if verdict is None or _is_missing(verdict):
         return f"step {step.name!r} has no verdict"
-    rewards = _named(step, verdict)
+    rewards = _named(verdict)
     for name, least in step.min_reward.items():
         given = rewards.get(name, -math.inf)
         if given < least:
@@ -64,8 +64,8 @@ def _is_missing(verdict: VerifyResult) -> bool:
 
 def _mean(graded: Sequence[Graded], meta: Mapping[str, Any]) -> VerifyResult:
     """Return the mean by name, where a step that lacks a name has 0 there."""
-    rewards = [_named(step, verdict) for step, verdict in graded]
-    names = dict.fromkeys(name for one in rewards for name in one)
+    rewards = [_named(verdict) for _, verdict in graded]
+    names = dict.fromkeys(name for items in rewards for name in items)
     if not names:
         nothing = VerifyResult.unscored("no step names a reward", grading=graded[-1][1].grading)
         return nothing.model_copy(update={"meta": meta})
@@ -73,7 +73,7 @@ def _mean(graded: Sequence[Graded], meta: Mapping[str, Any]) -> VerifyResult:
         mean = {name: math.fsum(r.get(name, 0) for r in rewards) / len(rewards) for name in names}
         reward = mean["reward"] if "reward" in mean else math.fsum(mean.values()) / len(mean)
     except OverflowError:
-        return VerifyResult.unscored("the mean of the steps' rewards is no finite number")
+        return VerifyResult.unscored("the mean of the steps' rewards is not a finite number")
     items = {name for _, verdict in graded for name in verdict.items}
     return VerifyResult(
         reward=reward,
@@ -83,17 +83,17 @@ def _mean(graded: Sequence[Graded], meta: Mapping[str, Any]) -> VerifyResult:
     )
 
 
-def _named(step: TaskStep, verdict: VerifyResult) -> Mapping[str, float]:
-    """Return the rewards of a step by name; in Harbor's protocol they are the items alone."""
+def _named(verdict: VerifyResult) -> Mapping[str, float]:
+    """Return the rewards of a step by name."""
     if verdict.error_type == NO_REWARDS:
         return {}
-    if step.verifier.protocol == "harbor" and verdict.items:
+    if verdict.reward_in_items and verdict.items:
         return verdict.items
     return {"reward": verdict.reward or 0.0, **verdict.items}
 
 
 def _meta(task: Task, graded: Sequence[Graded]) -> dict[str, Any]:
-    told = [
+    steps = [
         {
             "name": step.name,
             "reward": verdict.reward,
@@ -105,7 +105,7 @@ def _meta(task: Task, graded: Sequence[Graded]) -> dict[str, Any]:
     ]
     stopped = shortfall(*graded[-1]) if len(graded) < len(task.steps) else None
     return {
-        "steps": told,
+        "steps": steps,
         **({} if stopped is None else {"stopped": stopped}),
         **_integrity([verdict for _, verdict in graded]),
     }
@@ -113,8 +113,8 @@ def _meta(task: Task, graded: Sequence[Graded]) -> dict[str, Any]:
 
 def _integrity(verdicts: Sequence[VerifyResult]) -> dict[str, Any]:
     """Return the report of the step that was tampered with most: it holds for the whole."""
-    told = [verdict for verdict in verdicts if verdict.integrity is not None]
-    if not told:
+    reports = [verdict for verdict in verdicts if verdict.integrity is not None]
+    if not reports:
         return {}
-    worst = max(told, key=lambda verdict: _BY_HARM.index(str(verdict.integrity)))
+    worst = max(reports, key=lambda verdict: _BY_HARM.index(str(verdict.integrity)))
     return {"integrity": worst.meta["integrity"]}

@@ -1,5 +1,14 @@
-"""The script verifier: `tests/test.sh`, in three isolations."""
+"""The script verifier: `tests/test.sh`, in three isolations and by any grading protocol."""
 
+from .grading_protocol import GradingProtocol, GradingTarget, ProtocolRules, ScriptRun
+from .native import NATIVE
 from .verifier import ScriptVerifier
 
-__all__ = ["ScriptVerifier"]
+__all__ = [
+    "NATIVE",
+    "GradingProtocol",
+    "GradingTarget",
+    "ProtocolRules",
+    "ScriptRun",
+    "ScriptVerifier",
+]

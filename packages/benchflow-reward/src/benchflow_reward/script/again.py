@@ -16,8 +16,7 @@ from benchflow_contracts import (
     blame,
 )
 
-from benchflow_reward.live_node import LiveNode
-
+from .grading_protocol import LiveNode
 from .integrity import by_path
 from .layout import TESTS
 from .live_state import NAMES, LiveState, live_state, other_names

@@ -10,11 +10,10 @@ from pathlib import Path, PurePosixPath
 from benchflow_contracts import Artifact, RewardError, Task
 from benchflow_contracts.cause import refuse_shortage
 
-from .layout import ARTIFACTS, EVIDENCE, PINNED_PATH, TESTS, TOOLS, VERIFIER_LOGS
+from .grading_protocol import ProtocolRules
+from .layout import PINNED_PATH
 
 _KERNEL = ("/proc", "/sys", "/dev")
-_OURS = (TESTS, TOOLS, EVIDENCE, "/logs", *_KERNEL)
-_OF_HARBOR = (TESTS, VERIFIER_LOGS, *_KERNEL)
 _HINT = "declare the files that the task asks for, by absolute path"
 _SYSTEM = (*PINNED_PATH.split(":"), "/etc", "/lib", "/lib64", "/usr/lib", "/usr/local/lib")
 
@@ -27,20 +26,20 @@ START_UP = frozenset(
 START_UP_DIRS = frozenset({"__pycache__", "sitecustomize", "usercustomize"})
 
 
-def declared_artifacts(task: Task, workdir: str) -> tuple[Artifact, ...]:
-    """Return what the task declares, by absolute and normalised paths.
+def declared_artifacts(task: Task, rules: ProtocolRules, workdir: str) -> tuple[Artifact, ...]:
+    """Return what the task declares and the rules add, by absolute and normalised paths.
 
-    With Harbor's protocol `/logs/artifacts` is always among them, and relative paths are
-    below `workdir`.
+    If the rules allow relative paths, these are below `workdir`.
 
     Raises:
         RewardError: A path is not absolute.
     """
     declared = task.config.artifacts
-    if task.config.verifier.protocol == "harbor":
+    if rules.relative_artifacts:
         declared = tuple(_below(workdir, artifact) for artifact in declared)
-        if all(PurePosixPath(item.source) != PurePosixPath(ARTIFACTS) for item in declared):
-            declared = (Artifact(source=ARTIFACTS), *declared)
+    places = {PurePosixPath(item.source) for item in declared}
+    added = [path for path in rules.artifacts if PurePosixPath(path) not in places]
+    declared = (*(Artifact(source=path) for path in added), *declared)
     return tuple(_absolute(artifact, task.id) for artifact in declared)
 
 
@@ -55,16 +54,15 @@ def _absolute(artifact: Artifact, task_id: str) -> Artifact:
     return artifact.model_copy(update={"source": str(path)})
 
 
-def check_placeable(artifacts: Iterable[Artifact], task: Task) -> None:
+def check_placeable(artifacts: Iterable[Artifact], rules: ProtocolRules, task: Task) -> None:
     """Refuse what must not be brought into a grading box.
 
     Raises:
         RewardError: A path is part of the grading box's own machinery, or would replace a
             whole system directory.
     """
-    harbor = task.config.verifier.protocol == "harbor"
     for artifact in artifacts:
-        _check_placeable(artifact.source, _OF_HARBOR if harbor else _OURS, task.id)
+        _check_placeable(artifact.source, (*rules.closed_paths, *_KERNEL), task.id)
 
 
 def _check_placeable(declared: str, closed: tuple[str, ...], task_id: str) -> None:

@@ -17,8 +17,7 @@ from benchflow_contracts import (
     expect_host,
 )
 
-from benchflow_reward.live_node import LiveNode
-
+from .grading_protocol import LiveNode
 from .grading_spec import grading_environment, grading_spec
 
 _OURS_SEC = 60

@@ -2,8 +2,7 @@
 
 from benchflow_contracts import Grading, RewardError, SandboxSpec, Task, TaskEnvironment
 
-from benchflow_reward.live_node import LiveNode
-
+from .grading_protocol import LiveNode
 from .verifier_env import without_steering
 
 
@@ -28,14 +27,15 @@ def grading_environment(task: Task, grading: Grading) -> TaskEnvironment | None:
 def grading_spec(live: LiveNode, grading: Grading) -> SandboxSpec:
     """Return the spec of a fresh grading box, without a model.
 
-    In our protocol nothing in `[environment] env` steers a shell or an interpreter. In
-    Harbor's, variables are as the task says, and a fresh box runs its image's entrypoint when
-    the task keeps it. User and working directory of a twin are those of the agent's box.
+    If the protocol pins variables, nothing in `[environment] env` steers a shell or an
+    interpreter. Otherwise variables are as the task says, and a fresh sandbox runs its image's
+    entrypoint if the task keeps it; a twin has the user and the working directory of the agent's
+    sandbox.
     """
     own = grading_environment(live.task, grading)
     spec = live.grading_spec if own is None else _of(own, live)
     environment = own or live.task.config.environment
-    if live.task.config.verifier.protocol == "benchflow":
+    if live.protocol.rules.pins_variables:
         return without_steering(spec)
     if grading == "twin":
         update = {"user": live.sandbox.spec.user, "workdir": live.sandbox.spec.workdir}

@@ -13,18 +13,16 @@ from benchflow_contracts import Artifact, Cause, FileChanges, HasImageDigests, S
 from benchflow_contracts.service import MAIN
 
 from benchflow_reward.collect import Collected
-from benchflow_reward.live_node import LiveNode
 
 from .artifacts import check_placeable, declared_artifacts, strip_start_up_files
 from .at_once import both
 from .brought import brought_changes, brought_directories
-from .grading import bench_of, verdict
 from .grading_box import furnish, grading_box
+from .grading_protocol import GradingTarget, LiveNode, read_verdict
 from .grading_spec import grading_spec
 from .hooks import run_collect_hooks
 from .integrity import integrity_report, steering, told_by_host
 from .kept import take_artifacts
-from .placing import place_artifacts
 from .untouched import SHOWN
 
 
@@ -34,16 +32,17 @@ async def grade_hermetic(live: LiveNode) -> VerifyResult:
     The fresh box is made meanwhile; nothing is put into it before the agent's is gone. Nothing
     is ended when the rollout goes on in the agent's box.
 
-    In our own protocol, an artifact that cannot be copied safely (a link, a device, a pipe,
-    too big) is a failed submission: the verdict is the low end of the range, with the cause
-    in `meta`, and no test runs. So an agent cannot escape a 0 by planting one. In Harbor's,
-    links and their like are left out, what cannot be copied is missing, and the tests run.
+    An artifact that cannot be copied safely (a link, a device, a pipe, too big) is a failed
+    submission: the verdict is the low end of the range, with the cause in `meta`, and no test
+    runs. So an agent cannot escape a 0 by planting one. If the protocol copies partly, links and
+    the like are omitted, what cannot be copied is missing, and the tests run.
 
     When a directory is copied, `meta["integrity"]` says what in it can steer the tests and is
     not the task's, by the rules of a twin.
     """
-    artifacts = declared_artifacts(live.task, live.sandbox.spec.workdir)
-    check_placeable(artifacts, live.task)
+    rules = live.protocol.rules
+    artifacts = declared_artifacts(live.task, rules, live.sandbox.spec.workdir)
+    check_placeable(artifacts, rules, live.task)
     with tempfile.TemporaryDirectory(prefix="bf-grading-") as name:
         scratch = Path(name)
         async with AsyncExitStack() as stack:
@@ -54,10 +53,10 @@ async def grade_hermetic(live: LiveNode) -> VerifyResult:
             if refused:
                 return _failed_submission(live, refused, meta)
             meta.update(await _placed(box, live, taken))
-            bench = bench_of(box, live, "hermetic")
-            await bench.place_tests(scratch)
-            run = await bench.run(scratch)
-        return await verdict(bench, run, live.log_dir, meta)
+            target = GradingTarget(box, live, "hermetic")
+            await live.protocol.place_tests(target, scratch)
+            run = await live.protocol.run_tests(target, scratch)
+        return await read_verdict(target, run, meta)
 
 
 async def _furnished(stack: AsyncExitStack, live: LiveNode) -> Sandbox:
@@ -80,19 +79,22 @@ async def _emptied(
 ) -> tuple[_Taken, dict[str, Any]]:
     """Take out of the agent's box what is graded, and end it."""
     hooks = await run_collect_hooks(live)
-    harbor = live.task.config.verifier.protocol == "harbor"
-    told: list[FileChanges | None] = []
+    changes: list[FileChanges | None] = []
 
     async def compare() -> None:
-        told.append(await told_by_host(live.sandbox))
+        changes.append(await told_by_host(live.sandbox))
 
     taken = await take_artifacts(
-        live, artifacts, scratch / "artifacts", leave_out=harbor, meanwhile=compare
+        live,
+        artifacts,
+        scratch / "artifacts",
+        leave_out=live.protocol.rules.copies_partly,
+        meanwhile=compare,
     )
     if not live.continues:
         await live.sandbox.teardown()
     meta = {**hooks, **await asyncio.to_thread(_screen, taken, artifacts)}
-    return _Taken(taken, told[0]), meta
+    return _Taken(taken, changes[0]), meta
 
 
 async def _placed(box: Sandbox, live: LiveNode, taken: _Taken) -> dict[str, Any]:
@@ -102,7 +104,7 @@ async def _placed(box: Sandbox, live: LiveNode, taken: _Taken) -> dict[str, Any]
     """
     directories = brought_directories(taken.artifacts)
     if not directories:
-        await place_artifacts(box, live, taken.artifacts)
+        await live.protocol.place_artifacts(box, taken.artifacts)
         return {}
     changes = await brought_changes(box, directories, taken.changes)
     verifier = live.task.config.verifier
@@ -111,8 +113,8 @@ async def _placed(box: Sandbox, live: LiveNode, taken: _Taken) -> dict[str, Any]
         update={"expects_changes": (*verifier.expects_changes, *map(escape, files))}
     )
     workdir = live.sandbox.spec.workdir
-    rules = await steering(box, live.task.parts.tests, verifier, agent_workdir=workdir)
-    await place_artifacts(box, live, taken.artifacts)
+    rules = await steering(live, box, verifier=verifier, agent_workdir=workdir)
+    await live.protocol.place_artifacts(box, taken.artifacts)
     user = verifier.user or box.spec.user
     return {"integrity": await integrity_report(box, changes, rules, user=user)}
 

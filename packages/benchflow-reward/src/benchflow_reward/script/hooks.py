@@ -4,11 +4,16 @@ from typing import Any
 
 from benchflow_contracts import CollectCommand, SandboxError, SupportsServices
 
-from benchflow_reward.live_node import LiveNode
-
-from .harbor_bench import IN_BASH
+from .grading_protocol import LiveNode
 
 _SHOWN = 500
+
+IN_BASH = """for b in /bin/bash /usr/bin/bash /usr/local/bin/bash; do
+  [ ! -x "$b" ] || exec "$b" -c "$1"
+done
+exec /bin/sh -c "$1"
+"""
+"""Run `$1` by a bash that reads no start-up file, or by `sh` if there is no bash."""
 
 
 async def run_collect_hooks(live: LiveNode) -> dict[str, Any]:

@@ -17,9 +17,8 @@ from benchflow_contracts import (
     VerifyResult,
 )
 
-from benchflow_reward.live_node import LiveNode
-
 from .grading_box import has_services
+from .grading_protocol import LiveNode
 from .live_state import LiveState, live_state
 from .shared import grade_shared, was_shared
 from .twin import TwinRun, grade_twin
@@ -34,10 +33,9 @@ Settled = Callable[[Grading, Awaitable[VerifyResult]], Awaitable[VerifyResult]]
 async def grade_where_needed(live: LiveNode, settled: Settled) -> VerifyResult:
     """Grade in a twin; grade in the agent's own box when only that can tell.
 
-    Harbor's tests run beside all that the agent and the image's entrypoint left. So a task may
-    want a server that runs, which no copy of files holds. Where something runs, or is in memory,
-    and the twin does not give the full reward, the tests run once more in the agent's box: that
-    verdict holds, as in Harbor. It is never `clean`, and `meta["in_place"]` says why it was made.
+    A task may want a server that runs, which no copy of files holds. If something runs, or is in
+    memory, and the twin does not give the full reward, the tests run once more in the agent's
+    sandbox, and that verdict holds. It is never `clean`; `meta["in_place"]` gives the reason.
 
     The services beside a box would be asked twice, and tests of an earlier step in the box are
     the agent's changes in a twin: then the tests run in the agent's box alone.

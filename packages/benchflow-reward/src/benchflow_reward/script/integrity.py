@@ -19,12 +19,13 @@ from benchflow_contracts import (
     TransferError,
 )
 
+from .grading_protocol import LiveNode
 from .hidden import hiding_modules
 from .inside import inside_changes
 from .linked import seen_through_links
 from .plugins import brought_plugins
 from .steering import LOADER_CACHE, PASSWD, Change, Grade, Steering
-from .surroundings import Surroundings, surroundings
+from .surroundings import surroundings
 from .verifier_env import pinned_env
 from .writable import opened_paths
 
@@ -72,48 +73,47 @@ def agent_dirs(workdir: str) -> list[str]:
 
 
 async def steering(
+    live: LiveNode,
     box: Sandbox,
-    tests: Sequence[Path],
-    verifier: TaskVerifier,
     changes: FileChanges | None = None,
     *,
+    verifier: TaskVerifier | None = None,
     agent_workdir: str = "",
 ) -> Steering:
     """Return what the tests of a task can be steered by in `box`, of which `changes` are known.
 
-    `agent_workdir` is where the agent worked, when that was not in the box's own directory.
+    `verifier` replaces the task's own. `agent_workdir` is where the agent worked, if that was not
+    the working directory of `box`.
 
     Raises:
         RewardError: The box does not say what it offers them.
     """
-    pinned = verifier.protocol == "benchflow"
-    env = pinned_env(verifier) if pinned else verifier.env
+    tests, protocol = live.task.parts.tests, live.protocol.rules
+    verifier = verifier or live.task.config.verifier
+    env = pinned_env(verifier) if protocol.pins_variables else verifier.env
     told = await surroundings(box, user=verifier.user, env=env, workdir=box.spec.workdir)
     image = told.without(() if changes is None else changes.added)
     dirs = agent_dirs(box.spec.workdir)
     dirs += [each for each in agent_dirs(agent_workdir) if each not in dirs]
-    return await asyncio.to_thread(_steering, tests, box.spec.workdir, dirs, verifier, image)
+    text = await asyncio.to_thread(text_of, tests)
+    # The tests use the PATH of the image. A shell may fall back to the pinned one.
+    path = f"{image.variables.get('PATH', '')}:{pinned_env(verifier)['PATH']}"
+    return Steering.of(
+        text,
+        dirs,
+        path,
+        verifier.expects_changes,
+        pinned=protocol.pins_variables,
+        graders=protocol.grader_paths,
+        image=image,
+        workdir=box.spec.workdir,
+    )
 
 
 def text_of(tests: Sequence[Path]) -> bytes:
     """Return the text of all files of the tests, up to a limit. Reads files."""
     files = (each for place in tests for each in sorted(place.rglob("*")) if each.is_file())
     return b"\n".join(each.read_bytes()[:_MAX_TESTS] for each in files)[:_MAX_TESTS]
-
-
-def _steering(
-    tests: Sequence[Path],
-    workdir: str,
-    dirs: Sequence[str],
-    verifier: TaskVerifier,
-    image: Surroundings,
-) -> Steering:
-    text = text_of(tests)
-    pinned = verifier.protocol == "benchflow"
-    # What an image has on its PATH is the tests' too; what is in ours, a shell may fall back to.
-    path = f"{image.variables.get('PATH', '')}:{pinned_env(verifier)['PATH']}"
-    expected = verifier.expects_changes
-    return Steering.of(text, dirs, path, expected, pinned=pinned, image=image, workdir=workdir)
 
 
 async def integrity_report(

@@ -1,4 +1,4 @@
-"""The task's artifacts in the record of a rollout, as Harbor lays them out."""
+"""The task's artifacts in the record of a rollout."""
 
 import asyncio
 import json
@@ -12,9 +12,9 @@ from benchflow_contracts import Artifact
 from benchflow_contracts.redaction import RedactedLines, redactor
 
 from benchflow_reward.collect import Collected, collect, collect_beside
-from benchflow_reward.live_node import LiveNode
 
 from .artifacts import declared_artifacts
+from .grading_protocol import LiveNode
 from .layout import ARTIFACTS
 
 _PIECE_BYTES = 1024 * 1024
@@ -59,7 +59,7 @@ async def take_artifacts(
 
 async def keep_from(live: LiveNode, into: Path) -> None:
     """Keep the artifacts in the record, when there is one; nobody is graded by them."""
-    artifacts = declared_artifacts(live.task, live.sandbox.spec.workdir)
+    artifacts = declared_artifacts(live.task, live.protocol.rules, live.sandbox.spec.workdir)
     if artifacts and live.artifacts_dir is not None:
         await take_artifacts(live, artifacts, into, leave_out=True)
 
@@ -114,7 +114,7 @@ def _kept(
         place = PurePosixPath(artifact.destination or artifact.source.lstrip("/"))
         overlaps = any(place == p or p in place.parents or place in p.parents for p in taken)
         is_dir = item.local is not None and item.local.is_dir()
-        if overlaps:  # Harbor does not look there, and goes by the name
+        if overlaps:  # nothing was copied, so the name alone tells the type
             is_dir = not PurePosixPath(artifact.source).suffix
         status = "skipped" if overlaps else _status(artifact, item)
         if not overlaps:

@@ -7,7 +7,7 @@ TOOLS = "/tests-tools"
 EVIDENCE = "/evidence"
 VERIFIER_LOGS = "/logs/verifier"
 ARTIFACTS = "/logs/artifacts"
-"""What Harbor's agents put there is always an artifact."""
+"""Where agents put artifacts, by some protocols."""
 
 PINNED_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

@@ -1,4 +1,4 @@
-"""Shared grading: in the agent's own box, as Harbor does it. Opt-in, and weak."""
+"""Shared grading: in the agent's own sandbox. Opt-in, and weak."""
 
 import tempfile
 from pathlib import Path
@@ -6,10 +6,8 @@ from typing import Any
 
 from benchflow_contracts import VerifierTimeoutError, VerifyResult
 
-from benchflow_reward.live_node import LiveNode
-
-from .grading import bench_of, verdict
 from .grading_box import checked_host
+from .grading_protocol import GradingTarget, LiveNode, read_verdict
 from .grading_spec import grading_environment
 from .hooks import run_collect_hooks
 from .integrity import beside_the_agent, integrity_report, steering, told_by_host
@@ -38,19 +36,19 @@ async def grade_shared(live: LiveNode, hooks: dict[str, Any] | None = None) -> V
             await keep_from(live, scratch / "artifacts")
         report = await _integrity(live)
         await live.ready_for_tests()
-        bench = bench_of(live.sandbox, live, "shared")
+        target = GradingTarget(live.sandbox, live, "shared")
         async with intruders(live.sandbox) as found:
             try:
                 with checked_host(live.sandbox):
-                    await bench.place_tests(scratch)
-                    run = await bench.run(scratch)
+                    await live.protocol.place_tests(target, scratch)
+                    run = await live.protocol.run_tests(target, scratch)
             except VerifierTimeoutError as error:
                 named = stalled(error, await told_by_host(live.sandbox))
                 if named is None:
                     raise
                 raise named from error
         meta = {**hooks, "integrity": with_intruders(report, found)}
-        return await verdict(bench, run, live.log_dir, meta)
+        return await read_verdict(target, run, meta)
 
 
 async def _integrity(live: LiveNode) -> dict[str, Any]:
@@ -64,7 +62,7 @@ async def _integrity(live: LiveNode) -> dict[str, Any]:
     changes = await told_by_host(box)
     if changes is None:
         return beside_the_agent(None)
-    rules = await steering(box, live.task.parts.tests, verifier, changes)
+    rules = await steering(live, box, changes)
     user = verifier.user or box.spec.user
     return beside_the_agent(await integrity_report(box, changes, rules, user=user))
 

@@ -29,8 +29,7 @@ from .surroundings import Surroundings
 Grade = Literal["suspicious", "tampered"]
 Change = Literal["added", "removed", "changed"]
 
-_HARBORS = (TESTS, VERIFIER_LOGS)
-_GRADERS = (*_HARBORS, TOOLS, EVIDENCE)
+_GRADERS = (TESTS, VERIFIER_LOGS, TOOLS, EVIDENCE)
 PASSWD = "/etc/passwd"  # noqa: S105 - a path
 LOADER_CACHE = "/etc/ld.so.cache"
 
@@ -150,13 +149,14 @@ class Steering:
         expected: Sequence[str] = (),
         *,
         pinned: bool = True,
+        graders: Sequence[str] = _GRADERS,
         image: Surroundings | None = None,
         workdir: str = "",
     ) -> "Steering":
         """Return what `tests`, the text of all of them, can be steered by.
 
-        `pinned` is our own protocol: interpreters are told not to look where they should not,
-        and there are tools and evidence beside the tests.
+        With `pinned`, variables keep interpreters from looking into the agent's directories.
+        `graders` are the grader's own directories.
         """
         image, workdir = image or Surroundings(), workdir or agent_dirs[0]
         mentioned = frozenset(found.decode() for found in _WORD.findall(tests))
@@ -177,7 +177,7 @@ class Steering:
             collects_here=not pinned and _COLLECTS.search(tests) is not None,
             at_home=not pinned,
             expected=expected,
-            graders=_GRADERS if pinned else _HARBORS,
+            graders=graders,
             image=image,
             paths=frozenset(paths),
             home=home,

@@ -16,13 +16,11 @@ from benchflow_contracts import (
     VerifyResult,
 )
 
-from benchflow_reward.live_node import LiveNode
-
 from .again import Brought, bring_again, missing
 from .at_once import both
 from .bytecode import renew_bytecode
-from .grading import bench_of, verdict
 from .grading_box import furnish, grading_box, has_services, stand_in_box
+from .grading_protocol import GradingTarget, LiveNode, read_verdict
 from .grading_spec import grading_spec
 from .hooks import run_collect_hooks
 from .integrity import inside_report, integrity_report, steering, text_of, told_by_host
@@ -59,8 +57,8 @@ async def grade_twin(live: LiveNode, run: TwinRun | None = None) -> VerifyResult
     mean to ask them: the copy takes its place among them, and it stands still meanwhile.
     Nothing is ended when the rollout goes on in the agent's box.
 
-    In Harbor's protocol the image's entrypoint is started again in the twin where something runs
-    in the agent's box, and the names of hosts are those of the agent's box.
+    If the protocol restarts the entrypoint, the image's entrypoint is started again in the twin if
+    something runs in the agent's sandbox, and the twin has the host names of that sandbox.
     """
     spec = grading_spec(live, "twin")
     if run is None:
@@ -82,8 +80,8 @@ async def grade_twin(live: LiveNode, run: TwinRun | None = None) -> VerifyResult
 
 
 async def state_for_twin(live: LiveNode) -> LiveState:
-    """Return what a twin would lack; nothing in our own protocol, where no twin has it."""
-    if live.task.config.verifier.protocol == "benchflow":
+    """Return what a twin would lack, if the protocol gives the twin a part of that."""
+    if not live.protocol.rules.restarts_entrypoint:
         return LiveState()
     return await live_state(live.sandbox)
 
@@ -98,30 +96,30 @@ async def _grade(
     brought = Brought()
     if changes is not None:
         await renew_bytecode(box, changes)
-    if live.task.config.verifier.protocol == "harbor":
+    if live.protocol.rules.restarts_entrypoint:
         brought = await bring_again(live, box, run.state, changes)
     run.missing = missing(run.state, brought.notes)
     report, rules = await _integrity(live, spec, box, changes)
-    bench = bench_of(box, live, "twin")
-    await bench.place_tests(scratch)
+    target = GradingTarget(box, live, "twin")
+    await live.protocol.place_tests(target, scratch)
     container = live.sandbox.spec.container
     mounts = (*container.volumes, *container.host_mounts)
     async with watching(box, changes, mounts) as watch:
-        done = await bench.run(scratch)
+        done = await live.protocol.run_tests(target, scratch)
     tests = await asyncio.to_thread(text_of, live.task.parts.tests)
     integrity = await asyncio.to_thread(watch.added_to, report, Expected(tests, rules))
     brought.add_beside(watch)
     meta = {**run.hooks, "integrity": brought.added_to(integrity)}
     if brought.notes or run.missing:
         meta["live"] = [*brought.notes, *run.state.reasons]
-    return await verdict(bench, done, live.log_dir, meta)
+    return await read_verdict(target, done, meta)
 
 
 async def _integrity(
     live: LiveNode, spec: SandboxSpec, box: Sandbox, changes: FileChanges | None
 ) -> tuple[dict[str, Any], Steering]:
     verifier = live.task.config.verifier
-    rules = await steering(box, live.task.parts.tests, verifier, changes)
+    rules = await steering(live, box, changes)
     user = verifier.user or box.spec.user
     if changes is not None:
         return await integrity_report(box, changes, rules, user=user), rules

@@ -15,10 +15,8 @@ from benchflow_contracts import (
     blame,
 )
 
-from benchflow_reward.live_node import LiveNode
-
-from .grading import bench_of
 from .grading_box import furnish, grading_box
+from .grading_protocol import GradingTarget, LiveNode
 from .grading_spec import grading_spec
 
 SHOWN = 500
@@ -81,7 +79,7 @@ async def _grade_untouched(live: LiveNode, mode: Grading) -> None:
     with tempfile.TemporaryDirectory(prefix="bf-grading-") as name:
         async with grading_box(live, grading_spec(live, mode)) as box:
             await furnish(box, live, mode)
-            bench = bench_of(box, live, mode)
-            await bench.place_tests(Path(name))
-            run = await bench.run(Path(name))
-        await asyncio.to_thread(bench.read, run)
+            target = GradingTarget(box, live, mode)
+            await live.protocol.place_tests(target, Path(name))
+            run = await live.protocol.run_tests(target, Path(name))
+        await asyncio.to_thread(live.protocol.read_verdict, target, run)

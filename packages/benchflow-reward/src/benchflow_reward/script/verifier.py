@@ -17,10 +17,10 @@ from benchflow_contracts import (
     host_is_short,
 )
 
-from benchflow_reward.live_node import LiveNode
-
+from .grading_protocol import GradingProtocol, LiveNode
 from .hermetic import grade_hermetic
 from .in_place import grade_where_needed
+from .native import NATIVE
 from .shared import grade_shared
 from .twin import grade_twin
 from .untouched import settle
@@ -39,6 +39,8 @@ class ScriptVerifier:
     isolation: Literal["hermetic", "twin", "shared"] | None = None
     """Overrides the task's `[verifier] isolation`, and whether a twin may be followed by a
     grading in place."""
+    protocol: GradingProtocol = NATIVE
+    """How the tests are placed, run and read."""
     name: str = "reward"
 
     async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
@@ -52,7 +54,7 @@ class ScriptVerifier:
             RewardError: The tests crashed, ran out of time or left no valid reward, or the
                 grading sandbox failed. There is no reward then.
         """
-        live = LiveNode.of(node, evidence, self.name)
+        live = LiveNode.of(node, evidence, self.protocol, reward=self.name)
         verifier = live.task.config.verifier
         settled = partial(_settled, live)
         if self.isolation is None and verifier.isolation == "twin" and verifier.may_grade_in_place:

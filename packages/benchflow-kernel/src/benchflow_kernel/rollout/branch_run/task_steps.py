@@ -15,8 +15,6 @@ from .progress import BranchContext
 
 _SHARED = ("/logs/verifier", "/tests")
 """Directories that a verifier in the agent's own sandbox leaves there."""
-_HARBOR = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
-"""Directories that Harbor removes from the sandbox at the end of each step."""
 
 
 class TaskSteps:
@@ -73,8 +71,8 @@ class TaskSteps:
         # First, because it may end the agent's processes: they could change our files.
         await self._world.phases.setup(index)
         async with self._world.ignore_changes():
-            if step.verifier.protocol == "harbor":
-                await self._clear(_HARBOR)
+            if step.emptied_directories:
+                await self._clear(step.emptied_directories)
             await self._make_ready(index, node)
 
     async def _make_ready(self, index: int, node: str) -> None:

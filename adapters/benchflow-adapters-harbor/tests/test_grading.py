@@ -3,6 +3,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from benchflow_adapters_harbor.grading import HARBOR
 from benchflow_contracts import (
     NO_REWARDS,
     AddTestsDirError,
@@ -61,10 +62,10 @@ def score(provider, make_task, make_case):
             return (await result if asyncio.iscoroutine(result) else result) or ok()
 
         provider.on(RUN, done)
-        task = make_task(artifacts=artifacts, verifier={"protocol": "harbor", **verifier})
+        task = make_task(artifacts=artifacts, verifier=verifier)
         node, evidence = make_case(task=task)
         evidence = replace(evidence, world=replace(evidence.world, continues=continues))
-        return asyncio.run(ScriptVerifier(isolation=mode).score(node, evidence))
+        return asyncio.run(ScriptVerifier(isolation=mode, protocol=HARBOR).score(node, evidence))
 
     return run
 
@@ -89,13 +90,13 @@ BOTH = leaves(reward_json='{"reward": 1}', reward_txt="0")
 def test_two_reward_files_are_an_error(score, mode):
     with pytest.raises(TwoRewardFilesError, match=r"reward\.json and reward\.txt") as caught:
         score(BOTH, mode)
-    assert "--reward-files harbor" in caught.value.hint
+    assert "--reward-files open" in caught.value.hint
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_by_harbors_rule_json_is_read_first_and_the_verdict_says_so(score, mode):
-    result = score(BOTH, mode, reward_files="harbor")
-    assert (result.reward, result.meta["reward_files"]) == (1, "harbor")
+    result = score(BOTH, mode, reward_files="open")
+    assert (result.reward, result.meta["reward_files"]) == (1, "open")
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -104,7 +105,7 @@ def test_by_harbors_rule_json_is_read_first_and_the_verdict_says_so(score, mode)
     [
         ({"user": "root"}, "root", 0o700),
         ({"user": ""}, "agent", 0o700),
-        ({"user": "", "reward_files": "harbor"}, "root", 0o777),
+        ({"user": "", "reward_files": "open"}, "root", 0o777),
     ],
 )
 def test_the_verifiers_user_owns_the_reward_directory(score, mode, verifier, owner, access):

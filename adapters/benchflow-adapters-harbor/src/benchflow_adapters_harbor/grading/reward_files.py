@@ -1,4 +1,4 @@
-"""The parser of what a verifier leaves in `/logs/verifier` in Harbor's protocol (0.24)."""
+"""The parser of the reward files that Harbor's tests (0.24) leave in `/logs/verifier`."""
 
 import math
 from collections.abc import Mapping
@@ -12,9 +12,8 @@ from benchflow_contracts import (
     TwoRewardFilesError,
     VerifierOutputParseError,
 )
-
-from .reward_bytes import opened, present, read_capped
-from .strict_json import StrictJsonError, parse_strict_json
+from benchflow_reward.reward_bytes import opened, present, read_capped
+from benchflow_reward.strict_json import StrictJsonError, parse_strict_json
 
 MAX_BYTES = 64 * 1024
 MAX_DEPTH = 16
@@ -22,13 +21,13 @@ MAX_KEYS = 256
 MAX_KEY_CHARS = 128
 
 _ONE_FILE = (
-    "let test.sh write one reward file, or use --reward-files harbor, which reads reward.json "
+    "let test.sh write one reward file, or use --reward-files open, which reads reward.json "
     "and ignores reward.txt"
 )
 _HINT = "test.sh writes reward.json, an object of finite numbers, or reward.txt, one number"
 
 
-def parse_harbor_rewards(directory: Path, reward_files: RewardFiles) -> dict[str, float]:
+def parse_rewards(directory: Path, reward_files: RewardFiles) -> dict[str, float]:
     """Read the rewards below `directory`, whose contents nobody trusts.
 
     `reward.json` is an object of any finite numbers by any names, `true` and `false` among
@@ -36,7 +35,7 @@ def parse_harbor_rewards(directory: Path, reward_files: RewardFiles) -> dict[str
     `reward`. Beyond Harbor, either has at most 64 KiB, and the object at most 256 keys of 128
     characters, each once, with numbers of at most 64 digits.
 
-    With `reward_files = "harbor"`, `reward.txt` is not read when there is a `reward.json`.
+    With `reward_files = "open"`, `reward.txt` is not read when there is a `reward.json`.
 
     Raises:
         TwoRewardFilesError: Both exist, and `reward_files` is `strict`.

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from benchflow_adapters_harbor.grading.reward_files import parse_rewards, return_of
 from benchflow_contracts import (
     HostError,
     RewardFileEmptyError,
@@ -16,7 +17,6 @@ from benchflow_contracts import (
     VerifierOutputParseError,
 )
 from benchflow_reward import reward_bytes
-from benchflow_reward.harbor_rewards import parse_harbor_rewards, return_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,7 +41,7 @@ def write(directory: Path, text: str | None, document: str | None) -> Path:
 
 def read(directory: Path) -> dict[str, float] | str:
     try:
-        return parse_harbor_rewards(directory, "harbor")
+        return parse_rewards(directory, "open")
     except RewardFormatError as error:
         return type(error).__name__
 
@@ -76,7 +76,7 @@ def test_rewards_and_errors_are_those_of_harbor_itself(harbor_python, tmp_path):
 )
 def test_what_is_no_reward_is_an_error_of_its_own_type(tmp_path, text, document, error):
     with pytest.raises(error) as caught:
-        parse_harbor_rewards(write(tmp_path, text, document), "harbor")
+        parse_rewards(write(tmp_path, text, document), "open")
     assert type(caught.value) is error
     assert caught.value.hint
 
@@ -84,17 +84,17 @@ def test_what_is_no_reward_is_an_error_of_its_own_type(tmp_path, text, document,
 @pytest.mark.parametrize("text", ["1", "", "words", "0" * 65537])
 def test_two_reward_files_are_an_error_whatever_they_hold(tmp_path, text):
     with pytest.raises(TwoRewardFilesError, match=r"reward\.json and reward\.txt"):
-        parse_harbor_rewards(write(tmp_path / "files", text, '{"reward": 1}'), "strict")
+        parse_rewards(write(tmp_path / "files", text, '{"reward": 1}'), "strict")
     (write(tmp_path / "kinds", None, '{"reward": 1}') / "reward.txt").mkdir()
     with pytest.raises(TwoRewardFilesError):
-        parse_harbor_rewards(tmp_path / "kinds", "strict")
+        parse_rewards(tmp_path / "kinds", "strict")
 
 
 @pytest.mark.parametrize(("text", "document"), [("0.5", None), (None, '{"reward": 0.5}')])
 def test_one_reward_file_is_read_alike_by_both_rules(tmp_path, text, document):
     directory = write(tmp_path, text, document)
-    assert parse_harbor_rewards(directory, "strict") == {"reward": 0.5}
-    assert parse_harbor_rewards(directory, "harbor") == {"reward": 0.5}
+    assert parse_rewards(directory, "strict") == {"reward": 0.5}
+    assert parse_rewards(directory, "open") == {"reward": 0.5}
 
 
 def test_a_link_or_a_pipe_is_no_reward_file(tmp_path):
@@ -143,7 +143,7 @@ def test_any_bytes_give_finite_numbers_or_one_of_the_errors(text, document):
         if document is not None:
             (directory / "reward.json").write_bytes(document)
         try:
-            rewards = parse_harbor_rewards(directory, "harbor")
+            rewards = parse_rewards(directory, "open")
         except (RewardFileEmptyError, VerifierOutputParseError):
             return
     assert all(math.isfinite(value) for value in rewards.values())
@@ -165,4 +165,4 @@ def test_a_disk_that_breaks_at_a_look_for_two_reward_files_is_the_hosts_fault(
     write(tmp_path, "1", None)
     monkeypatch.setattr(reward_bytes.os, "stat", broken)
     with pytest.raises(HostError, match="Input/output"):
-        parse_harbor_rewards(tmp_path, "strict")
+        parse_rewards(tmp_path, "strict")

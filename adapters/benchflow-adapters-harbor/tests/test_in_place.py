@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from benchflow_adapters_harbor.grading import HARBOR
 from benchflow_contracts import (
     ExecResult,
     ObservedFiles,
@@ -40,7 +41,7 @@ def score(provider, make_task, make_case):
     """Grade by Harbor's protocol. `twin` and `place` are what the tests write in each box."""
 
     def run(twin, place, state, isolation=None, earlier=(), solution=False, **verifier):
-        config = {"protocol": "harbor", "isolation": "twin", "may_grade_in_place": True}
+        config = {"isolation": "twin", "may_grade_in_place": True}
         node, evidence = make_case(task=make_task(verifier={**config, **verifier}))
         node.results.update(earlier)
         evidence = replace(evidence, plays_solution=solution)
@@ -63,7 +64,9 @@ def score(provider, make_task, make_case):
         provider.on("/bin/sh -c set -u", lambda call: ok("\n"))
         provider.on(RUN, test)
         provider.on(LOOK, lambda call: state if call.sandbox is agents else look())
-        return asyncio.run(ScriptVerifier(isolation=isolation).score(node, evidence)), ran
+        return asyncio.run(
+            ScriptVerifier(isolation=isolation, protocol=HARBOR).score(node, evidence)
+        ), ran
 
     return run
 
