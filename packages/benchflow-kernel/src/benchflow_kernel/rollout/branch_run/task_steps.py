@@ -108,7 +108,7 @@ class TaskSteps:
             await self._world.upload(step.parts.solution, SOLUTION_DIR)
 
     async def _clear(self, directories: Sequence[str]) -> None:
-        """Empty directories and let every user write there, as Harbor does."""
+        """Empty directories, and let every user write to them."""
         await self._world.run(["rm", "-rf", *directories])
         await self._world.run(["mkdir", "-p", *directories])
         await self._world.run(["chmod", "777", *directories])
