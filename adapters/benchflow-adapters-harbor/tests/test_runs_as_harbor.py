@@ -164,7 +164,7 @@ def run_bench(tasks: Path, jobs: Path) -> None:
     bench = Path(sys.executable).with_name("bench")
     command = [bench, "eval", "create", "--tasks-dir", tasks, "--sandbox", "docker", *agent]
     command += ["--jobs-dir", jobs, "--job-name", tasks.name, "--export", "harbor", "--quiet"]
-    command += ["--concurrency", "2", "--reward-files", "harbor"]
+    command += ["--concurrency", "2", "--reward-files", "open"]
     env = {**os.environ, "PYTHONPATH": str(here)}
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     # 1: some rollouts have no reward, as they should not.
