@@ -33,6 +33,9 @@ _UNLIKE = {
     "anon_inode:inotify": (rb"\bmask:[89a-f][0-9a-f]{7}\b", "a watch for one event (IN_ONESHOT)"),
 }
 """What the engine would make a plain one of, by the kind of file: how that shows, and its name."""
+_SPECULATION = re.compile(rb"^Speculat.*$", re.MULTILINE)
+_KEY = re.compile(rb"^ProtectionKey:\s+[1-9]", re.MULTILINE)
+_KEYED_MEMORY = re.compile(rb"^[0-9a-f]+-[0-9a-f]+ (...).*?^ProtectionKey:\s+(\d+)", re.M | re.S)
 _CLASS_SHIFT = 13
 _MOST_CPUS = 1024
 _SIOCINQ = 0x541B
@@ -87,9 +90,17 @@ class _Own:
         self._affinity = os.sched_getaffinity(0)
         self._slack = _text("/proc/self/timerslack_ns")
         self._filter = _text("/proc/self/coredump_filter")
+        self._speculation = _SPECULATION.findall(_read("/proc/self/status"))
+        self._has_keys = b" ospke" in _read("/proc/cpuinfo")
 
     def differing(self, pid: int, thread: int) -> Iterator[_Attribute]:
-        """Return all that is different in a thread."""
+        """Return all that is different in a thread.
+
+        Raises:
+            OSError: The thread has something that neither the engine nor its library can set.
+        """
+        if _SPECULATION.findall(_read(f"/proc/{thread}/status")) != self._speculation:
+            raise _not_captured(pid, "its own mitigations of speculation (PR_SET_SPECULATION_CTRL)")
         affinity = os.sched_getaffinity(thread)
         if affinity != self._affinity:
             yield _Attribute(_AFFINITY, _mask(affinity))
@@ -103,6 +114,8 @@ class _Own:
             yield from self._differing_of_process(pid)
 
     def _differing_of_process(self, pid: int) -> Iterator[_Attribute]:
+        if self._has_keys and _is_keyed(_read(f"/proc/{pid}/smaps")):
+            raise _not_captured(pid, "memory with a protection key")
         wanted = _text(f"/proc/{pid}/coredump_filter")
         if wanted and wanted != self._filter:
             yield _Attribute(_PROC_FILE, b"coredump_filter\0" + b"0x" + wanted)
@@ -166,8 +179,22 @@ def _period(pid: int, descriptor: int) -> Iterator[_Attribute]:
 def _refuse_unlike(pid: int, name: str, target: str) -> None:
     pattern, what = _UNLIKE[target]
     if re.search(pattern, _read(f"/proc/{pid}/fdinfo/{name}")):
-        comm = _text(f"/proc/{pid}/comm").decode("utf-8", "replace")
-        raise OSError(errno.ENOTSUP, f"a process {comm!r} has {what}, which cannot be captured")
+        raise _not_captured(pid, what)
+
+
+def _not_captured(pid: int, what: str) -> OSError:
+    comm = _text(f"/proc/{pid}/comm").decode("utf-8", "replace")
+    return OSError(errno.ENOTSUP, f"a process {comm!r} has {what}, which cannot be captured")
+
+
+def _is_keyed(smaps: bytes) -> bool:
+    """Return whether memory has a protection key that the kernel has not chosen by itself.
+
+    The kernel gives a key to memory that can only be executed, and does so again in a child.
+    """
+    if _KEY.search(smaps) is None:
+        return False
+    return any(key != b"0" and mode != b"--x" for mode, key in _KEYED_MEMORY.findall(smaps))
 
 
 def _packed(place: str, found: "list[_Attribute]") -> bytes:
