@@ -73,6 +73,14 @@ def test_explain_names_the_origin_of_each_value(
     assert found["role.agent.agent"] == ("oracle", "default", "")
 
 
+def test_the_flag_sandbox_is_the_origin_of_the_provider_alone(
+    task: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(("run", task, "--sandbox", "local", "--explain", "--json")) == 0
+    from_flag = [name for name, value in settings(capsys).items() if value[2] == "--sandbox"]
+    assert from_flag == ["sandbox.provider"]
+
+
 def test_explain_is_a_table_without_json(task: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(("run", task, *PROVIDER, "--timeout-multiplier", "2", "--explain")) == 0
     rows = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]

@@ -17,6 +17,7 @@ _SETTINGS: Final = {
     "reasoning_effort": "role.agent.reasoning_effort",
     "agent_env": "role.agent.env",
     "agent_idle_timeout": "role.agent.idle_timeout_sec",
+    "sandbox": "sandbox.provider",
     "base_url": "model",
     "skills_dir": "skills",
     "branch": "branch.kind",
