@@ -172,7 +172,7 @@ def is_written(reader: int) -> bool:
     tee(2) copies what it finds and leaves it there; it tells an end from a silence.
 
     Raises:
-        OSError: `reader` is no pipe.
+        OSError: `reader` is not a pipe.
     """
     copy, into = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     try:
