@@ -21,7 +21,8 @@ from benchflow_agent_acp.declaration import ASK_SWITCH
 from benchflow_agent_acp.question_probe import QuestionProbe
 from benchflow_contracts import (
     Ask,
-    ModelEndpoint,
+    Door,
+    Endpoint,
     Process,
     Role,
     SandboxImage,
@@ -198,8 +199,10 @@ async def measure(name: str) -> None:
     with ScriptedLlm(AnswersProbes("benchflow-probe.txt", "benchflow\n")) as llm:
         # What the wire's vendor calls its base URL has a version in it, or has not.
         url = llm.url if agent.decl.model.wire == "anthropic" else f"{llm.url}/v1"
-        mounts = (await agent.needs(role)).mounts
-        spec = SandboxSpec(mounts=mounts, network="model-only", model=ModelEndpoint(upstream=url))
+        bundles = (await agent.needs(role)).bundles
+        spec = SandboxSpec(
+            bundles=bundles, network="model-only", doors=(Door.to(Endpoint(url=url)),)
+        )
         async with LocalProvider() as provider:
             await provider.capabilities()  # as a rollout does: large children come lazily then
             bench = Bench(agent, provider, spec, role)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from benchflow_agent_acp import AcpAgent, AgentDecl, ProbeReport, probe, shipped_declaration
-from benchflow_contracts import ModelEndpoint, Role
+from benchflow_contracts import Endpoint, Role
 from benchflow_sandbox_local import LocalProvider
 from scripted_llm import AnswersProbes, ScriptedLlm
 
@@ -29,7 +29,7 @@ def probed(decl: AgentDecl, llm: ScriptedLlm, log_dir: Path) -> ProbeReport:
             return await probe(
                 AcpAgent(decl),
                 provider,
-                endpoint=ModelEndpoint(upstream=url),
+                endpoint=Endpoint(url=url),
                 model="mock-model",
                 role=Role(timeout_sec=300, idle_timeout_sec=200),
                 log_dir=log_dir,

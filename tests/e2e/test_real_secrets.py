@@ -11,7 +11,7 @@ from benchflow_agent_acp import AcpAgent, shipped_declaration
 from benchflow_agent_acp.code_words import SandboxedSession, expect_words, tell_word
 from benchflow_agent_acp.declaration import ASK_SWITCH
 from benchflow_agent_acp.question_probe import QuestionProbe
-from benchflow_contracts import ModelEndpoint, Role, SandboxImage, SandboxSpec, SessionState
+from benchflow_contracts import Door, Endpoint, Role, SandboxImage, SandboxSpec, SessionState
 from benchflow_sandbox_local import LocalProvider, LocalSandbox
 from scripted_llm import AnswersProbes, ScriptedLlm
 
@@ -131,9 +131,9 @@ def test_three_children_with_three_answers_hold_nothing_of_each_other(name: str)
     async def main(llm: ScriptedLlm) -> None:
         agent = AcpAgent(shipped_declaration(name))
         url = llm.url if agent.decl.model.wire == "anthropic" else f"{llm.url}/v1"
-        mounts = (await agent.needs(Role())).mounts
-        endpoint = ModelEndpoint(upstream=url)
-        spec = SandboxSpec(mounts=mounts, network="model-only", model=endpoint)
+        bundles = (await agent.needs(Role())).bundles
+        endpoint = Endpoint(url=url)
+        spec = SandboxSpec(bundles=bundles, network="model-only", doors=(Door.to(endpoint),))
         async with LocalProvider() as provider:
             await run(World(agent, provider, spec))
 

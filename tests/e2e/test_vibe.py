@@ -8,7 +8,7 @@ import pytest
 from benchflow_agent_acp.builtin import mistral_vibe
 from benchflow_agent_acp.logs import read_wire_log
 from benchflow_agent_acp.steps import steps_from_wire
-from benchflow_contracts import Answer, Ask, ModelEndpoint, Role, SandboxSpec
+from benchflow_contracts import Answer, Ask, Door, Role, SandboxSpec
 from benchflow_sandbox_local import LocalProvider
 from scripted_llm import ScriptedLlm, WriteOneFile
 
@@ -33,9 +33,9 @@ async def run_vibe(llm: ScriptedLlm, log_dir: Path, body: Any, **role_fields: An
     agent = mistral_vibe()
     needs = await agent.needs(role)
     spec = SandboxSpec(
-        mounts=needs.mounts,
+        bundles=needs.bundles,
         network="model-only",
-        model=ModelEndpoint(upstream=f"{llm.url}/v1", headers={"Authorization": "Bearer real-key"}),
+        doors=(Door(upstream=f"{llm.url}/v1", headers={"Authorization": "Bearer real-key"}),),
     )
     async with LocalProvider() as provider:
         sandbox = await provider.create(spec)

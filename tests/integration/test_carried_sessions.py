@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from benchflow_agent_acp.builtin import scripted
-from benchflow_contracts import Mount, Role, SandboxSpec
+from benchflow_contracts import Bundle, Role, SandboxSpec
 from benchflow_sandbox_local import LocalProvider
 from benchflow_testing import AgentSubject, check_agent
 from benchflow_testing.checks.session_state_checks import CARRY_CHECKS
@@ -47,7 +47,7 @@ def test_the_scripted_agent_is_carried_as_the_contract_says(tmp_path: Path) -> N
                 agent=scripted(),
                 provider=provider,
                 role=Role(env={"BENCHFLOW_SCRIPT": "/script/script.toml"}, timeout_sec=120),
-                spec=SandboxSpec(mounts=(Mount(source=str(tmp_path), target="/script"),)),
+                spec=SandboxSpec(bundles=(Bundle.of(tmp_path, Path("/script")),)),
                 ask_prompt="Ask me.",
                 endless_prompt="Be busy.",
             )

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from benchflow_contracts import ModelEndpoint, Mount, Process, Sandbox, SandboxSpec
+from benchflow_contracts import Bundle, Door, Endpoint, Process, Sandbox, SandboxSpec
 from benchflow_sandbox_local import LocalProvider
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -30,7 +30,7 @@ for line in sys.stdin:
 
 
 @asynccontextmanager
-async def upstream(name: str) -> AsyncIterator[ModelEndpoint]:
+async def upstream(name: str) -> AsyncIterator[Endpoint]:
     """Serve a model that says its name, and knows it only by its own credential."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -44,9 +44,7 @@ async def upstream(name: str) -> AsyncIterator[ModelEndpoint]:
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        yield ModelEndpoint(
-            upstream=f"http://127.0.0.1:{port}", headers={"Authorization": f"key-{name}"}
-        )
+        yield Endpoint(url=f"http://127.0.0.1:{port}", headers={"Authorization": f"key-{name}"})
 
 
 async def note(service: Process, text: str) -> list[str]:
@@ -76,10 +74,10 @@ def test_each_child_reaches_its_own_model_and_goes_back_to_the_rows_of_the_fork(
     # Whatever the umask: the service is another user than the one who runs this.
     shown.chmod(0o755)
     (shown / "motto").chmod(0o644)
-    mount = Mount(source=str(shown), target="/shown")
+    bundle = Bundle.of(shown, Path("/shown"))
 
-    def spec(model: ModelEndpoint) -> SandboxSpec:
-        return SandboxSpec(network="model-only", model=model, mounts=(mount,))
+    def spec(model: Endpoint) -> SandboxSpec:
+        return SandboxSpec(network="model-only", doors=(Door.to(model),), bundles=(bundle,))
 
     async def main() -> None:
         async with AsyncExitStack() as stack:

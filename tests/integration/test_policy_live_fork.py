@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from benchflow_agent_policy import policy
-from benchflow_contracts import Answer, Ask, ModelEndpoint, Role, SandboxSpec
+from benchflow_contracts import Answer, Ask, Door, Endpoint, Role, SandboxSpec
 from benchflow_sandbox_local import LocalProvider
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 
@@ -51,8 +51,8 @@ def test_three_live_children_each_give_the_waiting_question_an_answer(
             await child.teardown()
 
     async def main() -> Any:
-        endpoint = ModelEndpoint(upstream=f"{llm.url}/v1")
-        spec = SandboxSpec(network="model-only", model=endpoint)
+        endpoint = Endpoint(url=f"{llm.url}/v1")
+        spec = SandboxSpec(network="model-only", doors=(Door.to(endpoint),))
         async with LocalProvider() as provider:
             can = await provider.capabilities()
             assert "live" in can.snapshot_levels, can.notes

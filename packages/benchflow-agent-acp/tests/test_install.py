@@ -59,8 +59,8 @@ def test_an_agent_is_installed_once_and_mounted_where_its_user_can_read(machine,
     assert first == again
     assert [call.split()[0] for call in calls(tmp_path)] == ["venv", "pip"]
     place = tmp_path / "cache/benchflow/agents/mistral-vibe-2.19.1"
-    assert first.mounts[0].source == str(place)
-    assert first.mounts[0].target == "/opt/benchflow/agents/mistral-vibe-2.19.1"
+    assert first.bundles[0].source == str(place)
+    assert first.bundles[0].target == "/opt/benchflow/agents/mistral-vibe-2.19.1"
     assert first.path == ("/opt/benchflow/agents/mistral-vibe-2.19.1/venv/bin",)
     assert place.stat().st_mode & 0o777 == 0o755
 
@@ -69,9 +69,9 @@ def test_a_venv_points_to_its_interpreter_inside(machine, tmp_path):
     if Path(sys.base_prefix).is_relative_to("/usr"):
         pytest.skip("the interpreter of this test is part of the system")
     done = asyncio.run(install(vibe()))
-    runtime = done.mounts[1]
+    runtime = done.bundles[1]
     assert runtime.target.startswith("/opt/benchflow/runtimes/python")
-    venv = Path(done.mounts[0].source) / "venv"
+    venv = Path(done.bundles[0].source) / "venv"
     assert str((venv / "bin/python").readlink()).startswith(runtime.target)
     assert f"home = {runtime.target}/bin" in (venv / "pyvenv.cfg").read_text()
 
@@ -94,13 +94,13 @@ def test_a_failed_installation_leaves_nothing_and_can_be_repeated(machine, tmp_p
     left = list((tmp_path / "cache/benchflow/agents").iterdir())
     assert [path.name for path in left] == ["mistral-vibe-2.19.1.lock"]
     monkeypatch.setenv("UV_FAILS", "0")
-    assert asyncio.run(install(vibe())).mounts
+    assert asyncio.run(install(vibe())).bundles
 
 
 def test_a_removed_interpreter_means_a_new_installation(machine, tmp_path):
     done = asyncio.run(install(vibe()))
-    record = Path(done.mounts[0].source) / "benchflow-install.json"
-    record.write_text(record.read_text().replace(done.mounts[-1].source, "/no/such/place"))
+    record = Path(f"{done.bundles[0].source}.json")
+    record.write_text(record.read_text().replace(done.bundles[-1].source, "/no/such/place"))
     asyncio.run(install(vibe()))
     assert [call.split()[0] for call in calls(tmp_path)] == ["venv", "pip"] * 2
 
@@ -128,7 +128,7 @@ def test_the_node_of_a_wheel_is_found_with_its_own_npm(machine, tmp_path, monkey
     node.write_text('#!/bin/sh\necho 24.1.0; echo "$0"; echo node "$@" >> "$CALLS"\n')
     node.chmod(0o755)
     done = asyncio.run(install(shipped_declaration("qwen")))
-    assert done.mounts[-1].source == str(wheel)
+    assert done.bundles[-1].source == str(wheel)
     assert done.path[-1] == "/opt/benchflow/runtimes/node-24.1.0/bin"
     assert "npm-cli.js install" in calls(tmp_path)[-1]
 
@@ -154,4 +154,4 @@ def test_an_interpreter_is_accepted_only_after_a_run(machine, monkeypatch, tmp_p
 
 def test_builtin_and_binary_agents_need_no_installer(machine, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    assert asyncio.run(install(shipped_declaration("scripted"))).mounts == ()
+    assert asyncio.run(install(shipped_declaration("scripted"))).bundles == ()

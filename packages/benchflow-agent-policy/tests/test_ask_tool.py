@@ -5,7 +5,7 @@ from benchflow_agent_acp import AcpAgent
 from benchflow_agent_acp.logs import read_wire_log
 from benchflow_agent_acp.steps import steps_from_wire
 from benchflow_agent_policy import policy
-from benchflow_contracts import Answer, ModelEndpoint, Role
+from benchflow_contracts import Answer, Door, Role
 from scripted_llm import ModelReply, ScriptedLlm, ToolUse
 
 TOOL = "mcp__benchflow__ask_user"
@@ -23,7 +23,7 @@ def role_for(llm, switch="1"):
 
 
 def with_model(sandbox):
-    changed = {"model": ModelEndpoint(upstream="http://127.0.0.1:9"), "network": "model-only"}
+    changed = {"doors": (Door(upstream="http://127.0.0.1:9"),), "network": "model-only"}
     sandbox.spec = sandbox.spec.model_copy(update=changed)
     return sandbox
 

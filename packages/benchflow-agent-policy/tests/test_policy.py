@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from benchflow_agent_acp import AcpAgent
 from benchflow_agent_policy import policy
-from benchflow_contracts import AgentError, Answer, McpServer, ModelEndpoint, Role
+from benchflow_contracts import AgentError, Answer, Door, Endpoint, McpServer, Role
 from benchflow_testing import AgentSubject, check_agent
 from scripted_llm import ModelReply, ScriptedLlm, ToolUse, WriteOneFile
 
@@ -41,8 +41,8 @@ def role_for(llm, **fields):
 
 
 def with_model(sandbox):
-    endpoint = ModelEndpoint(upstream="http://127.0.0.1:9")
-    changed = {"model": endpoint, "network": "model-only"}
+    endpoint = Endpoint(url="http://127.0.0.1:9")
+    changed = {"doors": (Door.to(endpoint),), "network": "model-only"}
     sandbox.spec = sandbox.spec.model_copy(update=changed)
     return sandbox
 

@@ -8,6 +8,7 @@ from benchflow_contracts import (
     Branched,
     BranchRecord,
     Checkpointed,
+    Door,
     EnvState,
     Event,
     NodeError,
@@ -30,7 +31,8 @@ from benchflow_contracts import (
     VerifyResult,
     event_adapter,
 )
-from benchflow_contracts.sandbox import ModelEndpoint, SandboxSpec
+from benchflow_contracts.door import Endpoint
+from benchflow_contracts.sandbox import SandboxSpec
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -233,6 +235,6 @@ def test_a_result_without_a_reward_needs_a_cause():
 
 
 def test_an_endpoint_shows_no_credential():
-    endpoint = ModelEndpoint(upstream="http://127.0.0.1:1", headers={"x-api-key": "canary"})
-    assert "canary" not in f"{endpoint!r} {endpoint} {SandboxSpec(model=endpoint)!r}"
-    assert ModelEndpoint.model_validate(endpoint.model_dump()) == endpoint
+    endpoint = Endpoint(url="http://127.0.0.1:1", headers={"x-api-key": "canary"})
+    assert "canary" not in f"{endpoint!r} {endpoint} {SandboxSpec(doors=(Door.to(endpoint),))!r}"
+    assert Endpoint.model_validate(endpoint.model_dump()) == endpoint

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from benchflow_contracts import (
     BaseProvider,
-    ModelEndpoint,
+    Endpoint,
     ModelEndpointError,
     Sandbox,
     SandboxCapabilities,
@@ -64,7 +64,7 @@ def closed_port() -> str:
 @pytest.mark.parametrize("status", ["200 OK", "401 No", "404 No", "501 No"])
 def test_any_answer_of_the_endpoint_will_do_and_no_key_is_sent(status: str) -> None:
     with listener(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode()) as (url, heard):
-        endpoint = ModelEndpoint(upstream=url, headers={"Authorization": "Bearer sk-real"})
+        endpoint = Endpoint(url=url, headers={"Authorization": "Bearer sk-real"})
         asyncio.run(reach(endpoint))
     [request] = heard
     assert request.startswith(b"GET /v1/models HTTP/1.1\r\n")
@@ -74,7 +74,7 @@ def test_any_answer_of_the_endpoint_will_do_and_no_key_is_sent(status: str) -> N
 def test_an_endpoint_that_nobody_serves_is_named() -> None:
     url = closed_port()
     with pytest.raises(ModelEndpointError, match=url) as caught:
-        asyncio.run(reach(ModelEndpoint(upstream=url)))
+        asyncio.run(reach(Endpoint(url=url)))
     assert "--base-url" in caught.value.hint
 
 
@@ -119,14 +119,14 @@ def test_an_endpoint_without_a_list_of_models_is_asked_for_the_model_route(
     wire: str, path: str, base: str
 ) -> None:
     with server({f"POST {path}": 401}) as (url, requests):
-        asyncio.run(reach(ModelEndpoint(upstream=url + base), wire=wire))
+        asyncio.run(reach(Endpoint(url=url + base), wire=wire))
     assert requests[0] == f"GET {base}/models"
     assert requests[-1] == f"POST {path}"
 
 
 def test_an_endpoint_that_answers_404_to_the_model_route_fails() -> None:
     with server({}) as (url, _), pytest.raises(ModelEndpointError, match="answers 404") as caught:
-        asyncio.run(reach(ModelEndpoint(upstream=f"{url}/api"), wire="openai-chat"))
+        asyncio.run(reach(Endpoint(url=f"{url}/api"), wire="openai-chat"))
     assert f"{url}/api has no model route: /chat/completions" in str(caught.value)
     assert "--base-url" in caught.value.hint
 
@@ -142,7 +142,7 @@ def test_a_run_whose_endpoint_has_no_model_route_makes_no_directory(tmp_path: Pa
 @pytest.mark.parametrize("answer", [b"SSH-2.0-nonsense\r\n", b""])
 def test_an_endpoint_that_speaks_no_http_is_named(answer: bytes) -> None:
     with listener(answer) as (url, _), pytest.raises(ModelEndpointError, match=url):
-        asyncio.run(reach(ModelEndpoint(upstream=url)))
+        asyncio.run(reach(Endpoint(url=url)))
 
 
 def test_a_silent_endpoint_is_waited_for_no_longer_than_three_seconds(
@@ -150,7 +150,7 @@ def test_a_silent_endpoint_is_waited_for_no_longer_than_three_seconds(
 ) -> None:
     monkeypatch.setattr("benchflow_engine.model_endpoint._ANSWER_SEC", 0.2)
     with listener(None) as (url, _), pytest.raises(ModelEndpointError, match=url):
-        asyncio.run(reach(ModelEndpoint(upstream=url)))
+        asyncio.run(reach(Endpoint(url=url)))
 
 
 def test_a_name_that_resolves_for_ever_does_not_hold_up_the_end(
@@ -162,7 +162,7 @@ def test_a_name_that_resolves_for_ever_does_not_hold_up_the_end(
     started = time.monotonic()
     try:
         with pytest.raises(ModelEndpointError, match=r"nowhere\.example"):
-            asyncio.run(reach(ModelEndpoint(upstream="http://nowhere.example/v1")))
+            asyncio.run(reach(Endpoint(url="http://nowhere.example/v1")))
         assert time.monotonic() - started < 30
     finally:
         released.set()
@@ -171,7 +171,7 @@ def test_a_name_that_resolves_for_ever_does_not_hold_up_the_end(
 def test_a_credential_in_the_url_is_not_told() -> None:
     url = closed_port().replace("http://", "http://me:secret-word@")
     with pytest.raises(ModelEndpointError) as caught:
-        asyncio.run(reach(ModelEndpoint(upstream=f"{url}?key=other-secret")))
+        asyncio.run(reach(Endpoint(url=f"{url}?key=other-secret")))
     assert "secret" not in str(caught.value)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
-from benchflow_contracts import ModelEndpoint
+from benchflow_contracts import Endpoint
 
 PARAMETERS = {
     "type": "object",
@@ -63,7 +63,7 @@ Behave = Callable[[Taken], Awaitable[None]]
 
 
 @asynccontextmanager
-async def hand_written(behave: Behave) -> AsyncIterator[ModelEndpoint]:
+async def hand_written(behave: Behave) -> AsyncIterator[Endpoint]:
     """Serve each request with the bytes that `behave` writes; one request per connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -89,7 +89,7 @@ async def hand_written(behave: Behave) -> AsyncIterator[ModelEndpoint]:
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     try:
-        yield ModelEndpoint(upstream=f"http://127.0.0.1:{port}/v1", headers={"Authorization": KEY})
+        yield Endpoint(url=f"http://127.0.0.1:{port}/v1", headers={"Authorization": KEY})
     finally:
         server.close()
 
@@ -149,4 +149,4 @@ class Agent:
 async def agent_of(line: Any) -> AsyncIterator[Agent]:
     headers = {"Authorization": "Bearer box-dummy", "x-api-key": "box-dummy"}
     async with aiohttp.ClientSession(headers=headers) as session:
-        yield Agent(session, line.endpoint.upstream)
+        yield Agent(session, line.endpoint.url)

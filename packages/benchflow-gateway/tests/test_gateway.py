@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from benchflow_contracts import CallBudget, ModelEndpoint, UsageError
+from benchflow_contracts import CallBudget, Endpoint, UsageError
 from benchflow_gateway import CallBudgetError, Limits, Price
 from benchflow_gateway.sse import SseReader
 from benchflow_gateway.wires import WIRES
@@ -46,7 +46,7 @@ def said(api: str, body: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:
 @pytest.mark.parametrize("kind", ["same", "openai", "vllm", "anthropic"])
 def test_every_wire_reaches_every_upstream_streamed_or_not(run, llm, kind: str) -> None:
     async def body(gateway: Any) -> None:
-        endpoint = ModelEndpoint(upstream=llm.url, headers={"Authorization": KEY})
+        endpoint = Endpoint(url=llm.url, headers={"Authorization": KEY})
         line = await gateway.open("r", "n", upstream=endpoint)
         async with agent_of(line) as agent:
             for api in APIS:
@@ -77,7 +77,7 @@ def test_every_wire_reaches_every_upstream_streamed_or_not(run, llm, kind: str) 
 
 def test_tokens_are_recorded_and_only_the_one_who_asks_sees_them(run, llm) -> None:
     async def body(gateway: Any) -> None:
-        line = await gateway.open("r", "n", upstream=ModelEndpoint(upstream=llm.url))
+        line = await gateway.open("r", "n", upstream=Endpoint(url=llm.url))
         async with agent_of(line) as agent:
             first = await agent.json("openai-chat")
             choice = first["choices"][0]
@@ -195,7 +195,7 @@ def test_closing_a_line_cuts_its_calls_and_refuses_later_ones(run) -> None:
                 assert [call.error for call in line.calls()] == ["the route was closed"]
                 assert (await agent.post("openai-chat"))[0] == 404
             again = await gateway.open("r", "n", upstream=upstream)
-            assert again.endpoint.upstream != line.endpoint.upstream
+            assert again.endpoint.url != line.endpoint.url
             assert len(again.calls()) == 1
 
     run(body)
@@ -214,7 +214,7 @@ def test_a_used_up_budget_is_told_in_the_agents_words(
     run, llm, api: str, budget: CallBudget, word: str
 ) -> None:
     async def body(gateway: Any) -> None:
-        endpoint = ModelEndpoint(upstream=llm.url)
+        endpoint = Endpoint(url=llm.url)
         line = await gateway.open("r", "n", upstream=endpoint, budget=budget)
         async with agent_of(line) as agent:
             await agent.json(api)
@@ -238,7 +238,7 @@ def test_a_used_up_budget_is_told_in_the_agents_words(
 
 def test_a_cost_budget_without_a_price_refuses(run, llm) -> None:
     async def body(gateway: Any) -> None:
-        endpoint = ModelEndpoint(upstream=llm.url)
+        endpoint = Endpoint(url=llm.url)
         line = await gateway.open("r", "n", upstream=endpoint, budget=CallBudget(cost_usd=1))
         async with agent_of(line) as agent:
             assert (await agent.post("openai-chat"))[0] == 429
@@ -375,7 +375,7 @@ def test_an_unreachable_upstream_is_a_502(run) -> None:
 )
 def test_a_malformed_request_is_refused_and_counted(run, llm, data: bytes, status) -> None:
     async def body(gateway: Any) -> None:
-        line = await gateway.open("r", "n", upstream=ModelEndpoint(upstream=llm.url))
+        line = await gateway.open("r", "n", upstream=Endpoint(url=llm.url))
         async with agent_of(line) as agent:
             for sent in (data, _pieces(data)):
                 url = agent.base + "/v1/messages"
@@ -397,8 +397,8 @@ def test_a_malformed_request_is_refused_and_counted(run, llm, data: bytes, statu
 
 def test_nobody_reaches_a_line_without_its_whole_address(run, llm) -> None:
     async def body(gateway: Any) -> None:
-        line = await gateway.open("r", "n", upstream=ModelEndpoint(upstream=llm.url))
-        base, _, token = line.endpoint.upstream.rpartition("/")
+        line = await gateway.open("r", "n", upstream=Endpoint(url=llm.url))
+        base, _, token = line.endpoint.url.rpartition("/")
         assert base.endswith("/r/r/n/n")
         assert len(token) == 32
         wrong = [f"{base}/{token[:-1]}", f"{base}/{'x' * 32}", base]
@@ -407,7 +407,7 @@ def test_nobody_reaches_a_line_without_its_whole_address(run, llm) -> None:
             for url in wrong:
                 async with agent.session.post(f"{url}/chat/completions", json={}) as answer:
                     assert answer.status == 404, url
-            async with agent.session.get(f"{line.endpoint.upstream}/v1/models") as answer:
+            async with agent.session.get(f"{line.endpoint.url}/v1/models") as answer:
                 assert (await answer.json())["data"][0]["id"] == "scripted"
         for name in ("", "..", "a/b", "a b", "x" * 200):
             with pytest.raises(UsageError):
@@ -442,8 +442,8 @@ def test_a_slow_agent_does_not_hold_its_call_for_ever(run) -> None:
 
 def test_a_body_that_does_not_come_is_refused(run, llm) -> None:
     async def body(gateway: Any) -> None:
-        line = await gateway.open("r", "n", upstream=ModelEndpoint(upstream=llm.url))
-        path = line.endpoint.upstream.partition("//")[2].partition("/")
+        line = await gateway.open("r", "n", upstream=Endpoint(url=llm.url))
+        path = line.endpoint.url.partition("//")[2].partition("/")
         host, _, port = path[0].partition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         head = f"POST /{path[2]}/v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"

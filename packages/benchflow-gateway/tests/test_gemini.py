@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from benchflow_contracts import ModelEndpoint, Usage
+from benchflow_contracts import Endpoint, Usage
 from benchflow_gateway.errors import RefusedError
 from benchflow_gateway.sse import Event
 from benchflow_gateway.translate import translate_request
@@ -228,7 +228,7 @@ def test_what_the_other_wire_cannot_say_is_refused_by_name(
 )
 def test_the_model_of_the_path_is_asked_for_and_recorded(run, llm, named: str, sent: str) -> None:
     async def body(gateway: Any) -> None:
-        line = await gateway.open("r", "n", upstream=ModelEndpoint(upstream=llm.url))
+        line = await gateway.open("r", "n", upstream=Endpoint(url=llm.url))
         async with agent_of(line) as agent:
             path = f"/v1beta/models/{named}:generateContent"
             async with agent.session.post(agent.base + path, json=ask("gemini")) as answer:
@@ -243,7 +243,7 @@ def test_the_model_of_the_path_is_asked_for_and_recorded(run, llm, named: str, s
 
 def test_one_model_is_asked_for_whatever_the_path_names(run, llm) -> None:
     async def body(gateway: Any) -> None:
-        line = await gateway.open("r", "n", upstream=ModelEndpoint(upstream=llm.url))
+        line = await gateway.open("r", "n", upstream=Endpoint(url=llm.url))
         async with agent_of(line) as agent:
             await agent.json("gemini")
 
@@ -260,9 +260,9 @@ def test_google_gets_its_key_where_it_takes_one_and_nothing_of_the_agents(run) -
             await request.write(whole(ANSWER))
 
         async with hand_written(behave) as upstream:
-            base = upstream.upstream.removesuffix("/v1")
+            base = upstream.url.removesuffix("/v1")
             headers = {"Authorization": "Bearer sk-real", "x-api-key": "sk-real"}
-            endpoint = ModelEndpoint(upstream=base, headers=headers)
+            endpoint = Endpoint(url=base, headers=headers)
             line = await gateway.open("r", "n", upstream=endpoint)
             async with agent_of(line) as agent:
                 url = agent.base + GEMINI_STREAM + "&key=box-dummy"
@@ -290,8 +290,8 @@ def test_google_gets_its_key_where_it_takes_one_and_nothing_of_the_agents(run) -
 )
 def test_a_path_that_is_no_call_reaches_no_upstream(run, llm, path: str, status: int) -> None:
     async def body(gateway: Any) -> None:
-        line = await gateway.open("r", "n", upstream=ModelEndpoint(upstream=llm.url))
-        host, _, base = line.endpoint.upstream.removeprefix("http://").partition("/")
+        line = await gateway.open("r", "n", upstream=Endpoint(url=llm.url))
+        host, _, base = line.endpoint.url.removeprefix("http://").partition("/")
         async with agent_of(line) as agent:
             # Written by hand, since a client resolves dots.
             url = URL(f"http://{host}/{base}{path}", encoded=True)
@@ -304,7 +304,7 @@ def test_a_path_that_is_no_call_reaches_no_upstream(run, llm, path: str, status:
 
 def test_tokens_are_counted_by_an_upstream_of_the_same_wire(run, llm) -> None:
     async def body(gateway: Any) -> None:
-        line = await gateway.open("r", "n", upstream=ModelEndpoint(upstream=llm.url))
+        line = await gateway.open("r", "n", upstream=Endpoint(url=llm.url))
         async with agent_of(line) as agent:
             url = agent.base + "/v1beta/models/m:countTokens"
             async with agent.session.post(url, json=ask("gemini")) as answer:

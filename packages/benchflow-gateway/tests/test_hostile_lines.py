@@ -23,7 +23,7 @@ def answer(text: str = "hi", **more: Any) -> dict[str, Any]:
 
 async def send(line: Any, head: str, body: bytes = b"") -> bytes:
     """Send bytes as they are; `@` stands for the line's path."""
-    url = urlsplit(line.endpoint.upstream)
+    url = urlsplit(line.endpoint.url)
     reader, writer = await asyncio.open_connection(url.hostname, url.port)
     fields = f"Host: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n"
     start, _, rest = head.replace("@", url.path).partition("\n")

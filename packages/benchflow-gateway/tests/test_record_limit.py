@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchflow_contracts import AgentError, ModelEndpoint
+from benchflow_contracts import AgentError, Endpoint
 from benchflow_gateway import Limits, RecordLimitError, read_calls
 from gateway_peers import PATHS, Taken, agent_of, ask, hand_written, whole
 
@@ -23,7 +23,7 @@ def test_calls_beyond_the_limit_are_refused_and_counted_by_a_stub(
     run, llm, tmp_path: Path, api: str, stream: bool
 ) -> None:
     async def body(gateway: Any) -> None:
-        line = await gateway.open("r", "n", upstream=ModelEndpoint(upstream=llm.url))
+        line = await gateway.open("r", "n", upstream=Endpoint(url=llm.url))
         told: list[Exception] = []
         line.watch(told.append)
         async with agent_of(line) as agent:
@@ -77,7 +77,7 @@ def test_the_lines_of_a_rollout_share_its_space_and_other_rollouts_have_their_ow
     run, llm, tmp_path: Path
 ) -> None:
     async def body(gateway: Any) -> None:
-        upstream = ModelEndpoint(upstream=llm.url)
+        upstream = Endpoint(url=llm.url)
 
         async def said(rollout: str, node: str) -> list[int]:
             line = await gateway.open(rollout, node, upstream=upstream)
@@ -98,7 +98,7 @@ def test_the_lines_of_a_rollout_share_its_space_and_other_rollouts_have_their_ow
 
 def test_calls_at_the_same_time_stay_within_the_limit(run, llm, tmp_path: Path) -> None:
     async def body(gateway: Any) -> None:
-        line = await gateway.open("r", "n", upstream=ModelEndpoint(upstream=llm.url))
+        line = await gateway.open("r", "n", upstream=Endpoint(url=llm.url))
         async with agent_of(line) as agent, asyncio.TaskGroup() as group:
             posts = [
                 group.create_task(agent.post("openai-chat", text="x" * 20_000)) for _ in range(20)
@@ -116,7 +116,7 @@ def test_a_request_is_recorded_as_it_came_in_one_line(run, llm, tmp_path: Path) 
     text = json.dumps(request, indent=2).replace("\n", "\r\n")
 
     async def body(gateway: Any) -> None:
-        line = await gateway.open("r", "n", upstream=ModelEndpoint(upstream=llm.url))
+        line = await gateway.open("r", "n", upstream=Endpoint(url=llm.url))
         async with agent_of(line) as agent:
             url = agent.base + PATHS["openai-chat"]
             async with agent.session.post(url, data=text) as answer:

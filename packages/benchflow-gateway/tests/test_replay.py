@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchflow_contracts import CallBudget, ModelCall, ModelEndpoint, StoreError
+from benchflow_contracts import CallBudget, Endpoint, ModelCall, StoreError
 from benchflow_gateway import CallLog, ReplayDivergedError, read_calls
 from benchflow_gateway.digest import asks_for_tools, request_digest
 from benchflow_gateway.replay import DivergedError, Replay
@@ -40,7 +40,7 @@ def taken(replay: Replay, text: str) -> int | None:
 
 def test_a_replay_answers_from_the_record_and_then_goes_live(run, llm) -> None:
     async def body(gateway: Any) -> None:
-        upstream = ModelEndpoint(upstream=llm.url)
+        upstream = Endpoint(url=llm.url)
         parent = await gateway.open("r", "n0", upstream=upstream)
         async with agent_of(parent) as agent:
             told = [
@@ -80,7 +80,7 @@ def test_a_replay_answers_from_the_record_and_then_goes_live(run, llm) -> None:
 @pytest.mark.parametrize("live", [False, True])
 def test_a_replay_that_diverges_is_refused_or_goes_live_and_is_marked(run, llm, live: bool) -> None:
     async def body(gateway: Any) -> None:
-        upstream = ModelEndpoint(upstream=llm.url)
+        upstream = Endpoint(url=llm.url)
         replay = [call(1, "one"), call(2, "two")]
         line = await gateway.open("r", "n", upstream=upstream, replay=replay)
         async with agent_of(line) as agent:
@@ -412,7 +412,7 @@ def test_a_torn_last_line_is_cut_and_the_rest_is_kept(tmp_path_factory, cut: int
 
 def test_a_line_goes_on_with_its_record_and_its_budget(run, llm, tmp_path: Path) -> None:
     async def body(gateway: Any) -> None:
-        upstream = ModelEndpoint(upstream=llm.url)
+        upstream = Endpoint(url=llm.url)
         line = await gateway.open("r", "n", upstream=upstream)
         async with agent_of(line) as agent:
             await agent.json("openai-chat")
@@ -434,7 +434,7 @@ def test_a_line_goes_on_with_its_record_and_its_budget(run, llm, tmp_path: Path)
 
 def test_a_call_that_cannot_be_recorded_is_not_answered(run, llm, monkeypatch) -> None:
     async def body(gateway: Any) -> None:
-        line = await gateway.open("r", "n", upstream=ModelEndpoint(upstream=llm.url))
+        line = await gateway.open("r", "n", upstream=Endpoint(url=llm.url))
         real = os.write
 
         def full(descriptor: int, data: Any) -> int:

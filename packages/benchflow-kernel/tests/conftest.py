@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from benchflow_contracts import (
     AskUserBranch,
+    Endpoint,
     Event,
-    ModelEndpoint,
     Role,
     RolloutConfig,
     RolloutTree,
@@ -171,7 +171,7 @@ def with_model():
 
     def give(rig: Rig) -> FakeModelGateway:
         rig.gateway = FakeModelGateway()
-        rig.config["model"] = ModelEndpoint(upstream="http://127.0.0.1:9/v1")
+        rig.config["model"] = Endpoint(url="http://127.0.0.1:9/v1")
         return rig.gateway
 
     return give

@@ -2,9 +2,9 @@
 
 import pytest
 from benchflow_contracts import (
+    Endpoint,
     ExecResult,
     GroupBranch,
-    ModelEndpoint,
     TaskStep,
     VerifyResult,
 )
@@ -193,7 +193,7 @@ def test_a_child_of_a_fork_begins_in_the_agents_network(watched):
 
 
 def test_no_network_leaves_an_agent_its_model(watched):
-    watched.rig.config["model"] = ModelEndpoint(upstream="http://127.0.0.1:9/v1")
+    watched.rig.config["model"] = Endpoint(url="http://127.0.0.1:9/v1")
     watched.rig.task_config["agent"] = {"network": "none"}
     watched.rig.run()
     assert watched.networks[1] == "agent: model-only"

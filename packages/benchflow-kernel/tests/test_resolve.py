@@ -2,7 +2,7 @@
 
 import asyncio
 
-from benchflow_contracts import AgentNeeds, Deadlines, Mount, Role, RolloutConfig, Scene
+from benchflow_contracts import AgentNeeds, Bundle, Deadlines, Role, RolloutConfig, Scene
 from benchflow_kernel.resolve import Contributions, Origin, Plan, make_plan, resolve
 
 
@@ -36,11 +36,14 @@ def test_the_environment_and_the_agent_are_origins_of_what_they_contribute(rig):
     plan = plan_of(rig)
     assert plan.spec.env["FAKE_WORLD_TASK"] == "demo"
     assert shown(plan)["sandbox.env.FAKE_WORLD_TASK"][1].startswith("environment ")
-    needs = AgentNeeds(mounts=(Mount(source="/a", target="/b"),))
+    needs = AgentNeeds(bundles=(Bundle(source="/a", target="/b", key="k"),))
     given = Contributions(needs=[(Role(agent="fake"), needs)])
     config = RolloutConfig(**rig.config)
     found = shown(resolve(rig.task(), config, given, rig.planes(), "r1"))
-    assert found["sandbox.mounts"] == ([{"source": "/a", "target": "/b"}], "agent fake")
+    assert found["sandbox.bundles"] == (
+        [{"source": "/a", "target": "/b", "key": "k"}],
+        "agent fake",
+    )
 
 
 def test_values_of_variables_are_masked_unless_the_task_has_them_in_its_file(rig, monkeypatch):

@@ -5,8 +5,9 @@ import json
 import pytest
 from benchflow_contracts import (
     AgentNeeds,
-    ModelEndpoint,
-    Mount,
+    Bundle,
+    Door,
+    Endpoint,
     ReadinessProbe,
     Role,
     SandboxMade,
@@ -124,13 +125,13 @@ def test_a_failing_setup_command_is_the_tasks_fault(rig):
     assert rig.agent.sessions == []
 
 
-def test_the_box_has_what_every_agent_needs_and_the_grading_box_has_none_of_it(rig):
+def test_the_box_has_what_every_agent_needs_and_the_grading_box_has_none_of_it(rig, tmp_path):
     rig.task_config["environment"] = {"env": {"TZ": "UTC"}, "memory_mb": 512}
     rig.agent = FakeAgent(
         [[Say("ok")]],
         needs=AgentNeeds(
-            mounts=(Mount(source="/opt/a", target="/opt/a"),),
-            model=ModelEndpoint(upstream="http://127.0.0.1:9"),
+            bundles=(Bundle(source=str(tmp_path), target="/opt/a", key="a"),),
+            doors=(Door(upstream="http://127.0.0.1:9"),),
             env={"BASE_URL": "http://127.0.0.1:8721"},
         ),
     )
@@ -145,15 +146,15 @@ def test_the_box_has_what_every_agent_needs_and_the_grading_box_has_none_of_it(r
         "FAKE_WORLD_TASK": "demo",
     }
     assert spec.limits.memory_mb == 512
-    assert len(spec.mounts) == 1
+    assert len(spec.bundles) == 1
     (grading,) = specs
     assert grading.env == {"TZ": "UTC", "FAKE_WORLD_TASK": "demo"}
-    assert (grading.network, grading.model, grading.mounts) == ("none", None, ())
+    assert (grading.network, grading.doors, grading.bundles) == ("none", (), ())
 
 
 def test_a_credential_never_reaches_the_record(rig):
-    rig.config["model"] = ModelEndpoint(
-        upstream="https://me:hunter2@models.example/v1?key=hunter2",
+    rig.config["model"] = Endpoint(
+        url="https://me:hunter2@models.example/v1?key=hunter2",
         headers={"authorization": "Bearer hunter2"},
     )
     role = Role(agent="fake", env={"TOKEN": "hunter2"})
@@ -161,7 +162,7 @@ def test_a_credential_never_reaches_the_record(rig):
     tree = rig.run()
     assert "hunter2" not in (rig.directory / "events.jsonl").read_text()
     assert "hunter2" not in json.dumps(tree.meta)
-    assert tree.meta["config"]["model"]["upstream"] == "https://models.example/v1"
+    assert tree.meta["config"]["model"]["url"] == "https://models.example/v1"
 
 
 @pytest.mark.parametrize(
@@ -345,6 +346,21 @@ def test_the_tree_tells_what_the_first_sandbox_was_made_from(rig):
     assert tree.images == {"main": digest}
     (made,) = [event for event in rig.events if isinstance(event, SandboxMade)]
     assert (made.node, made.images) == (tree.root.id, tree.images)
+
+
+def test_the_tree_says_how_each_door_of_the_first_sandbox_leads_out(rig):
+    class Tunneled(FakeSandbox):
+        @property
+        def door_paths(self):
+            return {door.name: "tunnel" for door in self.spec.doors}
+
+    rig.provider = FakeSandboxProvider(capabilities=FAKE_WITHOUT_LIVE, sandbox_type=Tunneled)
+    door = Door(name="tools", upstream="http://127.0.0.1:9")
+    rig.agent = FakeAgent([[Say("ok")]], needs=AgentNeeds(doors=(door,)))
+    tree = rig.run()
+    assert tree.doors == {"tools": "tunnel"}
+    (made,) = [event for event in rig.events if isinstance(event, SandboxMade)]
+    assert made.doors == tree.doors
 
 
 def test_a_sandbox_that_cannot_say_what_it_was_made_from_is_not_told_of(rig):

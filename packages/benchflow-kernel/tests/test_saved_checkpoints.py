@@ -6,9 +6,9 @@ import json
 import pytest
 from benchflow_contracts import (
     AskUserBranch,
+    Endpoint,
     GroupBranch,
     Keep,
-    ModelEndpoint,
     Role,
     RolloutConfig,
     Scene,
@@ -190,11 +190,13 @@ def go_on_alone(rig, path):
 
 def test_recorded_model_calls_are_kept_and_served_to_the_continuation(kept):
     kept.gateway = FakeModelGateway()
-    kept.config["model"] = ModelEndpoint(upstream="http://127.0.0.1:9/v1")
+    kept.config["model"] = Endpoint(url="http://127.0.0.1:9/v1")
 
     async def think(session):
         line = next(
-            one for one in kept.gateway.routes if one.endpoint == session.sandbox.spec.model
+            one
+            for one in kept.gateway.routes
+            if one.endpoint == session.sandbox.spec.door("model").endpoint
         )
         call = await line.call({"say": "which"})
         return "replayed" if call.replayed else "new"

@@ -105,6 +105,7 @@ def test_tree_json_says_everything_in_one_order():
         "root",
         "meta",
         "images",
+        "doors",
         "nodes",
     ]
     node = data["nodes"][3]

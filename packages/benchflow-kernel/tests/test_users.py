@@ -9,8 +9,8 @@ from benchflow_contracts import (
     Answer,
     Ask,
     AskOption,
+    Endpoint,
     EnvironmentError_,
-    ModelEndpoint,
     Question,
     ScriptedAnswer,
     Step,
@@ -226,8 +226,8 @@ class Model:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
         self.thread.start()
-        self.endpoint = ModelEndpoint(
-            upstream=f"http://127.0.0.1:{self.server.server_port}/v1",
+        self.endpoint = Endpoint(
+            url=f"http://127.0.0.1:{self.server.server_port}/v1",
             headers={"authorization": "Bearer k"},
         )
 
@@ -313,7 +313,7 @@ def test_an_endpoint_that_fails_is_a_failure_of_the_world(reply):
 
 
 def test_an_endpoint_that_is_not_there_is_a_failure_of_the_world():
-    user = SimulatedUser(ModelEndpoint(upstream="http://127.0.0.1:1/v1"), "m")
+    user = SimulatedUser(Endpoint(url="http://127.0.0.1:1/v1"), "m")
     with pytest.raises(EnvironmentError_) as caught:
         answered(user, ask(DAY))
     assert caught.value.retryable
@@ -335,7 +335,7 @@ def test_the_agents_words_stand_inside_a_mark_that_it_cannot_know():
 
 
 def test_a_permission_needs_no_model():
-    user = SimulatedUser(ModelEndpoint(upstream="http://127.0.0.1:1"), "m")
+    user = SimulatedUser(Endpoint(url="http://127.0.0.1:1"), "m")
     assert answered(user, permission("allow_once")).selected == {"p": ("allow_once",)}
 
 
@@ -357,7 +357,7 @@ def test_a_model_may_follow_up(replies, expected):
 
 
 def test_the_tasks_nudges_come_before_the_models():
-    user = SimulatedUser(ModelEndpoint(upstream="http://127.0.0.1:1"), "m", nudges=["one"])
+    user = SimulatedUser(Endpoint(url="http://127.0.0.1:1"), "m", nudges=["one"])
     assert asyncio.run(user.nudge([said("do it")])) == "one"
     assert asyncio.run(user.nudge([said("do it"), said("one")])) is None
 
@@ -372,7 +372,7 @@ def test_the_tasks_mode_or_the_operators_decides(mode, kind):
 
 
 def test_a_simulated_user_needs_an_endpoint_and_a_model():
-    endpoint = ModelEndpoint(upstream="http://127.0.0.1:1")
+    endpoint = Endpoint(url="http://127.0.0.1:1")
     task_user = TaskUser(mode="simulated")
     assert isinstance(make_user(task_user, endpoint=endpoint, model="m"), SimulatedUser)
     for given in ({}, {"endpoint": endpoint}, {"model": "m"}):

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 from benchflow_contracts import (
+    Endpoint,
     EnvState,
     Evidence,
-    ModelEndpoint,
     RolloutNode,
     Step,
     TableState,
@@ -42,7 +42,7 @@ OF_THE_WORLD = (
     ExactMatch(expected="7", file="/workspace/out.txt"),
     MemoryFiles(directory="/workspace"),
 )
-JUDGE = ChatClient(ModelEndpoint(upstream="http://127.0.0.1:1"), "m")
+JUDGE = ChatClient(Endpoint(url="http://127.0.0.1:1"), "m")
 
 
 def recorded() -> RolloutNode:

@@ -1,7 +1,7 @@
 from importlib.metadata import entry_points
 
 import pytest
-from benchflow_contracts import ModelEndpoint, TaskError, UsageError
+from benchflow_contracts import Endpoint, TaskError, UsageError
 from benchflow_reward import (
     AskedUser,
     ExactMatch,
@@ -16,7 +16,7 @@ from benchflow_reward import (
     make_rewards,
 )
 
-ENDPOINT = ModelEndpoint(upstream="http://127.0.0.1:1/v1")
+ENDPOINT = Endpoint(url="http://127.0.0.1:1/v1")
 
 
 def rewards(make_task, verifier, **operator):

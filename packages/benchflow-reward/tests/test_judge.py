@@ -4,7 +4,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from benchflow_contracts import ModelEndpoint, RewardError, UsageError
+from benchflow_contracts import Endpoint, RewardError, UsageError
 from benchflow_reward import ChatClient, LLMJudge
 
 
@@ -52,7 +52,7 @@ class Server:
     def endpoint(self):
         port = self.http.server_address[1]
         headers = {"Authorization": "Bearer sesame"}
-        return ModelEndpoint(upstream=f"http://127.0.0.1:{port}/v1", headers=headers)
+        return Endpoint(url=f"http://127.0.0.1:{port}/v1", headers=headers)
 
 
 @pytest.fixture
@@ -203,6 +203,6 @@ def test_an_endpoint_that_is_not_there_is_no_verdict(server, make_case, step):
 
 @pytest.mark.parametrize("fields", [{"votes": 2}, {"votes": 0}, {"scale": (1, 0)}, {"scale": (1,)}])
 def test_a_judge_without_a_clear_median_or_scale_is_refused(fields):
-    client = ChatClient(ModelEndpoint(upstream="http://127.0.0.1:1"), "m")
+    client = ChatClient(Endpoint(url="http://127.0.0.1:1"), "m")
     with pytest.raises(UsageError):
         LLMJudge(client=client, criteria="x", **fields)

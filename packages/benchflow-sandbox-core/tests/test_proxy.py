@@ -4,7 +4,7 @@ import socket
 from contextlib import asynccontextmanager
 
 import pytest
-from benchflow_contracts import ModelEndpoint, SandboxSpec
+from benchflow_contracts import Door, SandboxSpec
 from benchflow_contracts.errors import UsageError
 from benchflow_sandbox_core.proxy.allowlist import Allowlist
 from benchflow_sandbox_core.proxy.server import Proxy, Target, proxy_environment, proxy_port
@@ -238,7 +238,7 @@ def test_allowed_hosts_need_the_network_that_has_them():
     with pytest.raises(UsageError, match="mean nothing in network 'public'"):
         check_spec(SandboxSpec(network="public", allowed_hosts=("example.org",)))
     assert proxy_environment(SandboxSpec()) == {}
-    model = ModelEndpoint(upstream="http://127.0.0.1:1", port=8722)
-    spec = SandboxSpec(network="allowlist", model=model)
+    door = Door(upstream="http://127.0.0.1:1", port=8722)
+    spec = SandboxSpec(network="allowlist", doors=(door,))
     assert proxy_environment(spec)["https_proxy"] == f"http://127.0.0.1:{proxy_port(spec)}"
-    assert proxy_port(spec) != model.port
+    assert proxy_port(spec) != door.port

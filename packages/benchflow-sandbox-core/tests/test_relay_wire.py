@@ -4,7 +4,7 @@ import asyncio
 import socket
 
 import pytest
-from benchflow_contracts import ModelEndpoint
+from benchflow_contracts import Door
 from benchflow_sandbox_core.relay.server import Relay
 from benchflow_sandbox_core.relay.upstream import RelayUpstream
 
@@ -32,7 +32,7 @@ def asked(*requests: str, headers: str = "") -> list[str]:
     async def main() -> list[str]:
         async with await asyncio.start_server(echo, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
-            endpoint = ModelEndpoint(
+            endpoint = Door(
                 upstream=f"http://127.0.0.1:{port}/base", headers={"Authorization": KEY}
             )
             listener = socket.create_server(("127.0.0.1", 0))

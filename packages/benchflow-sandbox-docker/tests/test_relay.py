@@ -1,7 +1,8 @@
 import asyncio
 from contextlib import asynccontextmanager
 
-from benchflow_contracts.sandbox import ModelEndpoint, SandboxSpec
+from benchflow_contracts.door import Door, Endpoint
+from benchflow_contracts.sandbox import SandboxSpec
 
 CLIENT = """
 import http.client, os
@@ -28,13 +29,13 @@ async def upstream():
     async with server:
         port = server.sockets[0].getsockname()[1]
         headers = {"Authorization": "Bearer secret"}
-        yield heads, ModelEndpoint(upstream=f"http://127.0.0.1:{port}/v1", headers=headers)
+        yield heads, Endpoint(url=f"http://127.0.0.1:{port}/v1", headers=headers)
 
 
 def test_the_model_is_the_only_address_and_its_key_stays_outside(with_provider):
     async def check(provider):
         async with upstream() as (heads, endpoint):
-            spec = SandboxSpec(network="model-only", model=endpoint)
+            spec = SandboxSpec(network="model-only", doors=(Door.to(endpoint),))
             box = await provider.create(spec)
             call = ["python3", "-I", "-c", CLIENT]
             assert (await box.exec(call)).stdout == "200 500000\n"
@@ -77,7 +78,9 @@ async def hello():
 def test_allowed_hosts_are_reached_by_the_proxy_and_nothing_else_is(with_provider):
     async def check(provider):
         async with upstream() as (_, endpoint), hello() as port:
-            spec = SandboxSpec(network="allowlist", allowed_hosts=("127.0.0.2",), model=endpoint)
+            spec = SandboxSpec(
+                network="allowlist", allowed_hosts=("127.0.0.2",), doors=(Door.to(endpoint),)
+            )
             box = await provider.create(spec)
             image = await box.snapshot()
             child = await provider.create(spec, image=image)
@@ -85,7 +88,7 @@ def test_allowed_hosts_are_reached_by_the_proxy_and_nothing_else_is(with_provide
             for each in (child, box):
                 fetch = ["python3", "-I", "-c", FETCH, f"http://127.0.0.2:{port}/"]
                 assert (await each.exec(fetch)).stdout == "hello\n"
-                other = endpoint.upstream.replace("127.0.0.1", "127.0.0.3")
+                other = endpoint.url.replace("127.0.0.1", "127.0.0.3")
                 assert (await each.exec([*fetch[:-1], other])).stdout == "403\n"
                 # Without the variables there is no way at all.
                 direct = await each.exec(fetch, env={"http_proxy": "", "HTTP_PROXY": ""})
@@ -100,7 +103,7 @@ def test_allowed_hosts_are_reached_by_the_proxy_and_nothing_else_is(with_provide
 def test_a_box_in_the_public_network_has_its_model_too(with_provider):
     async def check(provider):
         async with upstream() as (heads, endpoint):
-            box = await provider.create(SandboxSpec(network="public", model=endpoint))
+            box = await provider.create(SandboxSpec(network="public", doors=(Door.to(endpoint),)))
             assert (await box.exec(["python3", "-I", "-c", CLIENT])).stdout == "200 500000\n"
             assert "Bearer secret" in heads[0]
             assert (await box.exec("ls /sys/class/net")).stdout.split() == ["eth0", "lo"]

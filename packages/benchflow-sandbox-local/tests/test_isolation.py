@@ -4,7 +4,8 @@ import uuid
 from pathlib import Path
 
 import pytest
-from benchflow_contracts.sandbox import Mount, SandboxSpec
+from benchflow_contracts.bundle import Bundle
+from benchflow_contracts.sandbox import SandboxSpec
 
 ATTACKS = r"""
 import ctypes, errno, os, platform, socket
@@ -234,8 +235,8 @@ def test_a_mount_is_shown_read_only_at_its_target(with_provider, tmp_path):
     (tmp_path / "data" / "file").write_text("shown")
 
     async def check(provider):
-        mount = Mount(source=str(tmp_path / "data"), target="/opt/data/deep")
-        sandbox = await provider.create(SandboxSpec(mounts=(mount,)))
+        mount = Bundle(source=str(tmp_path / "data"), target="/opt/data/deep", key="k")
+        sandbox = await provider.create(SandboxSpec(bundles=(mount,)))
         assert (await sandbox.exec(["cat", "/opt/data/deep/file"])).stdout == "shown"
         for command in ("echo x > /opt/data/deep/file", "touch /opt/data/deep/new"):
             assert not (await sandbox.exec(command, user="root")).ok

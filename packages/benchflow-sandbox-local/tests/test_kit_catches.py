@@ -48,11 +48,19 @@ def forgets_children(_spec, image):
 
 
 def keeps_no_headers(spec, _image):
-    return {"model": spec.model and spec.model.model_copy(update={"headers": {}})}
+    return {"doors": tuple(door.model_copy(update={"headers": {}}) for door in spec.doors)}
 
 
 def tells_the_headers(spec, _image):
-    return {"env": dict(spec.model.headers) if spec.model else {}}
+    return {"env": dict(spec.doors[0].headers) if spec.doors else {}}
+
+
+def leads_all_doors_to_one_upstream(spec, _image):
+    return {
+        "doors": tuple(
+            door.model_copy(update={"upstream": spec.doors[0].upstream}) for door in spec.doors
+        )
+    }
 
 
 ROOTS = ("/srv/kit/entry", "sh", "-c", "sleep infinity")
@@ -88,6 +96,9 @@ ROOTS = ("/srv/kit/entry", "sh", "-c", "sleep infinity")
         ("loopback_works_in_every_network", always(env={"NO_PROXY": "", "no_proxy": ""})),
         ("the_model_answers_in_every_network_but_none", keeps_no_headers),
         ("the_model_answers_in_every_network_but_none", tells_the_headers),
+        ("two_doors_lead_to_two_upstreams", leads_all_doors_to_one_upstream),
+        ("two_doors_lead_to_two_upstreams", keeps_no_headers),
+        ("two_doors_differ_in_name_and_port", always(doors=())),
     ],
 )
 def test_a_careless_provider_fails_the_check(tmp_path, monkeypatch, name, change):

@@ -4,8 +4,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from benchflow_contracts.door import Door
 from benchflow_contracts.errors import SnapshotError
-from benchflow_contracts.sandbox import ModelEndpoint, SandboxSpec
+from benchflow_contracts.sandbox import SandboxSpec
 
 pytestmark = pytest.mark.usefixtures("criu")
 
@@ -81,10 +82,8 @@ def box(sandbox):
 
 def test_a_child_may_do_and_holds_what_its_parent_did_and_no_more(with_provider):
     async def check(provider):
-        endpoint = ModelEndpoint(
-            upstream="http://127.0.0.1:9", port=8080, headers={"x-api-key": "relay-secret"}
-        )
-        spec = SandboxSpec(network="model-only", model=endpoint)
+        door = Door(upstream="http://127.0.0.1:9", port=8080, headers={"x-api-key": "relay-secret"})
+        spec = SandboxSpec(network="model-only", doors=(door,))
         parent = await provider.create(spec)
         processes = [
             await parent.spawn(["python3", "-I", "-c", NARROW], user=user)

@@ -6,13 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
+from benchflow_contracts.bundle import Bundle
 from benchflow_contracts.errors import (
     SandboxError,
     SandboxUnsupportedError,
     UsageError,
 )
 from benchflow_contracts.limits import ResourceLimits
-from benchflow_contracts.sandbox import Mount, Sandbox, SandboxProvider, SandboxSpec
+from benchflow_contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
 from benchflow_contracts.sandbox_record import ReapPolicy
 from benchflow_sandbox_local import LocalProvider, LocalSandbox
 
@@ -136,7 +137,9 @@ def test_a_start_that_fails_or_is_cancelled_leaves_nothing(with_provider, store)
         await (await provider.create(SandboxSpec())).teardown()
         before = footprint(store)
         with pytest.raises(SandboxError, match="nowhere"):
-            await provider.create(SandboxSpec(mounts=(Mount(source="/nowhere", target="/x"),)))
+            await provider.create(
+                SandboxSpec(bundles=(Bundle(source="/nowhere", target="/x", key="k"),))
+            )
         with pytest.raises(SandboxError, match="absent"):
             await provider.create(SandboxSpec(entrypoint=("absent",)))
         for delay in (0, 0.001, 0.002, 0.004, 0.006):

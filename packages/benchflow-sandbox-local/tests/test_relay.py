@@ -3,11 +3,12 @@
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
+from benchflow_contracts.door import Door, Endpoint
 from benchflow_contracts.errors import SandboxUnsupportedError, UsageError
-from benchflow_contracts.sandbox import ModelEndpoint, SandboxSpec
+from benchflow_contracts.sandbox import SandboxSpec
 
 CLIENT = """
 import json, sys, http.client
@@ -56,7 +57,7 @@ async def upstream(prefix="", headers=None):
     async with server:
         port = server.sockets[0].getsockname()[1]
         url = f"http://127.0.0.1:{port}{prefix}"
-        yield scripted, ModelEndpoint(upstream=url, headers=headers or {}), port
+        yield scripted, Endpoint(url=url, headers=headers or {}), port
 
 
 async def stuck(writer):
@@ -69,7 +70,7 @@ async def stuck(writer):
 
 
 def spec(endpoint):
-    return SandboxSpec(network="model-only", model=endpoint)
+    return SandboxSpec(network="model-only", doors=(Door.to(endpoint),))
 
 
 async def raw(sandbox, data, port=8721):
@@ -223,7 +224,7 @@ def test_drain_waits_for_the_call_in_flight(with_provider):
     async def check(provider):
         async with upstream() as (up, endpoint, _):
             sandbox = await provider.create(spec(endpoint))
-            assert sandbox.relay.in_flight == 0
+            assert sandbox.relays[8721].in_flight == 0
             up.gate.clear()
             async with asyncio.TaskGroup() as group:
                 call = group.create_task(
@@ -231,14 +232,14 @@ def test_drain_waits_for_the_call_in_flight(with_provider):
                 )
                 while not up.heads:
                     await asyncio.sleep(0.01)
-                assert sandbox.relay.in_flight == 1
-                draining = group.create_task(sandbox.relay.drain())
+                assert sandbox.relays[8721].in_flight == 1
+                draining = group.create_task(sandbox.relays[8721].drain())
                 await asyncio.sleep(0.05)
                 assert not draining.done()
                 up.gate.set()
                 await draining
             assert call.result().stdout == "200 close ok\n"
-            assert sandbox.relay.in_flight == 0
+            assert sandbox.relays[8721].in_flight == 0
 
     with_provider(check)
 
@@ -253,10 +254,10 @@ def test_a_client_that_goes_away_ends_its_call(with_provider):
             )
             while not up.heads:
                 await asyncio.sleep(0.01)
-            assert sandbox.relay.in_flight == 1
+            assert sandbox.relays[8721].in_flight == 1
             await process.aclose()
             async with asyncio.timeout(10):
-                await sandbox.relay.drain()
+                await sandbox.relays[8721].drain()
             up.gate.set()
 
     with_provider(check)
@@ -281,9 +282,9 @@ def test_a_relay_needs_a_plain_upstream_and_the_right_network(with_provider):
     async def check(provider):
         for url in ("ftp://x/", "http://user:key@x/", "http://x/?q", "nonsense", "http://x:99999/"):
             with pytest.raises(UsageError):
-                await provider.create(spec(ModelEndpoint(upstream=url)))
+                await provider.create(spec(Endpoint(url=url)))
         with pytest.raises(SandboxUnsupportedError):
-            await provider.create(SandboxSpec(model=ModelEndpoint(upstream="http://x/")))
+            await provider.create(SandboxSpec(doors=(Door.to(Endpoint(url="http://x/")),)))
         with pytest.raises(SandboxUnsupportedError, match="public"):
             await provider.create(SandboxSpec(network="public"))
         assert [record async for record in provider.sandboxes()] == []
@@ -346,6 +347,40 @@ def test_json_is_untouched(with_provider):
     with_provider(check)
 
 
+GET = """
+import sys, urllib.request
+for port in sys.argv[1:]:
+    print(urllib.request.urlopen(f"http://127.0.0.1:{port}/models", timeout=20).read().decode())
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("engine", ["criu", pytest.param("runsc", marks=pytest.mark.slow)])
+def test_each_door_of_a_live_child_leads_to_its_own_upstream(with_provider, request, engine):
+    request.getfixturevalue(engine)
+
+    async def check(provider):
+        async with AsyncExitStack() as stack:
+            doors = []
+            for number in range(4):
+                up, endpoint, _ = await stack.enter_async_context(upstream())
+                up.reply = b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n%d" % number
+                port = 8721 + number % 2
+                doors.append(Door.to(endpoint, name=f"door-{port}", port=port))
+            before, after = tuple(doors[:2]), tuple(doors[2:])
+            parent = await provider.create(SandboxSpec(network="model-only", doors=before))
+            image = await parent.snapshot("live")
+            # The order of the doors does not say which port leads where.
+            spec = SandboxSpec(network="model-only", doors=after[::-1])
+            child = await provider.create(spec, image=image)
+            get = ["python3", "-I", "-c", GET, "8721", "8722"]
+            assert (await child.exec(get)).stdout.split() == ["2", "3"]
+            assert (await parent.exec(get)).stdout.split() == ["0", "1"]
+            assert set(child.door_paths) == {"door-8721", "door-8722"}
+
+    with_provider(check, engine=engine)
+
+
 UNREAD = """
 import socket, time
 s = socket.socket()
@@ -365,9 +400,9 @@ def test_an_inside_that_does_not_read_cannot_hold_up_the_end(with_provider):
             process = await sandbox.spawn(["python3", "-I", "-c", UNREAD])
             assert await process.stdout.read()
             await stuck(up.writer)
-            assert sandbox.relay.in_flight == 1
+            assert sandbox.relays[8721].in_flight == 1
             async with asyncio.timeout(20):
-                await sandbox.relay.aclose()
+                await sandbox.relays[8721].aclose()
             await sandbox.teardown()
 
     with_provider(check)

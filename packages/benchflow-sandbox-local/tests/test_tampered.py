@@ -4,8 +4,9 @@ import json
 import os
 
 import pytest
+from benchflow_contracts.bundle import Bundle
 from benchflow_contracts.errors import SnapshotError
-from benchflow_contracts.sandbox import Mount, SandboxSpec
+from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_local import LocalProvider
 from benchflow_sandbox_local.launcher_process.layers.digest import (
     image_digest,
@@ -64,10 +65,10 @@ def test_a_live_image_is_not_brought_up_over_other_places_of_the_host(with_provi
     for name in ("shown", "secrets"):
         (tmp_path / name).mkdir()
     (tmp_path / "secrets" / "key").write_text("host secret")
-    mount = Mount(source=str(tmp_path / "shown"), target="/shown")
+    mount = Bundle(source=str(tmp_path / "shown"), target="/shown", key="k")
 
     async def check(provider):
-        await saved_by(provider, saved := tmp_path / "saved", "live", mounts=(mount,))
+        await saved_by(provider, saved := tmp_path / "saved", "live", bundles=(mount,))
         change(saved, lambda told: told["live"]["mounts"][0].__setitem__(0, f"{tmp_path}/secrets"))
         with pytest.raises(SnapshotError, match="not saved by this user"):
             await provider.load(saved)

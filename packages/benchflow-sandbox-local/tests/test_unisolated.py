@@ -5,8 +5,9 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from benchflow_contracts.bundle import Bundle
 from benchflow_contracts.limits import ResourceLimits
-from benchflow_contracts.sandbox import Mount, SandboxSpec
+from benchflow_contracts.sandbox import SandboxSpec
 
 # Inside a box no namespace can be made: exactly the machine that this is about.
 INNER = """
@@ -99,9 +100,9 @@ def test_without_namespaces_it_refuses_unless_plain_processes_are_accepted(with_
 
     async def check(provider):
         paths = packages()
-        mounts = tuple(Mount(source=path, target=path) for path in paths)
+        mounts = tuple(Bundle(source=path, target=path, key="k") for path in paths)
         limits = ResourceLimits(pids=2000)
-        sandbox = await provider.create(SandboxSpec(mounts=mounts, limits=limits))
+        sandbox = await provider.create(SandboxSpec(bundles=mounts, limits=limits))
         env = {"PYTHONPATH": ":".join(paths), "DYING": DYING}
         result = await sandbox.exec([str(python), "-c", INNER], env=env, timeout=100)
         assert result.ok, result.stderr

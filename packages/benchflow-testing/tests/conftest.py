@@ -2,7 +2,7 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
-from benchflow_contracts import ModelEndpoint
+from benchflow_contracts import Endpoint
 from benchflow_testing import GatewaySubject, check_sandbox
 from benchflow_testing import sandbox_subject as subject_module
 from benchflow_testing.fakes import FakeModelGateway, FakeSandboxProvider
@@ -23,10 +23,10 @@ def gateway_subject():
         line.end()
 
     def make(gateway_type: type[FakeModelGateway] = FakeModelGateway) -> GatewaySubject:
-        other = ModelEndpoint(upstream="http://127.0.0.1:1/other")
+        other = Endpoint(url="http://127.0.0.1:1/other")
         return GatewaySubject(
-            gateway_type({other.upstream: lambda request: {"other": request["text"]}}),
-            upstream=ModelEndpoint(upstream="http://127.0.0.1:1/one", headers={"x-key": "s3cret"}),
+            gateway_type({other.url: lambda request: {"other": request["text"]}}),
+            upstream=Endpoint(url="http://127.0.0.1:1/one", headers={"x-key": "s3cret"}),
             other=other,
             call=call,
             slow=slow,

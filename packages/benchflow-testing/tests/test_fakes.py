@@ -10,9 +10,10 @@ from benchflow_contracts import (
     AgentError,
     AgentTimeoutError,
     Answer,
+    Door,
+    Endpoint,
     Evidence,
     ExecResult,
-    ModelEndpoint,
     ProvisionContext,
     ReapPolicy,
     RewardError,
@@ -44,7 +45,7 @@ from benchflow_testing.fakes import (
 
 
 async def sandbox_of(provider: FakeSandboxProvider) -> FakeSandbox:
-    return await provider.create(SandboxSpec(network="model-only", model=None))
+    return await provider.create(SandboxSpec(network="model-only"))
 
 
 def result(text: str, code: int = 0) -> ExecResult:
@@ -346,7 +347,9 @@ def test_rewards_and_users_record_what_they_were_shown():
 
 def test_a_spec_with_a_model_endpoint_is_accepted():
     async def main() -> None:
-        endpoint = ModelEndpoint(upstream="http://127.0.0.1:1")
-        await FakeSandboxProvider().create(SandboxSpec(network="model-only", model=endpoint))
+        endpoint = Endpoint(url="http://127.0.0.1:1")
+        await FakeSandboxProvider().create(
+            SandboxSpec(network="model-only", doors=(Door.to(endpoint),))
+        )
 
     asyncio.run(main())

@@ -7,7 +7,7 @@ import pytest
 from benchflow_contracts import (
     AgentError,
     Answer,
-    ModelEndpoint,
+    Endpoint,
     SandboxError,
     SandboxSpec,
     SandboxUnsupportedError,
@@ -389,7 +389,7 @@ class ForgetsBudgets(FakeModelGateway):
 class ShowsSecrets(FakeModelGateway):
     async def open(self, rollout_id, node, *, upstream, **rest):
         line = await super().open(rollout_id, node, upstream=upstream, **rest)
-        line._endpoint = ModelEndpoint(upstream=line.endpoint.upstream, headers=upstream.headers)
+        line._endpoint = Endpoint(url=line.endpoint.url, headers=upstream.headers)
         return line
 
 

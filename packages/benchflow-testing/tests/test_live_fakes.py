@@ -8,8 +8,8 @@ from benchflow_contracts import (
     AgentError,
     Answer,
     CallBudget,
+    Endpoint,
     EnvironmentError_,
-    ModelEndpoint,
     ProvisionContext,
     Role,
     SandboxError,
@@ -351,16 +351,16 @@ def test_a_live_fork_keeps_what_a_service_has_in_memory_and_a_restart_loses_it()
 
 
 def test_a_line_records_replays_flags_divergence_and_holds_its_budget():
-    upstream = ModelEndpoint(upstream="http://127.0.0.1:1/a")
+    upstream = Endpoint(url="http://127.0.0.1:1/a")
     models = {"http://127.0.0.1:1/b": lambda request: {"b": request["n"]}}
 
     async def main() -> None:
         gateway = FakeModelGateway(models)
         line = await gateway.open("r", "n0", upstream=upstream, budget=CallBudget(calls=2))
-        assert "r" in line.endpoint.upstream
-        assert "n0" in line.endpoint.upstream
+        assert "r" in line.endpoint.url
+        assert "n0" in line.endpoint.url
         assert (await line.call({"n": 1})).response == {"echo": {"n": 1}}
-        await line.swap(ModelEndpoint(upstream="http://127.0.0.1:1/b"))
+        await line.swap(Endpoint(url="http://127.0.0.1:1/b"))
         assert (await line.call({"n": 2})).response == {"b": 2}
         assert (await line.call({"n": 3})).status == 429
         assert [call.status for call in line.calls()] == [200, 200, 429]

@@ -66,18 +66,18 @@ class AcpAgent:
         return wants_tool(self.decl, role)
 
     async def needs(self, role: Role) -> AgentNeeds:
-        """Install the agent if it is missing; return its directories as mounts."""
+        """Install the agent if it is missing; return its directories as bundles."""
         from .install import install  # noqa: PLC0415 - see connect
 
         del role
-        return AgentNeeds(mounts=(await install(self.decl)).mounts)
+        return AgentNeeds(bundles=(await install(self.decl)).bundles)
 
     def installed_needs(self) -> AgentNeeds | None:
         """Return the needs of the agent if it is installed; install nothing."""
         from .install import find_installation  # noqa: PLC0415 - see connect
 
         found = find_installation(self.decl)
-        return None if found is None else AgentNeeds(mounts=found.mounts)
+        return None if found is None else AgentNeeds(bundles=found.bundles)
 
     async def connect(
         self,

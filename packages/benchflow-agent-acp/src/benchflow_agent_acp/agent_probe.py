@@ -11,7 +11,8 @@ from benchflow_contracts import (
     Answer,
     Ask,
     BenchFlowError,
-    ModelEndpoint,
+    Door,
+    Endpoint,
     Role,
     Sandbox,
     SandboxError,
@@ -38,7 +39,7 @@ async def probe(
     agent: AcpAgent,
     provider: SandboxProvider,
     *,
-    endpoint: ModelEndpoint | None = None,
+    endpoint: Endpoint | None = None,
     model: str | None = None,
     role: Role | None = None,
     log_dir: Path | None = None,
@@ -53,11 +54,12 @@ async def probe(
     role = (role or Role()).model_copy(update={"agent": agent.name, "model": model})
     run = _Probe(agent, role, log_dir)
     try:
-        mounts = (await agent.needs(role)).mounts
+        bundles = (await agent.needs(role)).bundles
     except AgentError as error:
         run.results["start"] = str(error)
         return run.report()
-    spec = SandboxSpec(mounts=mounts, network="model-only" if endpoint else "none", model=endpoint)
+    doors = () if endpoint is None else (Door.to(endpoint),)
+    spec = SandboxSpec(bundles=bundles, network="model-only" if doors else "none", doors=doors)
     sandbox = await provider.create(spec, labels={"benchflow.probe": agent.name})
     try:
         await run.upload_script(sandbox)

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchflow_contracts import AgentError, Mount
+from benchflow_contracts import AgentError, Bundle
 from pydantic import BaseModel
 
 from .command import run_tool
@@ -19,15 +19,14 @@ from .declaration import AgentDecl
 from .interpreters import Interpreter, find_node, find_python
 
 _INSTALL_SEC = 900.0
-_RECORD = "benchflow-install.json"
 _SANDBOX_ROOT = Path("/opt/benchflow")
 """Where the sandbox has the installations: its user cannot enter a home of the host."""
 
 
 class Installation(BaseModel):
-    """An installed agent: the mounts for the sandbox, and the directories of its programs."""
+    """An installed agent: the bundles for the sandbox, and the directories of its programs."""
 
-    mounts: tuple[Mount, ...] = ()
+    bundles: tuple[Bundle, ...] = ()
     path: tuple[str, ...] = ()
     """Directories to put in front of PATH inside the sandbox."""
     env: dict[str, str] = {}
@@ -48,7 +47,7 @@ async def install(decl: AgentDecl) -> Installation:
     Raises:
         AgentError: An interpreter or an installer is missing, or the package manager failed.
     """
-    installation = find_installation(decl)
+    installation = await asyncio.to_thread(find_installation, decl)
     if installation is not None:
         return installation
     target = _target(decl)
@@ -61,7 +60,7 @@ def find_installation(decl: AgentDecl) -> Installation | None:
     source = decl.distribution
     if source.binary is not None:
         path = source.binary.path
-        return Installation(mounts=(Mount(source=path, target=path),) if path else ())
+        return Installation(bundles=(_binary(Path(path)),) if path else ())
     if source.builtin is not None:
         return Installation()
     return _read_record(_target(decl))
@@ -73,12 +72,14 @@ def _target(decl: AgentDecl) -> Path:
 
 def _read_record(target: Path) -> Installation | None:
     try:
-        installation = Installation.model_validate_json((target / _RECORD).read_text())
+        installation = Installation.model_validate_json(_record(target).read_text())
     except FileNotFoundError:
         return None
     # The installation does not work if its interpreter was removed since.
     return (
-        installation if all(Path(mount.source).exists() for mount in installation.mounts) else None
+        installation
+        if all(Path(bundle.source).exists() for bundle in installation.bundles)
+        else None
     )
 
 
@@ -99,6 +100,7 @@ async def _build(decl: AgentDecl, target: Path) -> Installation:
 
 
 def _make_scratch(target: Path) -> Path:
+    _record(target).unlink(missing_ok=True)
     shutil.rmtree(target, ignore_errors=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     # The agent runs as another user than the installer.
@@ -107,8 +109,13 @@ def _make_scratch(target: Path) -> Path:
 
 
 def _publish(scratch: Path, target: Path, installation: Installation) -> None:
-    (scratch / _RECORD).write_text(installation.model_dump_json())
     scratch.rename(target)
+    # Beside the tree: the record names host paths, and the key of the tree must not.
+    _record(target).write_text(installation.model_dump_json())
+
+
+def _record(target: Path) -> Path:
+    return target.with_name(f"{target.name}.json")
 
 
 async def _install_python(
@@ -126,7 +133,7 @@ async def _install_python(
         package, timeout=_INSTALL_SEC,
     )  # fmt: skip
     _retarget(venv, python)
-    installation = _installation(target, "venv/bin", python)
+    installation = await _installation(scratch, target, "venv/bin", python)
     if python.in_system or not list((python.prefix / "lib").glob("libpython*.so*")):
         return installation
     # A Python with a shared library looks for the library at its build path.
@@ -144,7 +151,7 @@ async def _install_node(
         *_npm(node), "install", "--no-audit", "--no-fund", "--prefix", str(scratch), package,
         timeout=_INSTALL_SEC, env={"PATH": path},
     )  # fmt: skip
-    installation = _installation(target, "node_modules/.bin", node)
+    installation = await _installation(scratch, target, "node_modules/.bin", node)
     inside = _path_in_sandbox(node) / node.path.relative_to(node.prefix)
     return installation.model_copy(update={"path": (*installation.path, str(inside.parent))})
 
@@ -176,14 +183,23 @@ def _retarget(venv: Path, python: Interpreter) -> None:
     link.symlink_to(home / python.path.resolve().name)
 
 
-def _installation(target: Path, programs: str, interpreter: Interpreter) -> Installation:
+async def _installation(
+    scratch: Path, target: Path, programs: str, interpreter: Interpreter
+) -> Installation:
     inside = _SANDBOX_ROOT / "agents" / target.name
-    mounts = [Mount(source=str(target), target=str(inside))]
+    built = await asyncio.to_thread(Bundle.of, scratch, inside)
+    bundles = [built.model_copy(update={"source": str(target)})]
     if not interpreter.in_system:
-        mounts.append(
-            Mount(source=str(interpreter.prefix), target=str(_path_in_sandbox(interpreter)))
-        )
-    return Installation(mounts=tuple(mounts), path=(str(inside / programs),))
+        prefix, shown = interpreter.prefix, _path_in_sandbox(interpreter)
+        bundles.append(await asyncio.to_thread(Bundle.of, prefix, shown))
+    return Installation(bundles=tuple(bundles), path=(str(inside / programs),))
+
+
+def _binary(path: Path) -> Bundle:
+    """Return the bundle of a program. A missing program fails where the bundle is shown."""
+    if not path.exists():
+        return Bundle(source=str(path), target=str(path), key="missing")
+    return Bundle.of(path, path)
 
 
 def _path_in_sandbox(interpreter: Interpreter) -> Path:

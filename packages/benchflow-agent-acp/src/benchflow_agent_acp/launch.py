@@ -11,7 +11,7 @@ from importlib.resources import as_file, files
 from importlib.resources.abc import Traversable
 from pathlib import Path, PurePosixPath
 
-from benchflow_contracts import AgentError, Process, Role, Sandbox, SandboxError
+from benchflow_contracts import MODEL_DOOR, AgentError, Process, Role, Sandbox, SandboxError
 
 from .declaration import AgentDecl, BuiltinSource, wants_asks
 from .install import Installation
@@ -62,14 +62,14 @@ class Launcher:
 
     async def _values(self) -> Values:
         spec = self._sandbox.spec
-        endpoint = spec.model
-        if endpoint is None and self._decl.model.wire != "none":
+        door = spec.door(MODEL_DOOR)
+        if door is None and self._decl.model.wire != "none":
             raise AgentError(
-                f"agent {self._decl.id!r} acts through a model, but the sandbox has no endpoint",
+                f"agent {self._decl.id!r} acts through a model, but the sandbox has no door to it",
                 hint="give the rollout a model endpoint",
             )
         return Values(
-            base_url=f"http://127.0.0.1:{endpoint.port}" if endpoint else None,
+            base_url=f"http://127.0.0.1:{door.port}" if door else None,
             api_key=API_KEY,
             model=self._role.model,
             home=self._role.env.get("HOME") or await self._find_home(),

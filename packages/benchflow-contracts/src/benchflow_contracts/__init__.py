@@ -18,6 +18,7 @@ from .agent import (
 )
 from .ask import Answer, Ask, AskChannel, AskKind, AskOption, Question
 from .base import BaseEnvironment, BaseProvider, BaseSandbox
+from .bundle import Bundle
 from .cause import (
     Cause,
     SupportsHostShortage,
@@ -43,6 +44,7 @@ from .config import (
     ValueBranch,
 )
 from .container import ContainerOptions, HostMount, ServiceCondition
+from .door import MODEL_DOOR, Door, DoorPath, Endpoint
 from .env_diff import EnvDiff, FileDiff, RowChange, TableDiff, diff_states
 from .environment import (
     EnvHandle,
@@ -129,12 +131,10 @@ from .observed import ObservedFiles, ObservedProcess, OpenedFile, SupportsFileOb
 from .process import ByteReader, ByteWriter, Process
 from .reward import Evidence, LiveWorld, Reward
 from .sandbox import (
-    Endpoint,
     ExecResult,
+    HasDoors,
     HasImageDigests,
     Isolation,
-    ModelEndpoint,
-    Mount,
     NetworkMode,
     Sandbox,
     SandboxCapabilities,
@@ -196,6 +196,7 @@ from .verdict import (
 __all__ = [
     "DEADLINE",
     "IMAGE_NAME",
+    "MODEL_DOOR",
     "NO_REWARDS",
     "TAMPERED",
     "AdapterOptions",
@@ -226,6 +227,7 @@ __all__ = [
     "BranchPolicy",
     "BranchRecord",
     "Branched",
+    "Bundle",
     "ByteReader",
     "ByteWriter",
     "CallBudget",
@@ -236,6 +238,8 @@ __all__ = [
     "Credit",
     "Culprit",
     "Deadlines",
+    "Door",
+    "DoorPath",
     "DownloadVerifierDirError",
     "Endpoint",
     "EnvDiff",
@@ -261,6 +265,7 @@ __all__ = [
     "Grading",
     "Granularity",
     "GroupBranch",
+    "HasDoors",
     "HasImageDigests",
     "Healthcheck",
     "HostError",
@@ -276,11 +281,9 @@ __all__ = [
     "Model",
     "ModelApi",
     "ModelCall",
-    "ModelEndpoint",
     "ModelEndpointError",
     "ModelGateway",
     "ModelRoute",
-    "Mount",
     "NetworkMode",
     "NodeCredited",
     "NodeError",

@@ -8,7 +8,9 @@ from pydantic import Field
 
 from ._model import Model
 from .ask import Answer, Ask
-from .sandbox import ModelEndpoint, Mount, Sandbox
+from .bundle import Bundle
+from .door import Door
+from .sandbox import Sandbox
 from .step import Step, StopReason
 
 AskUserHandler = Callable[[Ask], Awaitable[Answer]]
@@ -68,8 +70,8 @@ class AgentCapabilities(Model):
 class AgentNeeds(Model):
     """What the agent must find in the sandbox before it can start."""
 
-    mounts: tuple[Mount, ...] = ()
-    model: ModelEndpoint | None = None
+    bundles: tuple[Bundle, ...] = ()
+    doors: tuple[Door, ...] = ()
     env: Mapping[str, str] = {}
     solution: bool = False
     """Whether the task's `solution/` is shown at `/solution`: only the oracle's need."""

@@ -5,11 +5,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
+from .door import Endpoint
 from .environment import EnvHandle, EnvState, ProvisionContext, ReadinessProbe, StateSnapshot
 from .errors import EnvironmentError_, SandboxUnsupportedError, SnapshotError
 from .process import Process
 from .sandbox import (
-    Endpoint,
     ExecResult,
     Sandbox,
     SandboxCapabilities,

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from ._model import Model
 from .agent import Role
+from .door import Endpoint
 from .limits import ResourceLimits
-from .sandbox import ModelEndpoint
 from .tree import Fidelity
 from .verdict import RewardFiles
 
@@ -144,7 +144,7 @@ class RolloutConfig(Model):
     skill_mode: SkillMode = "no-skill"
     skills_dir: Path | None = None
     """A host directory of skills to show instead of the task's, with `with-skill`."""
-    model: ModelEndpoint | None = None
+    model: Endpoint | None = None
     """The endpoint behind the relay, for agents that act through a model."""
     limits: ResourceLimits | None = None
     """Overrides the task's."""

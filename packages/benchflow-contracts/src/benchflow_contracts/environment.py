@@ -8,7 +8,8 @@ from typing import Any, Protocol
 from pydantic import Field
 
 from ._model import Model
-from .sandbox import Endpoint, Sandbox, SandboxSpec
+from .door import Endpoint
+from .sandbox import Sandbox, SandboxSpec
 
 
 class StateSnapshot(Model):

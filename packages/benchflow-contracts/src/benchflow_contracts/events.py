@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 
 from ._model import Model
+from .door import DoorPath
 from .environment import EnvState
 from .step import Step
 from .tree import BranchRecord, Credit, NodeError, Value
@@ -66,6 +67,8 @@ class SandboxMade(_Event):
     node: str
     images: Mapping[str, str]
     """As `HasImageDigests.image_digests`."""
+    doors: Mapping[str, DoorPath] = {}
+    """As `HasDoors.door_paths`."""
 
 
 class StepFinished(_Event):

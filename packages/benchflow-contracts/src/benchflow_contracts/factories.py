@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from .agent import Agent
+from .door import Endpoint
 from .environment import EnvironmentFactory
 from .exporter import Exporter
 from .image import PullPolicy
 from .reward import Reward
-from .sandbox import ModelEndpoint, SandboxProvider
+from .sandbox import SandboxProvider
 from .task import Task
 from .task_listing import AdapterOptions, TaskAdapter
 
@@ -64,7 +65,7 @@ class RewardFactory(Protocol):
         task: Task,
         *,
         isolation: Literal["hermetic", "twin", "shared"] | None = None,
-        judge: ModelEndpoint | None = None,
+        judge: Endpoint | None = None,
         judge_model: str | None = None,
         protocol: object = None,
     ) -> Sequence[Reward]:

@@ -6,8 +6,8 @@ from typing import Any, Literal, Protocol
 from pydantic import Field
 
 from ._model import Model
+from .door import Endpoint
 from .errors import BenchFlowError
-from .sandbox import ModelEndpoint
 from .step import Usage
 
 ModelApi = Literal["openai-chat", "openai-responses", "anthropic-messages", "gemini"]
@@ -64,8 +64,8 @@ class ModelRoute(Protocol):
     """The model endpoint of one node of one rollout."""
 
     @property
-    def endpoint(self) -> ModelEndpoint:
-        """What a sandbox's `spec.model` is: the URL names the rollout and the node."""
+    def endpoint(self) -> Endpoint:
+        """Where the sandbox's `model` door leads: the URL names the rollout and the node."""
         ...
 
     @property
@@ -106,7 +106,7 @@ class ModelRoute(Protocol):
         """Wait until no call is in flight; false after `timeout` seconds."""
         ...
 
-    async def swap(self, upstream: ModelEndpoint) -> None:
+    async def swap(self, upstream: Endpoint) -> None:
         """Send later calls to `upstream`. Calls in flight end where they began."""
         ...
 
@@ -123,7 +123,7 @@ class ModelGateway(Protocol):
         rollout_id: str,
         node: str,
         *,
-        upstream: ModelEndpoint,
+        upstream: Endpoint,
         replay: Sequence[ModelCall] = (),
         budget: CallBudget | None = None,
     ) -> ModelRoute:

@@ -9,7 +9,9 @@ from typing import Literal, Protocol, runtime_checkable
 from pydantic import Field
 
 from ._model import Model
+from .bundle import Bundle
 from .container import ContainerOptions
+from .door import Door, DoorPath, Endpoint
 from .image import ImageRecipe
 from .limits import ResourceKind, ResourceLimits
 from .process import Process
@@ -21,27 +23,6 @@ SnapshotLevel = Literal["filesystem", "live"]
 
 Isolation = Literal["none", "namespaces", "container", "vm"]
 NetworkMode = Literal["none", "model-only", "allowlist", "public"]
-
-
-class Mount(Model):
-    """A host path shown read-only inside the sandbox. Never writable."""
-
-    source: str
-    target: str
-
-
-class ModelEndpoint(Model):
-    """The one outside address that the inside may reach.
-
-    Inside, it listens at `http://127.0.0.1:{port}`. `headers` are added on the
-    host, so that a credential never enters the sandbox.
-    """
-
-    upstream: str
-    """An `http://` or `https://` base URL; its path is kept as a prefix."""
-    port: int = Field(default=8721, gt=0, lt=65536)
-    headers: Mapping[str, str] = Field(default={}, repr=False)
-    """Left out of `repr`, so that no message that shows an endpoint shows a credential."""
 
 
 class SandboxSpec(Model):
@@ -68,14 +49,14 @@ class SandboxSpec(Model):
     entrypoint: tuple[str, ...] | Literal["image"] | None = None
     """Run once after start, when the image has services of its own: as root; or `image`, its
     own entrypoint as its own user, with `sh -c "sleep infinity"` as the arguments."""
-    mounts: tuple[Mount, ...] = ()
+    bundles: tuple[Bundle, ...] = ()
     network: NetworkMode = "none"
     allowed_hosts: tuple[str, ...] = ()
     """For `allowlist`: names, `*.example.org`, addresses and CIDR blocks, without ports."""
     switches: tuple[NetworkMode, ...] = ()
     """All that `network` may become while it runs, by `SupportsNetworkSwitch.switch_network`."""
-    model: ModelEndpoint | None = None
-    """Needs another network than `none`, among `switches` too."""
+    doors: tuple[Door, ...] = ()
+    """Needs another network than `none`, among `switches` too. Names and ports are unique."""
     ports: tuple[int, ...] = ()
     limits: ResourceLimits = ResourceLimits()
     services: tuple[ServiceSpec, ...] = ()
@@ -87,6 +68,15 @@ class SandboxSpec(Model):
     container: ContainerOptions = ContainerOptions()
     """Of the sandbox itself, beside services. Its entrypoint and command are for
     `entrypoint = "image"`."""
+
+    def door(self, name: str) -> Door | None:
+        """Return the door of that name."""
+        return next((door for door in self.doors if door.name == name), None)
+
+    def with_door(self, door: Door) -> "SandboxSpec":
+        """Return the spec with `door` in place of the door of that name."""
+        others = tuple(other for other in self.doors if other.name != door.name)
+        return self.model_copy(update={"doors": (door, *others)})
 
 
 class SandboxCapabilities(Model):
@@ -105,6 +95,8 @@ class SandboxCapabilities(Model):
     """Whether images can be made from a `recipe`."""
     services: bool = False
     """Whether a sandbox can have services."""
+    doors: DoorPath | None = None
+    """How doors lead out; `None`: a sandbox cannot have doors."""
     live_engine: str | None = None
     """What takes `live` snapshots, such as `criu` or `runsc`; `None` without that level."""
     notes: Mapping[str, str] = {}
@@ -140,18 +132,6 @@ class ExecResult(Model):
     def ok(self) -> bool:
         """Whether the command ended with exit code 0."""
         return self.exit_code == 0
-
-
-class Endpoint(Model):
-    """Where the host reaches a port of the sandbox. Valid until teardown."""
-
-    host: str
-    port: int
-
-    @property
-    def url(self) -> str:
-        """The endpoint as an HTTP base URL."""
-        return f"http://{self.host}:{self.port}"
 
 
 @runtime_checkable
@@ -274,8 +254,7 @@ class Sandbox(Protocol):
 
         A `live` image carries every process, its memory, its connections within the
         sandbox and what nobody had read of its output. Processes held here, their pipes
-        and the endpoints stay valid. A connection to the model endpoint does not outlive
-        it.
+        and the endpoints stay valid. A connection through a door ends.
 
         Raises:
             SandboxUnsupportedError: The level is not in `capabilities()`.
@@ -327,6 +306,16 @@ class SupportsFileDigests(Protocol):
             TransferError: Refused, over `max_bytes` in all, or changed meanwhile.
             SandboxUnsupportedError: This sandbox's files cannot be read like this.
         """
+        ...
+
+
+@runtime_checkable
+class HasDoors(Protocol):
+    """A sandbox that says how its doors lead out."""
+
+    @property
+    def door_paths(self) -> Mapping[str, DoorPath]:
+        """How each door of the spec leads out, by name. The rollout's record has it."""
         ...
 
 
@@ -415,8 +404,8 @@ class SandboxProvider(Protocol):
         """Start a sandbox, from the spec or from a snapshot; it is ready on return.
 
         From a `live` image every process goes on from the instant of the snapshot, with
-        its own memory, files and network. `spec.model` may name another upstream than
-        the image's sandbox had, at the same port.
+        its own memory, files and network. `spec.doors` may name other upstreams
+        than the image's sandbox had, at the same ports.
 
         Raises:
             SandboxUnsupportedError: The spec asks for what the machine cannot do.

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from ._model import Model
+from .door import DoorPath
 from .environment import EnvState
 from .errors import Culprit
 from .step import Step
@@ -150,6 +151,8 @@ class RolloutTree:
     images: Mapping[str, str] = field(default_factory=dict[str, str])
     """What its first sandbox and the services beside were made from, as
     `HasImageDigests.image_digests`."""
+    doors: Mapping[str, DoorPath] = field(default_factory=dict[str, DoorPath])
+    """How the doors of its first sandbox led out, as `HasDoors.door_paths`."""
 
     @property
     def nodes(self) -> Iterator[RolloutNode]:

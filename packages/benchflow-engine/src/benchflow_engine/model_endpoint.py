@@ -7,7 +7,7 @@ import threading
 from http import HTTPStatus
 from urllib.parse import SplitResult, urlsplit
 
-from benchflow_contracts import ModelEndpoint, ModelEndpointError
+from benchflow_contracts import Endpoint, ModelEndpointError
 
 _ANSWER_SEC = 3.0
 _ROUTES = {
@@ -18,7 +18,7 @@ _ROUTES = {
 """The path of a model call, by the protocol of the agent or of the endpoint."""
 
 
-async def reach(endpoint: ModelEndpoint, *, wire: str | None = None) -> None:
+async def reach(endpoint: Endpoint, *, wire: str | None = None) -> None:
     """Ask the model endpoint for its list of models, once. Any HTTP response counts.
 
     An endpoint without that list (404) is asked for the model route of `wire` with an empty
@@ -29,7 +29,7 @@ async def reach(endpoint: ModelEndpoint, *, wire: str | None = None) -> None:
         ModelEndpointError: There was no response within 3 s, or the model route is not there. The
             message names the URL.
     """
-    url = urlsplit(endpoint.upstream)
+    url = urlsplit(endpoint.url)
     shown = url._replace(netloc=url.netloc.rpartition("@")[2], query="", fragment="").geturl()
     asked: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
     # A thread of its own: a resolver that hangs must not hold up the end of the process.

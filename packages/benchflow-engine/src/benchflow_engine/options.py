@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 
 from benchflow_contracts import (
     AdapterOptions,
+    Endpoint,
     Fidelity,
     Keep,
     Model,
-    ModelEndpoint,
     PullPolicy,
     RewardFiles,
     Role,
@@ -165,7 +165,7 @@ class RunOptions(Model):
             force_build=self.force_build,
         )
 
-    def endpoint(self) -> ModelEndpoint | None:
+    def endpoint(self) -> Endpoint | None:
         """Return the model endpoint with its credential from the host's environment."""
         if self.base_url is None:
             return None
@@ -186,7 +186,7 @@ class RunOptions(Model):
             )
         key = os.environ.get(self.api_key_env)
         headers = {"Authorization": f"Bearer {key}", "x-api-key": key} if key else {}
-        return ModelEndpoint(upstream=self.base_url, headers=headers)
+        return Endpoint(url=self.base_url, headers=headers)
 
     def rollout_config(self, labels: Mapping[str, str] | None = None) -> RolloutConfig:
         """Return the kernel's configuration of one rollout."""

@@ -80,7 +80,7 @@ class World:
             name=environment.name,
             services=tuple(service.name for service in self._installed),
             endpoints={
-                service.name: Endpoint(host="127.0.0.1", port=service.port)
+                service.name: Endpoint(url=f"http://127.0.0.1:{service.port}")
                 for service in self._installed
             },
         )

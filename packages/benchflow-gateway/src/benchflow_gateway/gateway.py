@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from benchflow_contracts import CallBudget, ModelCall, ModelEndpoint, UsageError
+from benchflow_contracts import CallBudget, Endpoint, ModelCall, UsageError
 
 from .call_log import CallLog
 from .limits import Limits
@@ -61,7 +61,7 @@ class HttpGateway:
         rollout_id: str,
         node: str,
         *,
-        upstream: ModelEndpoint,
+        upstream: Endpoint,
         replay: Sequence[ModelCall] = (),
         budget: CallBudget | None = None,
     ) -> Route:
@@ -89,7 +89,7 @@ class HttpGateway:
         address = f"http://127.0.0.1:{port}{line_path(rollout_id, node, token)}"
         route = Route(
             node,
-            ModelEndpoint(upstream=address, port=upstream.port),
+            Endpoint(url=address),
             Upstream(upstream, self._kind, self._model),
             log,
             Rules(

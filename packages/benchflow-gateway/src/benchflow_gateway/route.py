@@ -8,9 +8,9 @@ from typing import cast
 
 from benchflow_contracts import (
     BenchFlowError,
+    Endpoint,
     ModelApi,
     ModelCall,
-    ModelEndpoint,
     ReplayDivergedError,
     StoreError,
 )
@@ -46,7 +46,7 @@ class Route:
     def __init__(
         self,
         node: str,
-        endpoint: ModelEndpoint,
+        endpoint: Endpoint,
         upstream: Upstream,
         log: CallLog,
         rules: Rules,
@@ -72,8 +72,8 @@ class Route:
         """Why calls were refused first: `CallBudgetError`, `ReplayDivergedError`, `StoreError`."""
 
     @property
-    def endpoint(self) -> ModelEndpoint:
-        """What a sandbox's `spec.model` is."""
+    def endpoint(self) -> Endpoint:
+        """Where the `model` door of the sandbox leads."""
         return self._endpoint
 
     @property
@@ -117,7 +117,7 @@ class Route:
             return False
         return True
 
-    async def swap(self, upstream: ModelEndpoint) -> None:
+    async def swap(self, upstream: Endpoint) -> None:
         """Send later calls to `upstream`, which speaks as the one before it did."""
         self.upstream = Upstream(upstream, self.upstream.kind, self.upstream.model)
 

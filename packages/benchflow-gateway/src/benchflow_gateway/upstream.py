@@ -8,7 +8,7 @@ from io import BytesIO
 from typing import Literal
 
 import aiohttp
-from benchflow_contracts import ModelEndpoint
+from benchflow_contracts import Endpoint
 from yarl import URL
 
 from .documents import Document, as_document, text_of
@@ -33,7 +33,7 @@ _REDACTED = "[redacted]"
 class Upstream:
     """An upstream and what it speaks."""
 
-    endpoint: ModelEndpoint
+    endpoint: Endpoint
     kind: UpstreamKind = "same"
     model: str | None = None
     """Asked for in place of whatever model the agent names."""
@@ -46,7 +46,7 @@ class Upstream:
 
     def url(self, path: str, wire: Wire = CHAT) -> URL:
         """Return the address of `path`; a base that names no version gets that of `wire`."""
-        base = self.endpoint.upstream.rstrip("/")
+        base = self.endpoint.url.rstrip("/")
         if not _VERSION.search(base):
             base += f"/{wire.version}"
         return URL(base + path, encoded=True)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from benchflow_contracts import ModelEndpoint, Reward, Task, TaskError, UsageError
+from benchflow_contracts import Endpoint, Reward, Task, TaskError, UsageError
 
 from .judge_table import JudgeTable
 from .rubric import Rubric
@@ -14,7 +14,7 @@ def make_rewards(
     task: Task,
     *,
     isolation: Literal["hermetic", "twin", "shared"] | None = None,
-    judge: ModelEndpoint | None = None,
+    judge: Endpoint | None = None,
     judge_model: str | None = None,
     protocol: GradingProtocol | None = None,
 ) -> list[Reward]:
@@ -60,7 +60,7 @@ def _declared(tables: Sequence[Mapping[str, Any]]) -> list[tuple[Reward, float]]
     return declared_rewards(tables)
 
 
-def _judge(table: Mapping[str, Any], endpoint: ModelEndpoint | None, model: str | None) -> Reward:
+def _judge(table: Mapping[str, Any], endpoint: Endpoint | None, model: str | None) -> Reward:
     # Only a judged task pays for the HTTP client.
     from .declared import read_table  # noqa: PLC0415
     from .judge import LLMJudge  # noqa: PLC0415

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from benchflow_contracts.door import Endpoint
 from benchflow_contracts.errors import SandboxError
-from benchflow_contracts.sandbox import Endpoint
 
 _CHUNK = 65536
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -28,7 +28,7 @@ class PortForward:
         """Listen; return where."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         host, port = self._server.sockets[0].getsockname()[:2]
-        return Endpoint(host=host, port=port)
+        return Endpoint(url=f"http://{host}:{port}")
 
     async def aclose(self) -> None:
         """Stop listening and end every connection. Idempotent."""

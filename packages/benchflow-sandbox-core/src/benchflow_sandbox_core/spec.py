@@ -9,15 +9,16 @@ from benchflow_contracts.sandbox import NetworkMode, SandboxSpec
 from .proxy.allowlist import Allowlist
 from .relay.upstream import RelayUpstream
 
+MAX_DOORS = 15
+"""The guest serves 16 ports: the doors and the proxy."""
+
 
 def check_spec(spec: SandboxSpec, *, services: bool = False) -> None:
     """Refuse a spec that means nothing.
 
     Raises:
-        UsageError: A path is not one inside, the model's URL is none, there are two images,
-            or an allowed host is none.
-        SandboxUnsupportedError: A model endpoint is asked for in a network without one, or
-            services where there can be none.
+        UsageError: A path, a door or an allowed host is not valid, or there are two images.
+        SandboxUnsupportedError: The network has no doors, or there can be no services.
     """
     if not services and (spec.services or spec.container != ContainerOptions()):
         names = ", ".join(service.name for service in spec.services) or "its own options"
@@ -27,19 +28,35 @@ def check_spec(spec: SandboxSpec, *, services: bool = False) -> None:
     if spec.recipe is not None and spec.image is not None:
         raise UsageError(f"an image {spec.image!r} and a recipe of another", hint="give one")
     workdirs = [spec.workdir] if spec.workdir else []
-    for path in (*workdirs, *(mount.target for mount in spec.mounts)):
+    for path in (*workdirs, *(bundle.target for bundle in spec.bundles)):
         if not path.startswith("/") or ".." in path.split("/") or "\0" in path:
             raise UsageError(
                 f"{path!r} is not a path inside a sandbox",
                 hint="name an absolute path without '..'",
             )
-    if spec.model is not None and "none" in {spec.network, *spec.switches}:
-        raise SandboxUnsupportedError(
-            "a model endpoint needs another network than 'none'", hint="use 'model-only'"
-        )
-    if spec.model is not None:
-        RelayUpstream.of(spec.model)
+    _check_doors(spec)
     allowlist_of(spec)
+
+
+def _check_doors(spec: SandboxSpec) -> None:
+    if not spec.doors:
+        return
+    if "none" in {spec.network, *spec.switches}:
+        raise SandboxUnsupportedError(
+            "a door needs another network than 'none'", hint="use 'model-only'"
+        )
+    names, ports = {door.name for door in spec.doors}, door_ports(spec)
+    if len(names) < len(spec.doors) or len(set(ports)) < len(spec.doors):
+        raise UsageError("two doors have the same name or the same port", hint="change one of them")
+    if len(spec.doors) > MAX_DOORS:
+        raise UsageError(f"{len(spec.doors)} doors are over the limit of {MAX_DOORS}")
+    for door in spec.doors:
+        RelayUpstream.of(door)
+
+
+def door_ports(spec: SandboxSpec) -> list[int]:
+    """Return the ports inside of all doors, in increasing order."""
+    return sorted(door.port for door in spec.doors)
 
 
 def allowlist_of(spec: SandboxSpec) -> Allowlist:

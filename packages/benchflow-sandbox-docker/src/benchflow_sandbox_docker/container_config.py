@@ -68,7 +68,7 @@ class ContainerConfig:
         memory = None if limits.memory_mb is None else limits.memory_mb << 20
         size = limits.disk_mb if self.capped else None
         shown = [(str(guest_path()), INIT), (str(self.pipes), "/.bf/io")]
-        shown += [(mount.source, mount.target) for mount in spec.mounts]
+        shown += [(bundle.source, bundle.target) for bundle in spec.bundles]
         return {
             "NetworkMode": NETWORKS[spec.network],
             "CapDrop": ["ALL"],
@@ -91,9 +91,9 @@ class ContainerConfig:
 
 
 def ports_of(spec: SandboxSpec) -> list[int]:
-    """Return the ports of the loopback inside that the host serves: the model's, the proxy's."""
-    model = None if spec.model is None else spec.model.port
-    return [port for port in (model, proxy_port(spec)) if port is not None]
+    """Return the ports of the loopback inside that the host serves: the doors', the proxy's."""
+    proxy = proxy_port(spec)
+    return [*(door.port for door in spec.doors), *([] if proxy is None else [proxy])]
 
 
 def check(spec: SandboxSpec) -> None:

@@ -2,7 +2,8 @@
 
 from collections.abc import Awaitable, Callable
 
-from benchflow_contracts.sandbox import Endpoint, SandboxSpec
+from benchflow_contracts.door import Endpoint
+from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_core.fifo.port_server import PortListener, PortServer
 from benchflow_sandbox_core.port_forward import Connection, PortForwards
 from benchflow_sandbox_core.proxy.server import Proxy, proxy_port
@@ -13,7 +14,7 @@ from benchflow_sandbox_core.spec import allowlist_of
 
 
 class HostPorts:
-    """Serves the relay and the proxy inside, and forwards loopback ports of the host."""
+    """Serves the doors and the proxy inside, and forwards loopback ports of the host."""
 
     def __init__(self, connect: Callable[[int], Awaitable[Connection]]) -> None:
         self._forwards = PortForwards(connect)
@@ -23,8 +24,7 @@ class HostPorts:
 
     def serve(self, listener: PortListener, spec: SandboxSpec) -> None:
         """Serve the host's ports inside, in the order of `container_config.ports_of`."""
-        if spec.model is not None:
-            self._request_servers.append(Relay(RelayUpstream.of(spec.model)))
+        self._request_servers += [Relay(RelayUpstream.of(door)) for door in spec.doors]
         self._proxy = None
         if proxy_port(spec) is not None:
             self._proxy = Proxy(allowlist_of(spec))

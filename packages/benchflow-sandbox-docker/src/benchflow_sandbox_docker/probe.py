@@ -61,6 +61,7 @@ async def probe(manager: ContainerManager) -> SandboxCapabilities:
         freeze=freeze,
         services=services,
         builds=builds,
+        doors="tunnel",
         notes=notes,
     )
 

@@ -5,11 +5,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from benchflow_contracts.changed_files import FileChanges
+from benchflow_contracts.door import DoorPath, Endpoint
 from benchflow_contracts.errors import SandboxUnsupportedError
 from benchflow_contracts.observed import ObservedFiles
 from benchflow_contracts.process import Process
 from benchflow_contracts.sandbox import (
-    Endpoint,
     ExecResult,
     NetworkMode,
     SandboxImage,
@@ -51,6 +51,11 @@ class DockerSandbox:
     def image_digests(self) -> Mapping[str, str]:
         """The digests of its image and of those of its services."""
         return self._container.image_digests
+
+    @property
+    def door_paths(self) -> Mapping[str, DoorPath]:
+        """How each door leads out: through pipes of the guest."""
+        return dict.fromkeys((door.name for door in self.spec.doors), "tunnel")
 
     @property
     def container(self) -> Container:

@@ -73,7 +73,7 @@ class SandboxBox(Protocol):
         ...
 
     async def serve(self, running: LocalRunningBox) -> None:
-        """Take a started box and serve the model and the allowed hosts inside."""
+        """Take a started box and serve its doors and its allowed hosts."""
         ...
 
     async def switch_network(self, mode: NetworkMode, allowed_hosts: Sequence[str]) -> None:
@@ -149,7 +149,7 @@ class Box:
         await self.serve(running)
 
     async def serve(self, running: LocalRunningBox) -> None:
-        """Take a started box and serve the model and the allowed hosts inside."""
+        """Take a started box and serve its doors and its allowed hosts."""
         self._running = running
         await self.services.start(running, self.spec)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 
+from benchflow_contracts.door import Door, DoorPath
 from benchflow_contracts.errors import BenchFlowError, SandboxLimitError, SandboxUnsupportedError
 from benchflow_contracts.image import ImageRecipe
 from benchflow_contracts.limits import ResourceKind, ResourceLimits
 from benchflow_contracts.sandbox import (
-    ModelEndpoint,
     NetworkMode,
     SandboxCapabilities,
     SandboxSpec,
@@ -37,6 +37,7 @@ class _Findings:
     levels: set[SnapshotLevel] = field(default_factory=set[SnapshotLevel])
     modes: set[NetworkMode] = field(default_factory=lambda: {"none"})
     notes: dict[str, str] = field(default_factory=dict[str, str])
+    doors: DoorPath | None = None
     users: bool = False
     freeze: bool = False
     kill_all: bool = False
@@ -58,17 +59,18 @@ async def probe(manager: BoxManager) -> SandboxCapabilities:
         SandboxUnsupportedError: No sandbox can be created.
     """
     found = _Findings()
-    endpoint, server = await _upstream()
+    door, server = await _upstream()
     async with server:
-        spec = SandboxSpec(limits=_LIMITS, network="model-only", model=endpoint)
+        spec = SandboxSpec(limits=_LIMITS, network="model-only", doors=(door,))
         sandbox = await manager.create(spec, None, {})
         try:
             await _limits(sandbox, found)
             if await found.attempt("users", lambda: _users(sandbox)):
                 found.users = True
-            if await found.attempt("model-only", lambda: _relay(sandbox, endpoint.port)):
+            if await found.attempt("model-only", lambda: _relay(sandbox, door.port)):
                 found.modes.add("model-only")
-            await found.attempt("allowlist", lambda: _allowed(manager, endpoint, found))
+                found.doors = sandbox.running.door_path
+            await found.attempt("allowlist", lambda: _allowed(manager, door, found))
             if await found.attempt("freeze", lambda: _freeze(sandbox)):
                 found.freeze = True
             if await found.attempt("kill_all", lambda: _kill_all(sandbox)):
@@ -78,7 +80,7 @@ async def probe(manager: BoxManager) -> SandboxCapabilities:
         finally:
             await sandbox.teardown()
         builds = await found.attempt("builds", lambda: _build(manager))
-        if await found.attempt("live", lambda: _live(manager, endpoint)):
+        if await found.attempt("live", lambda: _live(manager, door)):
             found.levels.add("live")
             await found.attempt("lazy", lambda: _lazy(manager))
     return SandboxCapabilities(
@@ -90,12 +92,13 @@ async def probe(manager: BoxManager) -> SandboxCapabilities:
         freeze=found.freeze,
         kill_all=found.kill_all,
         builds=builds,
+        doors=found.doors,
         live_engine=manager.runtime.live.name if "live" in found.levels else None,
         notes={**found.notes, **manager.host.notes},
     )
 
 
-async def _upstream() -> tuple[ModelEndpoint, asyncio.Server]:
+async def _upstream() -> tuple[Door, asyncio.Server]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(_REPLY)
@@ -104,7 +107,7 @@ async def _upstream() -> tuple[ModelEndpoint, asyncio.Server]:
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    return ModelEndpoint(upstream=f"http://127.0.0.1:{port}"), server
+    return Door(upstream=f"http://127.0.0.1:{port}"), server
 
 
 async def _limits(sandbox: LocalSandbox, found: _Findings) -> None:
@@ -184,10 +187,10 @@ async def _relay(sandbox: LocalSandbox, port: int) -> None:
         raise SandboxUnsupportedError("the relay does not reach its upstream")
 
 
-async def _allowed(manager: BoxManager, endpoint: ModelEndpoint, found: _Findings) -> None:
-    outside = urlsplit(endpoint.upstream)
+async def _allowed(manager: BoxManager, door: Door, found: _Findings) -> None:
+    outside = urlsplit(door.upstream)
     hosts = (str(outside.hostname),)
-    spec = SandboxSpec(network="allowlist", allowed_hosts=hosts, model=endpoint, limits=_LIMITS)
+    spec = SandboxSpec(network="allowlist", allowed_hosts=hosts, doors=(door,), limits=_LIMITS)
     sandbox = await manager.create(spec, None, {})
     try:
         port = proxy_port(spec)
@@ -232,8 +235,8 @@ async def _build(manager: BoxManager) -> None:
     await manager.builder.forget(made)
 
 
-async def _live(manager: BoxManager, endpoint: ModelEndpoint) -> None:
-    spec = SandboxSpec(network="model-only", model=endpoint)
+async def _live(manager: BoxManager, door: Door) -> None:
+    spec = SandboxSpec(network="model-only", doors=(door,))
     engine = manager.runtime.live
     lost = await cached_probe(
         await engine.probe(),

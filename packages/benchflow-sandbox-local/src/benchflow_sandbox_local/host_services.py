@@ -1,14 +1,14 @@
 """What the host serves inside a box, and the ports of the box that it serves outside."""
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from benchflow_contracts.sandbox import Endpoint, SandboxSpec
+from benchflow_contracts.door import DoorPath, Endpoint
+from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_core.port_forward import Connection, PortForwards
 from benchflow_sandbox_core.proxy.server import Proxy, proxy_port
 from benchflow_sandbox_core.relay.request_server import RequestServer
-from benchflow_sandbox_core.relay.upstream import RelayUpstream
 from benchflow_sandbox_core.spec import allowlist_of
 
 from .running_box import LocalRunningBox
@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 
 
 class HostServices:
-    """The relay to the model, the proxy to allowed hosts, and the exposed ports."""
+    """The relays of the doors, the proxy to allowed hosts, and the exposed ports."""
 
     def __init__(self, running: Callable[[], LocalRunningBox]) -> None:
         self._running = running
         self.forwards = PortForwards(self.connect)
-        self.relay: Relay | None = None
+        self.relays: Mapping[int, Relay] = {}
+        """The relays of the doors, by their ports inside."""
+        self.door_paths: Mapping[str, DoorPath] = {}
+        """How each door leads out, by name."""
         self._proxy: Proxy | None = None
 
     async def connect(self, port: int) -> Connection:
@@ -36,8 +39,9 @@ class HostServices:
 
     async def start(self, running: LocalRunningBox, spec: SandboxSpec) -> None:
         """Serve a started box."""
-        if spec.model is not None:
-            self.relay = await running.start_relay(RelayUpstream.of(spec.model))
+        self.relays = await running.start_relays(spec.doors)
+        path = running.door_path
+        self.door_paths = {} if path is None else {door.name: path for door in spec.doors}
         port = proxy_port(spec)
         if port is not None:
             listener = await running.socket_inside()
@@ -57,7 +61,7 @@ class HostServices:
 
     @property
     def _all(self) -> list[RequestServer]:
-        return [each for each in (self.relay, self._proxy) if each is not None]
+        return [*self.relays.values(), *([] if self._proxy is None else [self._proxy])]
 
     @property
     def in_flight(self) -> bool:
@@ -73,7 +77,7 @@ class HostServices:
         """Stop serving `running`; `start` may serve another box. Idempotent."""
         if running is not None:
             await running.disconnect()
-        services, self.relay, self._proxy = self._all, None, None
+        services, self.relays, self._proxy = self._all, {}, None
         for each in services:
             await each.aclose()
 

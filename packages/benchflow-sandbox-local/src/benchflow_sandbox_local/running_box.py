@@ -3,10 +3,13 @@
 import asyncio
 import os
 import socket
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from benchflow_contracts.door import Door, DoorPath
 from benchflow_contracts.errors import (
     HostError,
     SandboxError,
@@ -21,6 +24,7 @@ from benchflow_sandbox_core.port_forward import Connection
 from benchflow_sandbox_core.relay.server import Relay
 from benchflow_sandbox_core.relay.upstream import RelayUpstream
 from benchflow_sandbox_core.running_box import RunningBox
+from benchflow_sandbox_core.spec import door_ports
 from benchflow_sandbox_native import InitClient, InitError
 
 from benchflow_sandbox_local.cgroup.group import Group
@@ -55,6 +59,11 @@ class LocalRunningBox(RunningBox, Protocol):
         ...
 
     @property
+    def door_path(self) -> DoorPath | None:
+        """How each door leads out; None for a box without doors."""
+        ...
+
+    @property
     def pid(self) -> int:
         """The first process's number on the host; 0 when there is none."""
         ...
@@ -80,8 +89,11 @@ class LocalRunningBox(RunningBox, Protocol):
         """
         ...
 
-    async def start_relay(self, upstream: RelayUpstream) -> Relay | None:
-        """Serve the model inside; return None when the box was started without a port for it."""
+    async def start_relays(self, doors: Sequence[Door]) -> Mapping[int, Relay]:
+        """Serve the doors inside; return the relays by their ports inside.
+
+        A door is left out if the box was started without its port.
+        """
         ...
 
     async def socket_inside(self) -> socket.socket:
@@ -124,6 +136,7 @@ class NamespaceRunningBox:
     """The descriptors of a running box. They keep the box reachable while it is frozen."""
 
     file_access: FileAccess = "shared"
+    door_path: DoorPath = "socket"
 
     def __init__(
         self, name: str, notes: dict[str, str], fds: list[int], launcher: Launcher
@@ -133,7 +146,8 @@ class NamespaceRunningBox:
         self.notes = notes
         self.pidfd, self.root, self.netns = fds[:3]
         self.accounts = AccountBook(self.root)
-        self.listener = socket.socket(fileno=fds[3]) if len(fds) > 3 else None
+        self.listeners = [socket.socket(fileno=fd) for fd in fds[3:]]
+        """The sockets of the doors inside, until `start_relays` takes them."""
         self._control = -1
         self._pid = 0
         self._calls = InitCalls(self._client)
@@ -249,12 +263,21 @@ class NamespaceRunningBox:
         """Kill every process but the first."""
         await self.init.kill_all()
 
-    async def start_relay(self, upstream: RelayUpstream) -> Relay | None:
-        """Serve the model inside; return None when the box was started without a port for it."""
-        if self.listener is None:
-            return None
-        listener, self.listener = self.listener, None
-        return await Relay.start(listener, upstream)
+    async def start_relays(self, doors: Sequence[Door]) -> Mapping[int, Relay]:
+        """Serve the doors inside; close the listeners that no door has any more."""
+        upstreams = {door.port: RelayUpstream.of(door) for door in doors}
+        relays = dict[int, Relay]()
+        async with AsyncExitStack() as undo:
+            while self.listeners:
+                listener = self.listeners.pop()
+                port = int(listener.getsockname()[1])
+                if port not in upstreams:
+                    listener.close()
+                    continue
+                relays[port] = await Relay.start(listener, upstreams[port])
+                undo.push_async_callback(relays[port].aclose)
+            undo.pop_all()
+        return relays
 
     async def socket_inside(self) -> socket.socket:
         """Return an unconnected TCP socket in the network namespace of the box."""
@@ -285,7 +308,7 @@ class NamespaceRunningBox:
         for old, new in zip(self.fds, other.fds, strict=True):
             os.dup2(new, old, inheritable=False)
         self.name, self._pid = other.name, other.pid
-        self.listener, other.listener = other.listener, None
+        self.listeners, other.listeners = other.listeners, []
         other.close()
         self._parked.open()
 
@@ -320,9 +343,8 @@ class NamespaceRunningBox:
         for fd in fds:
             if fd >= 0:
                 os.close(fd)
-        if self.listener is not None:
-            self.listener.close()
-            self.listener = None
+        while self.listeners:
+            self.listeners.pop().close()
 
 
 async def connect_inside(inside: socket.socket, port: int) -> socket.socket:
@@ -338,7 +360,6 @@ async def connect_inside(inside: socket.socket, port: int) -> socket.socket:
 
 def box_request(place: Place, spec: SandboxSpec, base: Base, group: Group) -> dict[str, Any]:
     """Return the launcher's request for a new box."""
-    model = spec.model
     directory = {"path": spec.workdir, "uid": base.uid, "gid": base.gid}
     return {
         "family": place.family,
@@ -346,11 +367,11 @@ def box_request(place: Place, spec: SandboxSpec, base: Base, group: Group) -> di
         "size": place.size,
         "lowers": place.lowers,
         "binds": base.binds,
-        "mounts": [{"source": m.source, "target": m.target} for m in spec.mounts],
+        "mounts": [{"source": b.source, "target": b.target} for b in spec.bundles],
         "directories": [directory],
         "join": group.join,
         "group": group.clone_into,
-        "relay_port": None if model is None else model.port,
+        "door_ports": door_ports(spec),
     }
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from benchflow_contracts.changed_files import FileChanges
+from benchflow_contracts.door import DoorPath, Endpoint
 from benchflow_contracts.errors import (
     SandboxError,
     SandboxUnsupportedError,
@@ -17,7 +18,6 @@ from benchflow_contracts.errors import (
 )
 from benchflow_contracts.observed import ObservedFiles
 from benchflow_contracts.sandbox import (
-    Endpoint,
     ExecResult,
     NetworkMode,
     SandboxImage,
@@ -106,9 +106,14 @@ class LocalSandbox:
         return self._box.group
 
     @property
-    def relay(self) -> Relay | None:
-        """The relay to the model endpoint, when the spec has one."""
-        return self._box.services.relay
+    def relays(self) -> Mapping[int, Relay]:
+        """The relays of the doors, by their ports inside."""
+        return self._box.services.relays
+
+    @property
+    def door_paths(self) -> Mapping[str, DoorPath]:
+        """How each door leads out."""
+        return self._box.services.door_paths
 
     async def switch_network(self, mode: NetworkMode, allowed_hosts: Sequence[str] = ()) -> None:
         """Change which hosts the inside can reach."""

@@ -19,7 +19,7 @@ enum {
     MAX_SPAWNS = 64, /* between fork and exec */
     MAX_WAITS = 4096,
     MAX_DOORS = 64, /* connections that were accepted and not led on yet */
-    MAX_LISTENERS = 2,
+    MAX_LISTENERS = 16,
 };
 
 enum guest_operation { GUEST_FORGET = 6, GUEST_LEAD, GUEST_HANG_UP, GUEST_ABANDON, GUEST_ACCOUNTS };

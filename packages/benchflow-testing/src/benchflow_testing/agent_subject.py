@@ -32,7 +32,7 @@ class AgentSubject:
         needs = await self.agent.needs(self.role)
         spec = self.spec.model_copy(
             update={
-                "mounts": (*self.spec.mounts, *needs.mounts),
+                "bundles": (*self.spec.bundles, *needs.bundles),
                 "env": {**self.spec.env, **needs.env},
             }
         )

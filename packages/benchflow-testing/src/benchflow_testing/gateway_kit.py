@@ -6,9 +6,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from uuid import uuid4
 
+from benchflow_contracts.door import Endpoint
 from benchflow_contracts.errors import AgentError, BenchFlowError, ReplayDivergedError
 from benchflow_contracts.gateway import CallBudget, ModelCall, ModelGateway, ModelRoute
-from benchflow_contracts.sandbox import ModelEndpoint
 
 from .check import Check, CheckResult, expect, expect_equal, promise, run_checks
 
@@ -20,9 +20,9 @@ class GatewaySubject:
     """A gateway under test, two models behind it, and how an agent calls one."""
 
     gateway: ModelGateway
-    upstream: ModelEndpoint
+    upstream: Endpoint
     """A model that answers every call; give it a header, to see that it is kept secret."""
-    other: ModelEndpoint
+    other: Endpoint
     """One whose answers differ."""
     call: Callable[[ModelRoute, str], Awaitable[str | None]]
     """Makes one call with this user text, as an agent does: by HTTP to the route's endpoint.
@@ -94,7 +94,7 @@ async def lines_are_apart(subject: GatewaySubject) -> None:
         expect_equal(len(one.calls()), 1, "the calls of the first route")
         expect_equal(len(two.calls()), 0, "the calls of the second route")
         for route, node in ((one, "n1"), (two, "n2")):
-            upstream = route.endpoint.upstream
+            upstream = route.endpoint.url
             expect("rollout-" in upstream and node in upstream, f"{upstream!r} names no {node!r}")
 
 

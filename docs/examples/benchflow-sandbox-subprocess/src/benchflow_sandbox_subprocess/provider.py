@@ -119,9 +119,9 @@ class SubprocessProvider(BaseProvider):
             f"image {spec.image!r}": spec.image not in {None, "host"},
             "images of their own": spec.recipe is not None,
             "services": bool(spec.services),
-            "a relay to a model": spec.model is not None,
+            "a door": bool(spec.doors),
             "snapshots": image is not None,
-            "mounts": bool(spec.mounts),
+            "bundles": bool(spec.bundles),
             "an entrypoint": spec.entrypoint is not None,
         }
         for what, asked in missing.items():

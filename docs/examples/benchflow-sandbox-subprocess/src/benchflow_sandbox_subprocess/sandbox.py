@@ -110,7 +110,7 @@ class SubprocessSandbox(BaseSandbox):
     async def expose_port(self, port: int) -> Endpoint:
         """Return the port itself: the inside shares the host's loopback."""
         self._check(None)
-        return Endpoint(host="127.0.0.1", port=port)
+        return Endpoint(url=f"http://127.0.0.1:{port}")
 
     async def teardown(self) -> None:
         """End every process group and remove the directory. Idempotent."""

@@ -39,10 +39,10 @@ def policy_of_spec(spec: SandboxSpec) -> NetworkPolicy:
 
 
 def step_phases(task: Task, spec: SandboxSpec) -> tuple[StepPhases, ...]:
-    """Return the phases of each step of an effective task. All reach the model endpoint."""
+    """Return the phases of each step of an effective task. Each phase reaches the doors."""
 
     def policy(mode: NetworkMode, hosts: tuple[str, ...]) -> NetworkPolicy:
-        return NetworkPolicy("model-only" if mode == "none" and spec.model else mode, hosts)
+        return NetworkPolicy("model-only" if mode == "none" and spec.doors else mode, hosts)
 
     def phases_of(part: Task) -> StepPhases:
         agent, verifier = part.config.agent, part.config.verifier

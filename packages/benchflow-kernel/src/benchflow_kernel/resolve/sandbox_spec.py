@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 
 from benchflow_contracts import (
+    MODEL_DOOR,
     AgentNeeds,
-    ModelEndpoint,
-    Mount,
+    Bundle,
+    Door,
     Role,
     RolloutConfig,
     SandboxSpec,
@@ -28,11 +29,11 @@ def agent_spec(
     The agents' variables do not override the task's.
 
     Raises:
-        UsageError: Two agents need different values of one variable, mount or endpoint.
+        UsageError: Two agents need different values of one variable, bundle or door.
     """
     environment = task.config.environment
     needs = [need for _, need in role_needs]
-    model = config.model or _model(needs)
+    doors = _doors(config, needs)
     network = environment.network
     parts = task.parts
     spec = SandboxSpec(
@@ -42,10 +43,10 @@ def agent_spec(
         user=environment.user,
         env={**_env(needs), **environment.env},
         entrypoint="image" if environment.keep_entrypoint else None,
-        mounts=_mounts(needs),
-        network="model-only" if network == "none" and model is not None else network,
+        bundles=_bundles(needs),
+        network="model-only" if network == "none" and doors else network,
         allowed_hosts=environment.allowed_hosts,
-        model=model,
+        doors=doors,
         limits=config.limits or environment.limits(),
         services=parts.services,
         inner_networks=parts.inner_networks,
@@ -74,15 +75,15 @@ def with_environment(
 
 def _note_agents(role_needs: Needs, config: RolloutConfig, origins: Origins) -> None:
     if config.model is not None:
-        origins.copy("model", "sandbox.model")
+        origins.note("sandbox.doors", origins.find("model.url"))
     for role, need in role_needs:
         origin = Origin("agent", role.agent)
         for name in need.env:
             origins.note(f"sandbox.env.{name}", origin)
-        if need.mounts:
-            origins.note("sandbox.mounts", origin)
-        if need.model is not None and config.model is None:
-            origins.note("sandbox.model", origin)
+        if need.bundles:
+            origins.note("sandbox.bundles", origin)
+        if any(config.model is None or door.name != MODEL_DOOR for door in need.doors):
+            origins.note("sandbox.doors", origin)
 
 
 def _note_task(task: Task, config: RolloutConfig, spec: SandboxSpec, origins: Origins) -> None:
@@ -99,7 +100,7 @@ def _note_task(task: Task, config: RolloutConfig, spec: SandboxSpec, origins: Or
     if config.limits is not None:
         origins.copy("limits", "sandbox.limits")
     if spec.network != environment.network:
-        origins.note("sandbox.network", origins.find("sandbox.model.upstream"))
+        origins.note("sandbox.network", origins.find("sandbox.doors"))
     for field in ("recipe", "services", "inner_networks", "container"):
         if getattr(spec, field) != SandboxSpec.model_fields[field].default:
             origins.note(f"sandbox.{field}", Origin("task", f"files of the {task.format} task"))
@@ -128,14 +129,16 @@ def fresh_grading_spec(
     )
 
 
-def _model(needs: Sequence[AgentNeeds]) -> ModelEndpoint | None:
-    models = [need.model for need in needs if need.model is not None]
-    if any(model != models[0] for model in models):
-        raise UsageError(
-            "the agents of the roles need different model endpoints",
-            hint="give the rollout one endpoint: a sandbox reaches only one",
-        )
-    return models[0] if models else None
+def _doors(config: RolloutConfig, needs: Sequence[AgentNeeds]) -> tuple[Door, ...]:
+    configured = {} if config.model is None else {MODEL_DOOR: Door.to(config.model)}
+    needed: dict[str, Door] = {}
+    for door in (door for need in needs for door in need.doors):
+        if door.name not in configured and needed.setdefault(door.name, door) != door:
+            raise UsageError(
+                f"the agents of the roles need different doors {door.name!r}",
+                hint="give the rollout one model endpoint",
+            )
+    return tuple({**needed, **configured}.values())
 
 
 def _env(needs: Sequence[AgentNeeds]) -> dict[str, str]:
@@ -147,12 +150,12 @@ def _env(needs: Sequence[AgentNeeds]) -> dict[str, str]:
     return merged
 
 
-def _mounts(needs: Sequence[AgentNeeds]) -> tuple[Mount, ...]:
-    merged: dict[str, Mount] = {}
+def _bundles(needs: Sequence[AgentNeeds]) -> tuple[Bundle, ...]:
+    merged: dict[str, Bundle] = {}
     for need in needs:
-        for mount in need.mounts:
-            if merged.setdefault(mount.target, mount) != mount:
+        for bundle in need.bundles:
+            if merged.setdefault(bundle.target, bundle) != bundle:
                 raise UsageError(
-                    f"the agents of the roles need different mounts at {mount.target!r}"
+                    f"the agents of the roles need different bundles at {bundle.target!r}"
                 )
     return tuple(merged.values())

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from benchflow_contracts import (
     BenchFlowError,
     Cause,
+    DoorPath,
     NodeError,
     NodeFailed,
     Phase,
@@ -67,9 +68,9 @@ class Journal:
         """Note that the world at `node` entered a phase."""
         self.append(PhaseEntered, node=node, phase=phase)
 
-    def made(self, node: str, images: Mapping[str, str]) -> None:
-        """Note what the sandbox of the world at `node` was made from."""
-        self.append(SandboxMade, node=node, images=images)
+    def made(self, node: str, images: Mapping[str, str], doors: Mapping[str, DoorPath]) -> None:
+        """Record the images of the sandbox of `node`, and how its doors lead out."""
+        self.append(SandboxMade, node=node, images=images, doors=doors)
 
     def step(self, parent: str, node: str, step: Step, label: str | None) -> None:
         """Add an edge."""

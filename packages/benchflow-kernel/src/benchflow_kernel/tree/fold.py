@@ -162,6 +162,8 @@ def _made(state: TreeFold, event: SandboxMade) -> None:
     """Of the first one: those of later worlds are in the log."""
     if not state.tree.images:
         state.tree.images = dict(event.images)
+    if not state.tree.doors:
+        state.tree.doors = dict(event.doors)
 
 
 _APPLY: dict[type, Callable[[TreeFold, Any], None]] = {

@@ -41,6 +41,7 @@ def _head(tree: RolloutTree) -> dict[str, object]:
         "root": tree.root.id,
         "meta": tree.meta,
         "images": tree.images,
+        "doors": tree.doors,
     }
 
 

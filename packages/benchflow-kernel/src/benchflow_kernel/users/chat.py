@@ -6,7 +6,7 @@ import urllib.request
 from http.client import HTTPException, HTTPMessage
 from typing import IO
 
-from benchflow_contracts import EnvironmentError_, ModelEndpoint
+from benchflow_contracts import Endpoint, EnvironmentError_
 
 from .persona import Message
 
@@ -28,14 +28,14 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         del req, fp, code, msg, headers, newurl
 
 
-def complete(endpoint: ModelEndpoint, model: str, messages: list[Message], timeout: float) -> str:
+def complete(endpoint: Endpoint, model: str, messages: list[Message], timeout: float) -> str:
     """Return the content of the first choice. Blocks for at most about `timeout` s.
 
     Raises:
         EnvironmentError_: The endpoint is unreachable, slow, or answers something else.
     """
     request = urllib.request.Request(  # noqa: S310 - the operator's own endpoint
-        f"{endpoint.upstream.rstrip('/')}/chat/completions",
+        f"{endpoint.url.rstrip('/')}/chat/completions",
         data=json.dumps({"model": model, "messages": messages}).encode(),
         headers={"content-type": "application/json", **endpoint.headers},
     )

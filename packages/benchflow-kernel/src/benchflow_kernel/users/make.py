@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from benchflow_contracts import ModelEndpoint, TaskUser, UsageError, UserModel
+from benchflow_contracts import Endpoint, TaskUser, UsageError, UserModel
 
 from .auto import AutoUser
 from .human import HumanUser
@@ -13,7 +13,7 @@ from .simulated import SimulatedUser
 def make_user(
     task_user: TaskUser,
     *,
-    endpoint: ModelEndpoint | None = None,
+    endpoint: Endpoint | None = None,
     model: str | None = None,
     mode: Literal["scripted", "simulated", "auto", "human"] | None = None,
 ) -> UserModel:

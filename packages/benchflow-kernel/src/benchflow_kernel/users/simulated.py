@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from benchflow_contracts import Answer, Ask, EnvironmentError_, ModelEndpoint, Step
+from benchflow_contracts import Answer, Ask, Endpoint, EnvironmentError_, Step
 
 from .daemon import call_in_daemon
 from .nudges import next_nudge
@@ -30,7 +30,7 @@ class SimulatedUser:
 
     def __init__(
         self,
-        endpoint: ModelEndpoint,
+        endpoint: Endpoint,
         model: str,
         *,
         persona: str = "",

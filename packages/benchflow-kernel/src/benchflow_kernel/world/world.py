@@ -13,9 +13,13 @@ from pathlib import Path
 from typing import Literal
 
 from benchflow_contracts import (
+    MODEL_DOOR,
     BenchFlowError,
+    Door,
+    DoorPath,
     Environment,
     EnvState,
+    HasDoors,
     HasImageDigests,
     ModelCall,
     ModelRoute,
@@ -66,7 +70,7 @@ class World:
         node: str,
         log_dir: Path | None,
         on_phase: Callable[[Phase], None],
-        on_created: Callable[[Mapping[str, str]], None],
+        on_created: Callable[[Mapping[str, str], Mapping[str, DoorPath]], None],
         carried: CarriedSessions,
     ) -> None:
         self._plan = plan
@@ -378,19 +382,29 @@ class World:
         self._sandbox = await plan.planes.provider.create(
             spec, image=image, labels=labels_of(plan, self._node)
         )
-        if image is None and isinstance(self._sandbox, HasImageDigests):
-            self._on_created(self._sandbox.image_digests)
+        if image is None:
+            self._report_created(self._sandbox)
         self.phases.set_sandbox(self._sandbox)
+
+    def _report_created(self, sandbox: Sandbox) -> None:
+        images: Mapping[str, str] = {}
+        doors: Mapping[str, DoorPath] = {}
+        if isinstance(sandbox, HasImageDigests):
+            images = sandbox.image_digests
+        if isinstance(sandbox, HasDoors):
+            doors = sandbox.door_paths
+        if images or doors:
+            self._on_created(images, doors)
 
     async def _connect_model(self, replay: Sequence[ModelCall]) -> None:
         """Put the gateway's route of this node between the sandbox and its model."""
-        gateway, upstream = self._plan.planes.gateway, self._spec.model
-        if gateway is None or upstream is None:
+        gateway, door = self._plan.planes.gateway, self._spec.door(MODEL_DOOR)
+        if gateway is None or door is None:
             return
         self._route = await gateway.open(
-            self._plan.rollout_id, self._node, upstream=upstream, replay=replay
+            self._plan.rollout_id, self._node, upstream=door.endpoint, replay=replay
         )
-        self._spec = self._spec.model_copy(update={"model": self._route.endpoint})
+        self._spec = self._spec.with_door(Door.to(self._route.endpoint, port=door.port))
 
     async def _upload_task_files(self) -> None:
         """Upload the task's files and run its setup commands."""

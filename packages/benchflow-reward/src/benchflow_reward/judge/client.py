@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
-from benchflow_contracts import ModelEndpoint, RewardError
+from benchflow_contracts import Endpoint, RewardError
 from pydantic import BaseModel, Field, JsonValue, ValidationError
 
 from benchflow_reward.strict_json import StrictJsonError, parse_strict_json
@@ -32,7 +32,7 @@ class _Reply(BaseModel):
 class ChatClient:
     """Asks a model for one JSON document that follows a schema."""
 
-    endpoint: ModelEndpoint
+    endpoint: Endpoint
     model: str
     timeout_sec: float = 120.0
     """For each attempt."""
@@ -79,7 +79,7 @@ class ChatClient:
         raise RewardError(f"the judge {self.model!r} gave no reply: {failure}", hint=_HINT)
 
     async def _post(self, http: httpx.AsyncClient, body: Mapping[str, Any]) -> tuple[int, bytes]:
-        url = self.endpoint.upstream.rstrip("/") + "/chat/completions"
+        url = self.endpoint.url.rstrip("/") + "/chat/completions"
         headers = dict(self.endpoint.headers)
         async with http.stream("POST", url, json=body, headers=headers) as response:
             data = bytearray()

@@ -36,10 +36,10 @@ class PortListener(Protocol):
 class PortServer:
     """Serves whoever connects to the host's ports inside, until it is closed."""
 
-    def __init__(self, machine: PortListener, *servings: RequestServer) -> None:
+    def __init__(self, machine: PortListener, *servings: RequestServer | None) -> None:
         self._machine = machine
-        self._servings: Sequence[RequestServer] = servings
-        """In the order of the ports that the guest was told."""
+        self._servings: Sequence[RequestServer | None] = servings
+        """In the order of the ports that the guest was told; `None` serves nobody."""
         self._serving: set[asyncio.Task[None]] = set()
         machine.on_connection = self._on_connection
 
@@ -54,9 +54,10 @@ class PortServer:
 
     def _on_connection(self, door: int, which: int) -> None:
         # Root inside can write what it likes into the guest's answers.
-        if which >= len(self._servings) or len(self._serving) >= _MOST:
+        serving = self._servings[which] if which < len(self._servings) else None
+        if serving is None or len(self._serving) >= _MOST:
             return
-        task = asyncio.get_running_loop().create_task(self._serve(door, self._servings[which]))
+        task = asyncio.get_running_loop().create_task(self._serve(door, serving))
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
 

@@ -5,6 +5,7 @@ import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Self
 
 from benchflow_contracts.sandbox import SandboxSpec
@@ -121,7 +122,7 @@ def _rewrite(head: Head, target: Target) -> bytes:
     return Head(f"{target.method} {target.path} HTTP/1.1", kept.fields).encode(own)
 
 
-_PORTS = (8722, 8723)
+_FIRST_PORT = 8722
 _NOT_PROXIED = "localhost,127.0.0.1,::1"
 
 
@@ -129,8 +130,8 @@ def proxy_port(spec: SandboxSpec) -> int | None:
     """Return the port of the box's loopback that the proxy is at, when it ever has one."""
     if "allowlist" not in {spec.network, *spec.switches}:
         return None
-    taken = None if spec.model is None else spec.model.port
-    return next(port for port in _PORTS if port != taken)
+    taken = {door.port for door in spec.doors}
+    return next(port for port in count(_FIRST_PORT) if port not in taken)
 
 
 def proxy_environment(spec: SandboxSpec) -> Mapping[str, str]:

@@ -47,7 +47,7 @@ class Relay(RequestServer):
         try:
             upstream = await self._upstream.connect()
         except (OSError, TimeoutError) as error:
-            await refuse(writer, "502 Bad Gateway", f"the model endpoint: {error}")
+            await refuse(writer, "502 Bad Gateway", f"the upstream of this door: {error}")
             return
         rewritten = self._rewrite(head, method, target, keyed=keyed)
         await exchange((reader, writer), upstream, rewritten, body)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
 
+from benchflow_contracts.door import Door
 from benchflow_contracts.errors import UsageError
-from benchflow_contracts.sandbox import ModelEndpoint
 
 from .head import MAX_HEAD
 
@@ -27,24 +27,28 @@ class RelayUpstream:
     headers: Mapping[str, str]
 
     @classmethod
-    def of(cls, endpoint: ModelEndpoint) -> Self:
-        """Parse an endpoint; raise `UsageError` when its URL is not plain http or https."""
+    def of(cls, door: Door) -> Self:
+        """Parse the upstream of a door.
+
+        Raises:
+            UsageError: Its URL is not plain http or https.
+        """
         try:
-            url = urlsplit(endpoint.upstream)
+            url = urlsplit(door.upstream)
             port = url.port
         except ValueError as error:
-            raise UsageError(f"model upstream {endpoint.upstream!r}: {error}") from error
+            raise UsageError(f"door upstream {door.upstream!r}: {error}") from error
         plain = url.scheme in {"http", "https"} and url.hostname and not url.username
         if not plain or url.query or url.fragment:
             raise UsageError(
-                f"model upstream {endpoint.upstream!r} is not a plain http(s) base URL",
-                hint="put credentials into the endpoint's headers",
+                f"door upstream {door.upstream!r} is not a plain http(s) base URL",
+                hint="put credentials into the door's headers",
             )
         tls = url.scheme == "https"
         host = url.hostname or ""
         authority = url.netloc
         chosen = port or (443 if tls else 80)
-        return cls(host, chosen, tls, url.path.rstrip("/"), authority, dict(endpoint.headers))
+        return cls(host, chosen, tls, url.path.rstrip("/"), authority, dict(door.headers))
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Open a connection, verified when it is TLS; raise `OSError` or `TimeoutError`."""

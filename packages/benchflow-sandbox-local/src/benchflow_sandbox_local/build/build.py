@@ -9,10 +9,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchflow_contracts.bundle import Bundle
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, TaskError
 from benchflow_contracts.image import ImageRecipe
 from benchflow_contracts.limits import ResourceLimits
-from benchflow_contracts.sandbox import ExecResult, Mount, SandboxSpec
+from benchflow_contracts.sandbox import ExecResult, SandboxSpec
 from benchflow_contracts.task import IMAGE_NAME
 from benchflow_sandbox_core.recipe.dockerfile import Dockerfile, Instruction
 from benchflow_sandbox_core.recipe.heredoc import command
@@ -250,14 +251,15 @@ class Build:
     async def _bound(self, mounts: Sequence[RunMount]) -> AsyncGenerator[SandboxSpec]:
         """Copy bound files aside; yield the spec of a box that mounts them read-only."""
         with tempfile.TemporaryDirectory(prefix="benchflow-bind-") as directory:
-            shown = list[Mount]()
+            shown = list[Bundle]()
             for number, mount in enumerate(mounts):
                 if mount.copying is not None:
                     place = Path(directory) / str(number)
                     place.mkdir()
                     await self._bind(mount.copying, place)
-                    shown.append(Mount(source=str(place / "bind"), target=mount.target))
-            yield _SPEC.model_copy(update={"mounts": tuple(shown)})
+                    target = Path(mount.target)
+                    shown.append(await asyncio.to_thread(Bundle.of, place / "bind", target))
+            yield _SPEC.model_copy(update={"bundles": tuple(shown)})
 
     async def _bind(self, copying: CopyInstruction, place: Path) -> None:
         root = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

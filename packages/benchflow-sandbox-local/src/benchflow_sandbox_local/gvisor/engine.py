@@ -19,6 +19,7 @@ from benchflow_contracts.errors import (
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_core.fifo.streams import FifoStreams
 from benchflow_sandbox_core.sandbox_process import SandboxProcess
+from benchflow_sandbox_core.spec import door_ports
 
 from benchflow_sandbox_local.launcher import Launcher, LauncherError
 from benchflow_sandbox_local.live.engine import RestoredBox
@@ -126,7 +127,11 @@ class RunscEngine:
         del held, lazy  # a dump leaves the box running, and runsc reads all memory at once
         mounts = [{"source": source, "target": target} for source, target in state.mounts]
         place, base = box.new_place(), box.stack.base
-        more: dict[str, object] = {"image": state.name, "mounts": mounts, "relay_port": state.port}
+        more: dict[str, object] = {
+            "image": state.name,
+            "mounts": mounts,
+            "door_ports": state.door_ports,
+        }
         request = self._request(place, box.spec, base, box.group, **more)
         try:
             running = await GvisorRunningBox.start(
@@ -145,10 +150,10 @@ class RunscEngine:
         await running.ask("checkpoint", self._seconds)
         name = f"i{secrets.token_hex(4)}"
         taken = await self._launcher.ask("take", box=box.stack.box, image=name)
-        shown = tuple((mount.source, mount.target) for mount in box.spec.mounts)
-        port = None if box.spec.model is None else box.spec.model.port
+        shown = tuple((bundle.source, bundle.target) for bundle in box.spec.bundles)
+        ports = tuple(door_ports(box.spec))
         carried = tuple(_carried(process) for process in processes)
-        return LiveState(name, taken.message["bytes"], carried, shown, port)
+        return LiveState(name, taken.message["bytes"], carried, shown, ports)
 
 
 class PendingRunscDump:

@@ -3,10 +3,11 @@
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from benchflow_contracts.door import Door, DoorPath
 from benchflow_contracts.errors import HostError, SandboxError, SandboxUnsupportedError
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_core.fifo.connections import connect_port
@@ -34,16 +35,19 @@ class GvisorRunningBox:
     """What leads into a running box: its supervisor, its root and its pipes."""
 
     file_access: FileAccess = "guest"
+    door_path: DoorPath = "tunnel"
     came_lazily = False
 
     def __init__(self, name: str, notes: dict[str, str], fds: list[int], call: Call) -> None:
         self.name = name
         self.notes = notes
         self.pidfd, self.root, pipes = fds
+        self.door_ports: tuple[int, ...] = ()
+        """The ports that the guest serves, in its order."""
         self.fifos = FifoDirectory(pipes)
         self.accounts = AccountBook(self.root)
         self.on_connection: Callable[[int, int], None] = lambda _door, _which: None
-        """Told of each connection that waits for the model."""
+        """Told of each connection that waits for a door."""
         self.carried: dict[str, Streams] = {}
         """The pipes of the processes that a live image brought along, by their id."""
         self._pid = pid_of(self.pidfd)
@@ -70,6 +74,7 @@ class GvisorRunningBox:
         try:
             answer = await call.answer()
             running = cls(request["box"], answer.message["notes"], answer.fds, call)
+            running.door_ports = tuple(request["door_ports"])
         except BaseException as error:
             call.close()
             if not isinstance(error, LauncherError):
@@ -146,11 +151,13 @@ class GvisorRunningBox:
         """Refuse: init cannot tell when every process is dead."""
         raise cannot_kill_all(self.name)
 
-    async def start_relay(self, upstream: RelayUpstream) -> Relay | None:
-        """Serve the model inside, over named pipes."""
-        relay = Relay(upstream)
-        self._ports = PortServer(self, relay)
-        return relay
+    async def start_relays(self, doors: Sequence[Door]) -> Mapping[int, Relay]:
+        """Serve the doors inside, over named pipes; return the relays by their ports inside."""
+        served = [door for door in doors if door.port in self.door_ports]
+        relays = {door.port: Relay(RelayUpstream.of(door)) for door in served}
+        if relays:
+            self._ports = PortServer(self, *map(relays.get, self.door_ports))
+        return relays
 
     async def socket_inside(self) -> socket.socket:
         """Refuse: the network of the box is that of another kernel."""

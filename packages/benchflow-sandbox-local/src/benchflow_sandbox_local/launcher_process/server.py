@@ -181,7 +181,7 @@ class LauncherServer:
             merged=merged,
             hostname=skeleton.HOSTNAME,
             join=tuple(request["join"]),
-            relay_port=request["relay_port"],
+            door_ports=tuple(request["door_ports"]),
             mounts=request["mounts"],
             binds=request["binds"],
             files=self._files,

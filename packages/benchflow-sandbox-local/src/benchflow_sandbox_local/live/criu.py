@@ -20,6 +20,7 @@ from benchflow_contracts.errors import (
     SnapshotError,
 )
 from benchflow_sandbox_core.sandbox_process import SandboxProcess
+from benchflow_sandbox_core.spec import door_ports
 from benchflow_sandbox_native import pager_path
 
 from benchflow_sandbox_local.launcher import Launcher
@@ -130,7 +131,7 @@ class CriuEngine:
         """Start the engine while the box still runs. See `LiveEngine.dump`."""
         running, pool = box.running, box.stack.pool
         refuse_too_many(processes.all)
-        shown = [(mount.source, mount.target) for mount in box.spec.mounts]
+        shown = [(bundle.source, bundle.target) for bundle in box.spec.bundles]
         shown += [(path, path) for path in box.stack.base.binds]
         mounts = tuple(shown)
         layer = f"l{secrets.token_hex(3)}"
@@ -193,7 +194,7 @@ class CriuEngine:
             "lowers": place.lowers,
             "join": group.join,
             "group": group.clone_into,
-            "relay_port": state.port,
+            "door_ports": state.door_ports,
             "mounts": _mounts(state.mounts),
             "image": state.name,
             "image_bytes": state.bytes,
@@ -269,8 +270,8 @@ class PendingCriuDump:
         refuse_stopped(box.group.members())
         running, held_processes = box.running, processes.all
         assert isinstance(running, NamespaceRunningBox)
-        port = None if box.spec.model is None else box.spec.model.port
-        done = await call.run(running, held_processes, port, self._makers)
+        ports = tuple(door_ports(box.spec))
+        done = await call.run(running, held_processes, ports, self._makers)
         below = stack.layers
         try:
             if done.copied is None:

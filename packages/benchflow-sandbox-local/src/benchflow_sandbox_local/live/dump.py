@@ -75,7 +75,7 @@ class DumpCall:
         self,
         running: NamespaceRunningBox,
         processes: list[SandboxProcess],
-        port: int | None,
+        door_ports: tuple[int, ...],
         makers: SocketMakers,
     ) -> DumpResult:
         """Dump the processes of the frozen box; park their pipes.
@@ -99,7 +99,7 @@ class DumpCall:
         except BaseException:
             unpark(processes)
             raise
-        state = LiveState(self.name, answer.message["bytes"], carried, self.mounts, port)
+        state = LiveState(self.name, answer.message["bytes"], carried, self.mounts, door_ports)
         return DumpResult(state, answer.message["copied"])
 
 

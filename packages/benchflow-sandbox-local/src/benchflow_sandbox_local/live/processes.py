@@ -150,8 +150,8 @@ class LiveState:
     processes: tuple[CarriedProcess, ...]
     mounts: tuple[tuple[str, str], ...]
     """Host directory and target inside, of every mount."""
-    port: int | None
-    """The port of the relay inside."""
+    door_ports: tuple[int, ...]
+    """The ports of the doors inside."""
 
 
 class ProcessTable:

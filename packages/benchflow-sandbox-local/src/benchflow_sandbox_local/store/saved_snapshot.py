@@ -48,7 +48,7 @@ class SavedLive(Model):
     """The digest of the pages of all processes."""
     processes: tuple[SavedProcess, ...]
     mounts: tuple[tuple[str, str], ...]
-    port: int | None
+    door_ports: tuple[int, ...]
 
     @classmethod
     def of(cls, state: LiveState, memory: str) -> Self:
@@ -58,7 +58,7 @@ class SavedLive(Model):
             memory=memory,
             processes=tuple(SavedProcess.of(process) for process in state.processes),
             mounts=state.mounts,
-            port=state.port,
+            door_ports=state.door_ports,
         )
 
     def state(self, name: str, size: int) -> LiveState:
@@ -66,7 +66,7 @@ class SavedLive(Model):
         carried = tuple(
             CarriedProcess(one.id, one.pid, one.pipes, one.out, one.err) for one in self.processes
         )
-        return LiveState(name, size, carried, self.mounts, self.port)
+        return LiveState(name, size, carried, self.mounts, self.door_ports)
 
 
 class SavedSnapshot(Model):

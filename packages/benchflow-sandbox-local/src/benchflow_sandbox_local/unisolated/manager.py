@@ -100,9 +100,9 @@ def _refuse(spec: SandboxSpec, image: SandboxImage | None) -> None:
         f"networks {spec.switches!r}": not {"public"}.issuperset(spec.switches),
         f"image {spec.image!r}": spec.image not in {None, "host"},
         "a recipe": spec.recipe is not None,
-        "mounts": bool(spec.mounts),
+        "bundles": bool(spec.bundles),
         "an entrypoint": spec.entrypoint is not None,
-        "a model endpoint": spec.model is not None,
+        "a door": bool(spec.doors),
         "a snapshot": image is not None,
     }
     for wish, present in wishes.items():

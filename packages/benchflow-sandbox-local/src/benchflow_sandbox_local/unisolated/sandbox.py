@@ -4,10 +4,11 @@ import asyncio
 import os
 import shutil
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+from benchflow_contracts.door import Door
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError
 from benchflow_contracts.sandbox import NetworkMode, SandboxImage, SandboxSpec
 from benchflow_sandbox_core.accounts import Account
@@ -17,7 +18,6 @@ from benchflow_sandbox_core.paths import absolute
 from benchflow_sandbox_core.pipes import Streams
 from benchflow_sandbox_core.port_forward import Connection
 from benchflow_sandbox_core.relay.server import Relay
-from benchflow_sandbox_core.relay.upstream import RelayUpstream
 from benchflow_sandbox_core.spec import with_network
 
 from benchflow_sandbox_local.accounts import AccountBook
@@ -41,6 +41,7 @@ class PlainRunningBox:
     """The directory and the processes of one plain sandbox."""
 
     file_access: FileAccess = "host"
+    door_path = None
     came_lazily = False
     pid = 0
 
@@ -74,10 +75,11 @@ class PlainRunningBox:
         """Refuse: a process that has wiped its environment is not found."""
         raise cannot_kill_all(self._name)
 
-    async def start_relay(self, upstream: RelayUpstream) -> Relay | None:
-        """Refuse: processes reach the model through the network of the host."""
-        del upstream
-        raise SandboxUnsupportedError("an unisolated sandbox cannot have a model endpoint")
+    async def start_relays(self, doors: Sequence[Door]) -> Mapping[int, Relay]:
+        """Return no relay: processes use the network of the host."""
+        if doors:
+            raise SandboxUnsupportedError("an unisolated sandbox cannot have doors")
+        return {}
 
     async def socket_inside(self) -> socket.socket:
         """Return a socket of the host: there is one network."""

@@ -5,10 +5,11 @@ import time
 from contextlib import suppress
 from uuid import uuid4
 
+from benchflow_contracts.door import Endpoint
 from benchflow_contracts.errors import SandboxError, SandboxLimitError, SandboxUnsupportedError
 from benchflow_contracts.limits import ResourceKind
 from benchflow_contracts.process import ByteReader
-from benchflow_contracts.sandbox import Endpoint, NetworkMode
+from benchflow_contracts.sandbox import NetworkMode
 from benchflow_contracts.sandbox_record import DEADLINE, ReapPolicy, SandboxRecord
 
 from benchflow_testing.check import (

@@ -10,8 +10,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchflow_contracts.door import Door
 from benchflow_contracts.errors import SandboxUnsupportedError, UsageError
-from benchflow_contracts.sandbox import ModelEndpoint, NetworkMode, Sandbox
+from benchflow_contracts.sandbox import NetworkMode, Sandbox
 
 from benchflow_testing.check import (
     CheckSkippedError,
@@ -95,6 +96,10 @@ def _lacks_networks(subject: SandboxSubject) -> str | None:
     return None if _open_modes(subject) else "capabilities: no network but `none`"
 
 
+def _lacks_doors(subject: SandboxSubject) -> str | None:
+    return None if subject.capabilities.doors else "capabilities: no doors"
+
+
 def _open_modes(subject: SandboxSubject) -> list[NetworkMode]:
     return sorted(subject.capabilities.network_modes - {"none"})
 
@@ -143,8 +148,8 @@ async def the_model_answers_in_every_network_but_none(subject: SandboxSubject) -
 async def _reaches_its_model(subject: SandboxSubject, mode: NetworkMode) -> None:
     async with _serving("127.0.0.1") as server:
         headers = {"x-kit": "kept outside"}
-        model = ModelEndpoint(upstream=f"{server.url}/base", port=free_port(), headers=headers)
-        async with subject.box(spec=subject.specified(network=mode, model=model)) as box:
+        model = Door(upstream=f"{server.url}/base", port=free_port(), headers=headers)
+        async with subject.box(spec=subject.specified(network=mode, doors=(model,))) as box:
             found = await _fetch(box, f"http://127.0.0.1:{model.port}/models")
             expect_equal(found, "hello\n", f"the model's answer in {mode!r}")
             seen = await box.exec("env; cat /proc/*/environ 2>/dev/null")
@@ -154,11 +159,41 @@ async def _reaches_its_model(subject: SandboxSubject, mode: NetworkMode) -> None
         expect("x-kit: kept outside" in head, "the model was asked without its header")
 
 
+@promise(_lacks_doors)
+async def two_doors_lead_to_two_upstreams(subject: SandboxSubject) -> None:
+    """A sandbox has several doors at once, each with its own port, upstream and headers."""
+    async with _serving("127.0.0.1") as first, _serving("127.0.0.1") as second:
+        doors = (
+            Door(upstream=f"{first.url}/a", port=free_port(), headers={"x-kit": "first"}),
+            Door(name="tools", upstream=second.url, port=free_port(), headers={"x-kit": "second"}),
+        )
+        spec = subject.specified(network="model-only", doors=doors)
+        async with subject.box(spec=spec) as box:
+            for door in doors:
+                found = await _fetch(box, f"http://127.0.0.1:{door.port}/models")
+                expect_equal(found, "hello\n", f"the response through the door {door.name!r}")
+        counts = [len(server.heads) for server in (first, second)]
+        expect_equal(counts, [1, 1], "the requests that each upstream got")
+        asked = [head.lower() for server in (first, second) for head in server.heads]
+        expect(asked[0].startswith("get /a/models "), f"the first upstream got {asked[0]!r}")
+        expect("x-kit: first" in asked[0], "the first request has other headers")
+        expect("x-kit: second" in asked[1], "the second request has other headers")
+
+
+@promise(_lacks_doors)
+async def two_doors_differ_in_name_and_port(subject: SandboxSubject) -> None:
+    """Two doors with one name, or with one port, raise UsageError."""
+    first = Door(upstream="http://127.0.0.1:9", port=8721)
+    for other in (first.model_copy(update={"port": 8722}), first.model_copy(update={"name": "b"})):
+        spec = subject.specified(network="model-only", doors=(first, other))
+        await expect_error(UsageError, subject.provider.create(spec), "two doors that are alike")
+
+
 @promise(_lacks_none)
 async def a_model_needs_another_network_than_none(subject: SandboxSubject) -> None:
     """It raises SandboxUnsupportedError; no network is opened for it."""
-    model = ModelEndpoint(upstream="http://127.0.0.1:9")
-    call = subject.provider.create(subject.specified(network="none", model=model))
+    model = Door(upstream="http://127.0.0.1:9")
+    call = subject.provider.create(subject.specified(network="none", doors=(model,)))
     await expect_error(SandboxUnsupportedError, call, "a model without a network")
 
 
@@ -195,6 +230,8 @@ NETWORK_CHECKS: tuple[SandboxCheck, ...] = (
     allowed_hosts_mean_nothing_elsewhere,
     loopback_works_in_every_network,
     the_model_answers_in_every_network_but_none,
+    two_doors_lead_to_two_upstreams,
+    two_doors_differ_in_name_and_port,
     a_model_needs_another_network_than_none,
     a_public_network_leads_out,
 )

@@ -1,7 +1,10 @@
 """Checks of who a sandbox's processes are, where, and what runs from its start."""
 
+import asyncio
+from pathlib import Path
 from uuid import uuid4
 
+from benchflow_contracts.bundle import Bundle
 from benchflow_contracts.errors import SandboxUnsupportedError, TransferError
 from benchflow_contracts.sandbox import Sandbox
 
@@ -47,6 +50,21 @@ async def _is_as_it_says(subject: SandboxSubject, box: Sandbox) -> None:
         ids = await subject.output(box, "id -un; id -u")
         known = user.partition(":")[0] in ids.split()
         expect(known, f"commands of user {user!r} run as {ids.split()}")
+
+
+@promise()
+async def a_bundle_is_shown_read_only(subject: SandboxSubject) -> None:
+    """The inside reads the files of a bundle, and the host's files stay as they are."""
+    file, target = subject.file(b"shown"), subject.inside("bundle")
+    spec = subject.specified(bundles=(Bundle.of(file, Path(target)),))
+    try:
+        async with subject.box(spec=spec) as box:
+            expect_equal(await subject.output(box, f"cat {target}"), "shown", "the file inside")
+            await box.exec(f"echo changed > {target}", user="root")
+    except SandboxUnsupportedError as error:
+        raise CheckSkippedError(f"not claimed: {error}") from error
+    found = await asyncio.to_thread(file.read_bytes)
+    expect_equal(found, b"shown", "the file of the host")
 
 
 @promise(lacks_users)
@@ -101,6 +119,7 @@ async def _says(subject: SandboxSubject, box: Sandbox, path: str, wanted: str) -
 SPEC_CHECKS: tuple[SandboxCheck, ...] = (
     what_is_left_to_the_image_is_filled_in,
     a_child_fills_in_the_same,
+    a_bundle_is_shown_read_only,
     a_missing_user_is_made,
     a_user_may_be_a_number,
     an_entrypoint_runs_once_from_the_start,

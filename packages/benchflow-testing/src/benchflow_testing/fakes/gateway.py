@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from benchflow_contracts.door import Endpoint
 from benchflow_contracts.errors import AgentError, BenchFlowError, ReplayDivergedError
 from benchflow_contracts.gateway import CallBudget, ModelCall
-from benchflow_contracts.sandbox import ModelEndpoint
 from benchflow_contracts.step import Usage
 
 from .faults import FakeFaults, Fault
@@ -35,8 +35,8 @@ class FakeModelRoute:
         self,
         gateway: "FakeModelGateway",
         node: str,
-        endpoint: ModelEndpoint,
-        upstream: ModelEndpoint,
+        endpoint: Endpoint,
+        upstream: Endpoint,
         replay: Sequence[ModelCall],
         budget: CallBudget | None,
     ) -> None:
@@ -55,7 +55,7 @@ class FakeModelRoute:
         self._quiet.set()
 
     @property
-    def endpoint(self) -> ModelEndpoint:
+    def endpoint(self) -> Endpoint:
         """Its URL names the rollout and the node; nothing listens there."""
         return self._endpoint
 
@@ -122,7 +122,7 @@ class FakeModelRoute:
             return False
         return True
 
-    async def swap(self, upstream: ModelEndpoint) -> None:
+    async def swap(self, upstream: Endpoint) -> None:
         """Answer later calls with the model of `upstream`."""
         await self._gateway.faults.strike("swap")
         self.upstream = upstream
@@ -194,14 +194,14 @@ class FakeModelGateway:
         rollout_id: str,
         node: str,
         *,
-        upstream: ModelEndpoint,
+        upstream: Endpoint,
         replay: Sequence[ModelCall] = (),
         budget: CallBudget | None = None,
     ) -> FakeModelRoute:
         """Make the route of a node."""
         await self.faults.strike("open")
         url = f"http://127.0.0.1:9/rollout/{rollout_id}/node/{node}"
-        endpoint = ModelEndpoint(upstream=url, port=upstream.port)
+        endpoint = Endpoint(url=url)
         route = FakeModelRoute(self, node, endpoint, upstream, replay, budget)
         self.routes.append(route)
         return route
@@ -211,9 +211,9 @@ class FakeModelGateway:
         for route in self.routes:
             await route.aclose()
 
-    def model(self, upstream: ModelEndpoint) -> Model:
+    def model(self, upstream: Endpoint) -> Model:
         """Return what answers at `upstream`."""
-        return self._models.get(upstream.upstream, echo)
+        return self._models.get(upstream.url, echo)
 
     def next_id(self) -> str:
         """Return an id for a call."""

@@ -145,6 +145,8 @@ class FakeSandboxProvider:
         self._live[sandbox.id] = sandbox
         self.created.append(sandbox)
         self.record("create", sandbox.id)
+        for bundle in spec.bundles:
+            await sandbox.upload(Path(bundle.source), bundle.target)
         if image is None or image.level == "filesystem":
             sandbox.start_entrypoint()
         return sandbox
@@ -216,7 +218,7 @@ class FakeSandboxProvider:
         for mode in (spec.network, *spec.switches):
             if mode not in self._capabilities.network_modes:
                 raise SandboxUnsupportedError(f"network {mode!r} is not supported")
-        if spec.model is not None and spec.network == "none":
+        if spec.doors and spec.network == "none":
             raise SandboxUnsupportedError("a model endpoint needs another network than 'none'")
         if spec.allowed_hosts and spec.network != "allowlist":
             raise UsageError(f"allowed hosts mean nothing in network {spec.network!r}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from benchflow_contracts.changed_files import FileChanges
+from benchflow_contracts.door import Endpoint
 from benchflow_contracts.errors import (
     SandboxError,
     SandboxTimeoutError,
@@ -23,7 +24,6 @@ from benchflow_contracts.errors import (
 )
 from benchflow_contracts.observed import ObservedFiles
 from benchflow_contracts.sandbox import (
-    Endpoint,
     ExecResult,
     NetworkMode,
     SandboxImage,
@@ -263,7 +263,7 @@ class FakeSandbox:
     async def expose_port(self, port: int) -> Endpoint:
         """Return the endpoint that the test put into `endpoints`."""
         await self._begin("expose_port")
-        return self.endpoints.get(port, Endpoint(host="127.0.0.1", port=port))
+        return self.endpoints.get(port, Endpoint(url=f"http://127.0.0.1:{port}"))
 
     async def kill_all(self) -> None:
         """Kill every process; files stay."""

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from benchflow_contracts import CallBudget, ModelEndpoint, UsageError
+from benchflow_contracts import CallBudget, Endpoint, UsageError
 from benchflow_gateway import HttpGateway, Limits, Price, Route, read_calls
 
 from .flags import Json
@@ -90,9 +90,9 @@ def _allow_many_connections() -> None:
 
 def _tell(route: Route, *, json: bool) -> None:
     if json:
-        print_json({"url": route.endpoint.upstream})
+        print_json({"url": route.endpoint.url})
     else:
-        sys.stdout.write(route.endpoint.upstream + "\n")
+        sys.stdout.write(route.endpoint.url + "\n")
     sys.stdout.flush()
 
 
@@ -106,13 +106,13 @@ async def _interrupted() -> None:
     await stop.wait()
 
 
-def _endpoint(url: str, api_key_env: str) -> ModelEndpoint:
+def _endpoint(url: str, api_key_env: str) -> Endpoint:
     if not url.startswith(("http://", "https://")):
         hint = "for example http://127.0.0.1:8000/v1"
         raise UsageError(f"--upstream {url!r} is not an http(s) URL", hint=hint)
     key = os.environ.get(api_key_env)
     headers = {"Authorization": f"Bearer {key}", "x-api-key": key} if key else {}
-    return ModelEndpoint(upstream=url, headers=headers)
+    return Endpoint(url=url, headers=headers)
 
 
 def _price(text: str) -> tuple[str, Price]:

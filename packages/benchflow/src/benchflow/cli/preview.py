@@ -176,4 +176,6 @@ def _note_checks(passed: list[str]) -> None:
 
 def _note_not_installed(preview: Preview) -> None:
     for agent in preview.not_installed:
-        note(f"agent {agent!r} is not installed yet: a run installs it, and its mounts are unknown")
+        note(
+            f"agent {agent!r} is not installed yet: a run installs it, and its bundles are unknown"
+        )

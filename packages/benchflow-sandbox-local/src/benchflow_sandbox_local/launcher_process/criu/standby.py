@@ -83,9 +83,10 @@ class StandbyEngine:
             OSError: The engine is dead, or what it needs is not there. It ends.
         """
         live_images.refuse_torn(job.image, job.request["image_bytes"])
-        port = job.request["relay_port"]
-        listener = None if port is None else namespaces.listen_in(self._network, port)
+        listeners = list[socket.socket]()
         try:
+            for port in job.request["door_ports"]:
+                listeners.append(namespaces.listen_in(self._network, port))
             os.rename(self.directory, job.work)  # noqa: PTH104 - paths of ours
             self.directory = job.work
             file_numbers.hand_over(job.image, job.work, self.engine.preload)
@@ -101,7 +102,7 @@ class StandbyEngine:
             if table := socket_owners.table_of(job.image):
                 self._file("c", table)
             self._file("o", _options(job.request).encode())
-            ends = () if listener is None else (listener.fileno(),)
+            ends = tuple(listener.fileno() for listener in listeners)
         except ConnectionError as error:
             # It takes no orders any more, so it ends, and the launcher collects it after this.
             ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
@@ -110,7 +111,7 @@ class StandbyEngine:
         else:
             wire.send(reply, {"ok": True}, (self._network, *ends))
         finally:
-            if listener is not None:
+            for listener in listeners:
                 listener.close()
             self.close()
 

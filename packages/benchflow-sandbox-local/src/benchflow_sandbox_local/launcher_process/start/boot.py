@@ -24,7 +24,8 @@ class BootPlan:
     hostname: str
     join: tuple[str, ...]
     """v1 `tasks` files that the first process enters."""
-    relay_port: int | None
+    door_ports: tuple[int, ...]
+    """Ports of the loopback inside that the host serves."""
     mounts: list[dict[str, Any]]
     binds: list[str]
     """Host directories shown read-only at their own path."""
@@ -46,11 +47,11 @@ def boot(plan: BootPlan, reply: socket.socket, launcher: int) -> NoReturn:
             join(path)
         step = "network"
         namespaces.raise_loopback()
-        listener = namespaces.listen(plan.relay_port) if plan.relay_port else None
+        listeners = [namespaces.listen(port) for port in plan.door_ports]
         step = "mounts"
         _build_root(plan)
         step = "privileges"
-        _report(plan, reply, listener)
+        _report(plan, reply, listeners)
         _close_streams()
         # Init closes every descriptor once it listens: the reply's end means "ready".
         os.closerange(3, reply.fileno())
@@ -127,15 +128,14 @@ def _ensure(root: int, item: dict[str, Any]) -> None:
         os.chown(item["path"], item["uid"], item["gid"])
 
 
-def _report(plan: BootPlan, reply: socket.socket, listener: socket.socket | None) -> None:
+def _report(plan: BootPlan, reply: socket.socket, listeners: list[socket.socket]) -> None:
     """Send the descriptors that lead into the box to the runner."""
     fds = [
         os.pidfd_open(os.getpid()),
         os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC),
         os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC),
     ]
-    if listener is not None:
-        fds.append(listener.fileno())
+    fds += [listener.fileno() for listener in listeners]
     wire.send(reply, {"ok": True, "notes": plan.notes}, tuple(fds))
 
 

@@ -297,7 +297,7 @@ def _bundle(plan: BootPlan) -> dict[str, Any]:
         "ociVersion": "1.0.2",
         "process": {
             "user": {"uid": 0, "gid": 0},
-            "args": [INIT, str(plan.relay_port or 0)],
+            "args": [INIT, ",".join(map(str, plan.door_ports)) or "0"],
             "env": ["PATH=/usr/bin:/bin"],
             "cwd": "/",
             "noNewPrivileges": True,
