@@ -14,7 +14,12 @@ BENCH = Path(sys.executable).with_name("bench")
 PIPE = "rm -f /workspace/greeting.txt; mkfifo /workspace/greeting.txt"
 ENDLESS = "truncate -s 300G /workspace/greeting.txt"
 DEEP = "cd /workspace; for i in $(seq 260); do mkdir d; cd d || exit 0; done"
-BOMB = "b() { b | b & b; }; (b) 2>/dev/null & sleep 1"
+BOMB = """python3 -c '
+import os, time
+while True:
+    try: os.fork()
+    except OSError: open("/tmp/full", "w").close(); time.sleep(0.01)
+' & until [ -e /tmp/full ]; do :; done"""
 FILLED = "dd if=/dev/zero of=/workspace/fill bs=1M 2>/dev/null; dd if=/dev/zero of=/tmp/fill bs=1M"
 SHELLS = "rm -f /bin/sh /usr/bin/sh /bin/bash /usr/bin/bash /bin/dash /usr/bin/dash"
 NOBODY = "sed '/^nobody:/d' /etc/passwd > /tmp/p; cat /tmp/p > /etc/passwd"
@@ -104,7 +109,7 @@ def test_an_agent_that_makes_itself_ungradable_is_scored_0(
         record = records[name]
         assert (record["status"], record["reward"]) == ("completed", 0.0), record
         if why is not None:
-            assert record["cause"]["by"] == "agent", record
+            assert record["cause"] and record["cause"]["by"] == "agent", record
             assert re.search(why, record["cause"]["what"]), record
     assert "Traceback" not in said
 
