@@ -2,13 +2,11 @@
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from judge_package import install, succeed
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 
 TASKS = Path(__file__).parents[2] / "benchmarks" / "clawsbench" / "tasks"
@@ -17,30 +15,10 @@ JUDGE = Path(__file__).with_name("check_traces.py")
 PACKAGE = "verifiers==0.4.0"
 
 
-def succeed(*args: object, cwd: Path) -> str:
-    done = subprocess.run(
-        [*map(str, args)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(cwd / "hf")},
-        check=False,
-    )
-    assert done.returncode == 0, f"{args}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-@pytest.fixture
-def judge(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the pinned package; return its Python."""
-    venv = tmp_path / "venv"
-    succeed("uv", "venv", "--python", sys.executable, venv, cwd=tmp_path)
-    succeed(
-        *("uv", "pip", "install", "--exclude-newer", "2026-11-14", "--python", venv, PACKAGE),
-        cwd=tmp_path,
-    )
-    return venv / "bin" / "python"
+    return install(PACKAGE, tmp_path_factory.mktemp("judge"))
 
 
 @pytest.mark.timeout(300)

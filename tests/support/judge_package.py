@@ -1,0 +1,33 @@
+"""The packages of trainers, which judge what we write: each installed once in a test run."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+NEWEST_RELEASE = "2026-11-14"
+"""Later releases of what a package depends on are not installed."""
+
+
+def install(package: str, directory: Path) -> Path:
+    """Install `package`, as `NAME==VERSION`, into a new environment; return its Python."""
+    venv = directory / "venv"
+    succeed("uv", "venv", "--python", sys.executable, venv, cwd=directory)
+    dated = ("--exclude-newer", NEWEST_RELEASE)
+    succeed("uv", "pip", "install", *dated, "--python", venv, package, cwd=directory)
+    return venv / "bin" / "python"
+
+
+def succeed(*args: object, cwd: Path) -> str:
+    """Run a command that must end with exit code 0; return its output."""
+    done = subprocess.run(
+        [*map(str, args)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(cwd / "hf")},
+        check=False,
+    )
+    assert done.returncode == 0, f"{args}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
