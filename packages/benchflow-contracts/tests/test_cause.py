@@ -6,16 +6,23 @@ from pathlib import Path
 
 import pytest
 from benchflow_contracts import (
+    AccountError,
     AgentError,
+    CapacityError,
     Cause,
+    CostLimitError,
+    CredentialsError,
     EnvironmentError_,
     HostError,
+    QuotaError,
     RewardError,
     SandboxError,
     SandboxLimitError,
+    SandboxLostError,
     TaskError,
     TransferError,
     blame,
+    caused_outside,
     host_error,
     host_is_short,
 )
@@ -80,3 +87,27 @@ def test_a_file_that_is_missing_in_a_directory_of_ours_is_no_loss_of_the_host() 
             Path(scratch, "absent").read_bytes()
         assert not host_is_short(missing.value)
     assert host_is_short(missing.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "by"),
+    [
+        (CapacityError, "host"),
+        (SandboxLostError, "host"),
+        (QuotaError, "host"),
+        (CostLimitError, "host"),
+        (CredentialsError, "operator"),
+    ],
+)
+def test_what_the_provider_refuses_is_never_blamed_on_the_agent(kind: type[SandboxError], by: str):
+    wrapped = caused(RewardError("the tests failed", caused_by="agent"), kind("boom"))
+    cause = blame(caused(SandboxLimitError("full"), wrapped), inside="agent")
+    assert (cause.by, cause.what, cause.hint) == (by, "boom", kind.default_hint)
+    assert cause.stops_job is issubclass(kind, AccountError)
+    assert cause.is_temporary is issubclass(kind, HostError)
+    assert caused_outside(wrapped)
+
+
+def test_a_lack_of_capacity_says_when_to_try_again():
+    error = caused(RewardError("no sandbox"), CapacityError("busy", retry_after=12.5))
+    assert blame(error, inside="agent").retry_after == 12.5

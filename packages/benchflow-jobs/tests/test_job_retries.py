@@ -3,6 +3,8 @@
 import asyncio
 import errno
 import fcntl
+import shutil
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,14 +12,20 @@ from typing import Any
 
 import pytest
 from benchflow_contracts import (
+    AccountError,
+    CapacityError,
+    CostLimitError,
+    CredentialsError,
     ExecResult,
     NodeError,
     NodeFailed,
     NodeScored,
+    QuotaError,
     RolloutFinished,
     RolloutStarted,
     SandboxCapabilities,
     SandboxError,
+    SandboxLostError,
     SandboxUnsupportedError,
     StoreError,
     UsageError,
@@ -170,6 +178,88 @@ def test_what_does_not_pass_is_unscored_with_its_cause(
     assert (report.finished, report.scored, report.mean_reward) == (1, 0, None)
     assert report.errors == {"sandbox": 1}
     assert len(list(read_records(tmp_path / "job"))) == tries
+
+
+OUTSIDE = {
+    CapacityError: "host",
+    SandboxLostError: "host",
+    QuotaError: "host",
+    CostLimitError: "host",
+    CredentialsError: "operator",
+}
+
+
+@pytest.mark.parametrize("kind", OUTSIDE, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("operation", ["create", "exec", "upload", "download", "freeze"])
+def test_a_failure_outside_in_a_run_or_its_grading_is_never_a_reward(
+    run: Any, tmp_path: Path, operation: str, kind: type[SandboxError]
+) -> None:
+    whole = FailsToGrade()
+    assert [each.reward for each in run(whole).records] == [1]
+    for call in range(whole.operations.count(operation)):
+        shutil.rmtree(tmp_path / "job")
+        provider = FailsToGrade()
+        provider.faults.fail_on[operation] = kind("boom")
+        provider.faults.after[operation] = call
+        report = run(provider, retries=0)
+        [record] = report.records
+        assert (record.reward, record.claimed, report.scored) == (None, None, 0)
+        assert record.error is not None
+        assert record.error.boundary in {"sandbox", "reward"}
+        assert record.error.caused_by == OUTSIDE[kind]
+        assert record.error.hint == kind.default_hint
+        assert record.error.stops_job is issubclass(kind, AccountError)
+        assert report.causes == {OUTSIDE[kind]: 1}
+    assert call > 0 or operation == "freeze"
+
+
+@pytest.mark.parametrize("kind", OUTSIDE, ids=lambda kind: kind.__name__)
+def test_a_sandbox_that_cannot_be_torn_down_before_its_grading_is_not_graded(
+    run: Any, kind: type[SandboxError]
+) -> None:
+    provider = FailsToGrade()
+    provider.faults.fail_on["teardown"] = kind("boom")
+    [record] = run(provider, retries=0).records
+    assert record.reward is None
+    assert record.error is not None
+    assert (record.error.boundary, record.error.caused_by) == ("reward", OUTSIDE[kind])
+
+
+@pytest.mark.parametrize("error", [SandboxLostError("gone"), CapacityError("full")])
+@pytest.mark.parametrize("provider_type", [Restarting, FailsToGrade])
+def test_a_lost_sandbox_and_a_lack_of_capacity_are_tried_again(
+    run: Any, tmp_path: Path, error: SandboxError, provider_type: type[Restarting]
+) -> None:
+    report = run(provider_type(error))
+    assert report.stopped is None
+    assert len(list(read_records(tmp_path / "job"))) == 2
+    assert "host" not in report.causes
+
+
+def test_a_lack_of_capacity_is_tried_again_when_the_provider_says(run: Any) -> None:
+    provider = FailsToGrade()
+    provider.faults.fail_on["create"] = CapacityError("full", retry_after=0.25)
+    started = time.monotonic()
+    [record] = run(provider, retries=1).records
+    assert time.monotonic() - started >= 0.25
+    assert record.error is not None
+    assert record.error.retry_after == 0.25
+
+
+@pytest.mark.parametrize("kind", [QuotaError, CostLimitError, CredentialsError])
+@pytest.mark.parametrize("provider_type", [Restarting, FailsToGrade])
+def test_an_account_that_refuses_stops_the_job_which_can_be_continued(
+    run: Any, tmp_path: Path, kind: type[SandboxError], provider_type: type[Restarting]
+) -> None:
+    report = run(provider_type(kind("no more today")), repeats=3, concurrency=1)
+    assert (report.planned, report.finished, report.scored) == (3, 1, 0)
+    assert report.stopped is not None
+    assert kind.__name__ in report.stopped or "RewardError" in report.stopped
+    assert "no more today" in report.stopped
+    assert not report.complete
+    assert len(list(read_records(tmp_path / "job"))) == 1
+    again = run(FailsToGrade(), repeats=3, concurrency=1)
+    assert (again.scored, again.stopped, again.complete) == (3, None, True)
 
 
 def test_a_resumed_job_counts_its_attempts_on_in_a_later_epoch(run: Any) -> None:

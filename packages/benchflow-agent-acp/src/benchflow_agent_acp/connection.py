@@ -129,7 +129,8 @@ class Connection:
                 self._stderr_task.cancel()
                 await self._cancel_handlers()
         except BaseExceptionGroup as failures:
-            raise _first_failure(failures) from None
+            first = _first_failure(failures)
+            raise first from first.__cause__  # the cause tells who is to blame
         finally:
             self._tasks = self._stderr_task = None
         if "error" in response:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from acp.schema import ReadTextFileRequest, WriteTextFileRequest
-from benchflow_contracts import Sandbox, SandboxError
+from benchflow_contracts import Sandbox, SandboxError, caused_outside
 from pydantic import ValidationError
 
 from .connection import INVALID_PARAMS, METHOD_NOT_FOUND, Connection
@@ -59,6 +59,8 @@ class ClientServices:
         except (ValidationError, BadRequestError) as error:
             await self._connection.refuse(request.id, INVALID_PARAMS, f"{error!s:.300}")
         except SandboxError as error:
+            if caused_outside(error):
+                raise
             await self._connection.refuse(request.id, _INTERNAL, f"{error!s:.300}")
         else:
             await self._connection.reply(request, result)

@@ -12,7 +12,7 @@ from acp.schema import (
     TerminalOutputRequest,
     WaitForTerminalExitRequest,
 )
-from benchflow_contracts import Process, Sandbox, SandboxError
+from benchflow_contracts import Process, Sandbox, SandboxError, caused_outside
 from benchflow_contracts.process import ByteReader
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -119,6 +119,8 @@ class Terminals:
         except NotImplementedError as error:
             await self._connection.refuse(request.id, METHOD_NOT_FOUND, str(error))
         except SandboxError as error:
+            if caused_outside(error):
+                raise
             await self._connection.refuse(request.id, INVALID_PARAMS, f"{error!s:.300}")
 
     async def _create(self, request: IncomingRequest) -> None:

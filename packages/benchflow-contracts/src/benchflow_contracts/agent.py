@@ -127,7 +127,13 @@ class Session(Protocol):
         ...
 
     async def prompt(self, text: str) -> StopReason:
-        """Run one prompt turn: the instruction, or a nudge. All its steps are out."""
+        """Run one prompt turn: the instruction, or a nudge. All its steps are out.
+
+        Raises:
+            AgentError: The agent failed.
+            SandboxError: The host or the operator caused a failure, also in a call that the agent
+                asked for. An agent that saw such a failure is not graded.
+        """
         ...
 
     async def cancel(self) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from ._model import Model
-from .errors import BenchFlowError, Culprit, HostError
+from .errors import AccountError, BenchFlowError, CapacityError, Culprit, HostError
 
 
 class Cause(Model):
@@ -14,28 +14,65 @@ class Cause(Model):
 
     by: Culprit
     what: str
+    hint: str | None = None
+    """One line that tells the reader what to do about it."""
+    retry_after: float | None = None
+    """Seconds until the next try, if the provider says so."""
+    stops_job: bool = False
+    """Whether every other rollout of the job would fail in the same way."""
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether the host caused the failure, and a retry may succeed."""
+        return self.by == "host" and not self.stops_job
 
     def __str__(self) -> str:
         return f"{self.by}: {self.what}"
 
 
 def blame(error: BaseException, *, inside: Culprit) -> Cause:
-    """Return who caused `error`, by it and by what it was raised from.
+    """Return who caused `error`, from the chain of errors that it was raised from.
 
-    The first error of that chain that knows its culprit decides. `inside` is the culprit of what
-    happens in the sandbox that failed: the agent in its own one, the task before the agent ran.
+    A `HostError` or an `AccountError` in the chain decides: it never becomes a score, whatever
+    wraps it. Otherwise the first error that knows its culprit decides. `inside` is the culprit of
+    what happens in the sandbox that failed: the agent in its own sandbox, the task before that.
     """
+    chain = _chain(error)
+    outside = (each for each in chain if isinstance(each, HostError | AccountError))
+    knowing = (each for each in chain if _knows_culprit(each))
+    first = next(outside, None) or next(knowing, None)
+    if first is None:
+        return Cause(by="unknown", what=str(error) or type(error).__name__)
+    if not isinstance(first, BenchFlowError):
+        return Cause(by="host", what=str(error), hint=HostError.default_hint)
+    return Cause(
+        by=inside if first.caused_by == "inside" else first.caused_by,
+        what=str(first),
+        hint=first.hint,
+        retry_after=first.retry_after if isinstance(first, CapacityError) else None,
+        stops_job=first.stops_job,
+    )
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    chain: list[BaseException] = []
     each: BaseException | None = error
-    passed: set[int] = set()  # an error that was raised from itself would never end
-    while each is not None and id(each) not in passed:
-        passed.add(id(each))
-        if isinstance(each, BenchFlowError) and each.caused_by != "unknown":
-            by = inside if each.caused_by == "inside" else each.caused_by
-            return Cause(by=by, what=str(each))
-        if host_is_short(each):
-            return Cause(by="host", what=str(error))
+    # An error may be raised from itself.
+    while each is not None and not any(each is earlier for earlier in chain):
+        chain.append(each)
         each = each.__cause__
-    return Cause(by="unknown", what=str(error) or type(error).__name__)
+    return chain
+
+
+def _knows_culprit(error: BaseException) -> bool:
+    if isinstance(error, BenchFlowError) and error.caused_by != "unknown":
+        return True
+    return host_is_short(error)
+
+
+def caused_outside(error: BaseException) -> bool:
+    """Return whether the host or the operator caused `error`, so that it is not a score."""
+    return blame(error, inside="agent").by in {"host", "operator"}
 
 
 def caused_inside(error: BaseException) -> bool:

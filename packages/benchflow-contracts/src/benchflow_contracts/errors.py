@@ -13,7 +13,13 @@ BenchFlowError
 │   ├── SandboxFrozenError       the caller itself holds the sandbox still
 │   ├── SandboxLimitError        what ran inside hit a limit of the sandbox
 │   ├── TransferError            what lies inside, or was named, cannot be transferred
-│   └── HostError                the host ran out of space, descriptors, memory or processes
+│   ├── HostError                the host could not do its part; a retry may succeed
+│   │   ├── CapacityError            the provider does not have room for it now
+│   │   └── SandboxLostError         the host took the sandbox away, or cannot reach it again
+│   └── AccountError             the account at the provider does not allow it; the job stops
+│       ├── QuotaError               a quota of the account is used up
+│       ├── CostLimitError           a cost limit is reached
+│       └── CredentialsError         credentials are missing or refused
 ├── AgentError               the agent or its protocol failed
 │   ├── AgentTimeoutError        no reply in time, or idle for too long
 │   ├── AgentProtocolError       the agent sent something that the protocol forbids
@@ -42,8 +48,8 @@ errors; the kernel wraps them at the boundary where they surface.
 
 from typing import ClassVar, Literal
 
-Culprit = Literal["agent", "task", "host", "unknown"]
-"""Who caused a failure. The host is the machine, the engine or BenchFlow itself."""
+Culprit = Literal["agent", "task", "host", "operator", "unknown"]
+"""Who caused a failure. The host is the machine, the engine, the provider or BenchFlow itself."""
 
 Boundary = Literal[
     "usage",
@@ -74,20 +80,23 @@ class BenchFlowError(Exception):
     boundary: ClassVar[Boundary] = "internal"
     default_culprit: ClassVar[Culprit | Literal["inside"]] = "unknown"
     default_hint: ClassVar[str] = "run again with --debug and report the traceback"
+    default_retryable: ClassVar[bool] = False
+    stops_job: ClassVar[bool] = False
+    """Whether every other rollout of the job would fail in the same way."""
 
     def __init__(
         self,
         message: str,
         *,
         hint: str | None = None,
-        retryable: bool = False,
+        retryable: bool | None = None,
         where: str | None = None,
         caused_by: Culprit | Literal["inside"] | None = None,
     ) -> None:
         super().__init__(message)
         self.caused_by: Culprit | Literal["inside"] = caused_by or self.default_culprit
         self.hint = hint or self.default_hint
-        self.retryable = retryable
+        self.retryable = self.default_retryable if retryable is None else retryable
         self.where = where
 
     def __str__(self) -> str:
@@ -186,16 +195,64 @@ class HostError(SandboxError):
 
     default_culprit = "host"
     default_hint = "free space, memory, processes or open files on this machine"
+    default_retryable = True
+
+
+class CapacityError(HostError):
+    """The provider does not have room for the sandbox or the snapshot now.
+
+    A limit on the rate of calls, or on sandboxes at one time, is a lack of capacity too.
+
+    Attributes:
+        retry_after: Seconds until the next try, if the provider says so.
+    """
+
+    default_hint = "run fewer rollouts at one time, or try again later"
 
     def __init__(
-        self,
-        message: str,
-        *,
-        hint: str | None = None,
-        retryable: bool = True,
-        where: str | None = None,
+        self, message: str, *, retry_after: float | None = None, hint: str | None = None
     ) -> None:
-        super().__init__(message, hint=hint, retryable=retryable, where=where)
+        super().__init__(message, hint=hint)
+        self.retry_after = retry_after
+
+
+class SandboxLostError(HostError):
+    """The host took the sandbox away, or the connection to it is gone for good.
+
+    A sandbox that a process inside ended is not lost; raise a plain `SandboxError` for it.
+    """
+
+    default_hint = "read the log of the provider: it may say why the sandbox ended"
+
+
+class AccountError(SandboxError):
+    """The account at the provider does not allow the call, and a retry does not help.
+
+    The rollout does not get a reward, and its job starts no more rollouts.
+    """
+
+    default_culprit = "host"
+    default_hint = "check the account at the provider, then run the job again"
+    stops_job = True
+
+
+class QuotaError(AccountError):
+    """A quota of the account is used up. A limit that passes by itself is a `CapacityError`."""
+
+    default_hint = "raise the quota, or delete what uses it, then run the job again"
+
+
+class CostLimitError(AccountError):
+    """A cost limit of the account or of the operator is reached."""
+
+    default_hint = "raise the cost limit, then run the job again"
+
+
+class CredentialsError(AccountError):
+    """The provider's credentials are missing, expired or refused."""
+
+    default_culprit = "operator"
+    default_hint = "set the credentials that the message names, then run the job again"
 
 
 class AgentError(BenchFlowError):

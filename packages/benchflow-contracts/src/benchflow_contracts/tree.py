@@ -54,6 +54,10 @@ class NodeError(Model):
     message: str
     hint: str | None = None
     retryable: bool = False
+    retry_after: float | None = None
+    """Seconds until the next try, if the provider says so."""
+    stops_job: bool = False
+    """Whether every other rollout of the job would fail in the same way."""
     caused_by: Culprit = "unknown"
 
 

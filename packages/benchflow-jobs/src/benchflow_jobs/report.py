@@ -42,7 +42,9 @@ class JobReport(Model):
     """Failed rollouts by boundary."""
     causes: Mapping[str, int] = {}
     """Rollouts without a verdict of the tests, by who prevented it: `agent` (they are scored),
-    `task`, `host` or `unknown`."""
+    `task`, `host`, `operator` or `unknown`."""
+    stopped: str | None = None
+    """Why the job stopped before its end, in one line. The same command continues the job."""
     refused: tuple[ListedTask, ...] = ()
     """Tasks that were asked for and cannot be run here. They are in no other number."""
     pass_reward: float = 1.0
@@ -85,10 +87,8 @@ def summarise(
         by_task.setdefault(record.task_id, []).append(paid)
     rewards = [reward for paid in by_task.values() for reward in paid if reward is not None]
     tasks = [TaskResult.of(task, paid, pass_reward) for task, paid in by_task.items()]
-    errors: dict[str, int] = {}
-    for record in records:
-        if record.error is not None:
-            errors[record.error.boundary] = errors.get(record.error.boundary, 0) + 1
+    found = [record.error for record in records if record.error is not None]
+    errors = Counter[str](error.boundary for error in found)
     causes = Counter[str](r.cause.by for r in records if r.cause is not None)
     several = len(rewards) > 1
     return JobReport(
@@ -102,8 +102,9 @@ def summarise(
         tampered=sum(record.tampered > 0 for record in records),
         mean_reward=fmean(rewards) if rewards else None,
         stderr=stdev(rewards) / math.sqrt(len(rewards)) if several else None,
-        errors=errors,
+        errors=dict(errors),
         causes=dict(causes),
+        stopped=next((f"{e.type}: {e.message}" for e in found if e.stops_job), None),
         refused=tuple(refused),
         pass_reward=pass_reward,
         tasks=tuple(tasks),

@@ -51,8 +51,10 @@ async def run_job(options: JobOptions, *, listener: JobListener | None = None) -
     others run again beside the evidence of their failure, and so does at once one whose
     sandbox, or the one that graded it, failed in a way that passes, `options.retries` times.
     One bad rollout never ends the job, and neither does a task that cannot be run here: the
-    report names it with its reasons. On cancellation the running rollouts are torn down,
-    the summary of the finished rollouts is written, and the cancellation is raised again.
+    report names it with its reasons. An `AccountError` stops the job: the running rollouts end,
+    no other one starts, and `JobReport.stopped` says why. On cancellation the running rollouts
+    are torn down, the summary of the finished rollouts is written, and the cancellation is raised
+    again.
 
     Raises:
         BenchFlowError: Nothing could be started: a bad task, option or provider, a model endpoint
@@ -105,7 +107,7 @@ def _passes(record: RolloutRecord) -> bool:
     return error.boundary in {"sandbox", "reward"} or error.caused_by == "host"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Job:
     """One run of a job: by one process, from a start to an end."""
 
@@ -117,13 +119,17 @@ class _Job:
     """How often each slot was run to a record."""
     epoch: str
     """Tells this run of the job from those before it, and is greater than theirs."""
+    is_stopped: bool = False
+    """Whether a rollout failed in a way in which every other rollout would fail."""
 
     async def run(self, slots: list[Slot]) -> None:
-        """Run every slot to its last try, some at a time."""
+        """Run every slot to its last try, some at a time, until the job is stopped."""
         gate = asyncio.Semaphore(self.options.concurrency)
 
         async def run_slot(slot: Slot) -> None:
             async with gate:
+                if self.is_stopped:
+                    return
                 record = await self._run_slot(slot)
                 if self.listener is not None:
                     self.listener.finished(slot, record)
@@ -138,10 +144,12 @@ class _Job:
             receive = self.listener.started(slot) if self.listener is not None else None
             record = await self._try(slot, receive)
             self.tried[slot.id] += 1
-            pause = next(pauses, None) if _passes(record) else None
-            if pause is None:
+            error = record.error
+            self.is_stopped |= error is not None and error.stops_job
+            pause = next(pauses, None) if _passes(record) and not self.is_stopped else None
+            if error is None or pause is None:
                 return record
-            await asyncio.sleep(pause)
+            await asyncio.sleep(max(pause, error.retry_after or 0))
 
     async def _try(self, slot: Slot, receive: Callable[[Event], None] | None) -> RolloutRecord:
         home = self.directory / new_rollout_id(slot.task.id)

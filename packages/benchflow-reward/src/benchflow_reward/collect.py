@@ -13,7 +13,7 @@ from benchflow_contracts import (
     SandboxTimeoutError,
     SupportsServices,
     TransferError,
-    blame,
+    caused_outside,
 )
 
 from .at_rest import at_rest
@@ -97,7 +97,7 @@ async def collect_beside(sandbox: Sandbox, artifact: Artifact, local: Path) -> C
             artifact.service, artifact.source, local, max_bytes=MAX_BYTES
         )
     except SandboxError as error:
-        if error.retryable or blame(error, inside="agent").by == "host":
+        if error.retryable or caused_outside(error):
             raise RewardError(
                 f"cannot fetch {artifact.source!r} of {artifact.service!r}: {error}",
                 retryable=error.retryable,

@@ -13,6 +13,7 @@ from benchflow_contracts import (
     RolloutNode,
     UsageError,
     VerifyResult,
+    caused_outside,
 )
 
 Aggregate = Literal["mean", "min"]
@@ -76,4 +77,6 @@ async def _try(criterion: Reward, node: RolloutNode, evidence: Evidence) -> Veri
     try:
         return await criterion.score(node, evidence)
     except BenchFlowError as error:
+        if caused_outside(error):
+            raise
         return VerifyResult.unscored(str(error))

@@ -11,7 +11,6 @@ from benchflow_contracts import (
     BenchFlowError,
     Cause,
     Grading,
-    HostError,
     Integrity,
     Model,
     NodeError,
@@ -23,6 +22,7 @@ from benchflow_contracts import (
     blame,
 )
 from benchflow_kernel import value_of
+from benchflow_kernel.faults import node_error
 from pydantic import model_validator
 
 
@@ -145,14 +145,7 @@ class RolloutRecord(Model):
             model=ran.model,
             sandbox=ran.sandbox,
             status="failed",
-            error=NodeError(
-                boundary=error.boundary,
-                type=type(error).__name__,
-                message=str(error),
-                hint=error.hint,
-                retryable=error.retryable,
-                caused_by=blame(error, inside="task").by,
-            ),
+            error=node_error(error),
             cause=blame(error, inside="task"),
             slot=slot,
             finished_at=time.time(),
@@ -184,19 +177,23 @@ def _first_error(tree: RolloutTree) -> NodeError | None:
     failed = tree.error or next((node.error for node in tree.nodes if node.error), None)
     verdicts = (leaf.results.get("reward") for leaf in tree.leaves)
     counted = (verdict.counted() for verdict in verdicts if verdict is not None)
-    cause = next((verdict for verdict in counted if verdict.error), None)
-    # A late agent is graded, too. If the grading broke, the grading is why there is no score.
-    if cause is None or cause.error is None or (failed is not None and not cause.retryable):
+    verdict = next((verdict for verdict in counted if verdict.error), None)
+    if verdict is None or verdict.error is None:
         return failed
-    kind = cause.error_type or "RewardError"
-    by = "unknown" if cause.cause is None else cause.cause.by
+    cause = verdict.cause or Cause(by="unknown", what=verdict.error)
+    is_outside = cause.by in {"host", "operator"}
+    # A late agent is graded, too. If the grading broke, the grading is why there is no score.
+    if failed is not None and not (verdict.retryable or is_outside):
+        return failed
     return NodeError(
         boundary="reward",
-        type=kind,
-        message=cause.error,
-        hint=HostError.default_hint if by == "host" else None,
-        retryable=cause.retryable,
-        caused_by=by,
+        type=verdict.error_type or "RewardError",
+        message=verdict.error,
+        hint=cause.hint if is_outside else None,
+        retryable=verdict.retryable,
+        retry_after=cause.retry_after,
+        stops_job=cause.stops_job,
+        caused_by=cause.by,
     )
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import shlex
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,6 +18,7 @@ from benchflow_contracts import (
     SandboxTimeoutError,
     TransferError,
     VerifyResult,
+    caused_outside,
 )
 from benchflow_reward import GradingTarget, ProtocolRules, ScriptRun
 from benchflow_reward.at_rest import at_rest
@@ -149,8 +149,11 @@ class HarborProtocol:
         try:
             result = await _execute(target)
         except SandboxTimeoutError as error:
-            with suppress(RewardError):
+            try:
                 await _copy_logs(target, scratch)
+            except RewardError as failed:
+                if caused_outside(failed):
+                    raise
             raise verifier_timeout(target.live, error) from error
         return ScriptRun(result, await _copy_logs(target, scratch))
 

@@ -21,6 +21,7 @@ from benchflow_contracts import (
     TaskError,
     UsageError,
     blame,
+    caused_outside,
     host_error,
     host_is_short,
 )
@@ -61,11 +62,14 @@ def boundary(name: Boundary) -> Generator[None, None, None]:
 
 
 def classify(error: Exception, name: Boundary) -> BenchFlowError:
-    """Return `error` as a BenchFlowError; of a group, its first one that is one."""
+    """Return `error` as a BenchFlowError.
+
+    Of a group, return the first one. One that the host or the operator caused comes before it.
+    """
     leaves = _leaves(error)
-    known = next((leaf for leaf in leaves if isinstance(leaf, BenchFlowError)), None)
-    if known is not None:
-        return known
+    known = [leaf for leaf in leaves if isinstance(leaf, BenchFlowError)]
+    if known:
+        return next((leaf for leaf in known if caused_outside(leaf)), known[0])
     first = next((leaf for leaf in leaves if host_is_short(leaf)), leaves[0])
     if host_is_short(first):
         return host_error(_DOING.get(name, f"continue with the {name}"), first)
@@ -77,8 +81,8 @@ def node_error(error: BenchFlowError, cause: Cause | None = None) -> NodeError:
 
     Without a cause, no agent has run. What a shortage of the host caused may be tried again.
     """
-    by = (cause or blame(error, inside="task")).by
-    short = by == "host" and not isinstance(error, StoreError)
+    cause = cause or blame(error, inside="task")
+    short = cause.is_temporary and not isinstance(error, StoreError)
     # The host's shortage needs another remedy than a sandbox that does not work.
     plain = short and error.hint in {SandboxError.default_hint, BenchFlowError.default_hint}
     return NodeError(
@@ -86,8 +90,10 @@ def node_error(error: BenchFlowError, cause: Cause | None = None) -> NodeError:
         type=type(error).__name__,
         message=str(error),
         hint=HostError.default_hint if plain else error.hint,
-        retryable=error.retryable or short,
-        caused_by=by,
+        retryable=(error.retryable or short) and not cause.stops_job,
+        retry_after=cause.retry_after,
+        stops_job=cause.stops_job,
+        caused_by=cause.by,
     )
 
 

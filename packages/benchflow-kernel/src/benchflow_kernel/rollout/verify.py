@@ -148,7 +148,7 @@ async def _score(
         return VerifyResult.unscored(
             f"{kind}: {error}",
             error_type=kind,
-            retryable=passes or cause.by == "host",
+            retryable=(passes or cause.is_temporary) and not cause.stops_job,
             cause=cause,
         )
     if not isinstance(result, VerifyResult):

@@ -36,6 +36,7 @@ from benchflow_contracts import (
     TracksFileChanges,
     UserModel,
     caused_inside,
+    caused_outside,
 )
 
 from benchflow_kernel.faults import boundary, within
@@ -281,7 +282,7 @@ class World:
         try:
             await self.sandbox.exec(["true"], timeout=_ALIVE_SEC)
         except SandboxError as error:
-            if error.retryable or caused_inside(error):
+            if error.retryable or caused_inside(error) or caused_outside(error):
                 raise
 
     async def evict(self, process_ids: Sequence[str]) -> None:

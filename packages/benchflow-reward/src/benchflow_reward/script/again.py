@@ -13,7 +13,7 @@ from benchflow_contracts import (
     Sandbox,
     SandboxError,
     SupportsEntrypoint,
-    blame,
+    caused_outside,
 )
 
 from .grading_protocol import LiveNode
@@ -98,7 +98,7 @@ async def _start_again(box: Sandbox, changes: FileChanges | None, brought: Broug
         try:
             was_started = await box.start_image_entrypoint()
         except SandboxError as error:
-            if error.retryable or blame(error, inside="agent").by == "host":
+            if error.retryable or caused_outside(error):
                 raise
             brought.notes.append(f"the entrypoint cannot be started again: {error}"[:300])
         else:

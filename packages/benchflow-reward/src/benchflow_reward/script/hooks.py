@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchflow_contracts import CollectCommand, SandboxError, SupportsServices
+from benchflow_contracts import CollectCommand, SandboxError, SupportsServices, caused_outside
 
 from .grading_protocol import LiveNode
 
@@ -19,7 +19,10 @@ exec /bin/sh -c "$1"
 async def run_collect_hooks(live: LiveNode) -> dict[str, Any]:
     """Run `[[verifier.collect]]` in order, and return how each ended, for the verdict's `meta`.
 
-    One that fails, cannot be started or does not end is noted and stops nothing.
+    A hook that fails, cannot be started or does not end is noted, and the grading continues.
+
+    Raises:
+        SandboxError: The host or the operator caused the failure of a hook.
     """
     hooks = live.task.config.verifier.collect
     return {"collect": [await _run(live, hook) for hook in hooks]} if hooks else {}
@@ -37,6 +40,8 @@ async def _run(live: LiveNode, hook: CollectCommand) -> dict[str, Any]:
             env=hook.env,
         )
     except SandboxError as error:
+        if caused_outside(error):
+            raise
         return {"command": hook.command, "exit_code": None, "error": str(error)[:_SHOWN]}
     said = "" if done.ok else done.stderr[-_SHOWN:]
     return {"command": hook.command, "exit_code": done.exit_code, "error": said}
@@ -51,5 +56,7 @@ async def _run_beside(live: LiveNode, hook: CollectCommand) -> dict[str, Any]:
             hook.service, hook.command, user=hook.user or None, timeout=hook.timeout_sec
         )
     except SandboxError as error:
+        if caused_outside(error):
+            raise
         return {**told, "exit_code": None, "error": str(error)[:_SHOWN]}
     return {**told, "exit_code": code, "error": ""}

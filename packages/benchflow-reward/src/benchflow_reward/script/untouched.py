@@ -67,9 +67,9 @@ async def _hold_against_untouched(live: LiveNode, mode: Grading, failed: RewardE
     try:
         await _grade_untouched(replace(live, log_dir=None, artifacts_dir=None), mode)
     except BenchFlowError as error:
-        by = blame(error, inside="task").by
-        failed.caused_by = by if by in {"task", "host"} else "unknown"
-        failed.retryable = failed.retryable or by == "host"
+        cause = blame(error, inside="task")
+        failed.caused_by = "unknown" if cause.by == "agent" else cause.by
+        failed.retryable = failed.retryable or cause.is_temporary
         same = f"without the agent the tests end with: {str(error)[:SHOWN]}"
         failed.hint = f"{failed.hint}; {same}" if failed.hint else same
 

@@ -17,6 +17,8 @@ class FakeFaults:
 
     fail_on: dict[str, Fault] = field(default_factory=dict[str, Fault])
     """Raised at the start of the operation, every time."""
+    after: dict[str, int] = field(default_factory=dict[str, int])
+    """How many calls of an operation succeed before `fail_on` holds for it."""
     hang_on: set[str] = field(default_factory=set[str])
     """The operation waits until it is cancelled."""
 
@@ -34,5 +36,9 @@ class FakeFaults:
     def strike_now(self, operation: str) -> None:
         """Fail when `operation` is to. For operations that are not coroutines."""
         fault = self.fail_on.get(operation)
-        if fault is not None:
-            raise fault
+        if fault is None:
+            return
+        if self.after.get(operation):
+            self.after[operation] -= 1
+            return
+        raise fault

@@ -19,6 +19,7 @@ from benchflow_contracts.agent import (
     StepHandler,
 )
 from benchflow_contracts.ask import Answer, Ask
+from benchflow_contracts.cause import caused_outside
 from benchflow_contracts.errors import (
     AgentError,
     AgentTimeoutError,
@@ -276,6 +277,8 @@ class FakeSession:
             content = await self._unless_idle(move.run(self))
             seen = Observation(tool_call_id=call.id, status="completed", content=content)
         except SandboxError as error:
+            if caused_outside(error):
+                raise
             seen = Observation(tool_call_id=call.id, status="failed", content=str(error))
         self._draft.observations.append(seen)
 

@@ -211,6 +211,8 @@ def _print_report(report: JobReport, *, json: bool) -> None:
     _print_tasks(report)
     for task in report.refused:
         explain_refusals(task, before="not run: ")
+    if report.stopped is not None:
+        note(f"the job stopped: {report.stopped}; run the same command to continue")
     for remedy, names in _remedies(report).items():
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         note(f"hint for {', '.join(names[:3])}{more}: {remedy}")

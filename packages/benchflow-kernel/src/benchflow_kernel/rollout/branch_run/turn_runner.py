@@ -169,14 +169,15 @@ class TurnRunner:
 
     async def _agents_error(self, error: BenchFlowError) -> BenchFlowError:
         """Return the error that the agent caused; raise if the agent is not the cause."""
-        if isinstance(error, AgentTimeoutError | AgentExitError | SandboxLimitError):
-            return error
+        is_agents = isinstance(error, AgentTimeoutError | AgentExitError | SandboxLimitError)
         try:
             await self._branch.world.expect_sandbox()
         except SandboxError as failed:
             if not caused_inside(failed):
                 raise
-            return failed
+            return error if is_agents else failed
+        if is_agents:
+            return error
         raise error
 
     def _on_model_error(self, error: BenchFlowError) -> None:
