@@ -110,7 +110,7 @@ class BaseSandbox(ABC):
 
 
 class BaseProvider(ABC):
-    """A `SandboxProvider` that needs a `name`, `capabilities` and `create`.
+    """A `SandboxProvider` that needs a `name` and `create`.
 
     It has no snapshots, and no sandbox outlives the process that made it. A subclass calls
     `track` for each sandbox that it creates, so that `aclose` tears it down.
@@ -118,13 +118,15 @@ class BaseProvider(ABC):
 
     name: str
     """The registry name."""
+    static_capabilities: SandboxCapabilities = SandboxCapabilities(isolation="none")
+    """What the sandboxes can do on every machine. The default is nothing."""
 
     def __init__(self) -> None:
         self._sandboxes: list[Sandbox] = []
 
-    @abstractmethod
     async def capabilities(self) -> SandboxCapabilities:
-        """Say what the sandboxes can do on this machine; see `SandboxProvider`."""
+        """Return `static_capabilities`. Override it if they depend on the machine."""
+        return self.static_capabilities
 
     @abstractmethod
     async def create(

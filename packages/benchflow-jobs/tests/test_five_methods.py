@@ -1,0 +1,152 @@
+"""A provider of five methods: create, exec, upload, download and teardown."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchflow_contracts import (
+    BaseProvider,
+    BaseSandbox,
+    ExecResult,
+    Sandbox,
+    SandboxCapabilities,
+    SandboxSpec,
+    VerifyResult,
+)
+from benchflow_engine.options import RunOptions
+from benchflow_engine.scaffold import write_task
+from benchflow_jobs import JobOptions, JobReport, runner
+from benchflow_jobs.runner import run_job
+from benchflow_testing.fakes import FakeCall, FakeSandboxProvider
+
+
+class LeastSandbox(BaseSandbox):
+    """Delegates its four methods to a fake sandbox."""
+
+    def __init__(self, inner: Sandbox) -> None:
+        super().__init__(inner.id, inner.spec)
+        self._inner = inner
+
+    async def exec(self, cmd: str | Sequence[str], **options: Any) -> ExecResult:
+        return await self._inner.exec(cmd, **options)
+
+    async def upload(self, local: Path, remote: str, *, user: str = "root") -> None:
+        await self._inner.upload(local, remote, user=user)
+
+    async def download(self, remote: str, local: Path, **options: Any) -> None:
+        await self._inner.download(remote, local, **options)
+
+    async def teardown(self) -> None:
+        await self._inner.teardown()
+
+
+class LeastProvider(BaseProvider):
+    """Has `create`, and no other method of its own."""
+
+    name = "least"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = FakeSandboxProvider()
+        self.inner.on("/bin/sh -c set -eu", done)
+        self.inner.on("/bin/sh -c [ ! -x /bin/bash ]", earn)
+
+    async def create(
+        self, spec: SandboxSpec, *, image: object = None, labels: Mapping[str, str] | None = None
+    ) -> LeastSandbox:
+        sandbox = self.wrap(await self.inner.create(spec, labels=labels))
+        self.track(sandbox)
+        return sandbox
+
+    def wrap(self, sandbox: Any) -> LeastSandbox:
+        return LeastSandbox(sandbox)
+
+
+class KillableSandbox(LeastSandbox):
+    """A sandbox whose processes can be ended first."""
+
+    async def kill_all(self) -> None:
+        await self._inner.kill_all()
+
+
+class KillableProvider(LeastProvider):
+    """The same provider, whose agents can be ended."""
+
+    static_capabilities = SandboxCapabilities(isolation="container", kill_all=True)
+
+    def wrap(self, sandbox: Any) -> LeastSandbox:
+        return KillableSandbox(sandbox)
+
+
+def done(call: FakeCall) -> ExecResult:
+    return ExecResult(exit_code=0, stdout="", stderr="", duration_sec=0)
+
+
+def earn(call: FakeCall) -> ExecResult:
+    call.sandbox.files.put("/logs/verifier/reward.txt", "1")
+    return done(call)
+
+
+def one_reward(task: object, **_: object) -> list[Any]:
+    return [NeedsNothing()]
+
+
+class NeedsNothing:
+    """A reward that does not look into the sandbox."""
+
+    name = "reward"
+
+    async def score(self, node: Any, evidence: Any) -> Any:
+        return VerifyResult(reward=0.5)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    write_task(tmp_path / "task")
+
+    def go(provider: LeastProvider, **options: Any) -> JobReport:
+        @asynccontextmanager
+        async def opened(_: RunOptions) -> AsyncIterator[LeastProvider]:
+            yield provider
+            await provider.aclose()
+
+        monkeypatch.setattr(runner, "open_provider", opened)
+        chosen = RunOptions(agent="nop", sandbox="least", **options)
+        return asyncio.run(
+            run_job(JobOptions(tasks_dir=tmp_path / "task", jobs_dir=tmp_path, run=chosen))
+        )
+
+    return go
+
+
+def test_what_a_provider_does_not_say_it_cannot_do() -> None:
+    can = asyncio.run(LeastProvider().capabilities())
+    assert can == SandboxCapabilities(isolation="none")
+
+
+def test_five_methods_and_an_end_of_all_processes_run_and_grade_a_rollout(run: Any) -> None:
+    provider = KillableProvider()
+    [record] = run(provider).records
+    assert (record.status, record.reward, record.grading) == ("completed", 1, "hermetic")
+    assert "kill_all" in provider.inner.operations
+    assert not {"freeze", "snapshot", "spawn"} & set(provider.inner.operations)
+    assert provider.inner.live == []
+
+
+def test_five_methods_alone_are_refused_before_the_agent_where_tests_need_more(run: Any) -> None:
+    provider = LeastProvider()
+    [record] = run(provider).records
+    assert record.reward is None
+    assert record.error is not None
+    assert record.error.type == "SandboxUnsupportedError"
+    assert provider.inner.operations == []
+
+
+def test_five_methods_alone_run_a_rollout_whose_reward_needs_no_sandbox(run: Any) -> None:
+    provider = LeastProvider()
+    [record] = run(provider, reward_import_path=f"{__name__}:one_reward").records
+    assert (record.status, record.reward) == ("completed", 0.5)
+    assert provider.inner.live == []
