@@ -238,7 +238,7 @@ def test_a_sandbox_that_cannot_grade_is_refused_before_the_agent(tmp_path: Path)
         asyncio.run(check_grading(RunOptions.model_validate(options), provider, task))
 
     check(Small(kill_all=True))
-    check(Small(freeze=True))
+    check(Small(freeze="kernel"))
     check(Small(), reward_import_path="mine:rewards")
     with pytest.raises(SandboxUnsupportedError, match="cannot grade"):
         check(Small())

@@ -45,7 +45,9 @@ class ScriptedSandbox:
         assert level == "live"
         ref = str(len(self.maker.images))
         self.maker.images[ref] = json.dumps(self.state)
-        return SandboxImage(provider="x", level="live", ref=ref, digest="", bytes=0)
+        return SandboxImage(
+            provider="x", level="live", consistency="instant", ref=ref, digest="", bytes=0
+        )
 
     async def attach(self, process_id):
         forked = ScriptedToy(self.state, self.maker.tampering)

@@ -65,7 +65,8 @@ def test_every_capability_is_found_on_a_machine_that_has_it(with_provider):
         assert found.builds
         assert found.resource_limits >= {"disk", "output"}
         assert found.users
-        assert found.freeze
+        assert found.freeze == "kernel"
+        assert found.snapshot_consistency == "instant"
         assert "live" not in found.notes
         assert await provider.capabilities() is found
         assert [record async for record in provider.sandboxes()] == []

@@ -17,6 +17,7 @@ from benchflow_testing.fakes import (
     FakeSandbox,
     FakeSandboxProvider,
 )
+from benchflow_testing.fakes.process import FakeGate
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
@@ -52,6 +53,30 @@ class FreezesNothing(FakeSandbox):
     @asynccontextmanager
     async def freeze(self):
         yield
+
+
+class FreezesTheSpawnedAlone(FakeSandbox):
+    async def exec(self, cmd, **rest):
+        gate, self.machine.gate = self.machine.gate, FakeGate()
+        try:
+            return await super().exec(cmd, **rest)
+        finally:
+            self.machine.gate = gate
+
+
+class TearsSnapshots(FakeSandbox):
+    async def snapshot(self, level="filesystem", *, while_frozen=None):
+        image = await super().snapshot(level, while_frozen=while_frozen)
+        path = f"{self.spec.workdir}/z-second"
+        await asyncio.sleep(0.05)
+        self.provider.images._sealed[image.ref].files.put(path, self.files.read(path))
+        return image
+
+
+class CallsAFrozenSnapshotTorn(FakeSandbox):
+    async def snapshot(self, level="filesystem", *, while_frozen=None):
+        image = await super().snapshot(level, while_frozen=while_frozen)
+        return image.model_copy(update={"consistency": "crash_consistent"})
 
 
 class KillsNoDaemons(FakeSandbox):
@@ -322,6 +347,9 @@ BROKEN_SANDBOXES = [
     (TimeoutLeavesProcesses, "a_timeout_kills_the_whole_group"),
     (CancelLeavesProcesses, "cancellation_kills_the_whole_group"),
     (FreezesNothing, "freeze_holds_every_process_still"),
+    (FreezesTheSpawnedAlone, "a_kernel_freeze_holds_the_background_of_root"),
+    (TearsSnapshots, "an_instant_snapshot_is_not_torn"),
+    (CallsAFrozenSnapshotTorn, "the_consistency_of_snapshots_is_named"),
     (KillsNoDaemons, "kill_all_ends_every_process_and_leaves_the_files"),
     (FreezesNothing, "snapshot_works_in_a_frozen_sandbox"),
     (ThawsEarly, "freeze_is_reentrant"),

@@ -12,7 +12,7 @@ from benchflow_contracts import BaseProvider, SandboxCapabilities
 
 class Small(BaseProvider):
     name = "small"
-    can = {"freeze": False}
+    can = {"freeze": "none"}
 
     def __init__(self, *, allow_unisolated=False):
         super().__init__()
@@ -28,6 +28,15 @@ class Small(BaseProvider):
 class Grading(Small):
     name = "grading"
     can = {"kill_all": True}
+
+
+class Torn(Small):
+    name = "torn"
+    can = {
+        "freeze": "guest",
+        "snapshot_levels": {"filesystem"},
+        "snapshot_consistency": "crash_consistent",
+    }
 """
 
 
@@ -59,3 +68,12 @@ def test_a_provider_that_can_grade_passes_with_its_notes_as_remedies(
     finding = findings["sandbox small_provider:Grading"]
     assert finding["status"] == "warn"
     assert finding["remedies"] == ["live: install an engine", "network: load a module"]
+
+
+def test_the_levels_of_freeze_and_snapshots_are_shown(
+    provider: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["doctor", "--sandbox-import-path", f"{provider}:Torn"]) == 0
+    [line] = [each for each in capsys.readouterr().out.splitlines() if "isolation" in each]
+    assert "snapshots filesystem (crash_consistent)" in line
+    assert "freeze guest" in line

@@ -22,7 +22,7 @@ class Unstartable(BaseProvider):
 
     async def capabilities(self) -> SandboxCapabilities:
         return SandboxCapabilities(
-            isolation="container", network_modes=frozenset({"none"}), freeze=True, notes={}
+            isolation="container", network_modes=frozenset({"none"}), freeze="kernel", notes={}
         )
 
     async def create(self, spec: Any, *, image: Any = None, labels: Any = None) -> Any:
@@ -131,7 +131,7 @@ def test_an_explained_dry_run_shows_what_the_provider_can_do(
 ) -> None:
     assert run(("run", task, *PROVIDER, "--dry-run", "--explain", "--json")) == 0
     found = settings(capsys)
-    assert found["provider.freeze"] == (True, "provider", "unstartable")
+    assert found["provider.freeze"] == ("kernel", "provider", "unstartable")
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,7 @@ from .process import ByteReader, ByteWriter, Process
 from .reward import Evidence, LiveWorld, Reward
 from .sandbox import (
     ExecResult,
+    FreezeLevel,
     HasDoors,
     HasImageDigests,
     Isolation,
@@ -148,6 +149,7 @@ from .sandbox import (
     SandboxImage,
     SandboxProvider,
     SandboxSpec,
+    SnapshotConsistency,
     SnapshotLevel,
     SupportsEntrypoint,
     SupportsFileDigests,
@@ -273,6 +275,7 @@ __all__ = [
     "FileChanges",
     "FileDiff",
     "FinishedRollout",
+    "FreezeLevel",
     "Grading",
     "Granularity",
     "GroupBranch",
@@ -359,6 +362,7 @@ __all__ = [
     "SetupCommand",
     "SetupError",
     "SkillMode",
+    "SnapshotConsistency",
     "SnapshotError",
     "SnapshotLevel",
     "Space",

@@ -21,6 +21,14 @@ from .service import ServiceSpec
 SnapshotLevel = Literal["filesystem", "live"]
 """`filesystem` carries files; `live` carries files, processes and sockets."""
 
+SnapshotConsistency = Literal["instant", "crash_consistent"]
+"""`instant`: the files of one instant, at which no process ran. `crash_consistent`: the files as a
+power cut leaves them, so a process may have been between two writes."""
+
+FreezeLevel = Literal["kernel", "guest", "none"]
+"""`kernel`: the host stops every process. `guest`: a program inside stops all other processes, and
+a process with its rights can undo that. `none`: nothing stops the processes."""
+
 Isolation = Literal["none", "namespaces", "container", "vm"]
 NetworkMode = Literal["none", "model-only", "allowlist", "public"]
 
@@ -88,9 +96,12 @@ class SandboxCapabilities(Model):
     resource_limits: frozenset[ResourceKind] = frozenset()
     users: bool = False
     """Whether a process can run as another user than the default one."""
-    freeze: bool = False
+    freeze: FreezeLevel = "none"
+    snapshot_consistency: SnapshotConsistency | None = None
+    """Of `filesystem` snapshots that are not taken inside a kernel freeze; `None` without them.
+    Forks by files need `instant`. A `live` snapshot is always `instant`."""
     kill_all: bool = False
-    """Whether `SupportsKillAll` holds here. Grading needs `freeze` or this."""
+    """Whether `SupportsKillAll` holds here. Grading needs a freeze or this."""
     builds: bool = False
     """Whether images can be made from a `recipe`."""
     services: bool = False
@@ -108,6 +119,8 @@ class SandboxImage(Model):
 
     provider: str
     level: SnapshotLevel
+    consistency: SnapshotConsistency
+    """`instant` also for each snapshot that was taken inside a kernel freeze."""
     ref: str
     digest: str
     bytes: int = Field(ge=0)

@@ -89,7 +89,7 @@ async def check_grading(options: RunOptions, provider: SandboxProvider, task: Ta
     if options.reward_import_path is not None:
         return
     can = await provider.capabilities()
-    if not (can.freeze or can.kill_all):
+    if can.freeze == "none" and not can.kill_all:
         raise SandboxUnsupportedError(
             f"sandbox {options.sandbox_name!r} cannot grade: it neither freezes a sandbox nor"
             " kills all of its processes",

@@ -119,7 +119,12 @@ class SnapshotImages:
             raise SnapshotError(f"cannot snapshot: {error}", retryable=error.retryable) from error
         name = inspected["Id"]
         image = SandboxImage(
-            provider=PROVIDER, level="filesystem", ref=name, digest=name, bytes=inspected["Size"]
+            provider=PROVIDER,
+            level="filesystem",
+            consistency="instant",
+            ref=name,
+            digest=name,
+            bytes=inspected["Size"],
         )
         self._known[name] = image
         self._details[name] = ImageDetails.of(inspected)

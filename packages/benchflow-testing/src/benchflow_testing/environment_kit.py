@@ -142,7 +142,7 @@ async def reset_returns_to_the_baseline(subject: EnvironmentSubject) -> None:
 
 
 def _lacks_freeze(subject: EnvironmentSubject) -> str | None:
-    return None if subject.capabilities.freeze else "capabilities: no freeze"
+    return "capabilities: no freeze" if subject.capabilities.freeze == "none" else None
 
 
 @promise(_lacks_freeze)

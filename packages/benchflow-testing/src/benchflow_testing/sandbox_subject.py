@@ -161,7 +161,19 @@ def lacks_users(subject: SandboxSubject) -> str | None:
 
 def lacks_freeze(subject: SandboxSubject) -> str | None:
     """Say that there is no freeze, when so."""
-    return None if subject.capabilities.freeze else "capabilities: no freeze"
+    return "capabilities: no freeze" if subject.capabilities.freeze == "none" else None
+
+
+def lacks_kernel_freeze(subject: SandboxSubject) -> str | None:
+    """Say that the host does not stop the processes, when so."""
+    freeze = subject.capabilities.freeze
+    return None if freeze == "kernel" else f"capabilities: freeze {freeze}"
+
+
+def lacks_instant_snapshots(subject: SandboxSubject) -> str | None:
+    """Say that filesystem snapshots are not of one instant, when so."""
+    consistency = subject.capabilities.snapshot_consistency
+    return None if consistency == "instant" else f"capabilities: snapshots {consistency}"
 
 
 def lacks_kill_all(subject: SandboxSubject) -> str | None:

@@ -39,6 +39,7 @@ class SnapshotStore:
         image = SandboxImage(
             provider=PROVIDER,
             level="filesystem",
+            consistency="instant",
             ref=f"{self.owner}-{stack.pool.name}/{name}",
             digest=layers[0].digest,
             bytes=layers[0].allowance,
@@ -62,6 +63,7 @@ class SnapshotStore:
         image = SandboxImage(
             provider=PROVIDER,
             level="live",
+            consistency="instant",
             ref=f"{self.owner}-{layer.pool.name}/{state.name}",
             digest=digest,
             bytes=state.bytes,

@@ -11,6 +11,7 @@ from benchflow_testing.sandbox_subject import (
     SandboxCheck,
     SandboxSubject,
     lacks_freeze,
+    lacks_kernel_freeze,
     lacks_kill_all,
     lacks_snapshots,
 )
@@ -28,6 +29,18 @@ async def freeze_holds_every_process_still(subject: SandboxSubject) -> None:
         await subject.moves_on(box)
         async with box.freeze():
             await subject.stands_still(box, "in a frozen sandbox")
+        await subject.moves_on(box)
+
+
+@promise(lacks_kernel_freeze)
+async def a_kernel_freeze_holds_the_background_of_root(subject: SandboxSubject) -> None:
+    """A process of root that a finished `exec` left behind does not run either."""
+    user = "root" if subject.capabilities.users else None
+    async with subject.box() as box:
+        await box.exec(f"({TICKER}) </dev/null >/dev/null 2>&1 &", user=user)
+        await subject.moves_on(box)
+        async with box.freeze():
+            await subject.stands_still(box, "of root in a frozen sandbox")
         await subject.moves_on(box)
 
 
@@ -152,6 +165,7 @@ async def kill_all_ends_every_process_and_leaves_the_files(subject: SandboxSubje
 
 FREEZE_CHECKS: tuple[SandboxCheck, ...] = (
     freeze_holds_every_process_still,
+    a_kernel_freeze_holds_the_background_of_root,
     freeze_is_reentrant,
     freeze_thaws_on_error,
     download_works_in_a_frozen_sandbox,

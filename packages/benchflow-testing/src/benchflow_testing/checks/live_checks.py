@@ -27,7 +27,7 @@ _MEMORY = "n=; while :; do n=x$n; echo $n >> memory; sleep 0.05 || sleep 1; done
 
 
 def _lacks_either(subject: SandboxSubject) -> str | None:
-    missing = None if subject.capabilities.freeze else "capabilities: no freeze"
+    missing = "capabilities: no freeze" if subject.capabilities.freeze == "none" else None
     return missing or lacks_live_snapshots(subject)
 
 

@@ -11,9 +11,12 @@ from benchflow_testing.sandbox_subject import (
     TICKER,
     SandboxCheck,
     SandboxSubject,
+    lacks_instant_snapshots,
     lacks_snapshots,
 )
 
+_BULK_FILES = 32
+_BULK_BYTES = 256 * 1024
 _LEVELS: tuple[SnapshotLevel, ...] = ("filesystem", "live")
 
 
@@ -61,6 +64,42 @@ async def a_snapshot_is_sealed(subject: SandboxSubject) -> None:
                 expect_equal(await subject.get(child, "file"), b"then", "the file in the child")
                 expect((await child.exec("test -e new")).exit_code != 0, "a later file is there")
                 expect_equal(await subject.get(box, "file"), b"now\n", "the parent's file")
+
+
+@promise()
+async def the_consistency_of_snapshots_is_named(subject: SandboxSubject) -> None:
+    """It is set with the level `filesystem` and only then, and each image has it."""
+    consistency = subject.capabilities.snapshot_consistency
+    files = "filesystem" in subject.capabilities.snapshot_levels
+    expect_equal(consistency is not None, files, "whether a consistency is named")
+    if not files:
+        return
+    async with subject.box() as box, subject.sealed(box) as image:
+        expect_equal(image.consistency, consistency, "the consistency of an image")
+        if subject.capabilities.freeze != "kernel":
+            return
+        async with box.freeze(), subject.sealed(box) as frozen:
+            expect_equal(frozen.consistency, "instant", "the consistency inside a kernel freeze")
+
+
+@promise(lacks_instant_snapshots)
+async def an_instant_snapshot_is_not_torn(subject: SandboxSubject) -> None:
+    """One process writes to two files in turn, and no snapshot has more of the second.
+
+    Other files lie between the two, so that a copy of a running sandbox takes a while.
+    """
+    bulk = subject.folder()
+    for number in range(_BULK_FILES):
+        (bulk / str(number)).write_bytes(bytes(_BULK_BYTES))
+    async with subject.box() as box:
+        await subject.output(box, "echo x > a-first; echo x > z-second")
+        await box.upload(bulk, subject.inside("m-bulk"))
+        await box.spawn("while :; do echo x >> a-first; echo x >> z-second; done")
+        for _ in range(3):
+            async with subject.sealed(box) as image, subject.box(image=image) as child:
+                first = len(await subject.get(child, "a-first"))
+                second = len(await subject.get(child, "z-second"))
+                expect(0 <= first - second <= len("x\n"), f"{first} and {second} bytes: torn")
 
 
 @promise(lacks_snapshots)
@@ -178,6 +217,8 @@ SNAPSHOT_CHECKS: tuple[SandboxCheck, ...] = (
     a_snapshot_carries_the_files,
     a_snapshot_leaves_the_sandbox_unharmed,
     a_snapshot_is_sealed,
+    the_consistency_of_snapshots_is_named,
+    an_instant_snapshot_is_not_torn,
     siblings_and_parent_are_isolated,
     many_children_start_at_once,
     a_child_can_be_snapshotted_in_turn,

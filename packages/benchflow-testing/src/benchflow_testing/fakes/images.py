@@ -31,6 +31,7 @@ class FakeImageStore:
         return SandboxImage(
             provider=provider,
             level=level,
+            consistency="instant",
             ref=ref,
             digest=digest_of(sealed),
             bytes=sealed.files.size,

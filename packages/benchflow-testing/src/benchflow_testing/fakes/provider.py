@@ -37,7 +37,8 @@ FAKE_CAPABILITIES = SandboxCapabilities(
     network_modes=frozenset({"none", "model-only"}),
     resource_limits=frozenset({"output"}),
     users=True,
-    freeze=True,
+    freeze="kernel",
+    snapshot_consistency="instant",
     kill_all=True,
 )
 """What the fake can do. `model-only` is accepted, but no relay listens inside."""

@@ -186,15 +186,16 @@ async def _sandbox(options: RunOptions) -> AsyncIterator[Finding]:
 
 async def _isolation(name: str, provider: SandboxProvider) -> Finding:
     can = await provider.capabilities()
+    consistency = f" ({can.snapshot_consistency})" if can.snapshot_consistency else ""
     parts = [
         f"isolation {can.isolation}",
-        f"snapshots {', '.join(sorted(can.snapshot_levels)) or 'none'}",
+        f"snapshots {', '.join(sorted(can.snapshot_levels)) or 'none'}{consistency}",
         f"network {', '.join(sorted(can.network_modes)) or 'none'}",
         f"limits {', '.join(sorted(can.resource_limits)) or 'none'}",
-        f"freeze {'yes' if can.freeze else 'no'}",
+        f"freeze {can.freeze}",
         f"live forks {can.live_engine or 'no'}",
     ]
-    if not (can.freeze or can.kill_all):
+    if can.freeze == "none" and not can.kill_all:
         parts.append("nothing can be graded: a sandbox can neither be frozen nor emptied")
     return Finding(
         check=name,
@@ -205,7 +206,7 @@ async def _isolation(name: str, provider: SandboxProvider) -> Finding:
 
 
 def _status(can: SandboxCapabilities) -> Status:
-    if not (can.freeze or can.kill_all):
+    if can.freeze == "none" and not can.kill_all:
         return "fail"
     return "warn" if can.notes else "ok"
 
