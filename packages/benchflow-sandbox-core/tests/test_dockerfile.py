@@ -178,8 +178,8 @@ def test_pairs_are_read_in_both_forms():
     [
         ("${NONE:?say so}", "'NONE' has no value: say so"),
         ("${NONE?}", "has no value"),
-        ("${A#x", "not interpreted"),
-        ("${A/x}", "not interpreted"),
+        ("${A#x", "not supported"),
+        ("${A/x}", "not supported"),
         ("${A#\\n}", "backslash before 'n'"),
         ("${A/1/\\x}", "plain text"),
         ("${A///x}", "plain text"),

@@ -235,7 +235,7 @@ def test_an_entry_that_is_no_host_is_refused(entry):
 
 
 def test_allowed_hosts_need_the_network_that_has_them():
-    with pytest.raises(UsageError, match="mean nothing in network 'public'"):
+    with pytest.raises(UsageError, match="'public' does not use allowed hosts"):
         check_spec(SandboxSpec(network="public", allowed_hosts=("example.org",)))
     assert proxy_environment(SandboxSpec()) == {}
     door = Door(upstream="http://127.0.0.1:1", port=8722)

@@ -278,7 +278,7 @@ def test_no_frontend_is_fetched(with_provider, tmp_path):
     (tmp_path / "Dockerfile").write_text("# syntax=evil.example/frontend\nFROM scratch\n")
 
     async def check(provider):
-        with pytest.raises(SandboxError, match=r"evil.example/frontend.*no image is fetched") as no:
+        with pytest.raises(SandboxError, match=r"evil.example.*is not supported") as no:
             await provider.create(SandboxSpec(recipe=ImageRecipe(context=tmp_path)))
         assert no.value.where == "Dockerfile:1"
 

@@ -105,7 +105,7 @@ def test_another_users_snapshot_is_refused(with_provider, image, tmp_path):
 def test_what_cannot_be_written_leaves_nothing(with_provider, tmp_path):
     async def check(provider):
         await saved_to(provider, tmp_path / "saved")
-        with pytest.raises(SnapshotError, match="is there already"):
+        with pytest.raises(SnapshotError, match="exists already"):
             await saved_to(provider, tmp_path / "saved")
         (tmp_path / "file").touch()
         with pytest.raises(SnapshotError):

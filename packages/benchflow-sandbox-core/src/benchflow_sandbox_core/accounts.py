@@ -1,16 +1,16 @@
-"""Who a process of a box runs as, by the box's own files, which are hostile."""
+"""Users and groups of a sandbox, read from its own files, which are hostile."""
 
 from dataclasses import dataclass, replace
 
 from benchflow_contracts.errors import SandboxError
 
 MAX_FILE = 1 << 20
-"""Bytes that are read of each file."""
+"""Bytes to read of each file, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The ids of one user of a box."""
+    """The ids of one user of a sandbox."""
 
     name: str
     uid: int
@@ -32,13 +32,13 @@ class Accounts:
         self._groups = _rows(group, 4)
 
     def look_up(self, name: str) -> Account:
-        """Find a user by name or number, maybe with `:` and a group as in a Dockerfile.
+        """Find a user by name or number; `USER:GROUP` names a group too, as in a Dockerfile.
 
-        As in container engines, a number that no row knows has group 0. `root` is number 0
-        whatever the files say, for they may be gone or the agent's.
+        As in container engines, a number without a row has group 0. `root` is always number 0:
+        the agent may have changed or deleted the files.
 
         Raises:
-            SandboxError: There is no such user or group.
+            SandboxError: The user or the group does not exist.
         """
         user, colon, group = name.partition(":")
         account = self._user(user)
@@ -56,7 +56,7 @@ class Accounts:
             return int(name)
         raise SandboxError(
             f"the sandbox has no group {name!r}",
-            hint="name one of /etc/group",
+            hint="name a group of /etc/group",
             caused_by="inside",
         )
 
@@ -88,5 +88,5 @@ def _rows(file: bytes, width: int) -> list[list[str]]:
 
 
 def _is_id(text: str) -> bool:
-    # Python refuses to read a number of thousands of digits.
+    # Python refuses to parse a number of thousands of digits.
     return text.isascii() and text.isdecimal() and len(text) <= 10 and int(text) < 1 << 31

@@ -1,4 +1,4 @@
-"""Directories and files that are there whole or not at all."""
+"""Directories and files that appear complete or not at all."""
 
 import os
 import secrets
@@ -8,13 +8,13 @@ from benchflow_contracts.errors import SnapshotError
 
 
 def staging_dir(to: Path) -> Path:
-    """Make the directory that becomes `to` by a rename when it is whole; its owner's alone.
+    """Create a private directory, which the caller renames to `to` when it is complete.
 
     Raises:
-        SnapshotError: `to` is there already, or cannot be written.
+        SnapshotError: `to` exists already, or cannot be written.
     """
     if os.path.lexists(to):
-        raise SnapshotError(f"{str(to)!r} is there already", hint="name a new directory")
+        raise SnapshotError(f"{str(to)!r} exists already", hint="name a new directory")
     made = to.absolute().with_name(f".{to.name}.{secrets.token_hex(4)}")
     try:
         made.mkdir(mode=0o700, parents=True)
@@ -24,7 +24,7 @@ def staging_dir(to: Path) -> Path:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a new file that is on the disk on return."""
+    """Write a new file. On return its bytes are on the disk."""
     with path.open("x", encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -32,10 +32,10 @@ def write(path: Path, text: str) -> None:
 
 
 def replace(path: Path, text: str) -> None:
-    """Make a file or its next version, and its directory, its owner's alone, where that lacks.
+    """Create a file or replace it. Create its directory, for its owner alone, if it is missing.
 
     Raises:
-        OSError: It cannot be written; what was there is as it was.
+        OSError: The file cannot be written. The previous version is unchanged.
     """
     made = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:

@@ -1,11 +1,11 @@
-"""A mark: the prints of a box's files that count as no change, and how it is saved."""
+"""The baseline of a comparison: prints of files that do not count as changes."""
 
 import os
 from collections.abc import Mapping
 from urllib.parse import quote, unquote_to_bytes
 
 MAX_SAVED = 8 << 20
-"""Characters. A mark that is larger is not saved, and then nothing is compared with it."""
+"""Characters. A larger baseline is not saved; a restored sandbox then has no baseline."""
 
 _SAFE = "/ :+,@"
 
@@ -13,9 +13,10 @@ _SAFE = "/ :+,@"
 def with_ignored_changes(
     mark: Mapping[str, str], before: Mapping[str, str], after: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return a mark that has what was written between two times, but where it was changed before.
+    """Return a baseline that includes what was written between two times.
 
-    All three are as `Comparison.prints` makes them, which are silent on what is as in the base.
+    A path that had changed before the first time stays a change. All three arguments are
+    results of `Comparison.prints`, which omit paths that are as in the base.
     """
     extended = dict(mark)
     for path in before.keys() | after.keys():
@@ -30,7 +31,7 @@ def with_ignored_changes(
 
 
 def encode_baseline(mark: Mapping[str, str] | None) -> dict[str, str] | None:
-    """Return a mark in ASCII, whatever bytes are in its names; `None` for none, or too large."""
+    """Encode a baseline in ASCII. Return `None` for no baseline, or one that is too large."""
     if mark is None:
         return None
     encoded = {_quoted(path): _quoted(told) for path, told in mark.items()}
@@ -39,7 +40,7 @@ def encode_baseline(mark: Mapping[str, str] | None) -> dict[str, str] | None:
 
 
 def decode_baseline(mark: Mapping[str, str] | None) -> dict[str, str] | None:
-    """Return the mark that `to_save` was given."""
+    """Return the baseline that `encode_baseline` was given."""
     if mark is None:
         return None
     return {_unquoted(path): _unquoted(told) for path, told in mark.items()}

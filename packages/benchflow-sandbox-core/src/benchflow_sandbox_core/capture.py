@@ -1,17 +1,17 @@
-"""Keeping a bounded part of what a command prints."""
+"""Capture a bounded part of the output of a command."""
 
 import asyncio
 import os
 
 _CHUNK = 65536
-_LAST_LOOK = 1 << 20  # the most that a pipe can hold by default
+_LAST_LOOK = 1 << 20  # bytes that a pipe can hold by default
 
 
 class Capture:
-    """Drains one pipe: keeps the first `limit` bytes, counts the rest.
+    """Reads one pipe to its end: keeps the first `limit` bytes and counts the others.
 
-    The pipe is drained as fast as it is filled, so a flood cannot block the
-    command or grow the runner.
+    The pipe is emptied as fast as the command fills it, so much output neither blocks the
+    command nor uses the memory of the runner.
     """
 
     def __init__(self, fd: int, limit: int) -> None:
@@ -25,14 +25,14 @@ class Capture:
 
     @property
     def text(self) -> str:
-        """What was kept, as UTF-8 with replacement."""
+        """The captured bytes, decoded as UTF-8 with replacement."""
         return self._kept.decode("utf-8", "replace")
 
     def finish(self) -> None:
-        """Take what is in the pipe now, and stop. Idempotent.
+        """Read what is in the pipe now, and stop. Idempotent.
 
-        A daemon that the command left behind may hold the pipe open and go on
-        writing: it is not waited for.
+        A daemon that the command left behind may keep the pipe open and continue to
+        write. This does not wait for it.
         """
         if self._fd < 0:
             return
@@ -42,14 +42,14 @@ class Capture:
         self.close()
 
     def close(self) -> None:
-        """Stop without another look. Idempotent."""
+        """Stop without reading more. Idempotent."""
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
             self._fd = -1
 
     def _take(self) -> int:
-        """Take one chunk; return its size, 0 at the end, or -1 when there is none now."""
+        """Read one chunk; return its size, 0 at the end, or -1 when the pipe is empty now."""
         try:
             data = os.read(self._fd, _CHUNK)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Whoever is closed once, whole, at the end of a block."""
+"""Objects that are closed completely at the end of a block."""
 
 from abc import ABC, abstractmethod
 from types import TracebackType
@@ -8,12 +8,12 @@ from .shield import finish
 
 
 class AsyncCloseable(ABC):
-    """An async context manager whose end is not cut in the middle."""
+    """An async context manager whose cleanup a cancellation does not interrupt."""
 
     _closed = False
 
     async def aclose(self) -> None:
-        """Tear down everything that this instance made. Idempotent."""
+        """Tear down everything that this instance created. Idempotent."""
         self._closed = True
         await finish(self._aclose())
 

@@ -1,4 +1,4 @@
-"""Running one command of a box to its end."""
+"""Run one command in a sandbox to its end."""
 
 import asyncio
 import errno
@@ -26,7 +26,7 @@ _RLIMITS = {int(resource.RLIMIT_CORE): (0, 0)}
 
 @dataclass(frozen=True, slots=True)
 class SandboxCommand:
-    """What to run, as whom, and where."""
+    """What to run, as which user, and in which directory."""
 
     argv: tuple[str, ...]
     account: Account
@@ -42,7 +42,7 @@ class SandboxCommand:
         env: Mapping[str, str],
         shell: str,
     ) -> "SandboxCommand":
-        """Complete what a caller gave with what a login would set."""
+        """Build a command; add the variables that a login would set."""
         argv = (shell, "-c", cmd) if isinstance(cmd, str) else tuple(cmd)
         if not argv:
             raise SandboxError("an empty command cannot be started")
@@ -55,11 +55,11 @@ class SandboxCommand:
         return " ".join(self.argv)[:200]
 
     async def start(self, machine: RunningBox, fds: tuple[int, int, int]) -> int:
-        """Start it; return its pid inside.
+        """Start the command; return its pid inside.
 
         Raises:
-            SandboxLimitError: The box is full of processes.
-            SandboxError: It cannot be started, or the box is gone.
+            SandboxLimitError: The limit of processes is reached.
+            SandboxError: The command cannot be started, or the sandbox is gone.
         """
         try:
             return await machine.init.spawn(
@@ -97,7 +97,7 @@ class SandboxCommand:
         timeout: float | None,
         limit: int,
     ) -> ExecResult:
-        """Run it and collect its output; the whole group is dead when this fails."""
+        """Run the command and collect its output. On failure its whole group is dead."""
         began, before = time.monotonic(), meter.hits("memory")
         with machine.streams() as streams:
             pid = await self._begin(machine, streams.child, timeout)
@@ -126,7 +126,7 @@ class SandboxCommand:
     async def _begin(
         self, machine: RunningBox, fds: tuple[int, int, int], timeout: float | None
     ) -> int:
-        # A process of the same user can stop ours before it becomes the command.
+        # A process of the same user can stop our process before it executes the command.
         try:
             async with asyncio.timeout(timeout):
                 return await self.start(machine, fds)
@@ -172,7 +172,7 @@ async def _feed(pipe: PipeWriter, data: bytes) -> None:
 
 
 async def _end(machine: RunningBox, pid: int) -> None:
-    # A box that is gone has killed it already.
+    # A sandbox that is gone has killed the process already.
     with suppress(InitError, SandboxError):
         await machine.init.kill(pid, signal.SIGKILL, group=True)
         await reap(machine.init, pid)

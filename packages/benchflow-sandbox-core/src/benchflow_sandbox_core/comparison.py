@@ -1,6 +1,6 @@
-# Raw names below roots that are not ours: pathlib would add nothing here.
+# Raw names below roots of others: pathlib would add nothing here.
 # ruff: noqa: PTH116
-"""What a box changed of the files below it: its upper directories held against their base."""
+"""Compare the upper directories of a sandbox with their base: which files changed."""
 
 import errno
 import hashlib
@@ -14,53 +14,53 @@ from benchflow_contracts.errors import SandboxLimitError
 
 MAX_DEPTH = 200
 _MAX_ENTRIES = 1_000_000
-"""Of the agent's: the runner keeps about half a kilobyte for each."""
+"""Entries that an agent can create. The runner needs about 0.5 kB for each."""
 
 _ENDLESS = 16 << 30
 _OWN = ".bf"
-"""At the top: ours, and in no snapshot."""
+"""At the top: BenchFlow's own directory, which no snapshot contains."""
 
 
 @dataclass(slots=True)
 class _Node:
-    """What the upper directories, all in all, have at one path."""
+    """The merged entry of the upper directories at one path."""
 
     info: os.stat_result | None
-    """`None` for what is removed."""
+    """`None` for a removed entry."""
     layer: int = -1
-    """The directory that it is below, at its own path."""
+    """The directory that contains it, by its own path."""
     target: str = ""
-    """Where a link leads."""
+    """The target of a symbolic link."""
     hides: bool = False
-    """A directory that shows nothing of one below it."""
+    """A directory that hides the directory of a lower layer (opaque)."""
     below: "dict[str, _Node]" = field(default_factory=dict[str, "_Node"])
 
     @property
     def is_dir(self) -> bool:
-        """Whether a directory is there."""
+        """Whether the entry is a directory."""
         return self.info is not None and stat.S_ISDIR(self.info.st_mode)
 
 
 @dataclass(slots=True)
 class _Found:
-    """What the base has at one path."""
+    """The entry of the base at one path."""
 
     info: os.stat_result | None = None
     parent: int = -1
-    """The directory that it is in; valid for the moment."""
+    """The directory that contains it. The descriptor is valid only now."""
     directories: list[int] = field(default_factory=list[int])
-    """Those that a directory there shows, top first."""
+    """The directories of the base that are merged here, top first."""
 
 
 _Seen = tuple[str, _Node, bool, bool]
-"""A path, what is there, whether the base has it, and whether it is the same there."""
+"""A path, its entry, whether the base has it, and whether both are equal."""
 
 
 @dataclass(slots=True)
 class Comparison:
-    """One box: descriptors of its upper directories, top first, and of those of its base.
+    """One sandbox: descriptors of its upper directories, top first, and of its base.
 
-    What the upper ones hold is hostile. Nothing in them is followed out of them.
+    The content of the upper directories is hostile. No link leads out of them.
     """
 
     uppers: Sequence[int]
@@ -68,14 +68,14 @@ class Comparison:
     opaque: str
     """The extended attribute that marks an opaque directory."""
     hidden: frozenset[str] = frozenset()
-    """What at the top is never seen, as something is mounted over it."""
+    """Names at the top that are ignored, because something is mounted over them."""
     _known: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
-    """Digests of files with several names."""
+    """Digests of files that have several names."""
     _entries: int = 0
-    """Files and directories that the last look at the upper directories found."""
+    """Files and directories that the last scan of the upper directories found."""
 
     def fingerprints(self) -> dict[str, str]:
-        """Return a print of each path that is not as in the base; empty for a removed one."""
+        """Return a print of each path that differs from the base; "" for a removed path."""
         return {
             path: self._fingerprint(node, path) for path, node, _, same in self._seen() if not same
         }
@@ -95,13 +95,13 @@ class Comparison:
                     links[as_text(path)] = as_text(node.target)
                 if node.info is not None and _is_endless(node.info):
                     endless.append(as_text(path))
-        # Nothing of them is there any more, and nothing of the base below them.
+        # These paths are removed, and so are the paths of the base below them.
         told["removed"] += [path for path, before in left.items() if before]
         shown = {kind: tuple(sorted(map(as_text, paths))) for kind, paths in told.items()}
         return FileChanges(**shown, links=links, endless=tuple(sorted(endless)))
 
     def _seen(self) -> Iterator[_Seen]:
-        """Yield each path that the upper directories have, parents first."""
+        """Yield each path of the upper directories, parents first."""
         root = _Node(os.stat("/"))
         self._entries = 0
         for upper in reversed(self.uppers):
@@ -112,7 +112,7 @@ class Comparison:
         if depth > MAX_DEPTH:
             raise SandboxLimitError(
                 f"a path is deeper than {MAX_DEPTH} directories",
-                hint="the files of a sandbox are compared to that depth",
+                hint="the comparison of a sandbox's files goes to that depth",
             )
         for name in os.listdir(directory):
             if not depth and (name == _OWN or name in self.hidden):
@@ -121,12 +121,12 @@ class Comparison:
             if self._entries > _MAX_ENTRIES:
                 raise SandboxLimitError(
                     f"more than {_MAX_ENTRIES} files are new in the sandbox",
-                    hint="the files of a sandbox are compared up to that number",
+                    hint="the comparison of a sandbox's files handles that number",
                 )
             try:
                 info = os.stat(name, dir_fd=directory, follow_symlinks=False)
             except FileNotFoundError:
-                continue  # removed this moment: the box may run
+                continue  # removed meanwhile: the sandbox may run
             if not stat.S_ISDIR(info.st_mode):
                 target = os.readlink(name, dir_fd=directory) if stat.S_ISLNK(info.st_mode) else ""
                 node.below[name] = _Node(None if _is_whiteout(info) else info, layer, target)
@@ -138,7 +138,7 @@ class Comparison:
     ) -> None:
         below = _open_dir(name, directory)
         try:
-            # One that was renamed shows what the base has at another path.
+            # A renamed directory shows what the base has at another path.
             marks = {self.opaque, self.opaque.replace("opaque", "redirect")}
             child, hides = node.below.get(name), not marks.isdisjoint(os.listxattr(below))
             if child is None or hides or not child.is_dir:
@@ -248,7 +248,7 @@ def _close(fds: list[int]) -> None:
 
 
 def as_text(path: str) -> str:
-    """Return a path as text: bytes of it that are none are escaped."""
+    """Return a path as text. Bytes that are not UTF-8 are escaped."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
@@ -259,7 +259,7 @@ _ZEROS = bytes(_PIECE)
 def content_digest(fd: int) -> str:
     """Return the SHA-256 over the size and the pieces that are not all zero.
 
-    It does not depend on where the file has holes: a hole is zeros, and so is written.
+    Holes do not change the digest: a hole counts as zeros.
     """
     size = os.fstat(fd).st_size
     digest = hashlib.sha256(size.to_bytes(8, "big"))
@@ -275,14 +275,14 @@ def content_digest(fd: int) -> str:
 
 
 def _data(fd: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield where data may be, in whole pieces."""
+    """Yield the ranges that may have data, in whole pieces."""
     at = 0
     while at < size:
         try:
             start = os.lseek(fd, at, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:
-                return  # only a hole is left
+                return  # the rest of the file is a hole
             raise
         end = os.lseek(fd, start, os.SEEK_HOLE)
         start -= start % _PIECE

@@ -1,4 +1,4 @@
-"""What the kernel counts of a control group: what its own limits refused, and what the host did."""
+"""Read the kernel's counters of a control group: refusals by its own limits and by the host."""
 
 import os
 from collections.abc import Callable, Generator
@@ -10,34 +10,34 @@ from typing import Literal
 from benchflow_contracts.errors import HostError, SandboxLimitError
 
 _STEP = 8 << 20
-"""More bytes than the kernel asks for at once."""
+"""More bytes than the kernel requests at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupCounters:
-    """Reads the counts of one group, of either version. What cannot be read counts as 0."""
+    """Reads the counters of one group, cgroup v1 or v2. A counter that cannot be read is 0."""
 
     memory: Path | None
-    """Its directory in the hierarchy that counts memory."""
+    """The group's directory in the hierarchy that counts memory."""
     pids: Path | None
 
     def hits(self, kind: Literal["memory", "pids"]) -> int:
-        """How often a process was killed or refused for `kind` so far."""
+        """Return how often the limit of `kind` killed or refused a process so far."""
         if kind == "pids":
             return _count(self.pids, "pids.events", "max")
         unified = _count(self.memory, "memory.events", "oom_kill")
         return unified or _count(self.memory, "memory.oom_control", "oom_kill")
 
     def host_shortage(self) -> str | None:
-        """Return what was refused although the group was below its own limits."""
+        """Return each refusal that happened although the group was below its own limits."""
         if self.hits("memory") and not self._memory_was_full():
-            return "the host's memory ran out, and a process was killed for it"
+            return "the host ran out of memory and killed a process"
         if self.hits("pids") and not self._pids_were_full():
-            return "the host, or a group above the sandbox, had no process left"
+            return "the host, or a group above the sandbox, reached its limit of processes"
         return None
 
     def _memory_was_full(self) -> bool:
-        # A group above that is full kills in this one, and counts the shortage at itself.
+        # A parent group that is full kills in this group, and counts the event at the parent.
         if _count(self.memory, "memory.events", "oom"):
             return True
         return any(self._peaked(f"memory.{kind}") for kind in ("", "memsw."))
@@ -45,22 +45,22 @@ class GroupCounters:
     def _peaked(self, kind: str) -> bool:
         limit = _number(self.memory, f"{kind}limit_in_bytes")
         peak = _number(self.memory, f"{kind}max_usage_in_bytes")
-        # What did not fit is not in the peak.
+        # The peak does not include what was refused.
         return limit is not None and peak is not None and peak + _STEP >= limit
 
     def _pids_were_full(self) -> bool:
         limit = _number(self.pids, "pids.max")
-        # The highest count tells whose limit it was; kernels before 6.11 do not have it.
+        # The event count names the limit. Kernels before 6.11 do not have it.
         peak = _number(self.pids, "pids.peak")
         return limit is not None and (peak is None or peak >= limit)
 
 
 @contextmanager
 def host_error_if_short(shortage: Callable[[], str | None]) -> Generator[None]:
-    """Take a limit that the block met for the host's, when the host was short of something.
+    """Raise a `HostError` for a limit error of the block if the host was short of something.
 
     Raises:
-        HostError: The limit was not the sandbox's own.
+        HostError: The limit was not a limit of the sandbox.
     """
     try:
         yield

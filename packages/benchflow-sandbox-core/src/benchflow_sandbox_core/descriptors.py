@@ -1,4 +1,4 @@
-"""The number of files that this process may open, and the error when it is reached."""
+"""The limit of open files of this process, and the error when it is reached."""
 
 import errno
 import resource
@@ -8,11 +8,11 @@ from contextlib import contextmanager, suppress
 from benchflow_contracts import host_error
 
 INITIAL_LIMIT = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-"""The soft limit that this process began with. Processes of a sandbox get this one."""
+"""The soft limit at the start of this process. Processes of a sandbox get it."""
 SHORTAGE_ERRNOS = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ETOOMANYREFS},
 )
-"""What the kernel answers when this process, or the host, has no more."""
+"""Error numbers of the kernel when this process, or the host, is out of files or memory."""
 _MOST = 1 << 20
 _CONNECTION = "connection"
 
@@ -28,12 +28,12 @@ def raise_limit() -> None:
 
 @contextmanager
 def shortage_is_host_error(doing: str) -> Generator[None]:
-    """Take a lack of open files or memory in the block for the host's fault.
+    """Raise a `HostError` if the block runs out of open files or memory.
 
-    A reply of a sandbox's init is not one: its `stage` is not that of the connection.
+    An error that a sandbox's init reports is not a fault of the host.
 
     Raises:
-        HostError: This process, or the host, has no more.
+        HostError: This process, or the host, has no open files or memory left.
     """
     try:
         yield

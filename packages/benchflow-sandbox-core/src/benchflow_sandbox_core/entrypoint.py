@@ -1,4 +1,4 @@
-"""The image's own entrypoint, which runs beside the first process, ours."""
+"""The image's own entrypoint, which runs beside BenchFlow's first process."""
 
 import asyncio
 import re
@@ -12,25 +12,25 @@ from .image_config import IDLE
 from .running_box import RunningBox
 
 _RUNS_ON_SEC = 2.0
-"""What a program gets that may never run its arguments, such as a server: then it runs on."""
+"""Seconds for a program that may never run its arguments, such as a server."""
 _SCRIPT_SEC = 60.0
-"""What a script gets that runs its arguments in the end. The start has a deadline, too."""
+"""Seconds for a script that runs its arguments at its end. The start has a deadline too."""
 _LOOK, _LONGEST_LOOK = 0.02, 0.25
 _MANY = 20
-"""Processes of one entrypoint that are looked at."""
+"""Processes of one entrypoint to look at, at most."""
 _SETTLED = frozenset({IDLE, IDLE[-1:], tuple(IDLE[-1].split())})
-"""Its arguments, and what a shell becomes whose last command it is."""
+"""The arguments of the entrypoint, also as a shell executes them as its last command."""
 _RUNS_ARGUMENTS = re.compile(rb"\$\{?[@*]")
 
 Show = Callable[[str], Awaitable[bytes]]
-"""Returns what a file holds inside, or nothing."""
+"""Returns the content of a file inside, or `b""`."""
 
 
 async def wait_until_settled(machine: RunningBox, pid: int, show: Show) -> int | None:
-    """Return when the entrypoint has done its work; its exit code if it ended.
+    """Wait until the entrypoint has done its work; return its exit code if it ended.
 
-    A script that runs its arguments has done its work when they run, as itself or as a process
-    that it started. Another program has 2 s to do so, and may then run on.
+    A script that runs its arguments has done its work when they run, in its own process or in
+    a child. Another program has 2 s to do so, and may continue to run.
 
     Raises:
         SandboxError: The sandbox is gone.
@@ -55,7 +55,7 @@ async def wait_until_settled(machine: RunningBox, pid: int, show: Show) -> int |
 
 
 async def _commands(pid: int, show: Show) -> list[tuple[str, ...]]:
-    """Return the command lines of a process and of those that it started, in rings."""
+    """Return the command lines of a process and of its descendants, level by level."""
     found, ring = list[tuple[str, ...]](), [str(pid)]
     while ring and len(found) < _MANY:
         below = list[str]()
@@ -68,15 +68,15 @@ async def _commands(pid: int, show: Show) -> list[tuple[str, ...]]:
 
 
 async def _runs_arguments(commands: Sequence[tuple[str, ...]], show: Show) -> bool:
-    """Whether the last that was given the arguments is a script that says that it runs them."""
+    """Whether the last process with the arguments is a script whose text runs them."""
     given = [line for line in commands if line[-len(IDLE) :] == IDLE and line != IDLE]
     script = given[-1][: -len(IDLE)][-1] if given else ""
     return script.startswith("/") and _RUNS_ARGUMENTS.search(await show(script)) is not None
 
 
 def exit_error(command: SandboxCommand, code: int, said: str) -> SandboxError:
-    """Return the error for one that ended; `said` is what is known of its words."""
+    """Return the error for an entrypoint that ended; `said` is its output."""
     return SandboxError(
         f"the image's entrypoint {command.shown!r} ended with exit code {code}: {said}",
-        hint="it must run its arguments or run on, as `docker run IMAGE sleep infinity` shows",
+        hint="it must run its arguments or keep running; try `docker run IMAGE sleep infinity`",
     )

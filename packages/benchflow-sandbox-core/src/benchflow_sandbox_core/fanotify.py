@@ -1,4 +1,4 @@
-"""The kernel's fanotify(7): who opens which file of a file system, before the open returns."""
+"""The kernel's fanotify(7): report each open of a file system before it returns."""
 
 import ctypes
 import errno
@@ -22,32 +22,32 @@ _READ_BYTES = 1 << 16
 _OVERLAYFS = 0x794C7630
 _LATER = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC}
 _NOT_OPENED = {errno.EACCES, errno.ENODEV, errno.ENXIO, errno.EPERM}
-"""The kernel cannot open the file for the reader, so it refuses the open that waits: a device."""
+"""The kernel cannot open the file for the reader, such as a device: it refuses the open."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenEvent:
-    """One open that waits for an answer. `fd` is the file, opened for the reader."""
+    """One open that waits for a response. `fd` is the file, opened for the reader."""
 
     fd: int
     pid: int
-    """0 for a process that the reader's PID namespace does not show."""
+    """0 for a process outside of the reader's PID namespace."""
     executed: bool
 
 
 class FanotifyGroup:
-    """Watch one file system. Every open in it waits until this group has answered.
+    """Watch one file system. Every open waits until this group has responded.
 
-    So no event can be lost, and a path is read before the process that opened it goes on.
-    Closing the group lets everything pass that waits.
+    So no event is lost, and a path is read before the process continues. Closing the group
+    allows every open that waits.
     """
 
     def __init__(self, directory: int) -> None:
-        """Watch the overlay that `directory`, an open directory, is in.
+        """Watch the overlay file system of `directory`, an open directory.
 
         Raises:
             SandboxUnsupportedError: The kernel or the caller's privileges do not allow it, or
-                the file system is not an overlay, which only one box has.
+                the file system is not an overlay, which belongs to one sandbox.
             SandboxError: The kernel has no room for another group.
         """
         self._libc = libc = ctypes.CDLL(None, use_errno=True)
@@ -70,10 +70,10 @@ class FanotifyGroup:
             raise _explained(number)
 
     def events(self) -> Iterator[OpenEvent]:
-        """Yield the opens that wait now. Each is allowed when the next one is asked for.
+        """Yield the opens that wait now. Each is allowed when the next one is requested.
 
         Raises:
-            OSError: An open failed inside that should not have, or an event is lost.
+            OSError: An open failed inside without reason, or an event is lost.
         """
         try:
             data = os.read(self.fd, _READ_BYTES)
@@ -94,19 +94,19 @@ class FanotifyGroup:
                 os.close(fd)
 
     def ignore(self, event: OpenEvent) -> None:
-        """Ask for no more opens of the file of `event`, except to execute it.
+        """Ignore further opens of the file of `event`, except to execute it.
 
-        A file with other names is not ignored: it may be wanted by one of them.
+        A file with several names is not ignored: another name may be of interest.
         """
         if os.fstat(event.fd).st_nlink == 1:
             how = _MARK_ADD | _MARK_IGNORED_MASK | _MARK_IGNORED_SURV_MODIFY
-            # What fails costs time and nothing else.
+            # A failure costs only time.
             self._libc.fanotify_mark(
                 self.fd, ctypes.c_uint(how), ctypes.c_uint64(_OPEN_PERM), event.fd, None
             )
 
     def close(self) -> None:
-        """Stop watching and let everything pass. Idempotent."""
+        """Stop watching and allow every open. Idempotent."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)

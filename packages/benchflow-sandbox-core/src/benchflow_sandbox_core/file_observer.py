@@ -1,4 +1,4 @@
-"""Which files the processes of a box open: the record of one watched file system."""
+"""Record which files the processes of a sandbox open in one file system."""
 
 import os
 import select
@@ -18,13 +18,13 @@ from .thread import run
 
 _MAX_OPENED = 100_000
 _MAX_IGNORED = 20_000
-"""Each keeps a little of the kernel's memory. More files only cost time."""
+"""Each ignored file uses a little kernel memory. Beyond this number files cost only time."""
 _JOIN_SEC = 10.0
 _DELETED = " (deleted)"
 
 
 class _Reader:
-    """Answers the kernel in a thread, so that the processes inside wait for nothing else."""
+    """Responds to the kernel in a thread of its own, so that processes inside wait only briefly."""
 
     def __init__(self, group: FanotifyGroup, wanted: Callable[[str], bool]) -> None:
         self._group = group
@@ -67,7 +67,7 @@ class _Reader:
             return
         if event.pid == 0 or self._processes.full:
             self._lost = "a process is not shown to this host, or there were too many"
-        # The kernel adds the mark to the name of a removed file; a name may also end so.
+        # The kernel appends the mark to the name of a removed file. A real name may have it too.
         names = (as_text(path), as_text(path.removesuffix(_DELETED)))
         text = next((name for name in names if self._wanted(name)), None)
         if text is None:
@@ -82,10 +82,10 @@ class _Reader:
         self._opened[key] = self._opened.get(key, False) or event.executed
 
     def end(self) -> None:
-        """Stop reading and wait for it.
+        """Stop the thread and wait for its end.
 
         Raises:
-            SandboxError: Something inside could not be answered, so that its open failed.
+            SandboxError: The kernel got no response for an open, so that the open failed.
         """
         os.eventfd_write(self._ended, 1)
         self._thread.join(_JOIN_SEC)
@@ -99,7 +99,7 @@ class _Reader:
             ) from self._failure
 
     def fill(self, observed: ObservedFiles) -> None:
-        """Tell what was seen, once it has ended."""
+        """Write the record into `observed`. Call this after `end`."""
         observed.processes = [
             ObservedProcess(each.pid, each.parent, each.command) for each in self._processes.all
         ]
@@ -119,7 +119,7 @@ async def observe_files(
     """Observe the file system that `directory` is in while the block runs.
 
     See `benchflow_contracts.observed.SupportsFileObservation`. `directory` is open, and the
-    caller closes it. A full process table or record makes the result incomplete, and says so.
+    caller closes it. If the process table or the record is full, `observed.lost` says so.
     """
     reader = _Reader(FanotifyGroup(directory), wanted)
     observed = ObservedFiles(lost="the observation has not ended")

@@ -1,4 +1,4 @@
-"""The re-entrant hold on a box's processes."""
+"""The re-entrant freeze of a sandbox's processes."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -12,7 +12,7 @@ from .running_box import Init
 
 
 class FreezeSwitch(Protocol):
-    """What stops a box."""
+    """The mechanism that freezes a sandbox."""
 
     @property
     def can_freeze(self) -> bool:
@@ -20,16 +20,16 @@ class FreezeSwitch(Protocol):
         ...
 
     async def freeze(self) -> None:
-        """Return when no process of the box runs."""
+        """Freeze the sandbox. On return none of its processes runs."""
         ...
 
     def thaw(self) -> None:
-        """Let the box run on. Idempotent."""
+        """Thaw the sandbox. Idempotent."""
         ...
 
 
 class Freezer:
-    """Counts the holders; the box runs when there is none."""
+    """Counts the holders of a freeze. Without a holder the sandbox runs."""
 
     def __init__(self, switch: FreezeSwitch, init: Callable[[], Init]) -> None:
         self._switch = switch
@@ -37,34 +37,34 @@ class Freezer:
         self._resting: Init | None = None
         self._holders: list[asyncio.Task[object] | None] = []
         self._stoppers: list[asyncio.Task[object] | None] = []
-        """Who holds the box by something other than the switch."""
+        """Tasks that freeze the sandbox by another mechanism than the switch."""
         self._switching = asyncio.Lock()
 
     @property
     def is_held(self) -> bool:
-        """Whether anyone holds the box still."""
+        """Whether the sandbox is frozen."""
         return bool(self._holders)
 
     @asynccontextmanager
     async def hold(self) -> AsyncGenerator[None]:
-        """Keep the box still for the length of the block.
+        """Freeze the sandbox inside the block.
 
         Raises:
             SandboxUnsupportedError: No control group can do it on this machine.
         """
         holder = asyncio.current_task()
         if holder in self._stoppers:
-            yield  # the caller holds the box still already
+            yield  # the caller has frozen the sandbox already
             return
         if not self._switch.can_freeze:
             raise SandboxUnsupportedError(
-                "nothing on this machine can hold a sandbox still",
+                "this machine cannot freeze a sandbox",
                 hint="run where a cgroup v1 freezer or a writable cgroup v2 is mounted",
             )
         async with self._switching:
             self._holders.append(holder)
             if len(self._holders) == 1:
-                with shortage_is_host_error("hold a sandbox still"):
+                with shortage_is_host_error("freeze a sandbox"):
                     await self._stop(holder)
         try:
             yield
@@ -73,7 +73,7 @@ class Freezer:
 
     @asynccontextmanager
     async def hold_by(self, stop: AbstractAsyncContextManager[None]) -> AsyncGenerator[None]:
-        """Keep the box still by `stop`, where the switch cannot, for the length of the block."""
+        """Freeze the sandbox by `stop` inside the block, where the switch cannot freeze it."""
         holder = asyncio.current_task()
         async with stop:
             self._stoppers.append(holder)
@@ -84,7 +84,7 @@ class Freezer:
 
     async def _stop(self, holder: "asyncio.Task[object] | None") -> None:
         try:
-            # No call to init may be under way: nothing inside then points outside.
+            # No call to init may be in progress, so that nothing inside refers to the outside.
             await (init := self._find()).rest()
             self._resting = init
             await self._switch.freeze()
@@ -105,12 +105,12 @@ class Freezer:
             init.resume()
 
     def refuse_own_task(self) -> None:
-        """Raise when the caller would wait for what it holds still itself."""
+        """Raise `SandboxFrozenError` if the calling task itself holds the freeze."""
         if asyncio.current_task() in (*self._holders, *self._stoppers):
             raise SandboxFrozenError("the sandbox is frozen by this task: nothing inside can run")
 
     def release(self) -> None:
-        """Let the box run whoever holds it. Idempotent."""
+        """Thaw the sandbox and remove all holders. Idempotent."""
         if self._holders:
             self._holders.clear()
             self._let_go()

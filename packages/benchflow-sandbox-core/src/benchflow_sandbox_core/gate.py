@@ -1,4 +1,4 @@
-"""A gate that lets any number in, until it is shut."""
+"""A gate: any number of tasks may be inside until it is closed."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 
 class Gate:
-    """Whoever shuts it waits until all have left; newcomers wait until it opens."""
+    """A task that closes the gate can wait until all have left. New tasks wait until it opens."""
 
     def __init__(self) -> None:
         self._inside = 0
@@ -18,12 +18,12 @@ class Gate:
 
     @property
     def is_closed(self) -> bool:
-        """Whether newcomers wait."""
+        """Whether new tasks wait."""
         return self._shut > 0
 
     @asynccontextmanager
     async def while_open(self) -> AsyncGenerator[None]:
-        """Be inside for the length of the block."""
+        """Be inside the gate during the block. Wait first while it is closed."""
         await self.wait_open()
         self._inside += 1
         self._empty.clear()
@@ -36,7 +36,7 @@ class Gate:
 
     @asynccontextmanager
     async def while_closed(self) -> AsyncGenerator[None]:
-        """Keep everybody out for the length of the block."""
+        """Wait until the gate is empty, and keep it closed during the block."""
         self.close()
         try:
             await self.wait_empty()
@@ -45,21 +45,21 @@ class Gate:
             self.open()
 
     def close(self) -> None:
-        """Let nobody in any more, until `open` was called as often."""
+        """Close the gate until `open` was called as often as `close`."""
         self._shut += 1
         self._opened.clear()
 
     def open(self) -> None:
-        """Take one `close` back."""
+        """Undo one `close`."""
         self._shut = max(0, self._shut - 1)
         if not self._shut:
             self._opened.set()
 
     async def wait_empty(self) -> None:
-        """Return when nobody is inside."""
+        """Wait until the gate is empty."""
         await self._empty.wait()
 
     async def wait_open(self) -> None:
-        """Return when newcomers are let in."""
-        while self._shut:  # it may be shut again before a waiter runs
+        """Wait until the gate is open."""
+        while self._shut:  # the gate may be closed again before a waiter runs
             await self._opened.wait()

@@ -1,4 +1,4 @@
-"""What an image says of its own processes."""
+"""The configuration of an image: its entrypoint, user and working directory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,23 +11,23 @@ from benchflow_contracts.sandbox import SandboxSpec
 from .image_health import ImageHealth
 
 IDLE = ("sh", "-c", "sleep infinity")
-"""The arguments of an image's own entrypoint, as Harbor gives them."""
+"""The arguments of an image's own entrypoint; Harbor passes the same ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageConfig:
-    """The part of an OCI image's `config` that a sandbox honours."""
+    """The part of an OCI image's `config` that a sandbox uses."""
 
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     user: str = ""
-    """A name or number, maybe with `:` and a group. Empty is root."""
+    """A name or a number, or `USER:GROUP`. "" is root."""
     workdir: str = ""
-    """Empty is `/`."""
+    """"" is `/`."""
     entrypoint: tuple[str, ...] = ()
     shell: tuple[str, ...] = ()
-    """What runs the shell form of RUN in images that are made from it; empty is `/bin/sh -c`."""
+    """The shell for RUN in images built from this one; empty is `/bin/sh -c`."""
     health: ImageHealth | None = None
-    """When what the entrypoint starts is ready, if the image says so."""
+    """The image's HEALTHCHECK, if it has one."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Self:
@@ -36,12 +36,12 @@ class ImageConfig:
         Source: the OCI image specification 1.1, `config.md`.
 
         Raises:
-            SandboxError: A field is not of its type.
+            SandboxError: A field has a wrong type.
         """
         pairs = [text.partition("=") for text in _texts(config, "Env")]
         workdir, user = config.get("WorkingDir") or "", config.get("User") or ""
         if not isinstance(workdir, str) or not isinstance(user, str):
-            raise SandboxError("the image's WorkingDir or User is no text")
+            raise SandboxError("the image's WorkingDir or User is not a string")
         return cls(
             env={key: value for key, _, value in pairs},
             user=user,
@@ -52,7 +52,7 @@ class ImageConfig:
         )
 
     def encode(self) -> dict[str, Any]:
-        """Return what `of` reads."""
+        """Return the fields as `of` reads them."""
         return {
             "Env": [f"{key}={value}" for key, value in self.env.items()],
             "User": self.user,
@@ -63,14 +63,14 @@ class ImageConfig:
         }
 
     def command(self, given: ContainerOptions) -> tuple[str, ...]:
-        """Return what `entrypoint = "image"` runs; empty when that would only idle."""
+        """Return the command of `entrypoint = "image"`; empty if it would only sleep."""
         entrypoint = self.entrypoint if given.entrypoint is None else given.entrypoint
         if not entrypoint and given.command is None:
             return ()
         return (*entrypoint, *(IDLE if given.command is None else given.command))
 
     def fill(self, spec: SandboxSpec) -> SandboxSpec:
-        """Return the spec with the image's own user and working directory where it asks so."""
+        """Return `spec` with the image's user and working directory where it has `""`."""
         own = {"user": self.user or "root", "workdir": self.workdir or "/"}
         update = {name: value for name, value in own.items() if not getattr(spec, name)}
         return spec.model_copy(update=update) if update else spec
@@ -82,4 +82,4 @@ def _texts(config: Mapping[str, Any], key: str) -> list[str]:
         texts = cast("Sequence[object]", found)
         if all(isinstance(text, str) and "\0" not in text for text in texts):
             return [str(text) for text in texts]
-    raise SandboxError(f"the image's {key} is no list of texts")
+    raise SandboxError(f"the image's {key} is not a list of strings")

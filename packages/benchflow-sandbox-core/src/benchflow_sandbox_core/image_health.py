@@ -1,4 +1,4 @@
-"""The HEALTHCHECK of an image, which says when its entrypoint is ready."""
+"""The HEALTHCHECK of an image: it tells when the entrypoint is ready."""
 
 import asyncio
 import json
@@ -14,16 +14,16 @@ _NANO = 1_000_000_000
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|h|m|s)")
 _LOOK_SEC = 0.5
-"""Seconds between two tries; an image that says less is tried as often as it says."""
+"""Seconds between two attempts, at most; an image may state a shorter interval."""
 _SHOWN = 400
 
 Run = Callable[[Sequence[str], float], Awaitable[ExecResult]]
-"""Runs a command inside within so many seconds."""
+"""Runs a command inside, with a timeout in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageHealth:
-    """When the engine calls a container of the image healthy. Times are in seconds."""
+    """When an engine considers a container healthy. Times are in seconds."""
 
     test: tuple[str, ...]
     """An argument vector."""
@@ -34,7 +34,7 @@ class ImageHealth:
 
     @classmethod
     def of(cls, found: object) -> Self | None:
-        """Read `Healthcheck` of an image's `config`; `None` where nothing is checked.
+        """Read `Healthcheck` of an image's `config`; `None` if there is no check.
 
         Source: the Docker image specification 1.2, `Healthcheck`.
         """
@@ -64,7 +64,7 @@ class ImageHealth:
         """Read a HEALTHCHECK of a Dockerfile; `None` for `NONE`.
 
         Raises:
-            ValueError: A flag or the form of the command is not known.
+            ValueError: A flag or the form of the command is unknown.
         """
         kind, _, command = text.strip().partition(" ")
         if kind.upper() == "NONE":
@@ -93,12 +93,12 @@ class ImageHealth:
         }
 
     async def wait(self, run: Run) -> None:
-        """Try the test until it succeeds, for as long as the engine would call it `starting`.
+        """Repeat the test until it succeeds, as long as an engine would report `starting`.
 
-        It is tried more often than the image says: only the time decides, not the number of tries.
+        The test may run more often than the image states. Only the time limits it.
 
         Raises:
-            SandboxError: It never succeeded, with the last of what it printed.
+            SandboxError: The test never succeeded. The message has the last output.
         """
         clock = asyncio.get_running_loop().time
         given_up = clock() + self.start_period + self.retries * self.interval + self.timeout
@@ -110,7 +110,7 @@ class ImageHealth:
                 test = " ".join(self.test)[:200]
                 raise SandboxError(
                     f"the image's HEALTHCHECK {test!r} never succeeded: {said}",
-                    hint="run its command in the box, after the entrypoint",
+                    hint="run its command in the sandbox, after the entrypoint",
                     caused_by="inside",
                 )
             await asyncio.sleep(min(self.interval, _LOOK_SEC))
@@ -119,7 +119,7 @@ class ImageHealth:
         try:
             result = await run(self.test, self.timeout)
         except SandboxTimeoutError:
-            return f"no answer within {self.timeout:g} s"
+            return f"no result within {self.timeout:g} s"
         if result.ok:
             return None
         said = (result.stderr or result.stdout).strip()[-_SHOWN:]

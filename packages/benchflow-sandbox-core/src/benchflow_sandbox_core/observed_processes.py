@@ -1,4 +1,4 @@
-"""The processes that open files in a box: who started whom, and with which arguments."""
+"""The processes that open files in a sandbox: their parents and arguments."""
 
 import os
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ class _Program:
     parent: int | None
     command: tuple[str, ...] = ()
     begun: bool = True
-    """False from its execution to its first open of another file: its arguments are not there."""
+    """Whether its arguments are known: not before its first open of another file."""
     executed: str = ""
 
 
 class ProcessTable:
-    """Keeps a row for each program of each process, in the order in which they are seen."""
+    """Keeps a row for each program of each process, in the order of appearance."""
 
     def __init__(self) -> None:
         self.all: list[_Program] = []
@@ -33,13 +33,13 @@ class ProcessTable:
 
     @property
     def full(self) -> bool:
-        """Whether there were more than can be told apart."""
+        """Whether there were more processes than the table can hold."""
         return len(self.all) >= _MAX_PROCESSES
 
     def of(self, pid: int, path: str, *, executes: bool) -> int | None:
-        """Return the row of a process that opens `path`; `None` when it is not of a box.
+        """Return the row of a process that opens `path`; `None` for a process of the host.
 
-        The process waits for the answer to its open, so it has not ended unless it was killed.
+        The process waits for its open, so it still exists unless it was killed.
         """
         if pid in self._outside:
             return None
@@ -68,7 +68,7 @@ class ProcessTable:
 
     def _execute(self, pid: int, row: int, path: str) -> int:
         program = self.all[row]
-        if not program.begun:  # the interpreter or the loader of what it executes
+        if not program.begun:  # the interpreter or the loader of the program
             program.executed = path
             return row
         later = _Program(program.pid, row, program.command, begun=False, executed=path)
@@ -82,11 +82,11 @@ class ProcessTable:
 
 
 def _numbers(pid: int) -> tuple[int | None, int]:
-    """Return the number inside and the parent's outside; no number for a process of the host."""
+    """Return the pid inside, `None` for a process of the host, and the parent's pid outside."""
     try:
         text = Path(f"/proc/{pid}/status").read_text("utf-8", "replace")
     except OSError:
-        return 0, 0  # killed this moment
+        return 0, 0  # killed meanwhile
     fields = (line.partition(":") for line in text.splitlines())
     found = {key: value.split() for key, _, value in fields}
     numbers = found.get("NSpid", [])

@@ -1,4 +1,4 @@
-"""Who owns a box: a process, told apart from any later one with the same number."""
+"""The owner of a sandbox: a process, distinct from later processes with the same pid."""
 
 import os
 from dataclasses import asdict, dataclass
@@ -8,14 +8,14 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """A process that no other one can be taken for, across reuse and reboots."""
+    """A process that is identified across reuse of its pid and across reboots."""
 
     pid: int
     started: int
     """Clock ticks after boot, as `/proc/PID/stat` has them."""
     boot: str
     namespace: str
-    """The pid namespace that the number belongs to."""
+    """The pid namespace of the number."""
 
     @classmethod
     def of(cls, pid: int) -> Self:
@@ -24,7 +24,7 @@ class ProcessIdentity:
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs. One that cannot be judged from here counts as alive."""
+        """Whether the process runs. A process of another pid namespace counts as alive."""
         if self.boot != _boot():
             return False
         if self.namespace != _namespace():

@@ -1,4 +1,4 @@
-"""What a caller may name inside of a box."""
+"""Paths inside a sandbox, and the state directory on the host."""
 
 import os
 import posixpath
@@ -15,7 +15,7 @@ def absolute(path: str) -> str:
 
 
 def state_directory() -> Path:
-    """Return the directory of this user; it need not be there."""
+    """Return the state directory of this user. It may not exist."""
     if os.geteuid() == 0:
         return Path("/var/lib/benchflow")
     state = os.environ.get("XDG_STATE_HOME")

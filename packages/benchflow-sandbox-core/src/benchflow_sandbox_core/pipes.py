@@ -43,15 +43,15 @@ class _End:
 
     @property
     def used(self) -> bool:
-        """Whether somebody has the other end of the pipe open."""
+        """Whether a process has the other end of the pipe open."""
         if self._fd < 0:
             return False
         poller = select.poll()
-        poller.register(self._fd, 0)  # the kernel reports an end that nobody has without a wish
+        poller.register(self._fd, 0)  # no events: the kernel reports only a closed end
         return not poller.poll(0)
 
     async def _ready(self, *, write: bool) -> None:
-        """Return when the pipe may be ready, or is being parked."""
+        """Wait until the pipe may be ready, or is being parked."""
         loop, fd = asyncio.get_running_loop(), self._fd
         waiting: asyncio.Future[None] = loop.create_future()
         (loop.add_writer if write else loop.add_reader)(fd, _resolve, waiting)
@@ -63,18 +63,18 @@ class _End:
             (loop.remove_writer if write else loop.remove_reader)(fd)
 
     async def park(self) -> None:
-        """Keep readers and writers waiting until `unpark`; nobody watches the pipe then."""
+        """Make readers and writers wait until `unpark`. The event loop ignores the pipe then."""
         self._free.clear()
         for waiting in self._waiting:
             _resolve(waiting)
-        await asyncio.sleep(0)  # those that watched it run before this goes on
+        await asyncio.sleep(0)  # the tasks that waited run first
 
     def unpark(self) -> None:
-        """Go on with the pipe as it is now."""
+        """Continue with the current pipe."""
         self._free.set()
 
     def become(self, other: "_End") -> None:
-        """Take the pipe of `other` over, in the old one's place. A closed end stays closed."""
+        """Replace the pipe by the pipe of `other`. A closed end stays closed."""
         fd = other.detach()
         if fd >= 0:
             if self._fd >= 0:
@@ -82,7 +82,7 @@ class _End:
             os.close(fd)
 
     def detach(self) -> int:
-        """Give the descriptor away: this end no longer uses or closes it."""
+        """Return the descriptor. This end no longer uses or closes it."""
         fd, self._fd = self._fd, -1
         return fd
 
@@ -99,7 +99,7 @@ def _resolve(waiting: "asyncio.Future[None]") -> None:
 
 
 class PipeReader(_End):
-    """The reading end of a pipe. The pipe itself is the buffer, but after a live fork."""
+    """The reading end of a pipe. The pipe is the buffer, except after a live fork."""
 
     def __init__(self, fd: int, carried: bytes = b"") -> None:
         super().__init__(fd)
@@ -108,7 +108,7 @@ class PipeReader(_End):
 
     @property
     def carried(self) -> bytes:
-        """What was taken out of the pipe and not read yet."""
+        """Bytes that `take` moved out of the pipe and that are not read yet."""
         return bytes(self._carried)
 
     def waiting(self) -> int:
@@ -116,7 +116,7 @@ class PipeReader(_End):
         return len(self._carried) + (0 if self._ended else self.unread())
 
     def take(self) -> None:
-        """Move what is in the pipe into this process, so that a fork carries it."""
+        """Move the bytes of the pipe into this process, so that a fork has them."""
         while self.unread():
             self._carried += os.read(self._fd, 65536)
 
@@ -162,7 +162,7 @@ class PipeWriter(_End):
 
 
 class Streams:
-    """Three fresh pipes: the child's ends to hand over, ours to keep."""
+    """Three new pipes: the ends for the child, and our ends."""
 
     def __init__(self, out: bytes = b"", err: bytes = b"") -> None:
         pairs: list[tuple[int, int]] = []
@@ -190,7 +190,7 @@ class Streams:
 
     @property
     def used(self) -> bool:
-        """Whether somebody has the other end of one of our ends open."""
+        """Whether a process has the other end of one of our ends open."""
         return any(end.used for end in self.ends)
 
     @property
@@ -200,7 +200,7 @@ class Streams:
         return stdin, stdout, stderr
 
     def close_child(self) -> None:
-        """Close the child's ends here, so that its death is seen as an end. Idempotent."""
+        """Close the child's ends here, so that its death ends the streams. Idempotent."""
         while self._child:
             os.close(self._child.pop())
 

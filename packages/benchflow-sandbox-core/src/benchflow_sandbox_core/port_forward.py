@@ -14,8 +14,8 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 class PortForward:
     """Listens on the host's loopback and connects each client to the same port inside.
 
-    Each connection is made with the box as it is at that moment, so the address stays valid
-    across a restore.
+    Each connection goes to the sandbox of that moment, so the address stays valid after a
+    restore.
     """
 
     def __init__(self, port: int, dial: Callable[[int], Awaitable[Connection]]) -> None:
@@ -25,7 +25,7 @@ class PortForward:
         self._handlers: set[asyncio.Task[object]] = set()
 
     async def start(self) -> Endpoint:
-        """Listen; return where."""
+        """Start to listen; return the address."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         host, port = self._server.sockets[0].getsockname()[:2]
         return Endpoint(url=f"http://{host}:{port}")
@@ -37,7 +37,7 @@ class PortForward:
         await self.hang_up()
 
     async def hang_up(self) -> None:
-        """End every connection and go on listening."""
+        """End every connection and continue to listen."""
         handlers = set(self._handlers)
         for handler in handlers:
             handler.cancel()
@@ -51,7 +51,7 @@ class PortForward:
         try:
             await both_ways((reader, writer), await self._dial(self._port))
         except (OSError, SandboxError, asyncio.CancelledError):
-            writer.transport.abort()  # refused inside: the client sees a reset
+            writer.transport.abort()  # refused inside: the client gets a reset
         finally:
             self._handlers.discard(task)
             writer.close()
@@ -60,7 +60,7 @@ class PortForward:
 
 
 async def both_ways(outside: Connection, inside: Connection) -> None:
-    """Pass bytes on until both directions have ended; `inside` is closed then."""
+    """Copy bytes in both directions until both have ended; then close `inside`."""
     (reader, writer), (in_reader, in_writer) = outside, inside
     try:
         try:
@@ -68,7 +68,7 @@ async def both_ways(outside: Connection, inside: Connection) -> None:
                 group.create_task(_pump(reader, in_writer))
                 group.create_task(_pump(in_reader, writer))
         except BaseException:
-            # A service that does not read must not hold up the end.
+            # A service that does not read must not delay the end.
             in_writer.transport.abort()
             raise
     except* OSError:
@@ -88,17 +88,17 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 class PortForwards:
-    """One forward for each exposed port, with the same address for as long as this is open."""
+    """One forward for each exposed port. Its address stays the same until `aclose`."""
 
     def __init__(self, dial: Callable[[int], Awaitable[Connection]]) -> None:
         self._dial = dial
         self._known: dict[int, tuple[PortForward, Endpoint]] = {}
 
     async def expose(self, port: int) -> Endpoint:
-        """Return where the host reaches a port inside. The same port twice is one.
+        """Return the host's address for a port inside. A port has one address.
 
         Raises:
-            SandboxError: That is no port.
+            SandboxError: The number is not a port.
         """
         if not 0 < port < 65536:
             raise SandboxError(f"{port!r} is not a port")

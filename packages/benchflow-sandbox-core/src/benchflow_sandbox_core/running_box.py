@@ -1,4 +1,4 @@
-"""What a command or a process needs of whatever runs it."""
+"""Protocols for the parts of a sandbox that run commands."""
 
 import asyncio
 import signal
@@ -9,7 +9,7 @@ from .pipes import Streams
 
 
 class Init(Protocol):
-    """Starts processes, collects and kills them. Failures are `InitError`."""
+    """Starts, waits for and kills processes. Failures are `InitError`."""
 
     async def spawn(
         self,
@@ -27,7 +27,7 @@ class Init(Protocol):
         ...
 
     async def wait(self, pid: int) -> int:
-        """Return the exit code as a shell reports it. Can be asked once."""
+        """Return the exit code as a shell reports it. Call this once."""
         ...
 
     async def kill(self, pid: int, signal: int, *, group: bool = True) -> None:
@@ -35,37 +35,37 @@ class Init(Protocol):
         ...
 
     async def rest(self) -> None:
-        """End or take back every call; keep new ones waiting until `resume`."""
+        """Finish or cancel every call; new calls wait until `resume`."""
         ...
 
     def resume(self) -> None:
-        """Let calls through again."""
+        """Allow calls again."""
         ...
 
 
 class RunningBox(Protocol):
-    """One life of a sandbox."""
+    """The running part of a sandbox, from a start or restore to the next restore."""
 
     @property
     def init(self) -> Init:
-        """What starts processes; raise `SandboxError` once this life is over."""
+        """The init, which starts processes; raise `SandboxError` after the end."""
         ...
 
     @property
     def closed(self) -> bool:
-        """Whether this life is over."""
+        """Whether it has ended."""
         ...
 
     def streams(self) -> Streams:
-        """Make the pipes of a new process."""
+        """Create the pipes of a new process."""
         ...
 
 
 class LimitCounter(Protocol):
-    """Knows which limits a sandbox has met."""
+    """Counts how often the limits of a sandbox were reached."""
 
     def hits(self, kind: Literal["memory"], /) -> int:
-        """How often a process was killed for `kind` so far."""
+        """Return how often the limit of `kind` killed a process so far."""
         ...
 
 
@@ -73,18 +73,18 @@ _SECONDS = 10.0
 
 
 class Waiting(Protocol):
-    """The calls to a box's init."""
+    """The init of the sandbox."""
 
     async def wait(self, pid: int) -> int:
-        """Return the exit code of a process once it is gone."""
+        """Wait for the end of a process; return its exit code."""
         ...
 
 
 async def reap(init: Waiting, pid: int) -> int:
     """Return the exit code of a killed process.
 
-    It is 137 also when nothing is heard of its end for 10 s: a killed process runs no more,
-    but whoever traces it inside may keep it from being seen.
+    It is 137 also if init does not report the end within 10 s: a killed process does not run,
+    but a process that traces it inside can hide its end.
     """
     try:
         async with asyncio.timeout(_SECONDS):

@@ -1,4 +1,4 @@
-"""A running process of a box, with live pipes."""
+"""A running process of a sandbox, with live pipes."""
 
 import asyncio
 import errno
@@ -15,7 +15,7 @@ from .running_box import RunningBox, reap
 from .shield import finish
 
 _TEST = 0
-"""The signal that is not sent: init only looks whether there is such a process."""
+"""The null signal: init only checks whether the process exists."""
 
 
 class SandboxProcess:
@@ -48,7 +48,7 @@ class SandboxProcess:
 
     @property
     def pid(self) -> int:
-        """The number that the box knows it by."""
+        """The pid inside the sandbox."""
         return self._pid
 
     @property
@@ -58,7 +58,7 @@ class SandboxProcess:
 
     @property
     def released(self) -> bool:
-        """Whether nobody holds its pipes any more."""
+        """Whether its pipes are released."""
         return all(end.closed for end in self._streams.ends)
 
     @property
@@ -77,7 +77,7 @@ class SandboxProcess:
         return self._streams.stderr
 
     async def ended(self) -> bool:
-        """Return whether it has ended and nobody inside has its pipes."""
+        """Return whether it has ended and no process inside has its pipes."""
         if self._streams.used:
             return False
         if self._code is not None or self._machine.closed:
@@ -96,7 +96,7 @@ class SandboxProcess:
             return self._code
 
     async def _exit_code(self) -> int:
-        # With its init gone, nothing of the box can still run.
+        # Without its init, no process of the sandbox can run.
         if self._machine.closed:
             return 128 + signal.SIGKILL
         try:
@@ -113,7 +113,7 @@ class SandboxProcess:
         try:
             await self._machine.init.kill(self._pid, signal.SIGKILL, group=True)
         except InitError:
-            return  # it is dead already, or the whole box is
+            return  # the process or the whole sandbox is dead already
         self._code = await self._killed()
 
     async def _killed(self) -> int:
@@ -125,7 +125,7 @@ class SandboxProcess:
             return 128 + signal.SIGKILL
 
     async def aclose(self) -> None:
-        """Kill when still running and release the pipes. Idempotent."""
+        """Kill the process if it runs, and release the pipes. Idempotent."""
         try:
             await finish(self.kill())
         finally:

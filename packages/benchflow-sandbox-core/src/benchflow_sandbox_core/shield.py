@@ -1,4 +1,4 @@
-"""Work that is not cut in the middle."""
+"""Work that a cancellation does not interrupt."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 async def finish(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` to its end even when the caller is cancelled; then pass the cancellation on."""
+    """Run `work` to its end even if the caller is cancelled; then raise the cancellation."""
     task = asyncio.get_running_loop().create_task(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -24,7 +24,7 @@ async def finish(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def finish_or(work: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable[None]]) -> T:
-    """Run `work` to its end; when the caller is cancelled meanwhile, undo what it made."""
+    """Run `work` to its end; if the caller is cancelled meanwhile, undo its result."""
     made: list[T] = []
 
     async def take() -> None:

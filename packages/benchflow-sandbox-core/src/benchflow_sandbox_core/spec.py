@@ -1,4 +1,4 @@
-"""What no sandbox of this host can be, whatever keeps it apart."""
+"""Checks of a spec that every sandbox of this host makes."""
 
 from collections.abc import Sequence
 
@@ -14,19 +14,19 @@ MAX_DOORS = 15
 
 
 def check_spec(spec: SandboxSpec, *, services: bool = False) -> None:
-    """Refuse a spec that means nothing.
+    """Refuse a spec that contradicts itself.
 
     Raises:
         UsageError: A path, a door or an allowed host is not valid, or there are two images.
-        SandboxUnsupportedError: The network has no doors, or there can be no services.
+        SandboxUnsupportedError: The network has no doors, or services are not supported.
     """
     if not services and (spec.services or spec.container != ContainerOptions()):
         names = ", ".join(service.name for service in spec.services) or "its own options"
         raise SandboxUnsupportedError(
-            f"no services can be beside this sandbox: {names}", hint="use the docker sandbox"
+            f"this sandbox cannot have services: {names}", hint="use the docker sandbox"
         )
     if spec.recipe is not None and spec.image is not None:
-        raise UsageError(f"an image {spec.image!r} and a recipe of another", hint="give one")
+        raise UsageError(f"both an image {spec.image!r} and a recipe of another", hint="give one")
     workdirs = [spec.workdir] if spec.workdir else []
     for path in (*workdirs, *(bundle.target for bundle in spec.bundles)):
         if not path.startswith("/") or ".." in path.split("/") or "\0" in path:
@@ -60,14 +60,14 @@ def door_ports(spec: SandboxSpec) -> list[int]:
 
 
 def allowlist_of(spec: SandboxSpec) -> Allowlist:
-    """Return whom the proxy lets through: nobody, where the network is no allowlist.
+    """Return the hosts that the proxy allows: none unless the network is `allowlist`.
 
     Raises:
-        UsageError: A host is none, or means nothing in this network.
+        UsageError: A host is not valid, or the network does not use allowed hosts.
     """
     if spec.allowed_hosts and spec.network != "allowlist":
         raise UsageError(
-            f"allowed hosts mean nothing in network {spec.network!r}", hint="use 'allowlist'"
+            f"network {spec.network!r} does not use allowed hosts", hint="use 'allowlist'"
         )
     return Allowlist.parse(spec.allowed_hosts)
 
@@ -76,12 +76,13 @@ def with_network(spec: SandboxSpec, mode: NetworkMode, hosts: Sequence[str]) -> 
     """Return the spec of a sandbox whose network is switched.
 
     Raises:
-        SandboxUnsupportedError: It was not made to have this one.
-        UsageError: A host is none, or means nothing in this network.
+        SandboxUnsupportedError: The mode is not in `switches`.
+        UsageError: A host is not valid, or the network does not use allowed hosts.
     """
     if mode not in {spec.network, *spec.switches}:
         raise SandboxUnsupportedError(
-            f"the sandbox was not made to have network {mode!r}", hint="name it in `switches`"
+            f"network {mode!r} is not among the sandbox's switches",
+            hint="name it in `switches`",
         )
     new = spec.model_copy(update={"network": mode, "allowed_hosts": tuple(hosts)})
     allowlist_of(new)

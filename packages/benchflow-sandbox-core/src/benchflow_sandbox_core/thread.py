@@ -9,17 +9,17 @@ T = TypeVar("T")
 
 
 class Stopped(Exception):  # noqa: N818 - a request, not an error
-    """Raised inside the work when nobody waits for it any more."""
+    """Raised inside the work after its caller was cancelled."""
 
 
 class StopFlag:
-    """Asked by the work between two steps."""
+    """The work checks this between two steps."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
 
     def check(self) -> None:
-        """Raise `Stopped` once the caller is gone."""
+        """Raise `Stopped` if the caller was cancelled."""
         if self._event.is_set():
             raise Stopped
 
@@ -31,8 +31,8 @@ class StopFlag:
 async def run(work: Callable[[StopFlag], T]) -> T:
     """Run `work` in a thread.
 
-    On cancellation the work is told to stop and has ended before this returns, so
-    that it never uses a descriptor which its caller has closed.
+    On cancellation this stops the work and waits for its end, so that the work never uses
+    a descriptor that its caller has closed.
     """
     stop = StopFlag()
     running = asyncio.get_running_loop().run_in_executor(None, work, stop)

@@ -1,4 +1,4 @@
-"""Errors of the operating system in a transfer: what the sandbox holds, or what the host lacks."""
+"""Errors of the operating system in a transfer: caused by the sandbox's files or by the host."""
 
 import errno
 import shutil
@@ -15,16 +15,16 @@ FILE_ERRNOS = frozenset(
         *(errno.ENXIO, errno.ENODEV, errno.EACCES, errno.EPERM, errno.EINVAL),
     }
 )
-"""What opening a name says of the name, and not of the machine."""
+"""Error numbers of `open` that concern the name, not the machine."""
 
 
 @contextmanager
 def opening_in_sandbox(doing: str) -> Generator[None]:
-    """Take an error of the block, which opens what lies in a sandbox, for what lies there.
+    """Convert errors of the block, which opens files of a sandbox.
 
     Raises:
         TransferError: The name cannot be opened.
-        HostError: The host could not open it.
+        HostError: The host could not open the name.
     """
     with _opening(doing, "inside"):
         yield
@@ -32,11 +32,11 @@ def opening_in_sandbox(doing: str) -> Generator[None]:
 
 @contextmanager
 def opening_upload(doing: str) -> Generator[None]:
-    """Take an error of the block, which opens what is to be uploaded, for what lies there.
+    """Convert errors of the block, which opens files to upload.
 
     Raises:
-        TransferError: The name cannot be opened. Nobody inside a sandbox caused that.
-        HostError: The host could not open it.
+        TransferError: The name cannot be opened. The sandbox did not cause that.
+        HostError: The host could not open the name.
     """
     with _opening(doing, "unknown"):
         yield
@@ -63,7 +63,7 @@ def transfer_error(doing: str, error: OSError | MemoryError) -> TransferError | 
 
 
 def discard(path: Path) -> None:
-    """Remove a file or a tree that a transfer began; what cannot be removed stays."""
+    """Remove a file or a tree that a transfer began. Ignore what cannot be removed."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:

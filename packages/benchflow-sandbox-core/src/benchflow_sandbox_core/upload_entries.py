@@ -1,4 +1,4 @@
-"""The host's files that go into a box."""
+"""Files of the host to upload into a sandbox."""
 
 import os
 import stat
@@ -20,7 +20,7 @@ class UploadEntry:
 
     path: Path
     relative: str
-    """Below what was named; empty for that itself."""
+    """The path below the named one; "" for the named one itself."""
     mode: int
     is_directory: bool
 
@@ -28,8 +28,8 @@ class UploadEntry:
         """Open the file.
 
         Raises:
-            TransferError: It is gone, or another kind has taken its place.
-            HostError: The host could not open it.
+            TransferError: The file is gone, or is no longer a regular file.
+            HostError: The host could not open the file.
         """
         with opening_upload(f"read {str(self.path)!r}"):
             fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -42,7 +42,7 @@ class UploadEntry:
 
 
 def scan(local: Path) -> Iterator[UploadEntry]:
-    """List the tree, parents first; refuse everything that is not a file or directory."""
+    """List the tree, parents first; refuse entries that are not files or directories."""
     pending = [(local, "")]
     count = 0
     while pending:

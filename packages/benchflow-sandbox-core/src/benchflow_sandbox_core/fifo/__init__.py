@@ -1,1 +1,1 @@
-"""A box that is spoken to over named pipes in one of its directories."""
+"""The transport of a gVisor or Docker sandbox: named pipes in one of its directories."""

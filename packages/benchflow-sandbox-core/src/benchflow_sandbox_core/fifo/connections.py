@@ -1,4 +1,4 @@
-"""A connection to a port of a box that is spoken to over named pipes."""
+"""Connections to a port of a sandbox over named pipes."""
 
 import asyncio
 import os
@@ -13,26 +13,26 @@ from .init import FifoInit
 from .streams import FifoStreams
 
 INIT = "/.bf/init"
-"""Where such a box has its init, which has programs of its own."""
+"""The path of init in such a sandbox; init has subcommands."""
 _CONNECTED = b"\x06"
 _ROOT = Account("0", 0, 0, (), "/")
 
 
 class FifoBox(Protocol):
-    """One life of such a box."""
+    """A running sandbox with named pipes."""
 
     @property
     def init(self) -> FifoInit:
-        """What starts processes; raise `SandboxError` once this life is over."""
+        """The init, which starts processes; raise `SandboxError` after the end."""
         ...
 
     @property
     def closed(self) -> bool:
-        """Whether this life is over."""
+        """Whether it has ended."""
         ...
 
     def streams(self) -> FifoStreams:
-        """Make the pipes of a new process."""
+        """Create the pipes of a new process."""
         ...
 
 
@@ -41,7 +41,7 @@ async def connect_port(machine: FifoBox, port: int) -> Connection:
 
     Raises:
         OSError: Nothing listens there.
-        SandboxError: The box is gone.
+        SandboxError: The sandbox is gone.
     """
     command = SandboxCommand((INIT, "connect", str(port)), _ROOT, "/", {})
     streams = machine.streams()
@@ -58,7 +58,7 @@ async def connect_port(machine: FifoBox, port: int) -> Connection:
 
 
 class _Both(asyncio.StreamWriter):
-    """A writer whose end is that of both directions."""
+    """A writer that closes both directions."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class _Both(asyncio.StreamWriter):
 
 
 async def connect(streams: FifoStreams) -> Connection:
-    """Return what reads the output of a stream and writes its input; the pipes are gone then."""
+    """Return a reader of the stream's output and a writer of its input; remove the pipes."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=MAX_HEAD)
     ours = os.fdopen(streams.stdout.detach(), "rb", buffering=0)

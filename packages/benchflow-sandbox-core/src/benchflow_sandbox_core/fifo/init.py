@@ -1,4 +1,4 @@
-"""The calls to the init of a box, over one pair of pipes."""
+"""Calls to the init of a sandbox, over one pair of pipes."""
 
 import asyncio
 import errno
@@ -19,15 +19,15 @@ from .streams import CONTROL, FifoDirectory
 
 _REST_SECONDS = 30.0
 _PROMPT_SECONDS = 60.0
-"""For what the guest answers at once. Root inside can read its pipe, and swallow a call."""
+"""Timeout of short calls. Root inside can read the pipe and swallow a call."""
 _CHUNK = frames.ANSWER_SIZE * 1024
 
 
 class FifoInit:
-    """Sends frames and gives each answer to its caller.
+    """Sends frames and gives each response to its caller.
 
-    `knocked` is told of each connection that waits to be led outside, and which of the guest's
-    ports it came to.
+    `on_connection` is called with each connection that waits inside, and with the index of
+    the guest's port.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class FifoInit:
         self._fifos = fifos
         self._pipes = fifos.known(CONTROL)
         self._on_connection = on_connection
-        # Another life may still get an answer that was meant for the one before it.
+        # A restored guest may still send a response to a call of its predecessor.
         self._next = (secrets.randbits(31) << 32) + 1
         self._pending: dict[int, asyncio.Future[int]] = {}
         self._shown: dict[int, str] = {}
@@ -51,15 +51,15 @@ class FifoInit:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing answers any more."""
+        """Whether the connection has ended."""
         return self._reading < 0
 
     def met(self) -> None:
-        """Go on once the guest has its ends open: from now on their end is its death."""
+        """Call this when the guest has opened its ends. From now on their end means its death."""
         self._pipes.close_child()
 
     async def ping(self) -> None:
-        """Return when the guest has done all that was asked before."""
+        """Wait until the guest has finished all earlier calls."""
         await self._ask(protocol.PING, b"", "ping")
 
     async def spawn(
@@ -76,7 +76,7 @@ class FifoInit:
     ) -> int:
         """Start a program in a session of its own; return its number.
 
-        `fds` that are no pipes of the box are /dev/null there.
+        `fds` that are not pipes of the sandbox become /dev/null.
         """
         request = protocol.SpawnRequest(
             argv, env=env, cwd=cwd, uid=uid, gid=gid, groups=groups, rlimits=rlimits
@@ -99,7 +99,7 @@ class FifoInit:
 
     async def _abandon(self, number: int) -> None:
         """End a process that its caller no longer waits for."""
-        # The future was cancelled with its caller; the number may still be answered.
+        # The future was cancelled with its caller; a response may still come.
         answer = self._pending[number] = asyncio.get_running_loop().create_future()
         with suppress(InitError):
             await self._ask(frames.ABANDON, frames.encode_abandon(number), "abandon")
@@ -124,43 +124,43 @@ class FifoInit:
             await self._ask(protocol.KILL, body, f"kill of {pid}")
 
     async def accounts(self) -> int:
-        """Return a number that changes whenever the files that name users do."""
-        return await self._ask(frames.ACCOUNTS, b"", "look at the users")
+        """Return a number that changes when /etc/passwd or /etc/group changes."""
+        return await self._ask(frames.ACCOUNTS, b"", "read of the users")
 
     async def lead(self, door: int, stream: int) -> None:
-        """Lead a waiting connection to a stream."""
+        """Connect a waiting connection to a stream."""
         async with self._gate.while_open():
             await self._ask(frames.LEAD, frames.encode_lead(door, stream), "lead")
 
     async def hang_up(self) -> None:
-        """End every connection that waits."""
+        """Close every connection that waits."""
         await self._send(0, frames.HANG_UP, b"", "hang up")
 
     async def rest(self) -> None:
-        """Let every call but a wait end; keep new ones waiting until `resume`.
+        """Finish every call except `wait`; new calls wait until `resume`.
 
         Raises:
-            SandboxError: Init does not answer. Calls are let through again.
+            SandboxError: Init does not respond. Calls are allowed again.
         """
         self._gate.close()
         try:
             async with asyncio.timeout(_REST_SECONDS):
                 await self._gate.wait_empty()
-                with suppress(InitError):  # a dead one is at rest
+                with suppress(InitError):  # a dead init has no calls
                     await self.ping()
         except TimeoutError as error:
             self._gate.open()
-            raise SandboxError("the sandbox does not come to rest", retryable=True) from error
+            raise SandboxError("calls to the sandbox's init do not end", retryable=True) from error
         except BaseException:
             self._gate.open()
             raise
 
     def resume(self) -> None:
-        """Let calls through again."""
+        """Allow calls again."""
         self._gate.open()
 
     def close(self) -> None:
-        """Let go; whoever waits for an answer is told that there is none. Idempotent."""
+        """Close the pipes. Calls that wait raise `InitError`. Idempotent."""
         if self._reading >= 0:
             asyncio.get_running_loop().remove_reader(self._reading)
             os.close(self._reading)
@@ -192,7 +192,7 @@ class FifoInit:
                 await self._send(number, operation, body, what)
                 return await answer
         except TimeoutError as error:
-            # Nothing that comes from there can be relied on any more.
+            # Later responses cannot be trusted.
             self.close()
             raise InitError(errno.ETIMEDOUT, "connection", what) from error
         finally:
@@ -202,7 +202,7 @@ class FifoInit:
         frame = frames.encode_frame(number, operation, body, what)
         async with self._writing:
             try:
-                # Half a frame would be the end of all calls.
+                # Half a frame would break all later calls.
                 await finish(self._pipes.stdin.write(frame))
             except SandboxError as error:
                 raise InitError(errno.ECONNRESET, "connection", what) from error

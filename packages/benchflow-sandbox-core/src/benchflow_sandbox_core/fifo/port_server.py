@@ -1,4 +1,4 @@
-"""Leading the connections of a box to what the host serves."""
+"""Connect the inside of a sandbox with servers of the host."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -14,37 +14,37 @@ from .init import FifoInit
 from .streams import FifoStreams
 
 _MOST = 256
-"""Connections at a time: more than the relay and the proxy take together."""
+"""Connections at once: more than the relay and the proxy accept together."""
 
 
 class PortListener(Protocol):
-    """Where connections of a box wait."""
+    """A source of connections from inside a sandbox."""
 
     on_connection: Callable[[int, int], None]
-    """Told of each connection that waits, and which of the box's ports it came to."""
+    """Called with each connection that waits, and the index of the port."""
 
     @property
     def init(self) -> FifoInit:
-        """The calls to the box's init; raise `SandboxError` once the box is gone."""
+        """The sandbox's init; raise `SandboxError` after the end."""
         ...
 
     def streams(self) -> FifoStreams:
-        """Make the pipes of a new process."""
+        """Create the pipes of a new process."""
         ...
 
 
 class PortServer:
-    """Serves whoever connects to the host's ports inside, until it is closed."""
+    """Serves connections to the host's ports inside, until it is closed."""
 
     def __init__(self, machine: PortListener, *servings: RequestServer | None) -> None:
         self._machine = machine
         self._servings: Sequence[RequestServer | None] = servings
-        """In the order of the ports that the guest was told; `None` serves nobody."""
+        """One server for each port of the guest, in order; `None` refuses connections."""
         self._serving: set[asyncio.Task[None]] = set()
         machine.on_connection = self._on_connection
 
     async def aclose(self) -> None:
-        """Serve nobody any more. Idempotent."""
+        """Stop serving. Idempotent."""
         self._machine.on_connection = lambda _door, _which: None
         serving = set(self._serving)
         for task in serving:
@@ -53,7 +53,7 @@ class PortServer:
             await asyncio.wait(serving)
 
     def _on_connection(self, door: int, which: int) -> None:
-        # Root inside can write what it likes into the guest's answers.
+        # Root inside can forge the guest's responses.
         serving = self._servings[which] if which < len(self._servings) else None
         if serving is None or len(self._serving) >= _MOST:
             return
@@ -62,7 +62,7 @@ class PortServer:
         task.add_done_callback(self._serving.discard)
 
     async def _serve(self, door: int, serving: RequestServer) -> None:
-        # What happens to one connection is known to its two ends.
+        # Both ends of a connection see its failure.
         with suppress(InitError, OSError, asyncio.CancelledError):
             streams = self._machine.streams()
             try:

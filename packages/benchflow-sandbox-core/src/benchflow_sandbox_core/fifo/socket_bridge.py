@@ -1,4 +1,4 @@
-"""Connections to a gVisor box for those who want a socket."""
+"""Sockets of the host that are connected to a gVisor sandbox."""
 
 import asyncio
 import socket
@@ -7,13 +7,13 @@ from benchflow_sandbox_core.port_forward import Connection, both_ways
 
 
 class SocketBridges:
-    """Sockets of the host, each led on to a connection, until that ends or this is closed."""
+    """Connects each socket of the host to one connection, until either ends."""
 
     def __init__(self) -> None:
         self._serving: set[asyncio.Task[None]] = set()
 
     async def start(self, inside: Connection) -> socket.socket:
-        """Return a socket that leads to `inside`."""
+        """Return a socket that is connected to `inside`."""
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
         outside = await asyncio.open_connection(sock=ours)

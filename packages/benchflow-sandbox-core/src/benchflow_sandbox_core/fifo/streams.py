@@ -1,7 +1,7 @@
-"""Named pipes in a directory of the box: all that leads out of a gVisor box.
+"""Named pipes in a directory of the sandbox: the only way out of a gVisor sandbox.
 
-The box's own kernel opens them, so a checkpoint of it knows each by its name, and a box that is
-brought back finds new pipes under the old names.
+The sandbox's own kernel opens them, so a checkpoint has each by its name. A restored sandbox
+finds new pipes under the old names.
 """
 
 import ctypes
@@ -13,13 +13,13 @@ import stat
 from benchflow_sandbox_core.pipes import Streams
 
 CONTROL = 0
-"""The stream of the box's init."""
+"""The stream of the sandbox's init."""
 _NAME = re.compile(r"(\d{1,9})\.[012]")
 _SWEPT = 16
 
 
 class FifoStreams(Streams):
-    """A stream of the box: up to three pipes with a number."""
+    """A stream of the sandbox: up to three pipes with a number."""
 
     def __init__(
         self, place: "FifoDirectory", number: int, out: bytes = b"", err: bytes = b""
@@ -33,25 +33,25 @@ class FifoStreams(Streams):
 
     @property
     def used(self) -> bool:
-        """Whether somebody has the other end of one of our reading ends open.
+        """Whether a process has the other end of one of our reading ends open.
 
-        The kernel of the box keeps its end of a standard input when its process has ended.
+        Standard input does not count: gVisor keeps its end open after the process has ended.
         """
         return self.stdout.used or self.stderr.used
 
     def close_child(self) -> None:
-        """Close the box's ends here. Idempotent."""
+        """Close the sandbox's ends here. Idempotent."""
         self._place.forget(self._child)
         super().close_child()
 
     def close(self) -> None:
-        """Release all ends, and the names when nobody inside has them open. Idempotent."""
+        """Release all ends, and the names if no process inside has them open. Idempotent."""
         super().close()
         self._place.leave(self.number)
 
 
 class FifoDirectory:
-    """The directory of the pipes of one box. Root inside may write to it, so it is not trusted."""
+    """The directory of one sandbox's pipes. Root inside may write to it: it is not trusted."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -59,10 +59,10 @@ class FifoDirectory:
         numbers = [int(match[1]) for name in os.listdir(fd) if (match := _NAME.fullmatch(name))]
         self._next = max(numbers, default=CONTROL - 1) + 1
         self._named: dict[int, tuple[int, int]] = {}
-        """Which stream and end a descriptor of the box's side is."""
+        """The stream and end of each descriptor of the sandbox's side."""
 
     def streams(self) -> FifoStreams:
-        """Make the pipes of a new stream."""
+        """Create the pipes of a new stream."""
         self._sweep()
         number, self._next = self._next, self._next + 1
         for end in range(3):
@@ -70,14 +70,14 @@ class FifoDirectory:
         return self.known(number)
 
     def known(self, number: int, out: bytes = b"", err: bytes = b"") -> FifoStreams:
-        """Open the pipes of a stream that is there."""
+        """Open the pipes of an existing stream."""
         streams = FifoStreams(self, number, out, err)
         for end, fd in enumerate(streams.child):
             self._named[fd] = (number, end)
         return streams
 
     def named(self, fds: tuple[int, int, int]) -> tuple[int, int]:
-        """Return the stream whose ends `fds` are, and a bit for each of them that is one."""
+        """Return the stream of `fds`, and a bit mask of those that are its ends."""
         number = ends = 0
         for end, fd in enumerate(fds):
             known = self._named.get(fd)
@@ -86,7 +86,7 @@ class FifoDirectory:
         return number, ends
 
     def forget(self, fds: list[int]) -> None:
-        """Let the numbers of descriptors mean nothing any more."""
+        """Forget the descriptor numbers."""
         for fd in fds:
             self._named.pop(fd, None)
 
@@ -100,7 +100,7 @@ class FifoDirectory:
             raise
 
     def hold(self) -> list[int]:
-        """Open every pipe that is there, so that whoever opens it next need not wait."""
+        """Open every existing pipe, so that a later open inside does not block."""
         held: list[int] = []
         for name in os.listdir(self._fd):  # noqa: PTH208 - of a descriptor
             if _NAME.fullmatch(name):
@@ -108,13 +108,13 @@ class FifoDirectory:
         return held
 
     def leave(self, number: int) -> None:
-        """Remove the names of a stream as soon as nobody inside has it open."""
+        """Remove the names of a stream when no process inside has it open."""
         if number not in self._left:
             self._left.append(number)
         self._sweep()
 
     def close(self) -> None:
-        """Let go of the directory. Idempotent."""
+        """Close the directory. Idempotent."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -151,14 +151,14 @@ class FifoDirectory:
             if error.errno == errno.ENXIO:
                 return False
             raise
-        return True  # somebody still reads
+        return True  # a process still reads
 
     def _open(self, name: str, flags: int) -> int:
         flags |= os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(name, flags, dir_fd=self._fd)
         if not stat.S_ISFIFO(os.fstat(fd).st_mode):
             os.close(fd)
-            raise OSError(errno.EINVAL, f"{name!r} is no pipe any more")
+            raise OSError(errno.EINVAL, f"{name!r} is no longer a pipe")
         return fd
 
 
@@ -167,9 +167,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def is_written(reader: int) -> bool:
-    """Return whether a pipe holds data, or somebody has its other end open.
+    """Return whether a pipe has data, or a process has its other end open.
 
-    tee(2) copies what it finds and leaves it there; it tells an end from a silence.
+    tee(2) copies data without removing it, and distinguishes an end from an empty pipe.
 
     Raises:
         OSError: `reader` is not a pipe.

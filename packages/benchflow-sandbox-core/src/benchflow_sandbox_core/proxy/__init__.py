@@ -1,1 +1,1 @@
-"""The outside addresses that a box may reach by name."""
+"""The outside hosts that a sandbox may reach."""

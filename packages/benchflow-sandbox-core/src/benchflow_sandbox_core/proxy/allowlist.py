@@ -1,4 +1,4 @@
-"""Whom a box may reach: names and addresses, looked up and checked on the host."""
+"""The hosts that a sandbox may reach: names and addresses, resolved and checked on the host."""
 
 import asyncio
 import re
@@ -14,26 +14,26 @@ from benchflow_sandbox_core.relay.head import MAX_HEAD
 
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
-"""Of a last label: resolvers read such a name as an address, each in its own way."""
+"""A last label that resolvers read as an address, each in its own way."""
 _SECONDS = 30.0
 _UNICAST = IPv6Network("2000::/3")
 _TUNNELS = (IPv6Network("2001::/32"), IPv6Network("2002::/16"))
-"""Teredo and 6to4: an IPv4 address of anybody's choice is in them."""
+"""Teredo and 6to4: such an address contains an IPv4 address that anyone can choose."""
 _Address = IPv4Address | IPv6Address
 _Network = IPv4Network | IPv6Network
 
 
 class RefusedError(Exception):
-    """The box may not reach it. The message is for the box."""
+    """The sandbox may not reach the host. The sandbox sees the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowlist:
     """Names, names below a name, and networks.
 
-    A name is reached at its public addresses only, and at others where a listed network has
-    them; an address only where it is listed. So the host's own loopback and networks are out
-    of reach unless the operator lists them, whatever a name resolves to.
+    A name is reached only at its public addresses, and at other addresses if a listed network
+    contains them. An address is reached only if it is listed. So the host's loopback and
+    networks cannot be reached unless the operator lists them, whatever a name resolves to.
     """
 
     names: frozenset[str]
@@ -46,7 +46,7 @@ class Allowlist:
         """Read `example.org`, `*.example.org`, addresses and CIDR blocks.
 
         Raises:
-            UsageError: One is none of these.
+            UsageError: An entry has another form.
         """
         names: set[str] = set()
         suffixes: set[str] = set()
@@ -58,7 +58,7 @@ class Allowlist:
                 networks.append(network)
             elif name is None:
                 raise UsageError(
-                    f"allowed host {entry!r} is no name, address or network",
+                    f"allowed host {entry!r} is not a name, an address or a network",
                     hint="write example.org, *.example.org, 192.0.2.7 or 192.0.2.0/24",
                 )
             elif entry.startswith("*."):
@@ -70,11 +70,11 @@ class Allowlist:
     async def connect(
         self, host: str, port: int
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to an address of `host` that was checked, and to no other.
+        """Connect to an address of `host` that was checked, and only to that.
 
         Raises:
-            RefusedError: It is not listed, or none of its addresses may be reached.
-            OSError: It does not answer.
+            RefusedError: The host is not listed, or none of its addresses may be reached.
+            OSError: The host does not respond.
         """
         async with asyncio.timeout(_SECONDS):
             failed: OSError = OSError(f"{host} has no address")
@@ -103,7 +103,7 @@ class Allowlist:
         known = [each for each in addresses if each is not None]
         reachable = [each for each in known if self._lists(each) or _is_public(each)]
         if known and not reachable:
-            raise RefusedError(f"{host} has no public address, and none that is allowed")
+            raise RefusedError(f"{host} has no public address and no allowed address")
         return reachable
 
     def _lists(self, address: _Address) -> bool:
@@ -128,7 +128,7 @@ def _network(text: str) -> _Network | None:
 
 
 def _name(text: str) -> str | None:
-    """Return a host name in its one spelling, or `None` when it is none."""
+    """Return the normal form of a host name, or `None` if it is not a host name."""
     name = text.lower().removesuffix(".")
     labels = name.split(".")
     plain = len(name) < 254 and all(_LABEL.fullmatch(label) for label in labels)

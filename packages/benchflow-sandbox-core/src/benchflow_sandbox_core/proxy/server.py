@@ -1,4 +1,4 @@
-"""The forward proxy: what a box without a network reaches its allowed hosts by."""
+"""The forward proxy: a sandbox without a network reaches its allowed hosts through it."""
 
 import asyncio
 import re
@@ -33,14 +33,14 @@ class Target:
     port: int
     authority: str
     path: str
-    """Empty when a tunnel is asked for."""
+    """Empty for a tunnel."""
 
     @classmethod
     def of(cls, start: str) -> Self:
         """Read a request line.
 
         Raises:
-            HeadError: It is neither a CONNECT nor an absolute `http` URI.
+            HeadError: The line is neither a CONNECT nor has an absolute `http` URI.
         """
         parts = start.split(" ")
         if len(parts) != 3 or parts[2] not in {"HTTP/1.1", "HTTP/1.0"}:
@@ -53,7 +53,7 @@ class Target:
             return cls(method, match[1] or match[2], _port(match[3]), target, "")
         match = _ABSOLUTE.fullmatch(target)
         if match is None or not _METHOD.fullmatch(method):
-            raise HeadError("this is a proxy: ask for an absolute http:// URI, or CONNECT")
+            raise HeadError("this is a proxy: request an absolute http:// URI, or CONNECT")
         port = _port(match[4]) if match[4] else _HTTP
         return cls(method, match[2] or match[3], port, match[1], match[5] or "/")
 
@@ -61,16 +61,16 @@ class Target:
 def _port(text: str) -> int:
     port = int(text)
     if not 0 < port < 65536:
-        raise HeadError("a port that is none")
+        raise HeadError("an invalid port")
     return port
 
 
 class Proxy(RequestServer):
-    """Serves one listener inside of a box until it is closed.
+    """Serves one listener inside a sandbox until it is closed.
 
-    Each connection carries one plain request, or a tunnel. Names are resolved here, and the
-    address that was checked is the one that is connected to. What goes through a tunnel is
-    not looked at.
+    Each connection carries one plain request, or a tunnel. The proxy resolves
+    names and connects to the same address that it checked. It does not read the bytes of a
+    tunnel.
     """
 
     def __init__(self, allowed: Allowlist) -> None:
@@ -83,15 +83,15 @@ class Proxy(RequestServer):
         return await cls(allowed).listen(listener)
 
     async def switch(self, allowed: Allowlist) -> None:
-        """Lead to `allowed` from now on, and end every connection that is open."""
-        # First, so that who was let in and has not asked yet is asked by the new list.
+        """Use the list `allowed` from now on, and close every open connection."""
+        # First, so that the new list applies to accepted connections without a request.
         self._allowed = allowed
         await self._hang_up()
 
     async def answer(
         self, raw: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Lead one request, or a tunnel, to where it asks for."""
+        """Forward one request, or open a tunnel."""
         try:
             head = Head.parse(raw)
             target = Target.of(head.start)
@@ -104,7 +104,7 @@ class Proxy(RequestServer):
         try:
             outside = await self._allowed.connect(target.host, target.port)
         except RefusedError as error:
-            await refuse(writer, "403 Forbidden", f"{error}: this sandbox reaches some hosts only")
+            await refuse(writer, "403 Forbidden", f"{error}: only some hosts are allowed")
             return
         except (OSError, TimeoutError) as error:
             await refuse(writer, "502 Bad Gateway", f"{target.host}: {error}")
@@ -127,7 +127,7 @@ _NOT_PROXIED = "localhost,127.0.0.1,::1"
 
 
 def proxy_port(spec: SandboxSpec) -> int | None:
-    """Return the port of the box's loopback that the proxy is at, when it ever has one."""
+    """Return the proxy's port on the sandbox's loopback, or `None` without a proxy."""
     if "allowlist" not in {spec.network, *spec.switches}:
         return None
     taken = {door.port for door in spec.doors}
@@ -135,7 +135,7 @@ def proxy_port(spec: SandboxSpec) -> int | None:
 
 
 def proxy_environment(spec: SandboxSpec) -> Mapping[str, str]:
-    """Return the variables that lead programs to it. Libraries differ in which case they read."""
+    """Return the proxy variables for programs, in both cases: libraries differ."""
     if spec.network != "allowlist":
         return {}
     url = f"http://127.0.0.1:{proxy_port(spec)}"

@@ -1,1 +1,1 @@
-"""The directories that images are made from."""
+"""Build contexts and Dockerfiles."""

@@ -1,4 +1,4 @@
-"""A directory with a Dockerfile, as its bytes."""
+"""A build context: a directory with a Dockerfile."""
 
 import hashlib
 import os
@@ -27,7 +27,7 @@ class ContextEntry:
     source: Path
     info: os.stat_result
     target: str
-    """Where a link leads, which nobody follows on the host."""
+    """The target of a link. The host does not follow it."""
 
     @property
     def mode(self) -> int:
@@ -45,26 +45,27 @@ class ContextEntry:
         return stat.S_ISDIR(self.info.st_mode)
 
     def open(self) -> BufferedReader:
-        """Open the file; raise `SandboxError` when it is no regular file any more."""
+        """Open the file; raise `SandboxError` if it is no longer a regular file."""
         return open_regular(self.source)
 
 
 @dataclass(frozen=True, slots=True)
 class BuildContext:
-    """What `.dockerignore` leaves of a context, in the order of its paths."""
+    """The entries of a context that `.dockerignore` keeps, sorted by path."""
 
     entries: tuple[ContextEntry, ...]
     dockerfile: str
-    """Its text."""
+    """The text of the Dockerfile."""
     hidden: bool
-    """Whether the Dockerfile is none of the entries: what copies the context does not get it."""
+    """Whether the Dockerfile is not an entry, so that `COPY .` does not copy it."""
 
     @classmethod
     def scan(cls, recipe: ImageRecipe) -> "BuildContext":
         """List a context without reading its files.
 
         Raises:
-            SandboxError: It has no Dockerfile, is too large, or holds a device, pipe or socket.
+            SandboxError: The context has no Dockerfile, is too large, or has a device, pipe or
+                socket.
         """
         root, name = recipe.context, os.path.normpath(recipe.dockerfile)
         dockerfile = read_dockerfile(recipe)
@@ -74,7 +75,7 @@ class BuildContext:
 
     @property
     def signature(self) -> tuple[object, ...]:
-        """What changes whenever a file is written, without reading any."""
+        """A value that changes when a file is written. No file is read for it."""
         infos = ((entry.path, entry.info) for entry in self.entries)
         return (
             self.dockerfile,
@@ -99,7 +100,7 @@ class BuildContext:
 
 
 def read_dockerfile(recipe: ImageRecipe) -> str:
-    """Return the text of a recipe's Dockerfile; raise `SandboxError` when there is none."""
+    """Return the text of a recipe's Dockerfile; raise `SandboxError` if it is missing."""
     root, name = recipe.context, recipe.dockerfile
     if name.startswith("/") or ".." in name.split("/"):
         raise SandboxError(f"{name!r} is not a path in the context", where=str(root))

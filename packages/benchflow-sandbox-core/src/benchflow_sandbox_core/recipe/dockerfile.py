@@ -1,4 +1,4 @@
-"""The instructions of a Dockerfile, which a task's author wrote."""
+"""The instructions of a Dockerfile, which the task's author wrote."""
 
 import json
 import re
@@ -22,56 +22,56 @@ _FLAG = re.compile(r"--([a-z][a-z-]*)(?:=(\S*))?(?:\s+|$)")
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction, its lines joined."""
+    """One instruction, with its lines joined."""
 
     line: int
-    """Where it begins, from 1."""
+    """Its first line, from 1."""
     last: int
-    """Where it ends, with its here-documents."""
+    """Its last line, with its here-documents."""
     name: str
     """In capitals."""
     flags: tuple[tuple[str, str], ...]
     text: str
-    """What follows the flags."""
+    """The text after the flags."""
     array: tuple[str, ...] | None
-    """The text as a JSON array of texts, when it is one."""
+    """The text as a JSON array of strings, if it is one."""
     documents: tuple[Heredoc, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Dockerfile:
-    """The instructions, and how a line goes on in the next."""
+    """The instructions, and the character that continues a line."""
 
     instructions: tuple[Instruction, ...]
     escape: str
     directives: int
-    """How many lines at the top are directives."""
+    """The number of directive lines at the top."""
 
     @classmethod
     def parse(cls, data: bytes, name: str = "Dockerfile") -> "Dockerfile":
-        """Read a Dockerfile. Whether there are instructions of such names is not judged.
+        """Read a Dockerfile. The names of the instructions are not checked.
 
         Source: the Dockerfile reference of BuildKit's frontend 1.7.
 
         Raises:
-            TaskError: It is malformed, at `name:LINE`.
-            SandboxUnsupportedError: It is for another frontend than Docker's own.
+            TaskError: The file is malformed, at `name:LINE`.
+            SandboxUnsupportedError: The file requires another frontend than Docker's own.
         """
         text = data.decode("utf-8", "replace").removeprefix("\ufeff")
         lines = text.split("\n")
         if len(data) > _MAX_BYTES or len(lines) > _MAX_LINES:
-            raise TaskError("it is larger than any Dockerfile", where=name)
+            raise TaskError("the Dockerfile is too large", where=name)
         directives = _directives(lines)
         escape = _escape(directives, name)
         _check_syntax(directives, name)
         found = list(_instructions(lines, escape, name))
         if not found:
-            raise TaskError("it has no instruction", where=name)
+            raise TaskError("the Dockerfile has no instruction", where=name)
         return cls(tuple(found), escape, len(directives))
 
 
 def _directives(lines: list[str]) -> dict[str, tuple[str, int]]:
-    """Return what the comments at the very top say, each with its line."""
+    """Return the directives in the comments at the top, each with its line."""
     found: dict[str, tuple[str, int]] = {}
     for number, line in enumerate(lines, 1):
         match = _DIRECTIVE.match(line.strip())
@@ -84,7 +84,7 @@ def _directives(lines: list[str]) -> dict[str, tuple[str, int]]:
 def _escape(directives: dict[str, tuple[str, int]], name: str) -> str:
     escape, line = directives.get("escape", ("\\", 0))
     if escape not in {"\\", "`"}:
-        raise TaskError(f"escape={escape!r} is no escape", where=f"{name}:{line}")
+        raise TaskError(f"escape={escape!r} is not an escape character", where=f"{name}:{line}")
     return escape
 
 
@@ -92,9 +92,9 @@ def _check_syntax(directives: dict[str, tuple[str, int]], name: str) -> None:
     frontend, line = directives.get("syntax", ("", 0))
     if frontend and not _FRONTEND.fullmatch(frontend):
         raise SandboxUnsupportedError(
-            f"syntax={frontend[:200]!r}: no image is fetched to interpret a Dockerfile",
+            f"syntax={frontend[:200]!r}: a frontend image is not supported",
             where=f"{name}:{line}",
-            hint="write syntax=docker/dockerfile:1, or build the image and let the task name it",
+            hint="write syntax=docker/dockerfile:1, or build the image and name it in the task",
         )
 
 
@@ -104,7 +104,7 @@ def _instructions(lines: list[str], escape: str, name: str) -> Iterator[Instruct
     ends = re.compile(re.escape(escape) + r"[ \t]*$")
     for number, raw in numbered:
         line = raw.removesuffix("\r")
-        # Comments and empty lines do not end an instruction that goes on.
+        # Comments and empty lines do not end a continued instruction.
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         match = ends.search(line)
@@ -135,9 +135,9 @@ def _instruction(
     documents = list[Heredoc]()
     if word == "ONBUILD" and begun(rest, where):
         raise SandboxUnsupportedError(
-            "ONBUILD with a here-document is not interpreted",
+            "ONBUILD with a here-document is not supported",
             where=where,
-            hint="write the instruction without one",
+            hint="write the instruction without a here-document",
         )
     if word in _DOCUMENTED and array is None:
         for document in begun(rest, where):
@@ -152,7 +152,7 @@ def _array(text: str) -> tuple[str, ...] | None:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        return None  # then it is for the shell, as with Docker
+        return None  # then the shell interprets it, as with Docker
     if not isinstance(found, list):
         return None
     items = cast("list[object]", found)

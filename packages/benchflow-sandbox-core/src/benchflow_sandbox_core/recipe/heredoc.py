@@ -19,11 +19,11 @@ class Heredoc:
     """One here-document."""
 
     name: str
-    """The delimiter without its quotes, which names the file, too."""
+    """The delimiter without its quotes. It is also the file name."""
     raw: str
-    """The lines as they are there."""
+    """The lines as written."""
     expands: bool
-    """Whether variables in it are resolved: nothing of its delimiter is quoted."""
+    """Whether variables are resolved: only if the delimiter is not quoted."""
     chomps: bool
 
     @property
@@ -32,21 +32,21 @@ class Heredoc:
         return _TABS.sub("", self.raw) if self.chomps else self.raw
 
     def content(self, words: Words) -> str:
-        """Return what COPY writes."""
+        """Return the bytes that COPY writes."""
         return words.document(self.text) if self.expands else self.text
 
 
 def begun(text: str, where: str) -> list[Heredoc]:
-    """Return the documents that an instruction begins, still empty, in their order."""
+    """Return the documents that an instruction starts, in order and still empty."""
     try:
         words = Words({}, where).raw(text)
     except TaskError:
-        return []  # a quote that is not closed is the shell's to judge
+        return []  # the shell reports an unclosed quote
     return [found for word in words if (found := heredoc_start(word, where)) is not None]
 
 
 def heredoc_start(word: str, where: str) -> Heredoc | None:
-    """Return the document that a single word begins."""
+    """Return the document that a single word starts."""
     match = _BEGIN.fullmatch(word)
     words = Words({}, where)
     if match is None or len(words.raw(match[2])) != 1:
@@ -58,15 +58,15 @@ def heredoc_start(word: str, where: str) -> Heredoc | None:
             where=where,
             hint="write a word such as EOF",
         )
-    # An escape is no quote, other than in a shell.
+    # Unlike in a shell, an escape is not a quote.
     return Heredoc(name, "", expands=set("'\"").isdisjoint(match[2]), chomps=bool(match[1]))
 
 
 def read(document: Heredoc, lines: Iterator[tuple[int, str]], where: str) -> tuple[Heredoc, int]:
-    """Take a document's lines up to its delimiter; return it with the number of that line.
+    """Read a document's lines up to its delimiter; return it with the line number.
 
     Raises:
-        TaskError: It does not end.
+        TaskError: The delimiter is missing.
     """
     taken = list[str]()
     for number, line in lines:
@@ -81,19 +81,19 @@ def read(document: Heredoc, lines: Iterator[tuple[int, str]], where: str) -> tup
 def command(
     text: str, documents: tuple[Heredoc, ...], shell: tuple[str, ...], where: str
 ) -> tuple[str, ...]:
-    """Return what `RUN text` with documents runs.
+    """Return the command of `RUN text` with documents.
 
-    Alone, a document is a script: of the interpreter that its first line names, else of the
-    shell. With a command before it, the shell itself reads it.
+    A document alone is a script, run by the interpreter of its first line or by the shell.
+    With a command before it, the shell reads the document.
     """
     if heredoc_start(text, where) is None:
         whole = "".join(f"\n{each.raw}{each.name}" for each in documents)
         return (*shell, text + whole)
     script = documents[0].text
-    # Behind the tabs of `<<-` it is none.
+    # After the tabs of `<<-` it is not an interpreter line.
     if not documents[0].raw.startswith("#!"):
         return (*shell, script)
-    # As the kernel splits it: a program, and the rest as one argument.
+    # The kernel splits it so: a program, and the rest as one argument.
     interpreter = script[2:].partition("\n")[0].strip().split(maxsplit=1)
     path = f"{_PLACE}{documents[0].name}"
     return ("/bin/sh", "-c", _SCRIPT, "sh", path, script, *interpreter, path)

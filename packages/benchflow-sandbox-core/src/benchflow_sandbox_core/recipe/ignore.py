@@ -1,4 +1,4 @@
-"""Which files of a build context are left out: `.dockerignore`."""
+"""`.dockerignore`: the files that a build context leaves out."""
 
 import fnmatch
 import os
@@ -14,27 +14,27 @@ from .text import read_text
 
 _NAME = ".dockerignore"
 _MOST = 1000
-"""Patterns: each is tried for each file."""
+"""Patterns, at most: each one is matched with each file."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
     parts: tuple[re.Pattern[str] | None, ...]
-    """One for each part of a path; `None` is `**`, any number of them."""
+    """One for each part of a path; `None` is `**`, any number of parts."""
     keeps: bool
 
     @classmethod
     def parse(cls, line: str) -> "_Pattern | None":
         keeps = line.startswith("!")
-        # As Go cleans a path: `..` above the root is the root.
+        # Go cleans a path so: `..` above the root is the root.
         clean = posixpath.normpath("/" + line.removeprefix("!").strip()).strip("/")
         if not clean:
             return None
         return cls(tuple(_part(part) for part in clean.split("/")), keeps)
 
     def matches(self, path: list[str]) -> bool:
-        """Say whether it names the path or a directory above it."""
-        reached = {0}  # positions after each part; a set, so that nothing is tried twice
+        """Return whether the pattern matches the path or a directory above it."""
+        reached = {0}  # positions after each part; a set avoids repeated work
         for name in path:
             reached = self._skipped(reached)
             after = {at for at in reached if at < len(self.parts) and self.parts[at] is None}
@@ -58,26 +58,26 @@ class _Pattern:
 
 
 def _part(text: str) -> re.Pattern[str] | None:
-    # `translate` makes patterns that do not backtrack, whatever a hostile author writes.
+    # Patterns of `translate` do not backtrack, so a hostile pattern is not slow.
     return None if text == "**" else re.compile(fnmatch.translate(text.replace("[^", "[!")))
 
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """The patterns of one `.dockerignore`; the last that matches decides."""
+    """The patterns of one `.dockerignore`; the last match decides."""
 
     patterns: tuple[_Pattern, ...] = ()
 
     @classmethod
     def of(cls, context: Path, dockerfile: str) -> Self:
-        """Read the patterns of a context: those for this Dockerfile alone, else those for all.
+        """Read the patterns of a context: of this Dockerfile's own file, else of the common file.
 
         Raises:
-            SandboxError: They are no regular file, too large or too many.
+            SandboxError: The file is not a regular file or too large, or has too many patterns.
         """
         for name in (f"{dockerfile}{_NAME}", _NAME):
             if os.path.lexists(context / name):
-                return cls.parse(read_text(context / name, "it cannot be read"))
+                return cls.parse(read_text(context / name, "`.dockerignore` cannot be read"))
         return cls()
 
     @classmethod
@@ -87,7 +87,7 @@ class Ignore:
         Source: docs.docker.com/build/concepts/context, "Syntax".
 
         Raises:
-            SandboxError: There are too many.
+            SandboxError: There are too many patterns.
         """
         lines = (line.strip() for line in text.removeprefix("\ufeff").splitlines())
         found = [_Pattern.parse(line) for line in lines if line and not line.startswith("#")]
@@ -97,11 +97,11 @@ class Ignore:
 
     @property
     def keeps_some(self) -> bool:
-        """Whether something below a directory that is left out may still be there."""
+        """Whether entries below an ignored directory may be kept."""
         return any(pattern.keeps for pattern in self.patterns)
 
     def excludes(self, path: str) -> bool:
-        """Say whether the file at a path of the context is left out."""
+        """Return whether the file at a path of the context is ignored."""
         parts = path.split("/")
         for pattern in reversed(self.patterns):
             if pattern.matches(parts):

@@ -1,4 +1,4 @@
-"""The patterns of `${NAME#PATTERN}` and its like in a Dockerfile."""
+"""Patterns of `${NAME#PATTERN}` and similar forms in a Dockerfile."""
 
 import re
 from dataclasses import dataclass
@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from benchflow_contracts.errors import TaskError
 
 _LONGEST = 4096
-"""Characters of a value that is searched: what that takes grows with their square."""
+"""Characters of a value to search, at most: the time grows with their square."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """`*` for any characters, `?` for one, and what a backslash takes the meaning of.
+    """`*` for any characters, `?` for one, and characters escaped by a backslash.
 
-    Source: `shell/lex.go` of BuildKit's frontend 1.7, which knows no brackets.
+    Source: `shell/lex.go` of BuildKit's frontend 1.7, which does not support brackets.
     """
 
     sections: tuple[str, ...]
-    """Regular expressions of what is between the stars."""
+    """Regular expressions of the parts between the stars."""
     where: str
 
     @classmethod
@@ -25,7 +25,7 @@ class Pattern:
         """Read a pattern.
 
         Raises:
-            TaskError: A backslash is before what it means nothing to.
+            TaskError: A backslash is before a character that it cannot escape.
         """
         sections, place = [""], 0
         while place < len(text):
@@ -48,28 +48,28 @@ class Pattern:
         return cls(tuple(sections), where)
 
     def _regex(self, *, longest: bool) -> re.Pattern[str]:
-        # A section is where it is first: what follows has the most room there. So none but the
-        # last is ever looked for twice.
+        # Each section takes its first match, which leaves the most room for the rest. So only
+        # the last section is searched for repeatedly.
         first, *others = self.sections
         inner = "".join(f"(?>.*?{section})" for section in others[:-1])
         end = "".join((".*" if longest else ".*?") + section for section in others[-1:])
         return re.compile(first + inner + end)
 
     def without_prefix(self, value: str, *, longest: bool) -> str:
-        """Return a value without the shortest or longest beginning that matches."""
+        """Return a value without its shortest or longest matching prefix."""
         found = self._regex(longest=longest).match(self._checked(value))
         return value if found is None else value[found.end() :]
 
     def without_suffix(self, value: str, *, longest: bool) -> str:
-        """Return a value without the shortest or longest end that matches."""
+        """Return a value without its shortest or longest matching suffix."""
         turned = Pattern(tuple(map(_turned, reversed(self.sections))), self.where)
         return turned.without_prefix(value[::-1], longest=longest)[::-1]
 
     def replaced(self, value: str, by: str, *, everywhere: bool) -> str:
-        """Return a value with `by` for the first or each match, as long as it can be."""
+        """Return a value with its first or each longest match replaced by `by`."""
         out, last = list[str](), 0
         for found in self._regex(longest=True).finditer(self._checked(value)):
-            # Nothing is no match of its own right behind another.
+            # An empty match directly after another match does not count.
             if found.end() > last or found.end() == 0:
                 out += [value[last : found.start()], by]
                 last = found.end()
@@ -83,7 +83,7 @@ class Pattern:
                 f"a value of {len(value)} characters is not searched for a pattern: at most"
                 f" {_LONGEST} are",
                 where=self.where,
-                hint="let a script of RUN do it",
+                hint="do it in a script of RUN",
             )
         return value
 

@@ -1,4 +1,4 @@
-"""The variables and the shell that hold between two instructions of a stage."""
+"""The variables and the shell of a stage at one instruction."""
 
 import platform
 import re
@@ -18,53 +18,53 @@ _PLATFORM = {
     **{f"{kind}ARCH": ARCHITECTURE for kind in ("TARGET", "BUILD")},
 }
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""What BuildKit gives an image that says nothing of it."""
+"""BuildKit's default for an image without it."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(slots=True)
 class Scope:
-    """What ENV, ARG and SHELL have said so far."""
+    """The effect of ENV, ARG and SHELL so far."""
 
     escape: str
     given: Mapping[str, str]
-    """The values of arguments from before the first FROM."""
+    """Values of the arguments before the first FROM."""
     env: dict[str, str] = field(default_factory=dict[str, str])
     args: dict[str, str] = field(default_factory=dict[str, str])
     shell: tuple[str, ...] = SHELL
     asked: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The values that a build is asked for: each takes the place of what its ARG says."""
+    """Values given to the build: each one replaces the default of its ARG."""
 
     @classmethod
     def before(cls, escape: str, asked: Mapping[str, str]) -> "Scope":
-        """Return what holds before the first FROM."""
+        """Return the scope before the first FROM."""
         platform = {name: asked.get(name, value) for name, value in _PLATFORM.items()}
         return cls(escape, {}, args=platform, asked=asked)
 
     def stage(self, env: Mapping[str, str], shell: tuple[str, ...] = ()) -> "Scope":
-        """Begin a stage, from before the first FROM, on an image that says so much of itself."""
+        """Return the scope of a new stage on an image with this configuration."""
         env = {"PATH": _PATH, **env}
         return Scope(self.escape, self.args, env, {}, shell or SHELL, self.asked)
 
     def child(self) -> "Scope":
-        """Begin another stage on what this one is: its arguments too, but ENV is before them."""
+        """Return the scope of a stage on this one: with its arguments, but ENV precedes them."""
         args = {name: value for name, value in self.args.items() if name not in self.env}
         return replace(self, env=dict(self.env), args=args)
 
     @property
     def variables(self) -> dict[str, str]:
-        """What RUN sees, and `$NAME` means: of ENV and ARG what was said last."""
+        """The variables of RUN and of `$NAME`: the last ENV or ARG of each name."""
         return {**self.env, **self.args}
 
     def words(self, where: str) -> Words:
-        """Return the reader of an instruction's words."""
+        """Return a reader of an instruction's words."""
         return Words(self.variables, where, self.escape)
 
     def take(self, one: Instruction, where: str) -> None:
-        """Take in an instruction; one that says nothing of these changes nothing.
+        """Apply an instruction. Instructions other than ENV, ARG and SHELL change nothing.
 
         Raises:
-            TaskError: It is malformed.
+            TaskError: The instruction is malformed.
         """
         if one.name == "ENV":
             said = self.words(where).pairs(one.text)
@@ -79,11 +79,11 @@ class Scope:
             self.shell = one.array
 
     def _declare(self, one: Instruction, where: str) -> None:
-        """Take in an ARG: what is asked for, its own default, or what was given before."""
+        """Apply an ARG: the given value, its own default, or the value before FROM."""
         for word in self.words(where).split(one.text):
             name, equals, value = word.partition("=")
             if not _NAME.fullmatch(name):
-                raise TaskError(f"{name[:80]!r} is no name of an argument", where=where)
+                raise TaskError(f"{name[:80]!r} is not a name of an argument", where=where)
             if name in self.asked:
                 self.args[name] = self.asked[name]
             elif equals:

@@ -8,15 +8,15 @@ from benchflow_contracts.errors import TaskError
 from .pattern import Pattern
 
 _SPECIAL = r"\d+|[@*#?$!-]"
-"""What only a shell has a value for: a Dockerfile leaves nothing of it."""
+"""Names that only a shell resolves. In a Dockerfile they are empty."""
 _NAME = re.compile(rf"{_SPECIAL}|\w+")
 _BRACED = re.compile(rf"\{{({_SPECIAL}|\w+)(:?[-+?]|##?|%%?|//?)?")
 _LARGEST = 1 << 20
-"""Characters that a word or a document may have: each ENV could double the one before."""
+"""Characters of a word or document, at most: each ENV could double the previous one."""
 
 
 class Words:
-    """Reads the words of one instruction, with the variables that hold there."""
+    """Reads the words of one instruction, with the variables of its scope."""
 
     def __init__(self, known: Mapping[str, str], where: str, escape: str = "\\") -> None:
         self._known = known
@@ -24,7 +24,7 @@ class Words:
         self._escape = escape
 
     def split(self, text: str) -> list[str]:
-        """Split at blanks outside of quotes, resolve variables, and take the quotes away.
+        """Split at blanks outside of quotes, resolve variables, and remove the quotes.
 
         Raises:
             TaskError: A quote is not closed, or a variable is malformed.
@@ -32,7 +32,7 @@ class Words:
         return [self.one(word) for word in self.raw(text)]
 
     def pairs(self, text: str) -> dict[str, str]:
-        """Read `NAME=VALUE …`, or one `NAME VALUE` of old."""
+        """Read `NAME=VALUE …`, or one pair in the old form `NAME VALUE`."""
         raw = self.raw(text)
         name, blank, value = text.partition(" ")
         if "=" not in raw[0]:
@@ -43,16 +43,16 @@ class Words:
         for word in raw:
             key, equals, value = word.partition("=")
             if not key or not equals:
-                raise TaskError(f"{word[:80]!r} is no NAME=VALUE", where=self._where)
+                raise TaskError(f"{word[:80]!r} is not NAME=VALUE", where=self._where)
             found[self.one(key)] = self.one(value)
         return found
 
     def one(self, text: str) -> str:
-        """Resolve the variables of a word and take its quotes away."""
+        """Resolve the variables of a word and remove its quotes."""
         return self._resolved(text, quotes=True)
 
     def document(self, text: str) -> str:
-        """Resolve the variables of a here-document, in which quotes mean nothing."""
+        """Resolve the variables of a here-document, where quotes have no meaning."""
         return self._resolved(text, quotes=False)
 
     def _resolved(self, text: str, *, quotes: bool) -> str:
@@ -64,12 +64,12 @@ class Words:
     def _read(
         self, text: str, place: int, *, quotes: bool, end: str = "", pattern: bool = False
     ) -> tuple[str, int]:
-        """Resolve what is from `place` up to `end`; return it, and where that is.
+        """Resolve the text from `place` to `end`; return it and the position of `end`.
 
         In a pattern, escapes stay.
         """
         out, quote, size = list[str](), "", 0
-        # The escape of here-documents is never another.
+        # Here-documents always use this escape.
         escape = self._escape if quotes else "\\"
         while place < len(text) and (quote or text[place] != end):
             char = text[place]
@@ -78,7 +78,7 @@ class Words:
                 out.append("" if not quote else char)
             elif char == escape and place + 1 < len(text):
                 place += 1
-                # Within quotes only what would mean something else loses its escape.
+                # Inside quotes, only special characters lose their escape.
                 kept = pattern or (quote and text[place] not in {'"', "$", escape})
                 out.append((char if kept else "") + text[place])
             elif quotes and char in {"'", '"'} and quote in {"", char}:
@@ -88,7 +88,7 @@ class Words:
                 out.append(value)
                 size += len(value)
                 if size > _LARGEST:
-                    raise self._unread(text, f"it grows beyond {_LARGEST} characters")
+                    raise self._unread(text, f"the text grows beyond {_LARGEST} characters")
                 continue
             else:
                 out.append(char)
@@ -96,7 +96,7 @@ class Words:
         return "".join(out), place
 
     def _variable(self, text: str, begin: int, *, quotes: bool) -> tuple[str, int]:
-        """Return the value of the variable that begins at `begin`, and where it ends."""
+        """Return the value of the variable that starts at `begin`, and its end."""
         if text[begin : begin + 1] != "{":
             match = _NAME.match(text, begin)
             return ("$", begin) if match is None else (self._known.get(match[0], ""), match.end())
@@ -120,7 +120,7 @@ class Words:
         return self._chosen(name, operator, other), place + 1
 
     def _chosen(self, name: str, operator: str, other: str) -> str:
-        """Return a value, or what stands for one."""
+        """Return a value or its substitute."""
         value = self._known.get(name)
         given = (value or None) if operator.startswith(":") else value
         if operator.endswith("+"):
@@ -132,17 +132,17 @@ class Words:
         return value or "" if not operator or given is not None else other
 
     def _changed(self, operator: str, value: str, found: str, other: str) -> str:
-        """Return a value without, or with another text for, what a pattern matches."""
+        """Return a value whose match of a pattern is removed or replaced."""
         twice = len(operator) == 2
         if operator[0] == "#":
             return Pattern.of(other, self._where).without_prefix(value, longest=twice)
         if operator[0] == "%":
             return Pattern.of(other, self._where).without_suffix(value, longest=twice)
         if not found or not set("\\$").isdisjoint(other):
-            raise self._unread(other, "what takes the place of a pattern is plain text")
+            raise self._unread(other, "the replacement of a pattern must be plain text")
         return Pattern.of(found, self._where).replaced(value, other, everywhere=twice)
 
-    def _unread(self, text: str, why: str = "the variable is not interpreted") -> TaskError:
+    def _unread(self, text: str, why: str = "this form of variable is not supported") -> TaskError:
         return TaskError(
             f"{text[:40]!r}: {why}",
             where=self._where,
@@ -150,7 +150,7 @@ class Words:
         )
 
     def raw(self, text: str) -> list[str]:
-        """Split as `split` does, and leave variables and quotes as they are."""
+        """Split like `split`, but keep variables and quotes."""
         words, word, quote, escaped = list[str](), "", "", False
         for char in text:
             if escaped:

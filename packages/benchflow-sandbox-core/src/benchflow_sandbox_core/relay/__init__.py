@@ -1,1 +1,1 @@
-"""The one outside address of a box."""
+"""The relay: leads the doors of a sandbox to their upstreams."""

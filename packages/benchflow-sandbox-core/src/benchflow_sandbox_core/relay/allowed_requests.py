@@ -1,7 +1,6 @@
-"""The requests that the wires of models need; the relay leads no other one out.
+"""The requests of model APIs. The relay refuses all others.
 
-An upstream that answers with what it was asked, as to TRACE, would tell the inside its
-credential.
+An upstream that echoes a request, as for TRACE, would reveal the credential to the inside.
 """
 
 import re
@@ -22,21 +21,21 @@ _NEEDED = {
     "POST": re.compile(f"{_VERSION}(?:{'|'.join(_CALLS)})"),
     "GET": re.compile(f"{_VERSION}{_MODELS}"),
 }
-# Some agents look whether there is a server at all before they ask it.
+# Some agents check for a server before their first call.
 _PROBES = {"GET", "HEAD"}
 OVERRIDES = frozenset({"x-http-method", "x-http-method-override", "x-method-override"})
-"""Headers, in lower case, by which some servers take a request for one of another method."""
+"""Headers, in lower case, that change the method of a request for some servers."""
 
 
 def needs_credential(method: str, target: str) -> bool:
-    """Return whether a request is a call or asks for the models; false for a bare probe.
+    """Return whether a request is a call or lists models; false for a bare probe.
 
     Raises:
-        HeadError: No wire needs it.
+        HeadError: Model APIs do not need the request.
     """
     path = target.partition("?")[0]
     if (needed := _NEEDED.get(method)) is not None and needed.fullmatch(path):
         return True
     if method in _PROBES and path == "/":
         return False
-    raise HeadError(f"{method} {path} is no request of a model's wire")
+    raise HeadError(f"{method} {path} is not a request of a model API")

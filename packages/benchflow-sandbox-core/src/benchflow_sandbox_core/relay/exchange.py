@@ -14,10 +14,10 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 async def exchange(
     client: Connection, upstream: Connection, head: bytes, body: MessageBody
 ) -> None:
-    """Send a request with its body while the response already comes back.
+    """Send a request with its body, and forward the response at the same time.
 
-    A client that goes away ends the exchange, so that no call outlives its caller. Both are
-    closed then.
+    If the client disconnects, the exchange ends, so that no call outlives its caller. Both
+    connections are closed at the end.
     """
     (reader, writer), (up_reader, up_writer) = client, upstream
     method = head.partition(b" ")[0].decode("latin-1")
@@ -41,17 +41,17 @@ async def exchange(
 async def _send(
     reader: asyncio.StreamReader, up_writer: asyncio.StreamWriter, body: MessageBody
 ) -> None:
-    """Send one body; return when the client is gone or has broken its own request."""
+    """Send one body; return if the client disconnects or its request is broken."""
     try:
         await pump_body(reader, up_writer, body)
     except OSError:
-        # An upstream that answers early need not read all; its answer still counts.
+        # An upstream may respond before it reads all; its response still counts.
         if reader.exception() is not None:
             return
     except BROKEN:
         return
     with suppress(OSError):
-        # What follows the one request goes nowhere; only its end is of interest.
+        # Bytes after the one request are discarded; only the end matters.
         while await reader.read(_CHUNK):
             continue
 
@@ -76,6 +76,6 @@ async def _receive(
         await writer.drain()
     except BROKEN as error:
         if not started:
-            await refuse(writer, "502 Bad Gateway", f"the upstream answered badly: {error!r}")
+            await refuse(writer, "502 Bad Gateway", f"invalid response of the upstream: {error!r}")
         else:
             writer.transport.abort()

@@ -1,4 +1,4 @@
-"""HTTP/1.1 message heads: a strict reader of hostile bytes."""
+"""HTTP/1.1 message heads: a strict parser for hostile bytes."""
 
 import re
 from collections.abc import Mapping
@@ -14,15 +14,15 @@ _PER_HOP = {"connection", "keep-alive", "proxy-connection", "te", "trailer", "up
 
 
 class HeadError(ValueError):
-    """The bytes are not a head that the relay passes on."""
+    """The bytes are not a head that the relay forwards."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageBody:
-    """How the end of a body is found."""
+    """The framing of a body."""
 
     length: int | None
-    """In bytes; `None` for a chunked body or, in a response, one that ends with the stream."""
+    """In bytes; `None` for a chunked body, or for a response that ends with the stream."""
     chunked: bool
 
 
@@ -41,7 +41,7 @@ class Head:
         for line in lines[1:]:
             name, colon, value = line.partition(":")
             value = value.strip(" \t")
-            # A folded line or a space before the colon is read differently by others.
+            # Other parsers read a folded line or a space before the colon differently.
             if not colon or not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
                 raise HeadError("a malformed header field")
             fields.append((name, value))
@@ -52,7 +52,7 @@ class Head:
         return [value for key, value in self.fields if key.lower() == name]
 
     def body(self, *, default: int | None) -> MessageBody:
-        """Return how the body is framed; refuse what two readers could see differently."""
+        """Return the framing of the body; refuse what two parsers could read differently."""
         lengths, codings = self.values("content-length"), self.values("transfer-encoding")
         if codings:
             if lengths or [coding.lower() for coding in codings] != ["chunked"]:
@@ -65,7 +65,7 @@ class Head:
         return MessageBody(int(lengths[0]), chunked=False)
 
     def without(self, names: set[str]) -> "Head":
-        """Return the head without those fields (lower case) and without per-hop ones."""
+        """Return the head without the named fields (lower case) and the per-hop fields."""
         gone = names | _PER_HOP
         for listed in self.values("connection"):
             gone |= {item.strip().lower() for item in listed.split(",")} - {"content-length"}
@@ -89,7 +89,7 @@ def split_request(start: str) -> tuple[str, str]:
         raise HeadError("a malformed request line")
     method, target, _ = parts
     if not _TOKEN.fullmatch(method) or method == "CONNECT":
-        raise HeadError("a method that the relay does not pass on")
+        raise HeadError("a method that the relay does not forward")
     path = target.partition("?")[0]
     if not _TARGET.fullmatch(target) or _DOTS.search(path) or "\\" in path:
         raise HeadError("a target that is not a plain path")

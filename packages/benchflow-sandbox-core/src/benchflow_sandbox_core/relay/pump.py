@@ -1,4 +1,4 @@
-"""Moving one HTTP body with backpressure, and not a byte more."""
+"""Copy one HTTP body with backpressure, and no byte after it."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ _MAX_SIZE_LINE = 256
 async def pump_body(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: MessageBody
 ) -> None:
-    """Copy exactly one body; raise `HeadError` when its framing is broken."""
+    """Copy exactly one body; raise `HeadError` if its framing is broken."""
     if body.chunked:
         await _chunked(reader, writer)
     elif body.length is None:
@@ -49,7 +49,7 @@ async def _chunked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
         if await reader.readexactly(2) != b"\r\n":
             raise HeadError("a chunk that does not end")
         await _put(writer, b"\r\n")
-    # Trailers are read and dropped: nothing behind the relay needs them.
+    # Trailers are read and dropped: no upstream needs them.
     while await _line(reader):
         continue
     await _put(writer, b"\r\n")

@@ -1,4 +1,4 @@
-"""A listener inside the box that the host serves."""
+"""A listener inside the sandbox that the host serves."""
 
 import asyncio
 import socket
@@ -10,17 +10,17 @@ from benchflow_sandbox_core.closeable import AsyncCloseable
 
 from .head import MAX_HEAD, Head, HeadError
 
-# Two descriptors of the runner each, and 1024 is what a process has by default.
+# Each needs two descriptors of the runner, and a process has 1024 by default.
 _MAX_CONNECTIONS = 64
 BROKEN = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, HeadError)
-"""What a peer does that breaks its own connection."""
+"""Errors of one connection that its peer causes."""
 
 
 class RequestServer(AsyncCloseable):
-    """Serves one listener, or what is led to it, until it is closed.
+    """Serves one listener, or connections given to `accept`, until it is closed.
 
-    Each connection carries one request; `answer` says what becomes of it. `aclose` stops
-    listening and ends every connection.
+    Each connection carries one request, which `answer` handles. `aclose` stops listening
+    and ends every connection.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class RequestServer(AsyncCloseable):
     async def answer(
         self, raw: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Serve the request with this head; what follows it is still to be read."""
+        """Serve the request with this head. The body is not read yet."""
 
     async def listen(self, listener: socket.socket) -> Self:
         """Serve `listener`, which may live in another network namespace."""
@@ -44,11 +44,11 @@ class RequestServer(AsyncCloseable):
 
     @property
     def in_flight(self) -> int:
-        """How many requests are between their first byte and their response's last."""
+        """The number of requests whose response is not complete."""
         return self._in_flight
 
     async def drain(self) -> None:
-        """Return when no request is in flight."""
+        """Wait until no request is in flight."""
         await self._idle.wait()
 
     async def _aclose(self) -> None:
@@ -65,7 +65,7 @@ class RequestServer(AsyncCloseable):
             await asyncio.wait(handlers)
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection to its end. `aclose` ends it, too."""
+        """Serve one connection to its end. `aclose` ends it too."""
         task = asyncio.current_task()
         assert task is not None
         self._handlers.add(task)
@@ -75,8 +75,8 @@ class RequestServer(AsyncCloseable):
             else:
                 await self._serve(reader, writer)
         except asyncio.CancelledError:
-            # The relay is closing: an inside that does not read must not hold it up. The
-            # server that owns this task expects no error.
+            # The relay is closing: a client that does not read must not delay it. The server
+            # that owns this task expects no error.
             writer.transport.abort()
         finally:
             self._handlers.discard(task)
@@ -100,7 +100,7 @@ class RequestServer(AsyncCloseable):
 
 
 async def refuse(writer: asyncio.StreamWriter, status: str, reason: str) -> None:
-    """Answer with an error of our own."""
+    """Respond with an error of the relay."""
     text = f"{reason}\n".encode()
     head = Head(f"HTTP/1.1 {status}", (("Content-Type", "text/plain"),))
     extra = {"Content-Length": str(len(text)), "Connection": "close"}
@@ -110,7 +110,7 @@ async def refuse(writer: asyncio.StreamWriter, status: str, reason: str) -> None
 
 
 async def close(writer: asyncio.StreamWriter) -> None:
-    """Close a connection and wait until it is."""
+    """Close a connection and wait for its end."""
     writer.close()
     try:
         with suppress(OSError):

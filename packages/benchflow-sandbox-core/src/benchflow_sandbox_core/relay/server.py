@@ -1,4 +1,4 @@
-"""The relay: a listener inside the box, served by the host, that leads to one upstream."""
+"""The relay: a listener inside the sandbox, served by the host, for one upstream."""
 
 import asyncio
 import socket
@@ -15,8 +15,8 @@ class Relay(RequestServer):
     """Serves one listener until it is closed.
 
     Each connection carries exactly one request to the upstream and one response
-    back; the credential headers are added here and never enter the box. Only what the
-    wires of models need is led out.
+    back; the relay adds the credential headers, which never enter the sandbox. Only
+    requests of model APIs are forwarded.
     """
 
     def __init__(self, upstream: RelayUpstream) -> None:
@@ -31,7 +31,7 @@ class Relay(RequestServer):
     async def answer(
         self, raw: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Lead one request to the upstream."""
+        """Forward one request to the upstream."""
         try:
             head = Head.parse(raw)
             method, target = split_request(head.start)

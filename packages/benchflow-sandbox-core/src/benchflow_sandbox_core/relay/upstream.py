@@ -1,4 +1,4 @@
-"""The one address that a relay leads to."""
+"""The address of a relay's upstream."""
 
 import asyncio
 import ssl
@@ -17,7 +17,7 @@ _CONNECT_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class RelayUpstream:
-    """Where every request goes, whatever it says."""
+    """The target of every request, whatever its Host header says."""
 
     host: str
     port: int
@@ -31,7 +31,7 @@ class RelayUpstream:
         """Parse the upstream of a door.
 
         Raises:
-            UsageError: Its URL is not plain http or https.
+            UsageError: The URL is not plain http or https.
         """
         try:
             url = urlsplit(door.upstream)
@@ -51,7 +51,7 @@ class RelayUpstream:
         return cls(host, chosen, tls, url.path.rstrip("/"), authority, dict(door.headers))
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Open a connection, verified when it is TLS; raise `OSError` or `TimeoutError`."""
+        """Open a connection; verify it if it is TLS. Raise `OSError` or `TimeoutError`."""
         context = ssl.create_default_context() if self.tls else None
         async with asyncio.timeout(_CONNECT_SECONDS):
             return await asyncio.open_connection(self.host, self.port, ssl=context, limit=MAX_HEAD)

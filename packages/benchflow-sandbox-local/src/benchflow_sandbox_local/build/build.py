@@ -112,7 +112,7 @@ class Build:
             where = self._where(one)
             if one.name not in _KNOWN:
                 raise TaskError(
-                    f"the instruction {one.name[:40]!r} is not interpreted by the local sandbox",
+                    f"the instruction {one.name[:40]!r} is not supported by the local sandbox",
                     where=where,
                     hint="use the docker sandbox for this task",
                 )
@@ -208,7 +208,7 @@ class Build:
         if flags:
             name, value = min(flags)
             raise SandboxUnsupportedError(
-                f"RUN --{name}={value[:80]} is not interpreted by the local sandbox",
+                f"RUN --{name}={value[:80]} is not supported by the local sandbox",
                 where=where,
                 hint="leave it out, or use the docker sandbox for this task",
             )

@@ -49,7 +49,7 @@ class CopyInstruction:
         words, flags = stage.scope.words(where), dict(one.flags)
         if unknown := sorted(set(flags) - _FLAGS[one.name]):
             raise SandboxUnsupportedError(
-                f"{one.name} --{unknown[0]} is not interpreted by the local sandbox",
+                f"{one.name} --{unknown[0]} is not supported by the local sandbox",
                 where=where,
                 hint="use the docker sandbox for this task",
             )
