@@ -61,7 +61,13 @@ ALLOWED = {
         "benchflow_store",
     },
     "benchflow_store": {"pydantic", "benchflow_contracts", "benchflow_gateway", "benchflow_kernel"},
-    "benchflow_testing": {"pydantic", "benchflow_contracts"},
+    "benchflow_testing": {
+        "benchflow_contracts",
+        "benchflow_kernel",
+        "benchflow_reward",
+        "pydantic",
+        "pytest",
+    },
     "benchflow_reward": {"pydantic", "benchflow_contracts", "httpx"},
 }
 

@@ -25,8 +25,8 @@ def test_the_example_installs_from_a_wheel_and_passes_the_conformance_kit(tmp_pa
     shutil.copytree(EXAMPLE, package, ignore=shutil.ignore_patterns("__pycache__", ".*"))
     wheels = tmp_path / "wheels"
     uv("build", "--wheel", "-o", wheels, cwd=package)
-    for ours in ("benchflow-contracts", "benchflow-testing"):
-        uv("build", "--wheel", "-o", wheels, ROOT / "packages" / ours, cwd=tmp_path)
+    for ours in ("contracts", "kernel", "reward", "testing"):
+        uv("build", "--wheel", "-o", wheels, ROOT / "packages" / f"benchflow-{ours}", cwd=tmp_path)
     venv = tmp_path / "venv"
     uv("venv", "--python", sys.executable, venv, cwd=tmp_path)
     uv(
@@ -45,4 +45,5 @@ def test_the_example_installs_from_a_wheel_and_passes_the_conformance_kit(tmp_pa
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
     installed = uv("pip", "list", "--python", venv, cwd=tmp_path)
-    assert "benchflow-kernel" not in installed
+    assert "benchflow-sandbox" not in installed.replace("benchflow-sandbox-subprocess", "")
+    assert "yes  grade" in done.stdout

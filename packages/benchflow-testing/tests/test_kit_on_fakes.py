@@ -37,6 +37,7 @@ from benchflow_testing.checks.live_checks import LIVE_CHECKS
 from benchflow_testing.checks.observed_checks import OBSERVED_CHECKS
 from benchflow_testing.checks.pinned_checks import PINNED_CHECKS
 from benchflow_testing.checks.recipe_checks import RECIPE_CHECKS
+from benchflow_testing.checks.rollout_checks import ROLLOUT_CHECKS
 from benchflow_testing.checks.saved_checks import SAVED_CHECKS
 from benchflow_testing.checks.service_checks import SERVICE_CHECKS
 from benchflow_testing.checks.session_state_checks import CARRY_CHECKS
@@ -62,6 +63,7 @@ HONEST_SKIPS = {
     *(str(check) for check in RECIPE_CHECKS if "nothing_builds" not in check.name),
     *(str(check) for check in PINNED_CHECKS if "same_spec" not in check.name),
     *map(str, OBSERVED_CHECKS),
+    *map(str, ROLLOUT_CHECKS),
     *(str(check) for check in SERVICE_CHECKS if "there_are_none" not in check.name),
     "an_allowed_host_is_reached_and_no_other",
     "loopback_works_in_every_network",

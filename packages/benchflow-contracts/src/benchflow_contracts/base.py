@@ -4,10 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from time import time
 
 from .door import Endpoint
 from .environment import EnvHandle, EnvState, ProvisionContext, ReadinessProbe, StateSnapshot
-from .errors import EnvironmentError_, SandboxUnsupportedError, SnapshotError
+from .errors import EnvironmentError_, SandboxUnsupportedError, SnapshotError, UsageError
 from .process import Process
 from .sandbox import (
     ExecResult,
@@ -18,17 +19,24 @@ from .sandbox import (
     SnapshotLevel,
 )
 from .sandbox_record import ReapPolicy, SandboxRecord
+from .tar_transfer import download_by_tar, upload_by_tar
 
 
 class BaseSandbox(ABC):
-    """A `Sandbox` with the four methods that every sandbox needs; all others refuse.
+    """A `Sandbox` that needs `exec` and `teardown`.
 
-    A subclass sets `id` and `spec`, and overrides what its provider can do beyond that.
+    `upload` and `download` run `tar` inside. All other methods refuse until a subclass overrides
+    them.
     """
+
+    has_users: bool = False
+    """Whether `exec` can run as other users. Then `upload` gives the files to its `user`."""
 
     def __init__(self, id: str, spec: SandboxSpec) -> None:  # noqa: A002 - the contract's name
         self._id = id
         self._spec = spec
+        self.is_closed = False
+        """Set by `teardown`."""
 
     @property
     def id(self) -> str:
@@ -53,19 +61,22 @@ class BaseSandbox(ABC):
     ) -> ExecResult:
         """Run a command to its end; see `Sandbox.exec`."""
 
-    @abstractmethod
     async def upload(self, local: Path, remote: str, *, user: str = "root") -> None:
-        """Copy in; see `Sandbox.upload`."""
+        """Copy in by `tar` inside; see `Sandbox.upload`. The archive is held in memory."""
+        await upload_by_tar(self, local, remote, user if self.has_users else None)
 
-    @abstractmethod
     async def download(
         self, remote: str, local: Path, *, max_bytes: int = 1 << 30, leave_out: bool = False
     ) -> None:
-        """Copy out; see `Sandbox.download`."""
+        """Copy out by `tar` inside; see `Sandbox.download`. Not possible within `freeze()`."""
+        user = "root" if self.has_users else None
+        await download_by_tar(
+            self, remote, local, max_bytes=max_bytes, leave_out=leave_out, user=user
+        )
 
     @abstractmethod
     async def teardown(self) -> None:
-        """End every process and remove everything; see `Sandbox.teardown`."""
+        """End every process, remove everything and set `is_closed`; see `Sandbox.teardown`."""
 
     async def spawn(
         self,
@@ -109,26 +120,61 @@ class BaseSandbox(ABC):
         return SandboxUnsupportedError(f"sandbox {self.id!r} does not have {what}")
 
 
+def refuse_unsupported(spec: SandboxSpec, provider: str, can: SandboxCapabilities) -> None:
+    """Refuse a spec that asks for more than the provider can do.
+
+    Raises:
+        UsageError: The spec names allowed hosts, and its network does not use them.
+        SandboxUnsupportedError: A network mode, a build, a service or a door is not supported.
+    """
+    networks = {spec.network, *spec.switches}
+    if spec.allowed_hosts and "allowlist" not in networks:
+        raise UsageError(f"network {spec.network!r} does not use allowed hosts")
+    lacks = {f"network {mode!r}": mode for mode in networks if mode not in can.network_modes}
+    if spec.recipe is not None and not can.builds:
+        lacks["images from a Dockerfile"] = "builds"
+    if spec.services and not can.services:
+        lacks["services beside a sandbox"] = "services"
+    if spec.doors and can.doors is None:
+        lacks["doors"] = "doors"
+    for what, capability in lacks.items():
+        raise SandboxUnsupportedError(
+            f"sandbox {provider!r} does not support {what}", hint=can.notes.get(capability)
+        )
+
+
 class BaseProvider(ABC):
-    """A `SandboxProvider` that needs a `name` and `create`.
+    """A `SandboxProvider` that needs a `name`, `static_capabilities` and `start`.
 
     It has no snapshots, and no sandbox outlives the process that made it. A subclass calls
-    `track` for each sandbox that it creates, so that `aclose` tears it down.
+    `track` for each sandbox that it creates.
     """
 
     name: str
     """The registry name."""
     static_capabilities: SandboxCapabilities = SandboxCapabilities(isolation="none")
     """What the sandboxes can do on every machine. The default is nothing."""
+    optional_fields: frozenset[str] = frozenset()
+    """Those of `image`, `bundles`, `entrypoint` and `switches` that `start` reads. Others are
+    refused."""
 
-    def __init__(self) -> None:
-        self._sandboxes: list[Sandbox] = []
+    def __init__(self, *, allow_unisolated: bool = False) -> None:
+        self._allow_unisolated = allow_unisolated
+        self._sandboxes: dict[BaseSandbox, SandboxRecord] = {}
 
     async def capabilities(self) -> SandboxCapabilities:
         """Return `static_capabilities`. Override it if they depend on the machine."""
         return self.static_capabilities
 
-    @abstractmethod
+    async def start(self, spec: SandboxSpec) -> BaseSandbox:
+        """Start a sandbox of `spec`, whose parts all are in `capabilities()`.
+
+        Raises:
+            SandboxUnsupportedError: The spec asks for an image or a path that the provider lacks.
+            SandboxError: It did not start; nothing is left behind.
+        """
+        raise NotImplementedError("a provider overrides `start` or `create`")
+
     async def create(
         self,
         spec: SandboxSpec,
@@ -136,19 +182,58 @@ class BaseProvider(ABC):
         image: SandboxImage | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> Sandbox:
-        """Start a sandbox; see `SandboxProvider.create`."""
+        """Refuse what is not in `capabilities()`, then `start` and `track` a sandbox.
 
-    def track(self, sandbox: Sandbox) -> None:
-        """Tear `sandbox` down in `aclose`."""
-        self._sandboxes.append(sandbox)
+        A sandbox that does not isolate is refused, too, unless the operator accepts it.
+        A provider that has snapshots overrides `create`.
+        """
+        if image is not None:
+            raise SandboxUnsupportedError(f"sandbox {self.name!r} does not support snapshots")
+        can = await self.capabilities()
+        if can.isolation == "none" and not self._allow_unisolated:
+            raise SandboxUnsupportedError(
+                f"sandbox {self.name!r} does not isolate the agent from this machine",
+                hint="accept that with --allow-unisolated, or use another sandbox",
+            )
+        refuse_unsupported(spec, self.name, can)
+        self._refuse_fields(spec)
+        sandbox = await self.start(spec)
+        self.track(sandbox, labels)
+        return sandbox
+
+    def _refuse_fields(self, spec: SandboxSpec) -> None:
+        used = {
+            "image": spec.image not in {None, "host"},
+            "bundles": bool(spec.bundles),
+            "entrypoint": spec.entrypoint is not None,
+            "switches": bool(spec.switches),
+        }
+        for name, is_used in used.items():
+            if is_used and name not in self.optional_fields:
+                raise SandboxUnsupportedError(
+                    f"sandbox {self.name!r} does not support {name!r} of a sandbox's spec"
+                )
+
+    def track(self, sandbox: BaseSandbox, labels: Mapping[str, str] | None = None) -> None:
+        """List `sandbox` in `sandboxes()` until it is closed. Tear it down in `aclose`."""
+        self._sandboxes[sandbox] = SandboxRecord(
+            id=sandbox.id,
+            provider=self.name,
+            owner_alive=True,
+            created_at=time(),
+            labels=labels or {},
+        )
 
     async def ready(self) -> None:  # noqa: B027 - a default, not a hole
         """Do nothing: `create` says what is missing."""
 
     async def sandboxes(self) -> AsyncIterator[SandboxRecord]:
-        """Yield nothing: no sandbox outlives its process."""
-        for record in list[SandboxRecord]():
-            yield record
+        """Yield the tracked sandboxes that are not closed."""
+        for sandbox, record in list(self._sandboxes.items()):
+            if sandbox.is_closed:
+                self._sandboxes.pop(sandbox, None)
+            else:
+                yield record
 
     async def discard(self, image: SandboxImage) -> None:
         """Do nothing: there are no snapshots."""
@@ -164,14 +249,18 @@ class BaseProvider(ABC):
         raise SnapshotError(f"{str(saved)!r} is not a snapshot of provider {self.name!r}")
 
     async def reap(self, policy: ReapPolicy) -> list[SandboxRecord]:
-        """Remove nothing: no sandbox outlives its process."""
-        del policy
-        return []
+        """Tear down the tracked sandboxes that `policy` names."""
+        records = [record async for record in self.sandboxes() if record.wanted(policy, time())]
+        ids = set[str]() if policy.dry_run else {record.id for record in records}
+        for sandbox in [sandbox for sandbox in self._sandboxes if sandbox.id in ids]:
+            await sandbox.teardown()
+        return records
 
     async def aclose(self) -> None:
         """Tear down every sandbox of this instance. Idempotent."""
         while self._sandboxes:
-            await self._sandboxes.pop().teardown()
+            sandbox, _ = self._sandboxes.popitem()
+            await sandbox.teardown()
 
 
 class BaseEnvironment(ABC):

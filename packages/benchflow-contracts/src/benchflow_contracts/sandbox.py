@@ -100,6 +100,8 @@ class SandboxCapabilities(Model):
     snapshot_consistency: SnapshotConsistency | None = None
     """Of `filesystem` snapshots that are not taken inside a kernel freeze; `None` without them.
     Forks by files need `instant`. A `live` snapshot is always `instant`."""
+    spawn: bool = True
+    """Whether `Sandbox.spawn` works. ACP agents need it."""
     kill_all: bool = False
     """Whether `SupportsKillAll` holds here. Grading needs a freeze or this."""
     builds: bool = False

@@ -33,10 +33,13 @@ from .exporter_kit import (
 from .gateway_kit import GatewayCheck, GatewaySubject, check_gateway, gateway_checks
 from .reward_kit import RewardCheck, RewardSubject, check_reward, reward_checks
 from .sandbox_kit import check_sandbox, open_sandbox_subject, sandbox_checks
+from .sandbox_report import ABILITIES, Ability, SandboxReport
 from .sandbox_subject import SandboxCheck, SandboxSubject
 from .user_kit import UserCheck, UserSubject, check_user_model, user_model_checks
 
 __all__ = [
+    "ABILITIES",
+    "Ability",
     "AdapterCheck",
     "AdapterSubject",
     "AgentCheck",
@@ -55,6 +58,7 @@ __all__ = [
     "RewardCheck",
     "RewardSubject",
     "SandboxCheck",
+    "SandboxReport",
     "SandboxSubject",
     "UserCheck",
     "UserSubject",

@@ -8,45 +8,16 @@ from tempfile import TemporaryDirectory
 from benchflow_contracts.sandbox import SandboxProvider, SandboxSpec
 
 from .check import CheckResult, run_checks
-from .checks.compared_checks import COMPARED_CHECKS
-from .checks.exec_checks import EXEC_CHECKS
-from .checks.freeze_checks import FREEZE_CHECKS
 from .checks.life_checks import LIFE_CHECKS
-from .checks.live_checks import LIVE_CHECKS
-from .checks.network_checks import NETWORK_CHECKS
-from .checks.observed_checks import OBSERVED_CHECKS
-from .checks.pinned_checks import PINNED_CHECKS
-from .checks.recipe_checks import RECIPE_CHECKS
-from .checks.saved_checks import SAVED_CHECKS
-from .checks.service_checks import SERVICE_CHECKS
-from .checks.snapshot_checks import SNAPSHOT_CHECKS
-from .checks.spawn_checks import SPAWN_CHECKS
-from .checks.spec_checks import SPEC_CHECKS
-from .checks.switched_checks import SWITCHED_CHECKS
-from .checks.transfer_checks import TRANSFER_CHECKS
+from .sandbox_report import ABILITIES, SandboxReport
 from .sandbox_subject import SandboxCheck, SandboxSubject
 
 
 def sandbox_checks() -> list[SandboxCheck]:
     """Return every check; `str(check)` is its name. The last one closes the provider."""
-    return [
-        *EXEC_CHECKS,
-        *SPAWN_CHECKS,
-        *TRANSFER_CHECKS,
-        *FREEZE_CHECKS,
-        *SNAPSHOT_CHECKS,
-        *COMPARED_CHECKS,
-        *OBSERVED_CHECKS,
-        *SWITCHED_CHECKS,
-        *LIVE_CHECKS,
-        *SAVED_CHECKS,
-        *SPEC_CHECKS,
-        *RECIPE_CHECKS,
-        *PINNED_CHECKS,
-        *NETWORK_CHECKS,
-        *SERVICE_CHECKS,
-        *LIFE_CHECKS,
-    ]
+    closing = LIFE_CHECKS[-1]
+    checks = [check for group in ABILITIES.values() for check in group if check is not closing]
+    return [*checks, closing]
 
 
 async def check_sandbox(
@@ -56,8 +27,8 @@ async def check_sandbox(
     base: str | None = None,
     only: Sequence[str] | None = None,
     on_result: Callable[[CheckResult], None] | None = None,
-) -> list[CheckResult]:
-    """Run the checks against `provider` and return their results in order.
+) -> SandboxReport:
+    """Run the checks against `provider`. Return their results, and what the provider can do.
 
     Guarantees: a check is skipped only when `capabilities()` denies what it tests, or
     when the sandbox lacks the program that it tests with; a check that breaks or does
@@ -70,7 +41,8 @@ async def check_sandbox(
         UsageError: `only` names a check that does not exist.
     """
     async with open_sandbox_subject(provider, spec=spec, base=base) as subject:
-        return await run_checks(sandbox_checks(), subject, only=only, on_result=on_result)
+        results = await run_checks(sandbox_checks(), subject, only=only, on_result=on_result)
+    return SandboxReport(provider.name, results, subject.capabilities.notes)
 
 
 @asynccontextmanager

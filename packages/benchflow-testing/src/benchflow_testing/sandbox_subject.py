@@ -117,6 +117,11 @@ class SandboxSubject:
         expect_equal(result.exit_code, 0, f"the exit code of {cmd!r} ({result.stderr!r})")
         return result.stdout
 
+    async def tick(self, sandbox: Sandbox, cmd: str = TICKER) -> None:
+        """Start the TICKER in the background, and wait until it ticks."""
+        await sandbox.exec(f"({cmd}) >/dev/null 2>&1 &")
+        await self.moves_on(sandbox)
+
     async def ticks(self, sandbox: Sandbox) -> int:
         """Return how far the TICKER came; 0 before its first tick."""
         try:
@@ -157,6 +162,11 @@ async def until(condition: Callable[[], Awaitable[bool]], failure: str) -> None:
 def lacks_users(subject: SandboxSubject) -> str | None:
     """Say that processes cannot run as another user, when so."""
     return None if subject.capabilities.users else "capabilities: no other users"
+
+
+def lacks_spawn(subject: SandboxSubject) -> str | None:
+    """Say that there are no processes with live pipes, when so."""
+    return None if subject.capabilities.spawn else "capabilities: no spawn"
 
 
 def lacks_freeze(subject: SandboxSubject) -> str | None:

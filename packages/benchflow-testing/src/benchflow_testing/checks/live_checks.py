@@ -310,7 +310,6 @@ async def _waits(process: Process, count: int) -> None:
 
 
 LIVE_CHECKS: tuple[SandboxCheck, ...] = (
-    the_live_engine_is_named,
     a_live_snapshot_carries_the_processes,
     a_live_child_has_the_memory_of_its_parent,
     a_live_snapshot_holds_the_instant_of_the_freeze,
@@ -319,9 +318,10 @@ LIVE_CHECKS: tuple[SandboxCheck, ...] = (
     attach_gives_a_process_of_the_childs_own,
     unread_output_comes_first_in_every_child,
     attach_refuses_what_was_not_carried_and_a_second_holder,
-    attach_without_live_snapshots_is_refused,
     live_children_are_isolated,
     many_live_children_start_at_once,
     a_live_child_can_be_forked_in_turn,
     a_discarded_live_snapshot_spares_its_children,
+    attach_without_live_snapshots_is_refused,
+    the_live_engine_is_named,
 )

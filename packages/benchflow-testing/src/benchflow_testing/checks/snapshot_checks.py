@@ -44,8 +44,7 @@ async def a_snapshot_leaves_the_sandbox_unharmed(subject: SandboxSubject) -> Non
     """Its processes go on, it can be written to, and its id stays."""
     async with subject.box() as box:
         ident = box.id
-        await box.spawn(TICKER)
-        await subject.moves_on(box)
+        await subject.tick(box)
         async with subject.sealed(box):
             await subject.moves_on(box)
             await subject.output(box, "echo 1 > after; cat after")
@@ -181,11 +180,12 @@ async def restore_ends_all_processes(subject: SandboxSubject) -> None:
     async with subject.box() as box:
         await subject.put(box, "ticks", b"x\n")
         async with subject.sealed(box) as image:
-            process = await box.spawn(f"({TICKER}) & {TICKER}")
-            await subject.moves_on(box)
+            process = await box.spawn(TICKER) if subject.capabilities.spawn else None
+            await subject.tick(box)
             await box.restore(image)
             await subject.stands_still(box, "from before a restore")
-            expect(await process.wait() != 0, "the process ended well")
+            if process is not None:
+                expect(await process.wait() != 0, "the process ended well")
 
 
 @promise(lacks_snapshots)

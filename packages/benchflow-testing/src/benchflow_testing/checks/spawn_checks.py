@@ -6,7 +6,13 @@ from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.process import ByteReader, ByteWriter
 
 from benchflow_testing.check import expect_equal, promise
-from benchflow_testing.sandbox_subject import TICKER, SandboxCheck, SandboxSubject, until
+from benchflow_testing.sandbox_subject import (
+    TICKER,
+    SandboxCheck,
+    SandboxSubject,
+    lacks_spawn,
+    until,
+)
 
 _GROUP = f"({TICKER}) & {TICKER}"
 
@@ -33,7 +39,7 @@ async def _feed(writer: ByteWriter, data: bytes) -> None:
     await writer.aclose()
 
 
-@promise()
+@promise(lacks_spawn)
 async def spawn_streams_both_ways_while_it_runs(subject: SandboxSubject) -> None:
     """What is written arrives, and its answer comes back, before anything is closed."""
     async with subject.box() as box:
@@ -48,7 +54,7 @@ async def spawn_streams_both_ways_while_it_runs(subject: SandboxSubject) -> None
         await process.aclose()
 
 
-@promise()
+@promise(lacks_spawn)
 async def spawn_carries_megabytes_both_ways_at_once(subject: SandboxSubject) -> None:
     """Four megabytes go in and come out; full pipes do not lock up."""
     data = bytes(range(256)) * (4 << 12)
@@ -63,7 +69,7 @@ async def spawn_carries_megabytes_both_ways_at_once(subject: SandboxSubject) -> 
         await process.aclose()
 
 
-@promise()
+@promise(lacks_spawn)
 async def streams_of_a_process_end_with_it(subject: SandboxSubject) -> None:
     """After the exit both streams end, apart from each other; `wait` may be repeated."""
     async with subject.box() as box:
@@ -75,7 +81,7 @@ async def streams_of_a_process_end_with_it(subject: SandboxSubject) -> None:
         await process.aclose()
 
 
-@promise()
+@promise(lacks_spawn)
 async def spawn_takes_cwd_and_environment(subject: SandboxSubject) -> None:
     """Both mean what they mean for `exec`."""
     async with subject.box() as box:
@@ -87,7 +93,7 @@ async def spawn_takes_cwd_and_environment(subject: SandboxSubject) -> None:
         await process.aclose()
 
 
-@promise()
+@promise(lacks_spawn)
 async def kill_ends_the_whole_group(subject: SandboxSubject) -> None:
     """When `kill` returns, children in the background are dead too. Idempotent."""
     async with subject.box() as box:
@@ -100,7 +106,7 @@ async def kill_ends_the_whole_group(subject: SandboxSubject) -> None:
         await process.aclose()
 
 
-@promise()
+@promise(lacks_spawn)
 async def closing_a_process_kills_it(subject: SandboxSubject) -> None:
     """`aclose` ends what still runs. Idempotent."""
     async with subject.box() as box:
@@ -111,7 +117,7 @@ async def closing_a_process_kills_it(subject: SandboxSubject) -> None:
         await process.aclose()
 
 
-@promise()
+@promise(lacks_spawn)
 async def writing_to_a_finished_process_is_an_error(subject: SandboxSubject) -> None:
     """`write` raises SandboxError once the reader is gone."""
     async with subject.box() as box:
@@ -129,7 +135,7 @@ async def writing_to_a_finished_process_is_an_error(subject: SandboxSubject) -> 
         await process.aclose()
 
 
-@promise()
+@promise(lacks_spawn)
 async def processes_run_at_once(subject: SandboxSubject) -> None:
     """Two processes and an `exec` are live together, each with its own pipes."""
     async with subject.box() as box:

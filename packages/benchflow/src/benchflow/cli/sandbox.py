@@ -107,7 +107,7 @@ async def check(
     base: str | None = None,
     json: Json = False,
 ) -> int:
-    """Run the conformance checks that each provider must pass.
+    """Run the conformance checks that each provider must pass, and list what the provider can do.
 
     Examples:
         bench sandbox check
@@ -127,10 +127,16 @@ async def check(
             note(f"{result.status:>7}  {result.name}{reason}")
 
     async with open_provider(options) as provider:
-        results = await check_sandbox(provider, base=base, only=only or None, on_result=on_result)
-    failed = sum(result.status == "failed" for result in results)
+        report = await check_sandbox(provider, base=base, only=only or None, on_result=on_result)
+    failed = len(report.failed)
     if json:
-        print_json([result.model_dump(mode="json") for result in results])
+        print_json(
+            {
+                "checks": [result.model_dump(mode="json") for result in report],
+                "abilities": [ability.model_dump(mode="json") for ability in report.abilities],
+            }
+        )
     else:
-        note(f"{len(results)} checks, {failed} failed")
+        note(str(report))
+        note(f"{len(report)} checks, {failed} failed")
     return int(failed > 0)
