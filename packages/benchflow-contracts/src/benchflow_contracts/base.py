@@ -152,7 +152,7 @@ class BaseProvider(ABC):
 
     name: str
     """The registry name."""
-    static_capabilities: SandboxCapabilities = SandboxCapabilities(isolation="none")
+    static_capabilities: SandboxCapabilities = SandboxCapabilities(isolation="none", spawn=False)
     """What the sandboxes can do on every machine. The default is nothing."""
     optional_fields: frozenset[str] = frozenset()
     """Those of `image`, `bundles`, `entrypoint` and `switches` that `start` reads. Others are
