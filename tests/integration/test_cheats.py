@@ -52,14 +52,17 @@ def harbors(tmp_path, image):
 
 
 def of_protocol(provider):
-    """Return all cheats for Local, which is quick, and for Docker those of the protocol."""
+    """Return all cheats for Local, which is quick, and for Docker those of the protocol.
+
+    Docker runs all of them once, in the design that Harbor's tasks have: their tests in a twin.
+    """
     return [c for c in cheats() if provider.name == "local" or c.name in BY_PROTOCOL]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_no_cheat_gets_a_reward_in_hermetic_grading(provider, task):
-    assert paid(tried(provider, task, "hermetic", cheats())) == {}
+    assert paid(tried(provider, task, "hermetic", of_protocol(provider))) == {}
 
 
 @pytest.mark.slow
@@ -71,7 +74,7 @@ def test_no_cheat_gets_a_reward_of_a_separate_verifier_of_harbors(provider, harb
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_cheat_that_gets_a_reward_in_a_twin_has_tampered_with_it(provider, task):
-    found = paid(tried(provider, task, "twin", cheats()))
+    found = paid(tried(provider, task, "twin", of_protocol(provider)))
     # Root owns what a twin is made of, so some of them work; none of them unseen.
     assert set(found.values()) == {"tampered"}
 
@@ -112,11 +115,12 @@ def test_beside_services_a_twin_sees_the_same(tmp_path, image, harbors):
 
 
 def hold_to_shared(found):
+    seen = {name: (one.verdict, one.integrity, one.error) for name, one in found.items()}
     earned = {name for name, one in found.items() if one.verdict in {"won", "flagged"}}
-    assert {"tests-read", "answers-piped", "stdlib-patched", "answers-linked"} <= earned
+    assert {"tests-read", "answers-piped", "stdlib-patched", "answers-linked"} <= earned, seen
     # A process of the agent's that opens the tests is seen.
     named = {"tests-read", "stdlib-patched", "answers-linked"}
-    assert named <= {name for name, one in found.items() if one.verdict == "flagged"}
+    assert {name: seen[name] for name in named if seen[name][0] != "flagged"} == {}
     assert {one.integrity for one in found.values() if one.reward} == {"suspicious", "tampered"}
     assert "clean" not in {one.integrity for one in found.values()}
 
@@ -124,7 +128,7 @@ def hold_to_shared(found):
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_cheats_are_real_in_shared_grading_and_no_verdict_is_clean(provider, task):
-    hold_to_shared(tried(provider, task, "shared", cheats()))
+    hold_to_shared(tried(provider, task, "shared", of_protocol(provider)))
 
 
 @pytest.mark.slow
