@@ -162,3 +162,26 @@ def test_a_reward_that_hangs_is_unscored_at_the_verify_deadline(rig):
     tree = rig.run()
     assert tree.leaves[0].reward is None
     assert "deadline" in tree.leaves[0].results["reward"].error
+
+
+def test_a_reward_may_end_the_processes_only_when_no_later_reward_needs_them(rig):
+    class Files(FakeReward):
+        needs_processes = False
+
+    allowed = {}
+
+    def asks(name, kind):
+        def verdict(_, evidence):
+            allowed[name] = evidence.world.may_end_processes
+            return 1.0
+
+        return kind(verdict, name=name)
+
+    rig.rewards = [
+        asks("early", Files),
+        asks("looks", FakeReward),
+        asks("files", Files),
+        asks("reward", Files),
+    ]
+    rig.run()
+    assert allowed == {"early": False, "looks": True, "files": True, "reward": True}

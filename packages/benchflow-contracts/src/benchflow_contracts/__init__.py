@@ -136,7 +136,7 @@ from .limits import ResourceKind, ResourceLimits
 from .network_switch import SupportsNetworkSwitch
 from .observed import ObservedFiles, ObservedProcess, OpenedFile, SupportsFileObservation
 from .process import ByteReader, ByteWriter, Process
-from .reward import Evidence, LiveWorld, Reward
+from .reward import Evidence, LiveWorld, Reward, needs_processes
 from .sandbox import (
     ExecResult,
     FreezeLevel,
@@ -422,4 +422,5 @@ __all__ = [
     "expect_host",
     "host_error",
     "host_is_short",
+    "needs_processes",
 ]

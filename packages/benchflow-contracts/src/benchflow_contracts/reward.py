@@ -37,6 +37,9 @@ class LiveWorld:
     If that is more than before, everything that ran inside is ended first."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     """The labels of a sandbox that is made for grading."""
+    may_end_processes: bool = False
+    """No later reward, and no next step, needs the processes of `sandbox`. A reward that must read
+    files at rest may end them, where `sandbox` cannot be frozen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,11 @@ class Evidence:
 
 
 class Reward(Protocol):
-    """Scores a node of the tree."""
+    """Scores a node of the tree.
+
+    A reward may have an attribute `needs_processes`. If it is False, the reward does not use the
+    processes in the sandbox: a reward before it may end them. Without the attribute it is True.
+    """
 
     @property
     def name(self) -> str:
@@ -106,3 +113,8 @@ class Reward(Protocol):
                 `VerifyResult.unscored`.
         """
         ...
+
+
+def needs_processes(reward: Reward) -> bool:
+    """Return whether the processes of the sandbox must run until `reward` has scored."""
+    return bool(getattr(reward, "needs_processes", True))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from benchflow_contracts import (
@@ -14,6 +14,7 @@ from benchflow_contracts import (
     UsageError,
     VerifyResult,
     caused_outside,
+    needs_processes,
 )
 
 Aggregate = Literal["mean", "min"]
@@ -49,8 +50,8 @@ class Rubric:
         items: dict[str, float] = {}
         events: list[RewardEvent] = []
         errors: dict[str, str] = {}
-        for criterion, weight in self.criteria:
-            result = await _try(criterion, node, evidence)
+        for index, (criterion, weight) in enumerate(self.criteria):
+            result = await _try(criterion, node, self._evidence(evidence, index))
             events.extend(result.events)
             if result.reward is None:
                 errors[criterion.name] = result.error or "unscored"
@@ -65,6 +66,19 @@ class Rubric:
         return VerifyResult(
             reward=reward, items=items, events=tuple(events), error=error, meta=meta
         )
+
+    @property
+    def needs_processes(self) -> bool:
+        """Whether any criterion needs the processes of the sandbox."""
+        return any(needs_processes(criterion) for criterion, _ in self.criteria)
+
+    def _evidence(self, evidence: Evidence, index: int) -> Evidence:
+        """Return the evidence for one criterion: later ones may need the processes."""
+        world = evidence.world
+        if world is None or not world.may_end_processes:
+            return evidence
+        later = any(needs_processes(criterion) for criterion, _ in self.criteria[index + 1 :])
+        return replace(evidence, world=replace(world, may_end_processes=not later))
 
     def _combine(self, scored: list[tuple[float, float]]) -> float:
         if self.aggregate == "min":

@@ -22,6 +22,7 @@ from benchflow_contracts import (
     VerifyResult,
     blame,
     expect_host,
+    needs_processes,
 )
 
 from benchflow_kernel.faults import classify
@@ -106,14 +107,18 @@ async def _score_all(
     # A hermetic grading ends them with the box.
     await world.keep_service_logs()
     node = journal.node(node_id)
-    evidence = _evidence(plan, world, node_id, matter)
     deadline = asyncio.get_running_loop().time() + plan.config.deadlines.verify
-    for reward in matter.rewards:
+    for index, reward in enumerate(matter.rewards):
+        later = any(needs_processes(each) for each in matter.rewards[index + 1 :])
+        may_end = not (matter.continues or later)
+        evidence = _evidence(plan, world, node_id, matter, may_end_processes=may_end)
         result = await _score(reward, node, evidence, deadline)
         journal.append(NodeScored, node=node_id, name=matter.name_of(reward), result=result)
 
 
-def _evidence(plan: Plan, world: World, node: str, matter: _Matter) -> Evidence:
+def _evidence(
+    plan: Plan, world: World, node: str, matter: _Matter, *, may_end_processes: bool
+) -> Evidence:
     return Evidence(
         task=matter.task,
         world=LiveWorld(
@@ -124,6 +129,7 @@ def _evidence(plan: Plan, world: World, node: str, matter: _Matter) -> Evidence:
             continues=matter.continues,
             before_tests=partial(world.phases.tests, matter.index),
             labels=labels_of(plan, node),
+            may_end_processes=may_end_processes,
         ),
         plays_solution=plan.solution,
         log_dir=matter.log_dir,

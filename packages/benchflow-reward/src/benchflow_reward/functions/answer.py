@@ -55,10 +55,16 @@ async def read_answer(
         if not messages:
             return Answer("message", None, "the agent said nothing")
         return Answer("message", messages[-1].encode("utf-8", "replace")[:MAX_ANSWER_BYTES])
-    sandbox = evidence.require_world(reward).sandbox
+    world = evidence.require_world(reward)
     with tempfile.TemporaryDirectory(prefix="bf-answer-") as name:
         try:
-            [item] = await collect(sandbox, [file], Path(name), max_bytes=MAX_ANSWER_BYTES)
+            [item] = await collect(
+                world.sandbox,
+                [file],
+                Path(name),
+                max_bytes=MAX_ANSWER_BYTES,
+                may_kill=world.may_end_processes,
+            )
         except SandboxError as error:
             raise RewardError(f"{reward!r} cannot read {file!r}: {error}") from error
         return await asyncio.to_thread(_load, item)

@@ -1,6 +1,7 @@
 """AskedUser: did the agent ask when it should have?"""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from benchflow_contracts import Evidence, RewardEvent, RolloutNode, Step, VerifyResult
 
@@ -21,6 +22,7 @@ class AskedUser:
     wrong: float = 0.0
     """The reward for the wrong behaviour; -1 makes not asking cost."""
     name: str = "asked_user"
+    needs_processes: ClassVar[bool] = False
 
     async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Walk `node.path`. Raises `RewardError` for a bad or endless pattern."""

@@ -1,6 +1,7 @@
 """ExactMatch: the answer is this text."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from benchflow_contracts import Evidence, RolloutNode, VerifyResult
 
@@ -20,6 +21,7 @@ class ExactMatch:
     """Whether blanks around both texts are ignored."""
     ignore_case: bool = False
     name: str = "exact"
+    needs_processes: ClassVar[bool] = False
 
     async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Compare. Raises `RewardError` when `file` cannot be read for our reasons."""

@@ -1,6 +1,7 @@
 """JsonMatch: the answer is this JSON value, or holds it."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from benchflow_contracts import Evidence, RolloutNode, VerifyResult
 from pydantic import JsonValue
@@ -24,6 +25,7 @@ class JsonMatch:
     pointer: str = ""
     subset: bool = False
     name: str = "json"
+    needs_processes: ClassVar[bool] = False
 
     async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Compare. Raises `RewardError` when `file` cannot be read for our reasons."""

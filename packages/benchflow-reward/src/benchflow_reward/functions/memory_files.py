@@ -4,6 +4,7 @@ import asyncio
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from benchflow_contracts import (
     Evidence,
@@ -32,6 +33,7 @@ class MemoryFiles:
     files: str = "*"
     pattern: str | None = None
     name: str = "memory"
+    needs_processes: ClassVar[bool] = False
 
     async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Read the directory out of the live box.
@@ -41,11 +43,15 @@ class MemoryFiles:
             RewardError: The sandbox failed, or the pattern is bad.
         """
         del node  # the files are in the sandbox
-        sandbox = evidence.require_world(self.name).sandbox
+        world = evidence.require_world(self.name)
         with tempfile.TemporaryDirectory(prefix="bf-memory-") as name:
             try:
                 [item] = await collect(
-                    sandbox, [self.directory], Path(name), max_bytes=MAX_MEMORY_BYTES
+                    world.sandbox,
+                    [self.directory],
+                    Path(name),
+                    max_bytes=MAX_MEMORY_BYTES,
+                    may_kill=world.may_end_processes,
                 )
             except SandboxError as error:
                 raise RewardError(f"{self.name!r} cannot read the memory: {error}") from error

@@ -1,6 +1,7 @@
 """ReasoningMentions: a pattern in the recorded reasoning."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from benchflow_contracts import Evidence, RewardEvent, RolloutNode, VerifyResult
 
@@ -21,6 +22,7 @@ class ReasoningMentions:
     expected: bool = True
     ignore_case: bool = True
     name: str = "reasoning"
+    needs_processes: ClassVar[bool] = False
 
     async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Walk `node.path`. Unscored when no step has any recorded reasoning.

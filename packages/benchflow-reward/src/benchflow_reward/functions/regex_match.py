@@ -1,6 +1,7 @@
 """RegexMatch: the answer matches a pattern."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from benchflow_contracts import Evidence, RolloutNode, VerifyResult
 
@@ -21,6 +22,7 @@ class RegexMatch:
     file: str | None = None
     ignore_case: bool = False
     name: str = "regex"
+    needs_processes: ClassVar[bool] = False
 
     async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Search. Raises `RewardError` for a bad or endless pattern."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from benchflow_contracts import Evidence, RewardError, RolloutNode, TableState, VerifyResult
 
@@ -25,6 +25,7 @@ class StateQuery:
     count: int | None = None
     equals: Mapping[str, Any] = field(default_factory=dict[str, Any])
     name: str = "state"
+    needs_processes: ClassVar[bool] = False
 
     async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Look the rows up in the final state.

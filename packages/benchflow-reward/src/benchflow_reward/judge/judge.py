@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import httpx
 from benchflow_contracts import Evidence, RewardError, RolloutNode, UsageError, VerifyResult
@@ -38,6 +39,7 @@ class LLMJudge:
     """Rising; the first means not met, the last met in full."""
     votes: int = 3
     name: str = "reward"
+    needs_processes: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if len(self.scale) < 2 or list(self.scale) != sorted(set(self.scale)):
