@@ -55,7 +55,8 @@ def test_remedies_of_the_provider_are_in_the_list():
 
 
 def test_a_provider_that_cannot_end_processes_is_not_said_to_grade():
-    lacking = {**dict(FAKE_WITHOUT_LIVE), "freeze": "none", "snapshot_levels": ()}
+    missing = {"freeze": "none", "kill_all": False, "snapshot_levels": ()}
+    lacking = {**dict(FAKE_WITHOUT_LIVE), **missing}
     provider = FakeSandboxProvider(capabilities=SandboxCapabilities.model_validate(lacking))
     report = asyncio.run(check_sandbox(provider, only=["a_rollout_is_graded"]))
     assert [result.status for result in report] == ["skipped"]
