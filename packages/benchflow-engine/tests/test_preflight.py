@@ -13,6 +13,7 @@ import pytest
 from benchflow_contracts import (
     BaseProvider,
     Endpoint,
+    FidelityError,
     ModelEndpointError,
     Sandbox,
     SandboxCapabilities,
@@ -22,8 +23,9 @@ from benchflow_contracts import (
 )
 from benchflow_engine.model_endpoint import reach
 from benchflow_engine.options import RunOptions
-from benchflow_engine.preflight import check_agent, check_grading
-from benchflow_engine.rollout import run
+from benchflow_engine.planes import assemble
+from benchflow_engine.preflight import check_agent, check_provider
+from benchflow_engine.rollout import run, run_in
 from benchflow_engine.scaffold import write_task
 from benchflow_kernel import load_task
 
@@ -230,17 +232,55 @@ class Small(BaseProvider):
         raise NotImplementedError(spec)
 
 
-def test_a_sandbox_that_cannot_grade_is_refused_before_the_agent(tmp_path: Path) -> None:
+NETWORKS = {"network_modes": {"none", "public"}}
+GRADES = {**NETWORKS, "kill_all": True}
+INSTANT = {"snapshot_levels": {"filesystem"}, "snapshot_consistency": "instant"}
+
+
+def checked(task: Path, provider: Small, **options: object) -> None:
+    chosen, loaded = RunOptions.model_validate(options), load_task(task)
+    asyncio.run(check_provider(chosen, loaded, assemble(chosen, loaded, provider)))
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Path:
     write_task(tmp_path / "task")
-    task = load_task(tmp_path / "task")
+    return tmp_path / "task"
 
-    def check(provider: Small, **options: object) -> None:
-        asyncio.run(check_grading(RunOptions.model_validate(options), provider, task))
 
-    check(Small(kill_all=True))
-    check(Small(freeze="kernel"))
-    check(Small(), reward_import_path="mine:rewards")
+def test_a_sandbox_that_cannot_grade_is_refused_before_the_agent(task: Path) -> None:
+    checked(task, Small(**GRADES))
+    checked(task, Small(**NETWORKS, freeze="guest"))
     with pytest.raises(SandboxUnsupportedError, match="cannot grade"):
-        check(Small())
-    with pytest.raises(SandboxUnsupportedError, match="no twin"):
-        check(Small(kill_all=True), isolation="twin")
+        checked(task, Small(**NETWORKS))
+    for can in ({**GRADES, "freeze": "kernel"}, {**GRADES, **INSTANT}):
+        with pytest.raises(SandboxUnsupportedError, match="no twin"):
+            checked(task, Small(**can), isolation="twin")
+    checked(task, Small(**GRADES, **INSTANT, freeze="kernel"), isolation="twin")
+
+
+@pytest.mark.parametrize(
+    ("can", "options", "message"),
+    [
+        (INSTANT, {"branch_require": "live"}, "has no live snapshots"),
+        ({}, {}, "cannot take filesystem snapshots"),
+        ({**INSTANT, "snapshot_consistency": "crash_consistent"}, {}, "of one instant"),
+    ],
+)
+def test_forks_that_the_sandbox_lacks_are_refused_before_anything_is_written(
+    task: Path, can: dict[str, object], options: dict[str, object], message: str
+) -> None:
+    chosen = RunOptions.model_validate({"branch": "group", **options})
+    started = run_in(Small(**GRADES, **can), load_task(task), chosen, directory=task / "record")
+    with pytest.raises(FidelityError, match=message) as raised:
+        asyncio.run(started)
+    assert raised.value.hint
+    assert not (task / "record").exists()
+
+
+def test_a_task_that_changes_its_network_needs_a_sandbox_that_can(task: Path) -> None:
+    file = task / "task.toml"
+    file.write_text(f'{file.read_text()}\n[agent]\nnetwork = "public"\n')
+    with pytest.raises(SandboxUnsupportedError, match="the change of network to 'public'"):
+        checked(task, Small(**GRADES))
+    checked(task, Small(**GRADES, network_switch=True))

@@ -22,6 +22,8 @@ from benchflow_jobs import JobOptions, JobReport, runner
 from benchflow_jobs.runner import run_job
 from benchflow_testing.fakes import FakeCall, FakeSandboxProvider
 
+LEAST = SandboxCapabilities(isolation="none", network_modes=frozenset({"none"}), spawn=False)
+
 
 class LeastSandbox(BaseSandbox):
     """Delegates its four methods to a fake sandbox."""
@@ -47,6 +49,7 @@ class LeastProvider(BaseProvider):
     """Has `create`, and no other method of its own."""
 
     name = "least"
+    static_capabilities = LEAST
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +78,7 @@ class KillableSandbox(LeastSandbox):
 class KillableProvider(LeastProvider):
     """The same provider, whose agents can be ended."""
 
-    static_capabilities = SandboxCapabilities(isolation="container", kill_all=True)
+    static_capabilities = LEAST.model_copy(update={"isolation": "container", "kill_all": True})
 
     def wrap(self, sandbox: Any) -> LeastSandbox:
         return KillableSandbox(sandbox)
@@ -123,8 +126,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_what_a_provider_does_not_say_it_cannot_do() -> None:
-    can = asyncio.run(LeastProvider().capabilities())
-    assert can == SandboxCapabilities(isolation="none")
+    assert BaseProvider.static_capabilities == SandboxCapabilities(isolation="none", spawn=False)
 
 
 def test_five_methods_and_an_end_of_all_processes_run_and_grade_a_rollout(run: Any) -> None:

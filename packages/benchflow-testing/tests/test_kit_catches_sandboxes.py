@@ -334,6 +334,10 @@ class SwitchesTheNameAlone(FakeSandbox):
         return await super().exec(cmd, user=user or "agent", **rest)
 
 
+class ClaimsASwitch(FakeSandbox):
+    switch_network = None
+
+
 class SwitchesToNobody(FakeSandbox):
     async def switch_user(self, user):
         self._spec = self.spec.model_copy(update={"user": user})
@@ -392,6 +396,7 @@ BROKEN_SANDBOXES = [
     (RestoreForgetsTheSwitch, "a_restored_sandbox_has_the_network_of_now"),
     (SwitchesTheNameAlone, "the_default_user_changes"),
     (SwitchesToNobody, "a_user_that_is_not_there_is_refused"),
+    (ClaimsASwitch, "the_spec_tells_the_network_of_now"),
     (RepeatsIds, "sandboxes_have_ids_and_specs_of_their_own"),
 ]
 

@@ -123,7 +123,7 @@ def test_a_dry_run_lists_the_checks_that_passed(
 ) -> None:
     assert run(("run", task, *PROVIDER, "--dry-run", "--json")) == 0
     checks = json.loads(capsys.readouterr().out)["checks"]
-    assert checks == ["agent", "task", "sandbox provider", "grading", "plan"]
+    assert checks == ["agent", "task", "sandbox provider", "plan", "capabilities of the provider"]
 
 
 def test_an_explained_dry_run_shows_what_the_provider_can_do(
@@ -139,7 +139,10 @@ def test_an_explained_dry_run_shows_what_the_provider_can_do(
     [
         ("", ("--agent", "mistral-vibe"), 2, "acts through a model"),
         ("", ("--isolation", "twin"), 4, "there is no twin"),
-        ('[environment]\nnetwork = "public"\n', (), 1, "does not support network mode 'public'"),
+        ('[environment]\nnetwork = "public"\n', (), 4, "does not support network mode 'public'"),
+        ('[agent]\nnetwork = "model-only"\n', (), 4, "network mode 'model-only'"),
+        ('[agent]\nuser = "other"\n', (), 4, "change of user to 'other'"),
+        ("", ("--branch", "group", "--branch-require", "live"), 4, "cannot take filesystem"),
         ('[environment]\nhost_env = { A = "${NO_SUCH_VARIABLE}" }\n', (), 1, "'NO_SUCH_VARIABLE'"),
         ("timeout = 1\n", (), 3, "unknown key"),
     ],

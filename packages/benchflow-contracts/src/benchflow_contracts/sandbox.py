@@ -104,6 +104,8 @@ class SandboxCapabilities(Model):
     """Whether `Sandbox.spawn` works. ACP agents need it."""
     kill_all: bool = False
     """Whether `SupportsKillAll` holds here. Grading needs a freeze or this."""
+    network_switch: bool = False
+    """Whether `SupportsNetworkSwitch` holds here."""
     builds: bool = False
     """Whether images can be made from a `recipe`."""
     services: bool = False
@@ -259,7 +261,9 @@ class Sandbox(Protocol):
         *,
         while_frozen: Callable[[], Awaitable[None]] | None = None,
     ) -> SandboxImage:
-        """Seal the current state, from one instant. The sandbox goes on unharmed.
+        """Seal the current state. The sandbox continues unharmed.
+
+        The state is of one instant, unless `SandboxImage.consistency` says otherwise.
 
         May be called while the caller holds `freeze()`; the state is then that of the
         freeze. `while_frozen` is awaited once, as if within such a block: what it reads is of the

@@ -1,16 +1,31 @@
 """What is checked before anything is started: that the parts of a run can work together."""
 
+from os import environ
 from typing import TYPE_CHECKING
 
 from benchflow_agent_acp import AcpAgent
 from benchflow_contracts import (
+    AgentNeeds,
     BaseProvider,
+    BenchFlowError,
     Role,
+    RolloutConfig,
+    SandboxCapabilities,
     SandboxProvider,
     SandboxUnsupportedError,
     Task,
+    TaskVerifier,
     UsageError,
 )
+from benchflow_kernel.resolve import (
+    Contributions,
+    Plan,
+    Planes,
+    environment_needs,
+    planned_roles,
+    resolve,
+)
+from benchflow_kernel.rollout import check_capabilities, check_turns, needs_capabilities
 
 from .options import RunOptions
 from .planes import load_agent
@@ -74,30 +89,68 @@ def _check_wire(options: RunOptions, decl: "AgentDecl") -> None:
         )
 
 
-async def check_grading(options: RunOptions, provider: SandboxProvider, task: Task) -> None:
-    """Refuse a task whose tests could not be graded in the provider's sandboxes.
+async def check_provider(
+    options: RunOptions, task: Task, planes: Planes, *, continues: bool = False
+) -> None:
+    """Refuse a rollout that its provider cannot run, fork or grade, before it starts.
 
-    Only providers that derive from `BaseProvider` are asked: for others the answer takes
-    seconds, and the sandbox itself refuses.
+    Without forks only a provider that derives from `BaseProvider` is asked: for others the
+    answer takes seconds, and the sandbox itself refuses.
 
     Raises:
-        SandboxUnsupportedError: Files cannot be copied from one instant, or there is no twin.
+        SandboxUnsupportedError: The provider lacks what the sandbox or its grading needs.
+        FidelityError: A required fidelity is not available.
+        UsageError: A fork is before a turn that does not exist.
     """
-    verifier = task.config.verifier
-    if not isinstance(provider, BaseProvider) or verifier.type != "script":
+    config = options.rollout_config()
+    if not is_asked_first(planes.provider, config):
         return
-    if options.reward_import_path is not None:
+    capabilities = await planes.provider.capabilities()
+    try:
+        # Only an installed agent knows its needs. The rollout compares the final plan again.
+        needs = [(role, AgentNeeds()) for role in planned_roles(task, config)]
+        environment = environment_needs(task, planes)
+        given = Contributions(needs=needs, environment=environment, variables=environ)
+        plan = resolve(task, config, given, planes, "preflight")
+    except BenchFlowError:
+        return  # The rollout fails by the same error, and its record has it.
+    if not continues:  # Forks of a continued rollout count from the first turn of the first one.
+        check_turns(plan)
+    check_plan(options, plan, capabilities)
+
+
+def is_asked_first(provider: SandboxProvider, config: RolloutConfig) -> bool:
+    """Return whether the provider is asked for its capabilities before a rollout starts."""
+    return needs_capabilities(config) or isinstance(provider, BaseProvider)
+
+
+def check_plan(options: RunOptions, plan: Plan, capabilities: SandboxCapabilities) -> None:
+    """Compare all that the sandbox, the forks and the grading of a plan need.
+
+    Raises:
+        SandboxUnsupportedError: The provider lacks what the sandbox or its grading needs.
+        FidelityError: A required fidelity is not available.
+    """
+    check_capabilities(plan, capabilities)
+    if options.reward_import_path is None:
+        task = plan.task
+        for part in [task.step(at) for at in range(len(task.steps))] or [task]:
+            _check_grading(plan.planes.provider.name, part.config.verifier, capabilities)
+
+
+def _check_grading(provider: str, verifier: TaskVerifier, can: SandboxCapabilities) -> None:
+    if verifier.type != "script":
         return
-    can = await provider.capabilities()
     if can.freeze == "none" and not can.kill_all:
         raise SandboxUnsupportedError(
-            f"sandbox {options.sandbox_name!r} cannot grade: it neither freezes a sandbox nor"
+            f"sandbox {provider!r} cannot grade: it neither freezes a sandbox nor"
             " kills all of its processes",
             hint="implement `kill_all` (SupportsKillAll), or use another sandbox",
         )
-    if (options.isolation or verifier.isolation) == "twin" and not can.snapshot_levels:
+    if verifier.isolation == "twin" and (can.freeze == "none" or not can.snapshot_levels):
+        lacking = "freeze" if can.freeze == "none" else "snapshots"
         raise SandboxUnsupportedError(
-            f"sandbox {options.sandbox_name!r} has no snapshots, so there is no twin of a sandbox",
+            f"sandbox {provider!r} has no {lacking}, so there is no twin of a sandbox",
             hint="grade with --isolation hermetic",
         )
 

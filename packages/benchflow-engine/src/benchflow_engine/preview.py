@@ -16,23 +16,22 @@ from benchflow_contracts import (
     Task,
 )
 from benchflow_contracts.redaction import Redactor
-from benchflow_kernel.branch import check_captures, check_fidelity, check_turns
 from benchflow_kernel.resolve import (
     Contributions,
     Origin,
     Plan,
     Setting,
     agent_of,
-    check_sandbox,
     environment_needs,
     planned_roles,
     resolve,
 )
+from benchflow_kernel.rollout import check_turns
 
 from .option_origins import operator_settings, setting_origins
 from .options import RunOptions
 from .planes import assemble, open_provider
-from .preflight import check_agent, check_endpoint, check_grading
+from .preflight import check_agent, check_endpoint, check_plan, is_asked_first
 from .secrets import secrets_of
 from .task_formats import runnable_task
 
@@ -67,7 +66,8 @@ async def explain(
     """
     loaded = _load(task, options)
     async with open_provider(options) as provider:
-        return await _preview(loaded, options, provider, flags, None)
+        _, preview = await _preview(loaded, options, provider, flags, None)
+    return preview
 
 
 async def dry_run(
@@ -96,13 +96,19 @@ async def dry_run(
         await provider.ready()
         on_check("sandbox provider")
         capabilities = await provider.capabilities()
-        await check_grading(options, provider, loaded)
-        on_check("grading")
         try:
-            preview = await _preview(loaded, options, provider, flags, capabilities)
+            plan, preview = await _preview(loaded, options, provider, flags, capabilities)
         except BenchFlowError as error:
             return Preview((), error=error)
         on_check("plan")
+        try:
+            check_turns(plan)
+            check_plan(options, plan, capabilities)
+        except BenchFlowError as error:
+            if is_asked_first(provider, plan.config):
+                raise
+            return Preview((), error=error)
+        on_check("capabilities of the provider")
     return preview
 
 
@@ -116,7 +122,7 @@ async def _preview(
     provider: SandboxProvider,
     flags: Mapping[str, Origin] | None,
     capabilities: SandboxCapabilities | None,
-) -> Preview:
+) -> tuple[Plan, Preview]:
     planes = assemble(options, task, provider)
     config = options.rollout_config()
     roles = planned_roles(task, config)
@@ -129,15 +135,13 @@ async def _preview(
         origins=setting_origins(options, flags),
     )
     plan = resolve(task, config, given, planes, "preview")
-    if capabilities is not None:
-        check_sandbox(plan.spec, provider.name, capabilities)
-        _check_forks(plan, capabilities)
     redactor = Redactor(secrets_of(options, (task.id,)))
     settings = (*operator_settings(options, task, flags), *plan.settings())
-    return Preview(
+    preview = Preview(
         settings=tuple(Setting(s.name, redactor.value(s.value), s.origin) for s in settings),
         not_installed=tuple(sorted({role.agent for role, need in needs if need is None})),
     )
+    return plan, preview
 
 
 async def _needs(agent: Agent, role: Role) -> AgentNeeds | None:
@@ -145,21 +149,3 @@ async def _needs(agent: Agent, role: Role) -> AgentNeeds | None:
     if isinstance(agent, AcpAgent):
         return agent.installed_needs()
     return await agent.needs(role)
-
-
-def _check_forks(plan: Plan, capabilities: SandboxCapabilities) -> None:
-    """Refuse forks that the sandbox or an agent does not support.
-
-    Raises:
-        UsageError: A fork is before a turn that does not exist.
-        FidelityError: A required fidelity is not available.
-    """
-    policy, name = plan.config.branch, plan.planes.provider.name
-    if policy is None and plan.config.keep.which != "all":
-        return
-    check_captures(name, capabilities)
-    if policy is not None:
-        check_turns(policy, plan.max_turns)
-        agents = plan.planes.agents
-        known = [(agent, agents[agent].capabilities()) for agent in sorted(agents)]
-        check_fidelity(policy, name, capabilities, known)

@@ -30,7 +30,7 @@ from pydantic import ValidationError
 from .model_gateway import open_gateway
 from .options import RunOptions
 from .planes import assemble, open_provider
-from .preflight import check_agent, check_endpoint, check_grading
+from .preflight import check_agent, check_endpoint, check_provider
 from .secrets import recorded_options, secrets_of
 from .task_formats import runnable_task
 
@@ -151,12 +151,12 @@ async def run_in(
     """
     rollout_id = new_rollout_id(task.id) if directory is None else directory.name
     given = labels or {}
-    await check_grading(options, provider, task)
     with redacting(secrets_of(options, (task.id, rollout_id))):
         async with open_gateway(options, directory) as gateway:
             planes = assemble(options, task, provider, gateway)
             if prepare is not None:
                 planes = prepare(planes)
+            await check_provider(options, task, planes, continues=continuation is not None)
             if directory is not None:
                 recorded = recorded_options(options, (task.id, rollout_id))
                 write_inputs(directory, task, options.ran_with, recorded)

@@ -60,6 +60,7 @@ async def probe(manager: ContainerManager) -> SandboxCapabilities:
         users=users,
         freeze="kernel" if freeze else "none",
         snapshot_consistency="instant" if levels else None,
+        network_switch=True,
         services=services,
         builds=builds,
         doors="tunnel",

@@ -92,6 +92,7 @@ async def probe(manager: BoxManager) -> SandboxCapabilities:
         freeze="kernel" if found.freeze else "none",
         snapshot_consistency="instant" if "filesystem" in found.levels else None,
         kill_all=found.kill_all,
+        network_switch=True,
         builds=builds,
         doors=found.doors,
         live_engine=manager.runtime.live.name if "live" in found.levels else None,

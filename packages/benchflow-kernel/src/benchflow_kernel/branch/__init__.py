@@ -6,7 +6,6 @@ from .checkpoint import Checkpoint
 from .checkpoint_refs import CheckpointRefs
 from .fidelity import Captured, FidelitySelector
 from .policy import children_of, forks_at_ask, forks_at_turn, labels_of, needs_base_checkpoint
-from .preflight import check_captures, check_fidelity, check_turns
 from .replay import Exchange, Replay, ReplayLog
 from .seed import seed_of
 from .slots import MachineSlots
@@ -21,10 +20,7 @@ __all__ = [
     "MachineSlots",
     "Replay",
     "ReplayLog",
-    "check_captures",
     "check_child",
-    "check_fidelity",
-    "check_turns",
     "children_of",
     "forks_at_ask",
     "forks_at_turn",

@@ -11,7 +11,6 @@ from .resolve import (
     planned_roles,
     resolve,
 )
-from .sandbox_check import check_sandbox
 from .settings import Origin, OriginKind, Setting, to_json
 from .turns import SKILLS_DIR
 
@@ -26,7 +25,6 @@ __all__ = [
     "Planes",
     "Setting",
     "agent_of",
-    "check_sandbox",
     "environment_needs",
     "make_plan",
     "planned_roles",

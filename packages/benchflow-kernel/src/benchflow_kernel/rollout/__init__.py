@@ -6,12 +6,16 @@ from .checkpoint_manifest import (
     read_manifest,
     saved_checkpoints,
 )
+from .preflight import check_capabilities, check_turns, needs_capabilities
 from .rollout import continue_from, run_rollout
 
 __all__ = [
     "CHECKPOINT_FILE",
     "CheckpointManifest",
+    "check_capabilities",
+    "check_turns",
     "continue_from",
+    "needs_capabilities",
     "read_manifest",
     "run_rollout",
     "saved_checkpoints",

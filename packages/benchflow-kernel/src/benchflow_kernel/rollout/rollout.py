@@ -21,7 +21,7 @@ from benchflow_contracts import (
     Task,
 )
 
-from benchflow_kernel.branch import MachineSlots, check_captures, check_fidelity, check_turns
+from benchflow_kernel.branch import MachineSlots
 from benchflow_kernel.events import EventCallback, EventLog
 from benchflow_kernel.faults import boundary, node_error, within
 from benchflow_kernel.resolve import Plan, Planes, make_plan
@@ -30,6 +30,7 @@ from benchflow_kernel.tree import credit_of
 from .branch_start import BranchStart, Position
 from .checkpoint_manifest import IMAGE, CheckpointManifest, read_manifest
 from .journal import Journal
+from .preflight import check_capabilities, check_turns, needs_capabilities
 from .record import meta_of, write_tree
 from .resume import resumed_plan, resumed_position
 from .tree_scheduler import FailureLog, TreeScheduler
@@ -228,18 +229,12 @@ class Rollout:
 
     async def _capabilities(self, plan: Plan) -> SandboxCapabilities:
         """Return what forks can be built on; without a policy nobody asks for any."""
-        policy = self._config.branch
-        if policy is None and self._config.keep.which != "all":
+        if not needs_capabilities(plan.config):
             return SandboxCapabilities(isolation="none")
         with boundary("sandbox"):
             capabilities = await self._planes.provider.capabilities()
-        check_captures(self._planes.provider.name, capabilities)
-        if policy is None:
-            return capabilities
-        check_turns(policy, plan.max_turns)
-        names = {turn.role.agent for turn in plan.turns}
-        agents = [(name, self._planes.agents[name].capabilities()) for name in sorted(names)]
-        check_fidelity(policy, self._planes.provider.name, capabilities, agents)
+        check_turns(plan)
+        check_capabilities(plan, capabilities)
         return capabilities
 
     def _finish(

@@ -22,6 +22,7 @@ CAPABILITIES = SandboxCapabilities(
     isolation="none",
     network_modes=frozenset({"public"}),
     resource_limits=frozenset({"output"}),
+    network_switch=True,
     notes={
         "isolation": "plain processes of your own user: they can read and change all that you can"
         " (hint: run as root, or enable user namespaces)",

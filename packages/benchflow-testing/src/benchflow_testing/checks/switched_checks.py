@@ -64,10 +64,11 @@ def _lacks_public(subject: SandboxSubject) -> str | None:
     return _lacks(subject, "none", "public")
 
 
-def _switched(box: Sandbox) -> SupportsNetworkSwitch:
-    if not isinstance(box, SupportsNetworkSwitch):
-        raise CheckSkippedError("the sandbox cannot be switched while it runs")
-    return box
+def _switched(subject: SandboxSubject, box: Sandbox) -> SupportsNetworkSwitch:
+    if isinstance(box, SupportsNetworkSwitch) and subject.capabilities.network_switch:
+        return box
+    expect(not subject.capabilities.network_switch, "capabilities claim network_switch")
+    raise CheckSkippedError("capabilities: no network switch")
 
 
 @promise(_lacks_two)
@@ -75,7 +76,7 @@ async def the_spec_tells_the_network_of_now(subject: SandboxSubject) -> None:
     """After a switch, and after a restore; processes and the default user stay."""
     spec = subject.specified(network="none", switches=("none", "model-only"))
     async with subject.box(spec=spec) as box:
-        switched = _switched(box)
+        switched = _switched(subject, box)
         process = await box.spawn(TICKER)
         await subject.moves_on(box)
         await switched.switch_network("model-only")
@@ -90,7 +91,7 @@ async def the_spec_tells_the_network_of_now(subject: SandboxSubject) -> None:
 async def a_network_that_was_not_named_is_refused(subject: SandboxSubject) -> None:
     """Neither one that the spec leaves out, nor hosts that mean nothing; all stays as it was."""
     async with subject.box(spec=subject.specified(network="none")) as box:
-        switched, before = _switched(box), box.spec
+        switched, before = _switched(subject, box), box.spec
         call = switched.switch_network("model-only")
         await expect_error(SandboxUnsupportedError, call, "a network that was not named")
         call = switched.switch_network("none", ["example.org"])
@@ -112,7 +113,7 @@ async def allowed_hosts_change_with_the_network(subject: SandboxSubject) -> None
     """A host is reached while it is allowed, and at no other time."""
     spec = subject.specified(network="none", switches=_FILTERED)
     async with subject.box(spec=spec) as box, _outside() as port:
-        switched = _switched(box)
+        switched = _switched(subject, box)
         await _needs_python(box)
         expect(not await _reaches(box, port), "an outside host is reached in no network")
         await switched.switch_network("allowlist", [_HOST])
@@ -130,7 +131,7 @@ async def a_switch_cuts_what_it_forbids(subject: SandboxSubject) -> None:
     """A connection that was open ends, and does not go on when it is allowed again."""
     spec = subject.specified(network="allowlist", allowed_hosts=(_HOST,), switches=_FILTERED)
     async with subject.box(spec=spec) as box, _outside() as port:
-        switched = _switched(box)
+        switched = _switched(subject, box)
         await _needs_python(box)
         process = await box.spawn(["python3", "-I", "-c", _HOLD, f"{_HOST}:{port}"])
         expect_equal(await _line(process), "200", "the answer to a tunnel")
@@ -152,7 +153,7 @@ async def a_route_is_there_while_it_may_be(subject: SandboxSubject) -> None:
 
 async def _routes_follow(subject: SandboxSubject, spec: SandboxSpec) -> None:
     async with subject.box(spec=spec) as box:
-        switched = _switched(box)
+        switched = _switched(subject, box)
         for mode in ("public", "none", "public"):
             await switched.switch_network(mode)
             expect_equal(await _is_routed(box), mode == "public", f"a route in {mode!r}")
@@ -165,7 +166,7 @@ async def a_restored_sandbox_has_the_network_of_now(subject: SandboxSubject) -> 
         raise CheckSkippedError("there are no two networks")
     spec = subject.specified(network="model-only", switches=("none",))
     async with subject.box(spec=spec) as box, subject.sealed(box) as image:
-        await _switched(box).switch_network("none")
+        await _switched(subject, box).switch_network("none")
         await box.restore(image)
         expect_equal(box.spec.network, "none", "the network after a restore")
 
@@ -174,7 +175,7 @@ async def a_restored_sandbox_has_the_network_of_now(subject: SandboxSubject) -> 
 async def the_default_user_changes(subject: SandboxSubject) -> None:
     """For commands and processes that name none, and in `spec`."""
     async with subject.box() as box:
-        switched, before = _switched(box), box.spec.user
+        switched, before = _switched(subject, box), box.spec.user
         for user in ("root", before):
             await switched.switch_user(user)
             expect_equal(box.spec.user, user, "the user in the spec")
@@ -186,7 +187,7 @@ async def the_default_user_changes(subject: SandboxSubject) -> None:
 async def a_user_that_is_not_there_is_refused(subject: SandboxSubject) -> None:
     """None is made, and the one before stays."""
     async with subject.box() as box:
-        switched, before = _switched(box), box.spec
+        switched, before = _switched(subject, box), box.spec
         call = switched.switch_user("nobody-of-this-name")
         await expect_error(SandboxError, call, "a user that is not there")
         expect_equal(box.spec, before, "the spec")

@@ -40,6 +40,7 @@ FAKE_CAPABILITIES = SandboxCapabilities(
     freeze="kernel",
     snapshot_consistency="instant",
     kill_all=True,
+    network_switch=True,
 )
 """What the fake can do. `model-only` is accepted, but no relay listens inside."""
 

@@ -1,0 +1,125 @@
+"""Compare what a plan needs with what its provider and agents can do, before anything starts."""
+
+from benchflow_contracts import (
+    BestOfBranch,
+    BranchPolicy,
+    FidelityError,
+    GroupBranch,
+    RolloutConfig,
+    SandboxCapabilities,
+    SandboxUnsupportedError,
+    UsageError,
+)
+
+from benchflow_kernel.branch.policy import policies
+from benchflow_kernel.resolve import Plan
+
+
+def needs_capabilities(config: RolloutConfig) -> bool:
+    """Return whether a rollout asks its provider for capabilities. That may take seconds."""
+    return config.branch is not None or config.keep.which == "all"
+
+
+def check_turns(plan: Plan) -> None:
+    """Refuse a fork before a turn that cannot come.
+
+    Raises:
+        UsageError: The plan has fewer turns.
+    """
+    policy, turns = plan.config.branch, plan.max_turns
+    for each in policies(policy) if policy is not None else ():
+        if isinstance(each, GroupBranch | BestOfBranch) and each.at >= turns:
+            raise UsageError(
+                f"policy {each.kind!r} forks before turn {each.at}, and there are at most {turns}",
+                hint="turns are counted from 0",
+            )
+
+
+def check_capabilities(plan: Plan, capabilities: SandboxCapabilities) -> None:
+    """Refuse a plan whose sandbox or forks the provider does not support.
+
+    Raises:
+        SandboxUnsupportedError: The provider lacks a network mode, the switch between networks
+            or users, images from recipes, or services.
+        FidelityError: The world cannot be captured, or a required fidelity is not available.
+    """
+    _check_sandbox(plan, capabilities)
+    if needs_capabilities(plan.config):
+        _check_captures(plan.planes.provider.name, capabilities)
+    if plan.config.branch is not None and "live" not in capabilities.snapshot_levels:
+        _check_fidelity(plan, plan.config.branch, capabilities)
+
+
+def _check_sandbox(plan: Plan, capabilities: SandboxCapabilities) -> None:
+    spec, provider = plan.spec, plan.planes.provider.name
+    for mode in dict.fromkeys((spec.network, *spec.switches)):
+        if mode not in capabilities.network_modes:
+            raise _unsupported(provider, f"network mode {mode!r}", mode, capabilities)
+    changes = " and ".join(
+        [f"network to {mode!r}" for mode in spec.switches if mode != spec.network]
+        + [f"user to {user!r}" for user in _other_users(plan)]
+    )
+    if changes and not capabilities.network_switch:
+        what = f"the change of {changes} between phases of the task"
+        raise _unsupported(provider, what, "network_switch", capabilities)
+    if spec.recipe is not None and not capabilities.builds:
+        raise _unsupported(provider, "images from a Dockerfile", "builds", capabilities)
+    if spec.services and not capabilities.services:
+        raise _unsupported(provider, "services beside a sandbox", "services", capabilities)
+
+
+def _other_users(plan: Plan) -> list[str]:
+    # The image alone knows which user an empty `spec.user` is.
+    default = plan.spec.user
+    users = dict.fromkeys(step.user for step in plan.phases if step.user is not None)
+    return [user for user in users if default and user != default]
+
+
+def _unsupported(
+    provider: str, what: str, capability: str, capabilities: SandboxCapabilities
+) -> SandboxUnsupportedError:
+    reason = capabilities.notes.get(capability)
+    return SandboxUnsupportedError(
+        f"sandbox {provider!r} does not support {what}" + (f": {reason}" if reason else ""),
+        hint="use another sandbox, such as --sandbox docker",
+    )
+
+
+def _check_captures(provider: str, capabilities: SandboxCapabilities) -> None:
+    if "filesystem" not in capabilities.snapshot_levels:
+        raise FidelityError(
+            f"sandbox {provider!r} cannot take filesystem snapshots",
+            hint="run `bench doctor`, or leave out --branch and --keep all",
+        )
+    consistency = capabilities.snapshot_consistency
+    if consistency != "instant" and capabilities.freeze != "kernel":
+        raise FidelityError(
+            f"sandbox {provider!r} takes {consistency} snapshots, and a checkpoint needs the files"
+            " of one instant",
+            hint="use a sandbox whose `snapshot_consistency` is `instant`, such as docker",
+        )
+
+
+def _check_fidelity(plan: Plan, policy: BranchPolicy, capabilities: SandboxCapabilities) -> None:
+    provider, agents = plan.planes.provider.name, plan.planes.agents
+    reason = capabilities.notes.get("live", "it has no live snapshots")
+    names = sorted({turn.role.agent for turn in plan.turns})
+    mute = [name for name in names if agents[name].capabilities().session_snapshot == "none"]
+    for each in policies(policy):
+        if each.require == "live":
+            raise FidelityError(
+                f"fidelity 'live' is not available: sandbox {provider!r} has no live"
+                f" snapshots ({reason})",
+                hint="run `bench doctor`, or ask for less",
+            )
+        if each.require == "state" and each.kind == "ask-user":
+            raise FidelityError(
+                "fidelity 'state' is not available at an ask: files cannot carry an agent that"
+                f" waits, and sandbox {provider!r} has no live snapshots ({reason})",
+                hint="ask for fidelity 'replay', or leave the choice open",
+            )
+        if each.require == "state" and mute:
+            raise FidelityError(
+                f"fidelity 'state' is not available: agent {mute[0]!r} has no session files",
+                hint="run `bench agent probe`, or ask for fidelity 'replay'",
+            )
