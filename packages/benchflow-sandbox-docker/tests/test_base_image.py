@@ -3,6 +3,7 @@ import subprocess
 import tarfile
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ def member(archive: tarfile.TarFile, name: str) -> bytes:
     return file.read()
 
 
-def test_the_base_image_built_twice_has_one_digest(tmp_path: Path) -> None:
+def test_the_base_image_built_twice_has_one_digest(tmp_path: Path, api: Any, image: str) -> None:
     def built(name: str) -> str:
         """Return the image's id, as an engine computes it from what was written."""
         path = tmp_path / name
@@ -33,4 +34,7 @@ def test_the_base_image_built_twice_has_one_digest(tmp_path: Path) -> None:
         assert done.stdout == f"{ident}\n"
         return ident
 
-    assert built("first.tar") == built("second.tar")
+    first = built("first.tar")
+    # The engine's image is another build, but of older packages if the mirror has changed.
+    if first != api.inspect_image(image)["Id"]:
+        assert first == built("second.tar")

@@ -7,7 +7,7 @@ from benchflow_testing import check_sandbox
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_provider_keeps_every_promise_of_the_contract(with_provider, image):
-    results = with_provider(partial(check_sandbox, base=image))
+    results = with_provider(partial(check_sandbox, base=image, at_once=6))
     assert {r.name: r.reason for r in results if r.status == "failed"} == {}
     # What is not claimed, and nothing else, is skipped.
     assert {r.reason for r in results if r.status == "skipped"} <= {

@@ -11,11 +11,15 @@ from benchflow_testing import sandbox_subject as subject_module
 class Careless(DockerProvider):
     """Makes boxes of another spec than it was given, and has its way with them."""
 
-    def __init__(self, change, spoil, **rest):
+    def __init__(self, change, spoil, capabilities, **rest):
         super().__init__(**rest)
+        self._given_capabilities = capabilities
         self._change = change
         self._spoil = spoil
         self._made = []
+
+    async def capabilities(self):
+        return self._given_capabilities
 
     async def create(self, spec, *, image=None, labels=None):
         changed = spec.model_copy(update=self._change(spec))
@@ -85,6 +89,18 @@ def lives_on(box):
     box.teardown = teardown
 
 
+@pytest.fixture(scope="module")
+def capabilities(image, tmp_path_factory):
+    """Probe once for all tests of this file."""
+
+    async def main():
+        store = tmp_path_factory.mktemp("probe") / "store"
+        async with DockerProvider(image=image, store=store) as provider:
+            return await provider.capabilities()
+
+    return asyncio.run(main())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "change", "spoil"),
@@ -100,11 +116,14 @@ def lives_on(box):
         ("a_public_network_leads_out", lambda _: {"network": "none"}, nothing),
     ],
 )
-def test_a_careless_provider_fails_the_check(image, tmp_path, monkeypatch, name, change, spoil):
+def test_a_careless_provider_fails_the_check(
+    image, tmp_path, monkeypatch, capabilities, name, change, spoil
+):
     monkeypatch.setattr(subject_module, "PATIENCE_SEC", 1.0)
 
     async def main():
-        async with Careless(change, spoil, image=image, store=tmp_path / "store") as provider:
+        store = tmp_path / "store"
+        async with Careless(change, spoil, capabilities, image=image, store=store) as provider:
             (result,) = await check_sandbox(provider, base=image, only=[name])
         return result
 

@@ -14,6 +14,7 @@ from benchflow_contracts import (
 )
 from benchflow_testing import (
     AgentSubject,
+    Check,
     CheckResult,
     SandboxCheck,
     adapter_checks,
@@ -30,6 +31,7 @@ from benchflow_testing import (
     open_sandbox_subject,
     reward_checks,
     run_check,
+    run_checks,
     sandbox_checks,
     user_model_checks,
 )
@@ -226,6 +228,29 @@ def test_the_kit_tells_results_in_order_and_refuses_unknown_names():
         return results
 
     assert [result.name for result in asyncio.run(main())] == only == seen
+
+
+def test_checks_run_at_once_and_the_last_one_runs_alone():
+    seen: list[str] = []
+
+    async def main() -> list[CheckResult]:
+        barrier = asyncio.Barrier(2)
+
+        def check(name: str) -> Check[None]:
+            async def run(_subject: None) -> None:
+                if name != "last":
+                    await barrier.wait()
+                seen.append(name)
+
+            return Check(name, "", run, lambda _subject: None)
+
+        checks = [check(name) for name in ("first", "second", "last")]
+        return await run_checks(checks, None, at_once=2)
+
+    results = asyncio.run(main())
+    all_passed(results)
+    assert [result.name for result in results] == ["first", "second", "last"]
+    assert seen[-1] == "last"
 
 
 def test_the_whole_kit_leaves_no_sandbox_and_no_snapshot():

@@ -115,11 +115,12 @@ async def run_checks(
     *,
     only: Sequence[str] | None = None,
     on_result: Callable[[CheckResult], None] | None = None,
+    at_once: int = 1,
 ) -> list[CheckResult]:
-    """Run `checks` one after the other and return their results in order.
+    """Run `checks` and return their results in order.
 
-    A check that raises anything has failed; the rest still runs. Cancellation ends
-    the run.
+    Up to `at_once` checks run at the same time. The last check runs alone. A check that raises
+    anything has failed; the rest still runs. Cancellation ends the run.
 
     Raises:
         UsageError: `only` names a check that does not exist.
@@ -127,15 +128,20 @@ async def run_checks(
     unknown = set(only or ()) - {check.name for check in checks}
     if unknown:
         raise UsageError(f"no such check: {', '.join(sorted(unknown))}")
-    results: list[CheckResult] = []
-    for check in checks:
-        if only is not None and check.name not in only:
-            continue
-        result = await run_check(check, subject)
-        results.append(result)
-        if on_result is not None:
-            on_result(result)
-    return results
+    chosen = [check for check in checks if only is None or check.name in only]
+    slots = asyncio.Semaphore(at_once)
+
+    async def run(check: Check[SubjectT]) -> CheckResult:
+        async with slots:
+            result = await run_check(check, subject)
+            if on_result is not None:
+                on_result(result)
+            return result
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(run(check)) for check in chosen[:-1]]
+    last = [await run(check) for check in chosen[-1:]]
+    return [*(task.result() for task in tasks), *last]
 
 
 async def run_check(check: Check[SubjectT], subject: SubjectT) -> CheckResult:

@@ -27,6 +27,7 @@ async def check_sandbox(
     base: str | None = None,
     only: Sequence[str] | None = None,
     on_result: Callable[[CheckResult], None] | None = None,
+    at_once: int = 1,
 ) -> SandboxReport:
     """Run the checks against `provider`. Return their results, and what the provider can do.
 
@@ -35,13 +36,16 @@ async def check_sandbox(
     not end within a minute has failed. `spec` is what sandboxes are made of. `base` is
     an image with a shell and python3: recipes are built on it and services run in it, so
     that without it, what the provider claims of these is skipped too, and says so. Unless
-    `only` leaves it out, the last check closes `provider`.
+    `only` leaves it out, the last check closes `provider`. Up to `at_once` checks run at the
+    same time, each in sandboxes of its own; the last check runs alone.
 
     Raises:
         UsageError: `only` names a check that does not exist.
     """
     async with open_sandbox_subject(provider, spec=spec, base=base) as subject:
-        results = await run_checks(sandbox_checks(), subject, only=only, on_result=on_result)
+        results = await run_checks(
+            sandbox_checks(), subject, only=only, on_result=on_result, at_once=at_once
+        )
     return SandboxReport(provider.name, results, subject.capabilities.notes)
 
 
