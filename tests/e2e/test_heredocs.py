@@ -96,7 +96,7 @@ REFUSED = {
     "COPY <<EOF /out/x\n${V#\\n}\nEOF\n": "a backslash before 'n'",
     "COPY <<EOF /out/x\n${:x}\nEOF\n": "not supported",
     "COPY <<EOF /out/x\n${V:#x}\nEOF\n": "not supported",
-    "COPY <<'a b' /out/x\na b\n": "no plain name",
+    "COPY <<'a b' /out/x\na b\n": "not a plain file name",
     "RUN <<EOF\nfalse\nEOF\n": "exit code: 1",
 }
 # What BuildKit builds, and we say that we do not.

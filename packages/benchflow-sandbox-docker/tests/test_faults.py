@@ -207,7 +207,7 @@ def test_an_engine_is_asked_for_no_more_than_the_oldest_that_it_still_speaks(
     ("told", "why"),
     [
         ({"ApiVersion": "1.40"}, "no newer API than 1.40"),
-        ({**DOCKER, "Components": [{"Name": "Podman DockerEngine"}]}, "Podman answers"),
+        ({**DOCKER, "Components": [{"Name": "Podman DockerEngine"}]}, "is Podman"),
         ({"Version": "1"}, "no Docker engine"),
         ([], "no Docker engine"),
         ({"ApiVersion": "new"}, "no Docker engine"),

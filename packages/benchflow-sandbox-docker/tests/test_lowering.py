@@ -5,8 +5,8 @@ from benchflow_contracts.errors import TaskError
 from benchflow_sandbox_core.image_config import ImageConfig
 from benchflow_sandbox_core.recipe.dockerfile import Dockerfile
 from benchflow_sandbox_docker.building.lowering import Lowering
+from benchflow_sandbox_docker.building.output import read_trace
 from benchflow_sandbox_docker.building.stages import BuildStages
-from benchflow_sandbox_docker.building.trace import read_trace
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -123,7 +123,7 @@ RUN last
     [
         ("COPY given other <<a /to\na", "end with /"),
         ("COPY <<EOF\nEOF", "needs a target"),
-        ("COPY <<'a b' /to\na b", "no plain name"),
+        ("COPY <<'a b' /to\na b", "not a plain file name"),
         (f"RUN <<EOF\n{'x' * 65000}\nEOF", "longer than"),
     ],
 )

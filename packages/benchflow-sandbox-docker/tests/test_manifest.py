@@ -6,8 +6,7 @@ import json
 import tarfile
 
 import pytest
-from benchflow_sandbox_docker.image_without_volumes import layout
-from benchflow_sandbox_docker.oci_manifest import read_manifest
+from benchflow_sandbox_docker.image_without_volumes import layout, read_manifest
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -151,7 +151,7 @@ def test_services_start_in_the_order_of_their_needs(with_box, web):
         ({"command": FAILS}, "completed", "ended with exit code 7"),
         ({"command": ["no-such-program"]}, "completed", "ended with exit code 127"),
         ({"health": SICK}, "healthy", "is unhealthy"),
-        ({}, "healthy", "is running, and it should be healthy"),
+        ({}, "healthy", "is running, but must be healthy"),
     ],
 )
 def test_a_service_that_fails_is_named_and_nothing_is_left(

@@ -1,7 +1,9 @@
 """Compare the files of a container with its baseline, in the engine's own directories."""
 
+import errno
 import os
-from collections.abc import Callable, Mapping, Sequence
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -9,15 +11,91 @@ from typing import TypeVar
 from benchflow_contracts._model import Model
 from benchflow_contracts.cause import host_error, refuse_shortage
 from benchflow_contracts.changed_files import FileChanges
-from benchflow_contracts.errors import SandboxUnsupportedError
+from benchflow_contracts.errors import SandboxLimitError, SandboxUnsupportedError
 from benchflow_sandbox_core.baseline import decode_baseline, encode_baseline, with_ignored_changes
-from benchflow_sandbox_core.comparison import Comparison
+from benchflow_sandbox_core.comparison import MAX_DEPTH, Comparison, as_text
 from benchflow_sandbox_core.thread import run
 from pydantic import Field
 
 from .engine import DockerEngine
 from .host_files import Overlay, overlay_of
-from .volume_contents import VolumeContents
+
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+
+_Seen = tuple[str, os.stat_result, str]
+"""A path in the container, its metadata, and its target if it is a link."""
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeContents:
+    """The files of named volumes, which no layer contains.
+
+    `volumes` maps paths in the container to descriptors of directories. The files are hostile, so
+    no link is followed. Services write to volumes at the same time, so a file that disappears
+    during the walk is left out.
+    """
+
+    volumes: Mapping[str, int]
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return a fingerprint of each path. No process inside can set the time in it."""
+        return {path: _fingerprint(info, target) for path, info, target in self._seen()}
+
+    def since(self, baseline: Mapping[str, str]) -> FileChanges:
+        """Return what differs from the fingerprints of `baseline`."""
+        added, changed = list[str](), list[str]()
+        left, links = set(baseline), dict[str, str]()
+        for path, info, target in self._seen():
+            left.discard(path)
+            if baseline.get(path) == _fingerprint(info, target):
+                continue
+            (changed if path in baseline else added).append(path)
+            if target:
+                links[as_text(path)] = as_text(target)
+        shown = {"added": _all(added), "changed": _all(changed), "removed": _all(left)}
+        return FileChanges(**shown, links=links)
+
+    def _seen(self) -> Iterator[_Seen]:
+        for path, directory in self.volumes.items():
+            yield from _below(directory, path.rstrip("/"), 0)
+
+
+def _below(directory: int, path: str, depth: int) -> Iterator[_Seen]:
+    if depth > MAX_DEPTH:
+        raise SandboxLimitError(f"a path is deeper than {MAX_DEPTH} directories")
+    for name in os.listdir(directory):
+        here, below = f"{path}/{name}", None
+        try:
+            info = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            target = os.readlink(name, dir_fd=directory) if stat.S_ISLNK(info.st_mode) else ""
+            if stat.S_ISDIR(info.st_mode):
+                below = _open_dir(name, directory)
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+            continue
+        yield here, info, target
+        if below is not None:
+            try:
+                yield from _below(below, here, depth + 1)
+            finally:
+                os.close(below)
+
+
+def _open_dir(name: str, parent: int) -> int:
+    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+
+
+def _fingerprint(info: os.stat_result, target: str) -> str:
+    what = f"{info.st_mode:o} {info.st_uid} {info.st_gid} {info.st_rdev} {info.st_ino}"
+    # The time of a directory changes with its entries.
+    when = 0 if stat.S_ISDIR(info.st_mode) else info.st_ctime_ns
+    return f"{what} {when} {target}"
+
+
+def _all(paths: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(map(as_text, paths)))
+
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Admit commits by what they will write, and end those that are late."""
+"""Admit commits by the size of their files, and end late commits."""
 
 import os
 import re
@@ -24,14 +24,14 @@ from .transfer.archive import ContainerArchive
 
 _MB = 1 << 20
 _UNLIMITED = 10 << 30
-"""Bytes that a sandbox without a disk limit may always ask of its host."""
+"""Bytes that a sandbox without a disk limit may always take."""
 _RESERVE = 1 << 30
-"""Bytes of the engine's disk that no commit takes; a twentieth of a small one."""
+"""Bytes of the engine's disk that no commit takes. A twentieth of a small disk."""
 _FILES_A_SECOND = 500
 _COUNTS_HOLES = frozenset({"overlay2", "fuse-overlayfs", "vfs", "btrfs"})
-"""Storage drivers of an engine that counts the sizes of files, and not their blocks."""
+"""Storage drivers with which the engine counts file sizes, not blocks."""
 _LAYER = re.compile(r"/overlay2/[^/]+/diff$|/snapshots/[0-9]+/fs$")
-"""Where engines keep what a container writes. Nothing else is ever emptied."""
+"""The engine's directories of a container's files. Nothing else is ever emptied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +41,16 @@ class AdmittedCommit:
     engine: DockerEngine
     container: str
     seconds: int
-    """The time that the engine has for it."""
+    """The time limit of the commit."""
     layer: int | None
-    """The directory that it copies, where this process can open that."""
+    """A descriptor of the directory to copy, if this process can open it."""
 
     async def end(self) -> None:
-        """Remove what a late commit reads, and the container.
+        """Delete the files that a late commit reads, and remove the container.
 
-        The caller of a commit may hang up, and the container may be removed: the engine
-        reads on while there are files. A program that runs cannot be emptied before its end.
+        The engine continues to read while there are files, even after its caller disconnects or
+        the container is removed. The file of a running program can only be emptied after its
+        end.
         """
         await self._empty()
         with suppress(SandboxError):
@@ -64,42 +65,42 @@ class AdmittedCommit:
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """What one container wrote."""
+    """The size of the files that one container wrote."""
 
     found: Footprint
     place: os.statvfs_result
     """The engine's disk."""
     layer: int | None = None
-    """The directory that it wrote to, if it is surely the engine's."""
+    """A descriptor of the written directory, if it surely belongs to the engine."""
     packed: bool = False
-    """Whether the engine also keeps a packed copy, in which holes take nothing."""
+    """Whether the engine also stores a packed copy, in which holes have no size."""
 
     @property
     def written(self) -> int:
-        """Return the bytes that a commit writes at most."""
+        """The maximum bytes that a commit writes."""
         return self.found.size + (self.found.allocated if self.packed else 0)
 
 
 class CommitLimiter:
-    """Counts what the commits of one provider write."""
+    """Limits the bytes that the commits of one provider write."""
 
     def __init__(self, engine: DockerEngine) -> None:
         self._engine = engine
         self._promised = 0
-        """Bytes of those that are under way."""
+        """Bytes of the running commits."""
 
     @asynccontextmanager
     async def admit(self, container: str, disk_mb: int | None) -> AsyncGenerator[AdmittedCommit]:
-        """Admit the commit of a container that stands still, for the length of the block.
+        """Admit the commit of a paused container, for the length of the block.
 
-        The engine writes holes out, and does not stop when its caller does. So what it will write
-        is counted before, and held against the sandbox's disk limit and the engine's free disk.
+        The engine writes out holes, and does not stop when its caller disconnects. So the files
+        are counted first, and compared with the sandbox's disk limit and the engine's free disk.
 
         Raises:
-            SandboxLimitError: The container wrote more than its sandbox may, or accounts that
-                would stop the engine.
-            HostError: The engine has no room for it.
-            SandboxUnsupportedError: What it wrote cannot be counted from here.
+            SandboxLimitError: The files exceed the disk limit, or its account files would block
+                the engine.
+            HostError: The engine's disk is too full.
+            SandboxUnsupportedError: The files cannot be counted from here.
         """
         with ExitStack() as stack:
             counted = await self._count(container, stack)
@@ -140,31 +141,31 @@ class CommitLimiter:
             raise host_error("count the files of a container", error) from error
 
     async def _ask_engine(self, container: str) -> _Counted:
-        """Let the engine count, where it counts holes, too."""
-        told = await self._engine.sized(container)
-        driver = str(cast("dict[str, Any]", told.get("GraphDriver") or {}).get("Name"))
+        """Let the engine count, if it counts holes too."""
+        inspected = await self._engine.sized(container)
+        driver = str(cast("dict[str, Any]", inspected.get("GraphDriver") or {}).get("Name"))
         place = _disk_at(str((await self._engine.do("info"))["DockerRootDir"]))
         if driver not in _COUNTS_HOLES or place is None:
             raise SandboxUnsupportedError(
-                f"the size of a snapshot cannot be told: the engine keeps files with {driver!r},"
+                f"the size of a snapshot is unknown: the engine stores files with {driver!r},"
                 " and this process may not read them",
                 hint="run as root beside the engine, or let it use the storage driver overlay2",
             )
-        size = int(told.get("SizeRw") or 0)
-        # A sum of huge sizes is below zero.
+        size = int(inspected.get("SizeRw") or 0)
+        # The engine's sum overflows to a negative number for huge sizes.
         size = size if size >= 0 else 1 << 63
         return _Counted(Footprint(StopFlag(), size=size), place)
 
     def _refuse(self, counted: _Counted, disk_mb: int | None) -> None:
         found, place = counted.found, counted.place
-        # Half of what would be free without it: a commit is a second copy.
+        # Half of what would be free without this container, because a commit is a second copy.
         share = max(_UNLIMITED, (place.f_bavail * place.f_frsize + found.allocated) // 2)
         limit, of = (share, "half of the disk") if disk_mb is None else (disk_mb * _MB, "disk_mb")
         takes = f"a snapshot takes {found}"
         if found.size > limit:
             raise SandboxLimitError(
                 f"{takes}; the limit is {limit // _MB} MB ({of})",
-                hint="a snapshot writes the holes of sparse files out: remove such files, or raise"
+                hint="a snapshot writes out the holes of sparse files: remove such files, or raise"
                 " the disk limit in the task's [environment] table",
             )
         room = _room(place) - self._promised
@@ -177,7 +178,7 @@ class CommitLimiter:
 
 
 def require_room(path: str, size: int) -> None:
-    """Raise `HostError` when the disk at `path` has no room for `size` bytes; it may be unknown."""
+    """Raise `HostError` if the disk at `path` is known to lack `size` bytes."""
     place = _disk_at(path)
     if place is not None and size > (room := _room(place)):
         raise HostError(

@@ -1,4 +1,4 @@
-"""One sandbox's container, with its networks, volumes, ports and file changes."""
+"""One sandbox's container, from its start to its removal."""
 
 import asyncio
 import secrets
@@ -8,13 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
-from benchflow_contracts.changed_files import FileChanges
-from benchflow_contracts.errors import (
-    SandboxError,
-    SandboxTimeoutError,
-    SandboxUnsupportedError,
-    SnapshotError,
-)
+from benchflow_contracts.errors import SandboxError, SnapshotError
 from benchflow_contracts.image import ImageRecipe
 from benchflow_contracts.sandbox import ExecResult, NetworkMode, SandboxImage, SandboxSpec
 from benchflow_contracts.service import MAIN
@@ -23,12 +17,11 @@ from benchflow_sandbox_core.counters import host_error_if_short
 from benchflow_sandbox_core.fifo.connections import connect_port
 from benchflow_sandbox_core.port_forward import Connection
 from benchflow_sandbox_core.proxy.server import proxy_environment
-from benchflow_sandbox_core.shield import finish, finish_or
+from benchflow_sandbox_core.shield import finish
 from benchflow_sandbox_core.spec import with_network
 
-from .changes import ContainerChangeTracker
-from .commit_limiter import AdmittedCommit
 from .container_config import ContainerConfig
+from .container_files import ContainerFiles
 from .container_setup import ImageEntrypoint, prepare_container
 from .engine import BRIDGE, NOTHING, DockerEngine
 from .host_ports import HostPorts
@@ -68,13 +61,12 @@ class Container:
             )
         self._joined = replaced or self._stack
         self._replacement: Container | None = None
-        self._from_snapshot = image is not None
-        self._changes = self._tracker(image)
         self._ports = HostPorts(self.connect)
         self._changing = asyncio.Lock()
         self.removed = False
         """Whether nothing of it is left in the engine."""
         self.pause_lock = PauseLock(resources.engine)
+        self.files = ContainerFiles(resources, label, self.pause_lock, image)
         self.image_digests: dict[str, str] = {MAIN: details.digest}
         """The digests of its image and of those of its services."""
 
@@ -262,83 +254,11 @@ class Container:
             await running.look_up(user)
         self._spec = self._spec.model_copy(update={"user": user})
 
-    async def set_baseline(self) -> None:
-        """Record the files as the baseline of `changed_files`.
-
-        Raises:
-            SandboxUnsupportedError: The sandbox was made from a snapshot.
-        """
-        if self._from_snapshot:
-            raise SandboxUnsupportedError(
-                "a sandbox from a snapshot inherits the baseline of the first sandbox",
-                hint="set the baseline in the sandbox that is made from the spec",
-            )
-        await self._changes.set_baseline(self.running.container)
-
-    async def changed_files(self) -> FileChanges:
-        """Return what changed since the baseline."""
-        async with self.pause_lock.hold(self.running):
-            return await self._changes.changed_files(self.running.container)
-
-    @asynccontextmanager
-    async def ignore_changes(self) -> AsyncGenerator[None]:
-        """Ignore changes made inside this block, in this sandbox and in its forks.
-
-        Raises:
-            SandboxUnsupportedError: Other processes run inside, or no baseline is set.
-        """
-        container = self.running.container
-        async with self.pause_lock.hold(self.running):
-            _ = self._changes.baseline
-            if len((await self.engine.do("top", container))["Processes"]) != 1:
-                raise SandboxUnsupportedError(
-                    f"sandbox {self.name!r} runs other processes, whose changes would be ignored"
-                )
-            before = await self._changes.fingerprints(container)
-        yield
-        async with self.pause_lock.hold(self.running):
-            await self._changes.ignore_since(self.running.container, before)
-
-    def _tracker(self, image: SandboxImage | None) -> ContainerChangeTracker:
-        inherited = None if image is None else self._resources.images.baseline(image)
-        return ContainerChangeTracker(self.engine, self.name, inherited)
-
     async def snapshot(self, while_frozen: Callable[[], Awaitable[None]] | None) -> SandboxImage:
-        """Create an image of the current files. A commit that is late ends the container.
-
-        Raises:
-            SnapshotError: The commit failed, or the image would lack the files of a volume.
-            SandboxLimitError: The files exceed the disk limit. Holes count as data.
-            HostError: The engine's disk has no room for a copy.
-        """
-        async with self._changing, self.pause_lock.hold(self.running):
-            if while_frozen is not None:
-                await while_frozen()
-            if self._details.volumes:
-                raise SnapshotError(
-                    f"a snapshot of {self.name!r} would lack the image's volumes "
-                    f"{', '.join(self._details.volumes)}",
-                    hint="use an image without VOLUME: this engine accepts no image without layers",
-                )
+        """Create an image of the current files. See `ContainerFiles.snapshot`."""
+        async with self._changing:
             disk_mb = self._spec.limits.disk_mb
-            async with self._resources.commits.admit(self.running.container, disk_mb) as admitted:
-                image = await finish_or(self._commit(admitted), self._resources.images.discard)
-            self._resources.images.set_baseline(image, self._changes.image_baseline)
-            return image
-
-    async def _commit(self, admitted: AdmittedCommit) -> SandboxImage:
-        running, labels = self.running, self._label.labels
-        try:
-            return await self._resources.images.commit(
-                admitted.container, self._details, labels, seconds=admitted.seconds
-            )
-        except SnapshotError as error:
-            if isinstance(error.__cause__, SandboxTimeoutError):
-                # `end` deletes the files, so nothing inside may run again.
-                running.close()
-                await admitted.end()
-                await self._resources.cleanup.remove()
-            raise
+            return await self.files.snapshot(self.running, self._details, disk_mb, while_frozen)
 
     async def restore(self, image: SandboxImage) -> None:
         """Replace the container by one from `image`. Name, spec and exposed ports stay."""
@@ -353,7 +273,7 @@ class Container:
             try:
                 self._details = self._resources.images.details(image)
                 await self._remove_container()
-                self._from_snapshot, self._changes = True, self._tracker(image)
+                self.files.inherit(image)
                 await self._start_container()
                 if self._spec.entrypoint == "image":
                     await self.start_image_entrypoint()

@@ -1,4 +1,4 @@
-"""What the engine is told of a new container."""
+"""The engine's configuration of a new container."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ CAPABILITIES = (
     "SETPCAP",
     "SETUID",
 )
-"""What package managers and services need of root, and what takes all of it from other users."""
+"""The capabilities of root that package managers, services and a switch of the user need."""
 NETWORKS: dict[NetworkMode, str] = {
     "none": NOTHING,
     "model-only": NOTHING,
@@ -34,21 +34,21 @@ NETWORKS: dict[NetworkMode, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ContainerConfig:
-    """One container, before it is made."""
+    """One container that is not created yet."""
 
     name: str
     image: str
     pipes: Path
-    """The host's directory of the pipes that lead inside."""
+    """The host's directory of the named pipes to the container."""
     labels: dict[str, str]
     capped: bool = False
-    """Whether the engine can keep its files below a size."""
+    """Whether the engine can limit the size of the container's files."""
 
     def arguments(self, spec: SandboxSpec) -> dict[str, Any]:
         """Return the arguments of the engine's `create`.
 
-        The pipes are shown read-only: that keeps nobody from a pipe that is there, and root
-        inside from writing files to the host.
+        The directory of the pipes is mounted read-only. Existing pipes can still be used, and
+        root inside cannot write files to the host.
         """
         return {
             "Image": self.image,
@@ -74,7 +74,7 @@ class ContainerConfig:
             "CapDrop": ["ALL"],
             "CapAdd": list(CAPABILITIES),
             "SecurityOpt": ["no-new-privileges"],
-            # The first process is one of ours.
+            # Process 1 belongs to BenchFlow and counts too.
             "PidsLimit": None if limits.pids is None else limits.pids + 1,
             "Memory": memory,
             "MemorySwap": memory,
@@ -91,15 +91,15 @@ class ContainerConfig:
 
 
 def ports_of(spec: SandboxSpec) -> list[int]:
-    """Return the ports of the loopback inside that the host serves: the doors', the proxy's."""
+    """Return the loopback ports inside that the host serves: those of doors and of the proxy."""
     proxy = proxy_port(spec)
     return [*(door.port for door in spec.doors), *([] if proxy is None else [proxy])]
 
 
 def check(spec: SandboxSpec) -> None:
-    """Refuse what no container of ours can be.
+    """Refuse a spec that no container can fulfil.
 
     Raises:
-        UsageError: A path is not one inside, a host or the model's URL is none.
+        UsageError: A path inside, an allowed host or a door's URL is not valid.
     """
     check_spec(spec, services=True)

@@ -24,7 +24,7 @@ async def prepare_container(
     """Protect the pipes. Create the user and the working directory if they are missing.
 
     Raises:
-        SandboxError: It cannot be done in this image.
+        SandboxError: This image does not allow it.
     """
     result = await run(running, "shut")
     if result.code:
@@ -80,7 +80,7 @@ def _line(text: bytes) -> bytes:
 
 
 class ImageEntrypoint:
-    """Keeps the first part of an entrypoint's output, and drains the rest."""
+    """Stores the first part of an entrypoint's output, and drains the rest."""
 
     def __init__(self, out: Capture, err: Capture) -> None:
         self._out = out
@@ -91,7 +91,8 @@ class ImageEntrypoint:
         """Start the entrypoint. Return when it runs its arguments, or keeps running itself.
 
         Raises:
-            SandboxError: It cannot be started, or it ended. The error has the end of its output.
+            SandboxError: The entrypoint did not start, or it ended. The error shows the end of
+                its output.
         """
         with running.streams() as streams:
             _, out, err = streams.child

@@ -1,4 +1,4 @@
-"""Whether an engine can keep what a container writes below a size, and has room for it."""
+"""Detect whether an engine can limit the size of a container's files."""
 
 import asyncio
 import os
@@ -16,10 +16,10 @@ _SNAPSHOTTER = "io.containerd.snapshotter"
 
 
 class DiskLimitProbe:
-    """Finds it out once, by making a container with a size.
+    """Probes the engine once, with a container that has a size limit.
 
-    The overlay driver can on XFS with project quotas alone, and refuses elsewhere. With the image
-    store of containerd the engine takes a size and does nothing about it.
+    The overlay driver supports a size on XFS with project quotas, and refuses it elsewhere. With
+    the containerd image store the engine accepts a size and ignores it.
     """
 
     def __init__(self, engine: DockerEngine) -> None:
@@ -29,7 +29,7 @@ class DiskLimitProbe:
         self._why: str | None = None
 
     async def why_unsupported(self, image: str) -> str | None:
-        """Return why there is none, `None` when there is one."""
+        """Return why the limit is unsupported, or `None` if it is supported."""
         async with self._asking:
             if not self._asked:
                 self._why = await self._try(image)
@@ -49,15 +49,15 @@ class DiskLimitProbe:
         await self._engine.remove(made["Id"])
         known = (await self._engine.do("info"))["DriverStatus"] or ()
         if any(_SNAPSHOTTER in str(value) for _, value in known):
-            return "the engine keeps images in containerd, which knows no storage-opt"
+            return "the containerd image store ignores the storage option `size`"
         return None
 
 
 def is_full(directory: Path) -> bool:
-    """Whether the file system of a directory has no room; false where that cannot be seen."""
+    """Whether the file system of a directory is full. False if that is unknown."""
     with suppress(OSError):
-        told = os.statvfs(directory)
-        return told.f_bavail * told.f_frsize < _ROOM or (told.f_files > 0 and not told.f_favail)
+        place = os.statvfs(directory)
+        return place.f_bavail * place.f_frsize < _ROOM or (place.f_files > 0 and not place.f_favail)
     return False
 
 
@@ -67,7 +67,7 @@ def holds_more(directory: Path, limit: int) -> bool:
     for at, _, names in os.walk(directory):
         for name in names:
             with suppress(OSError):
-                # An empty file takes an inode, and so many of them fill a disk, too.
+                # An empty file takes an inode, so many empty files fill a disk too.
                 total += max(Path(at, name).lstat().st_blocks * 512, _LEAST)
         if total > limit:
             return True

@@ -1,4 +1,4 @@
-"""The engine, over its API: no program is started for any call."""
+"""Calls to the engine over its API. No call starts a program."""
 
 import asyncio
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -23,33 +23,31 @@ from docker.errors import (
     create_api_error_from_http_exception,
 )
 
-from .api_version import OLDEST, dialect
-
 T = TypeVar("T")
 
 _THREADS = 8
 _LONG_THREADS = 4
-"""Of calls that may take minutes: others never wait for those."""
+"""Threads for calls that may take minutes, so that other calls never wait for them."""
 _TRIES = 10
-"""Of a removal. The engine tells of no end of what keeps it from one."""
+"""Attempts to remove a container. The engine does not report when the obstacle is gone."""
 
 BYTES_A_SECOND = 8 << 20
-"""What a busy engine copies at least."""
+"""The least that a busy engine copies in a second."""
 
 FULL = "no space left on device"
-"""What the kernel says through the engine."""
+"""The kernel's message for a full disk, which the engine passes on."""
 BRIDGE = "bridge"
-"""The engine's network that leads to the public."""
+"""The engine's network with a route to the public."""
 NOTHING = "none"
-"""The engine's network that leads nowhere."""
+"""The engine's network without a route."""
 
 
 class GoneError(SandboxError):
-    """The engine knows nothing of that name."""
+    """The engine does not have a resource of that name."""
 
 
 class DockerEngine:
-    """Calls to one engine, each in a thread. A call that has begun is never cut in the middle."""
+    """Calls one engine, each call in a thread. Cancellation waits for the end of a running call."""
 
     def __init__(self, api: APIClient, base: str) -> None:
         self._api = api
@@ -60,14 +58,14 @@ class DockerEngine:
 
     @classmethod
     async def connect(cls, socket: str, seconds: int) -> "DockerEngine":
-        """Return the engine that listens at a Unix socket; a call may take so many seconds.
+        """Return the engine at a Unix socket. A call times out after `seconds`.
 
         Raises:
-            SandboxUnsupportedError: Nothing there answers, or not what we speak.
-            SandboxError: It failed.
+            SandboxUnsupportedError: Nothing answers there, or it is not a supported engine.
+            SandboxError: The engine failed.
         """
         try:
-            # The SDK does not close a socket that nobody listens at.
+            # The SDK does not close the socket when nothing listens there.
             _, writer = await asyncio.open_unix_connection(socket)
             writer.close()
         except OSError as error:
@@ -78,18 +76,18 @@ class DockerEngine:
         base = f"unix://{socket}"
         asked = cls(_client(base, OLDEST, seconds), base)
         try:
-            spoken = dialect(await asked.do("version", api_version=False))
+            version = choose_api_version(await asked.do("version", api_version=False))
         finally:
             asked.close()
-        return cls(_client(base, spoken, seconds), base)
+        return cls(_client(base, version, seconds), base)
 
     @property
     def api(self) -> APIClient:
-        """The SDK's low-level client, for a thread of the caller's own."""
+        """The SDK's low-level client. Use it in the caller's own thread."""
         return self._api
 
     def close(self) -> None:
-        """Let go of the engine. Idempotent."""
+        """Close the connection to the engine. Idempotent."""
         self._threads.shutdown(wait=False)
         self._long_threads.shutdown(wait=False)
         self._api.close()
@@ -115,8 +113,7 @@ class DockerEngine:
     async def do_long(self, method: str, seconds: int, *args: object, **options: object) -> Any:  # noqa: ANN401 - the engine's JSON
         """Call a method as `do` does, with a time limit and a connection of its own.
 
-        The connection is closed when the time is over, which ends the engine's work where the
-        engine heeds that.
+        The connection is closed when the time is over. Some engines then stop the work.
         """
 
         def work() -> object:
@@ -130,7 +127,7 @@ class DockerEngine:
             return await finish(wait())
 
     async def sized(self, container: str) -> Mapping[str, Any]:
-        """Inspect a container, and have the engine count what the container wrote."""
+        """Inspect a container, with the size of the files that the container wrote."""
 
         def ask(api: APIClient) -> Mapping[str, Any]:
             url = f"{api.base_url}/v{api.api_version}/containers/{container}/json"
@@ -142,7 +139,7 @@ class DockerEngine:
 
     @contextmanager
     def saved_image(self, name: str, size: int = 0) -> Generator[requests.Response]:
-        """Yield the response that has the tar of an image of `size` bytes.
+        """Yield the response with the tar of an image of `size` bytes.
 
         The engine may write the whole image to its own disk before it sends the first byte.
         """
@@ -157,7 +154,7 @@ class DockerEngine:
 
     @contextmanager
     def typed(self, what: str, seconds: int | None = None) -> Generator[None]:
-        """Raise as `do` does when a call of the block fails, which may take `seconds`."""
+        """Raise as `do` does when a call of the block fails. Its time limit is `seconds`."""
         try:
             yield
         except (ImageNotFound, NotFound) as error:
@@ -188,19 +185,19 @@ class DockerEngine:
             ) from error
 
     async def rootless(self) -> bool:
-        """Whether it runs in a user namespace of its own, as it said when it was first asked."""
+        """Whether the engine runs in its own user namespace. The first answer is cached."""
         if self._rootless is None:
-            told = await self.do("info")
-            self._rootless = "name=rootless" in (told.get("SecurityOptions") or ())
+            info = await self.do("info")
+            self._rootless = "name=rootless" in (info.get("SecurityOptions") or ())
         return self._rootless
 
     async def has_network(self, name: str) -> bool:
-        """Whether there is a network of that name."""
+        """Whether the engine has a network of that name."""
         found = await self.do("networks", names=[name])
         return any(each["Name"] == name for each in found)
 
     async def remove(self, container: str) -> bool:
-        """Kill a container and remove it with its volumes; say whether it was there."""
+        """Kill and remove a container with its volumes. Return whether the container existed."""
         again = 0
         while True:
             try:
@@ -210,7 +207,7 @@ class DockerEngine:
             except SandboxTimeoutError:
                 raise
             except SandboxError:
-                # One that just ended may still be let go of, or be removed already.
+                # The engine may still release a container that just ended, or remove it already.
                 if again == _TRIES - 1:
                     raise
                 await asyncio.sleep(again / 20)
@@ -226,7 +223,7 @@ class DockerEngine:
 
 def _client(base: str, version: str, seconds: int) -> APIClient:
     client = APIClient(base, version=version, timeout=seconds)
-    # No proxy or credential of the environment is for a socket; each call would look for both.
+    # A socket needs no proxy and no credential. Without this, each call looks for both.
     client.trust_env = False
     return client
 
@@ -236,3 +233,42 @@ def _raise_for_status(answer: requests.Response) -> None:
         answer.raise_for_status()
     except requests.HTTPError as error:
         create_api_error_from_http_exception(error)
+
+
+OLDEST = "1.41"
+"""The API version of Docker 20.10. Newer engines are asked for the oldest version they have."""
+
+
+def choose_api_version(version: Mapping[str, Any]) -> str:
+    """Return the API version to use, from the engine's answer to `version`.
+
+    Raises:
+        SandboxUnsupportedError: It is not a Docker engine, or it is too old.
+    """
+    try:
+        newest = str(version["ApiVersion"])
+        oldest = str(version.get("MinAPIVersion") or OLDEST)
+        # Podman names itself here. Its other answers resemble those of Docker.
+        names = [str(part["Name"]) for part in version.get("Components") or ()]
+        too_old = _ordered(newest) < _ordered(OLDEST)
+        chosen = max(OLDEST, oldest, key=_ordered)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise SandboxUnsupportedError(
+            f"not a Docker engine: unexpected answer to `version`: {error!r}",
+            hint="let $DOCKER_HOST name the socket of dockerd",
+        ) from error
+    if any("podman" in name.lower() for name in names):
+        raise SandboxUnsupportedError(
+            "the engine is Podman, which is not supported",
+            hint="let $DOCKER_HOST name the socket of dockerd",
+        )
+    if too_old:
+        raise SandboxUnsupportedError(
+            f"the engine is too old: its newest API version is {newest}",
+            hint="Docker 20.10 or later is needed",
+        )
+    return chosen
+
+
+def _ordered(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))

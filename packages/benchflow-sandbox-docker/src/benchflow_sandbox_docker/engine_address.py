@@ -1,4 +1,4 @@
-"""Where the engine listens: what Docker's own client would talk to, on this host."""
+"""Find the engine's socket, as Docker's own client does."""
 
 import hashlib
 import json
@@ -10,14 +10,14 @@ from benchflow_contracts.errors import UsageError
 
 _DEFAULT = "unix:///var/run/docker.sock"
 _UNIX = "unix://"
-_HINT = "`docker context ls` names those that are there; $DOCKER_HOST goes before them"
+_HINT = "`docker context ls` lists the contexts; $DOCKER_HOST overrides them"
 
 
 def socket_of_engine() -> str:
     """Return the Unix socket of the engine.
 
-    As Docker's client does, by `$DOCKER_HOST`, or else by the context that `$DOCKER_CONTEXT` or
-    its `config.json` names.
+    `$DOCKER_HOST` names the socket. If it is not set, `$DOCKER_CONTEXT` or the `config.json` of
+    Docker's client names a context.
 
     Raises:
         UsageError: The engine is not on this host, or the context cannot be read.
@@ -52,7 +52,7 @@ def _host(context: str) -> str:
         return str(_read(path)["Endpoints"]["docker"]["Host"])
     except (KeyError, TypeError) as error:
         raise UsageError(
-            f"the Docker context {context!r} names no engine", where=str(path), hint=_HINT
+            f"the Docker context {context!r} does not name an engine", where=str(path), hint=_HINT
         ) from error
 
 

@@ -1,4 +1,3 @@
-# Raw names below a directory that is not ours: pathlib would add nothing here.
 """Count what a copy of a directory takes when the copy writes the holes of its files out."""
 
 import os
@@ -15,12 +14,12 @@ MAX_ENTRIES = 1_000_000
 COUNT_SECONDS = 120.0
 _BLOCK, _MB = 4096, 1 << 20
 _OF_ENTRY = 1024
-"""Bytes that the engine writes of each name beside the content: an inode, and its own records."""
+"""Bytes that the engine writes for each name besides the content."""
 
 
 @dataclass(slots=True)
 class Footprint:
-    """Count the files below one directory. What lies there is hostile; no link is followed.
+    """Count the files below one directory. The files are hostile, so no link is followed.
 
     A file with several names counts once, as in the engine's archives. A hole counts in full.
     """
@@ -84,7 +83,7 @@ class Footprint:
             if key in self._seen:
                 return
             self._seen.add(key)
-        # A directory takes as much as its names do; nobody can set its size.
+        # The size of a directory follows from its names. No process can set it.
         size = -(-info.st_size // _BLOCK) * _BLOCK
         self.size += size
         self.allocated += info.st_blocks * 512
@@ -103,9 +102,9 @@ class Footprint:
 
 
 def empty(directory: int, stop: StopFlag) -> None:
-    """Remove all files below the directory of a container that is to be removed.
+    """Delete all files below the directory of a container that will be removed.
 
-    A file that somebody reads ends at once, and a walk finds no other one.
+    A reader of a file then sees its end at once, and a walk finds no more files.
     """
     stop.check()
     with os.scandir(directory) as entries:

@@ -1,4 +1,4 @@
-"""The files of a container, as this host sees them."""
+"""Find the files of a container on this host."""
 
 import os
 from collections.abc import AsyncGenerator, Mapping
@@ -21,9 +21,9 @@ class Overlay:
     """The directories of a container's root, each list from the topmost down."""
 
     upper: str
-    """What the container wrote."""
+    """The directory of the files that the container wrote."""
     engine_layers: tuple[str, ...]
-    """Empty files of the engine, over which it mounts."""
+    """The engine's empty files, which are its mount points."""
     layers: tuple[str, ...]
     """The layers of the image."""
     volumes: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -1,4 +1,4 @@
-"""The ports of one container: those that the host serves inside, and those that it exposes."""
+"""The ports of one container: ports that the host serves inside, and exposed ports."""
 
 from collections.abc import Awaitable, Callable
 

@@ -1,4 +1,4 @@
-"""What a sandbox is made from."""
+"""Find the image of a sandbox."""
 
 from functools import cached_property
 from pathlib import Path
@@ -21,18 +21,18 @@ _BUILD = "--force-build builds the Dockerfile of a Harbor task that has one"
 
 
 class _AbsentError(SandboxError):
-    """An image is not here, and does not come."""
+    """An image is missing, and cannot be pulled."""
 
     default_hint = (
-        "`docker images` names what is here; --pull missing|always|never says what is fetched"
+        "`docker images` lists the images; --pull missing|always|never sets the pull policy"
     )
 
 
 class ImageResolver:
-    """Finds, pulls or makes images.
+    """Finds, pulls or builds images.
 
-    In this order: the snapshot, the spec's recipe, the image that it names, and else the
-    provider's default. None stands in for another that is not there.
+    The first that is set counts: the snapshot, the spec's recipe, the spec's image, the
+    provider's default. A missing image is an error; no other image replaces it.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class ImageResolver:
         return await self._plain.without(await self.resolve(spec, image))
 
     async def resolve(self, spec: SandboxSpec, image: SandboxImage | None) -> ImageDetails:
-        """Return the image that a sandbox is made from.
+        """Return the image of a sandbox.
 
         Raises:
-            SnapshotError: The snapshot is not known here.
-            SandboxError: The image is not there, or cannot be made.
+            SnapshotError: The snapshot is unknown.
+            SandboxError: The image is missing, or cannot be built.
         """
         if image is not None:
             return self._images.details(image)
@@ -75,25 +75,25 @@ class ImageResolver:
         except _AbsentError as error:
             why = "the default of this provider" if default else "named by the task or the run"
             raise SandboxError(
-                f"there is no image {name!r}, {why}: {error}",
+                f"the image {name!r}, {why}, is missing: {error}",
                 hint=error.hint if default else f"{error.hint}; {_BUILD}",
                 retryable=error.retryable,
             ) from error
 
     def forget(self, spec: SandboxSpec) -> None:
-        """Look for the image of a recipe anew: it was removed."""
+        """Drop the cached image of a recipe, because the image was removed."""
         if spec.recipe is not None:
             self._recipes.forget(spec.recipe)
 
     @cached_property
     def _recipes(self) -> "Recipes":
-        # A sandbox of an image that is there already needs nothing of all that builds one.
+        # Import the code that builds images only when a build is needed.
         from .building.recipes import Recipes  # noqa: PLC0415
 
         return Recipes(self._engine, self._directory, self._policy)
 
     async def inspect(self, name: str) -> ImageDetails:
-        """Return what the engine says of an image that it has; raise `GoneError`."""
+        """Return the details of an image; raise `GoneError` if the engine lacks it."""
         return ImageDetails.of(await self._engine.do("inspect_image", name))
 
     async def _named(self, name: str) -> ImageDetails:
@@ -103,13 +103,13 @@ class ImageResolver:
             return await self.inspect(name)
         except GoneError as error:
             if self._policy == "never":
-                raise _AbsentError("it is not here, and nothing is pulled") from error
+                raise _AbsentError("the engine lacks it, and the pull policy is 'never'") from error
             await self._pull(name)
             return await self.inspect(name)
 
     async def _pull(self, name: str) -> None:
         if name.startswith("sha256:"):
-            raise _AbsentError("it is not here, and a digest alone names no registry")
+            raise _AbsentError("the engine lacks it, and a digest alone does not name a registry")
         try:
             await fetch(self._engine, name)
         except (HostError, SandboxTimeoutError):

@@ -1,4 +1,4 @@
-"""Archives of images whose layers the engine has already, which hold none of them."""
+"""Give an image a twin without volumes, from an archive without layers."""
 
 import asyncio
 import hashlib
@@ -6,29 +6,124 @@ import io
 import json
 import posixpath
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from benchflow_sandbox_core.thread import StopFlag, run
 from docker import APIClient
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from .engine import DockerEngine, GoneError
 from .images import ImageDetails
 from .labels import BUILT, KIND
-from .oci_manifest import Descriptor, ImageFile, Manifest, read_manifest
+
+_BLOBS = "blobs/sha256/"
+_LARGEST = 4 << 20
+"""Maximum bytes of a manifest or a configuration, as in registries."""
+_MOST = 64
+"""Maximum blobs of either kind in one image: one for each platform and attestation."""
+
+
+class _Open(BaseModel):
+    """A model that keeps unknown fields as they are."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+class Descriptor(_Open):
+    """A reference to a blob."""
+
+    digest: str
+    size: int
+
+
+class Manifest(_Open):
+    """Source: OCI image specification 1.1, "Image Manifest"."""
+
+    config: Descriptor
+    layers: list[Descriptor]
+
+
+class RootFS(_Open):
+    """The digests of the unpacked layers."""
+
+    diff_ids: list[str]
+
+
+class ImageFile(_Open):
+    """Source: OCI image specification 1.1, "Image Configuration"."""
+
+    rootfs: RootFS
+    config: dict[str, Any]
+
+
+M = TypeVar("M", bound=_Open)
+
+
+def read_manifest(
+    saved: Iterable[bytes], layers: Sequence[str]
+) -> tuple[Manifest, ImageFile] | None:
+    """Return the manifest of the image that has these layers, and its configuration.
+
+    `saved` is the archive of that image in pieces of any size. The function reads no more than it
+    needs. It returns `None` if the archive lacks that image or is not an OCI image layout.
+    """
+    manifests: list[Manifest] = []
+    files: dict[str, ImageFile] = {}
+    with suppress(tarfile.TarError):
+        for digest, text in _small_blobs(saved):
+            if (manifest := _read(Manifest, text)) is not None:
+                manifests.append(manifest)
+            if (file := _read(ImageFile, text)) is not None:
+                files[digest] = file
+            for manifest in manifests:
+                found = files.get(manifest.config.digest)
+                if found is not None and found.rootfs.diff_ids == list(layers):
+                    return manifest, found
+            if max(len(manifests), len(files)) > _MOST:
+                return None
+    return None
+
+
+def _small_blobs(saved: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
+    with tarfile.open(fileobj=cast("Any", _Pieces(saved)), mode="r|") as archive:
+        for member in archive:
+            blob = member.isfile() and member.name.startswith(_BLOBS)
+            if blob and member.size <= _LARGEST and (file := archive.extractfile(member)):
+                yield f"sha256:{member.name.removeprefix(_BLOBS)}", file.read()
+
+
+class _Pieces:
+    """A file over pieces of any size, for a stream of `tarfile`."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = filter(None, pieces)
+
+    def read(self, _size: int) -> bytes:
+        return next(self._pieces, b"")
+
+
+def _read(model: type[M], text: bytes) -> M | None:
+    try:
+        return model.model_validate_json(text)
+    except ValidationError:
+        return None
+
 
 _NAME = "benchflow-plain"
 _CHUNK = 1 << 20
 
 
 class ImagesWithoutVolumes:
-    """Gives images a twin of the same layers that declares no volume.
+    """Gives images a twin that has the same layers and declares no volume.
 
-    The engine makes an anonymous volume of each directory that an image declares, and no commit
-    holds what is in it. No option of `create` turns that off. An archive of nothing but a
-    configuration, whose layers the engine has, is an image to it at once. With the image store of
-    containerd it must name them as the image's manifest does, which only a saved image holds.
+    The engine creates an anonymous volume for each directory that an image declares, and a commit
+    does not contain its files. No option of `create` disables that. The engine accepts an archive
+    with only a configuration if it already has the layers. With the containerd image store, the
+    archive must name the layers as the image's manifest does. Only a saved image has that
+    manifest.
     """
 
     def __init__(self, engine: DockerEngine) -> None:
@@ -36,7 +131,7 @@ class ImagesWithoutVolumes:
         self._making = asyncio.Lock()
 
     async def without(self, facts: ImageDetails) -> ImageDetails:
-        """Return the twin of an image; the image itself where the engine takes none.
+        """Return the twin of an image, or the image itself if the engine refuses a twin.
 
         Raises:
             SandboxError: The engine cannot be reached, or the image is gone.
@@ -67,7 +162,7 @@ class ImagesWithoutVolumes:
             return None
 
     async def _take(self, archive: bytes) -> bool:
-        """Say whether the engine made an image of a configuration and layers of its own."""
+        """Load an archive without layers. Return whether the engine accepted it."""
 
         def load(api: APIClient) -> bool:
             lines = cast("Any", api).load_image(archive)
@@ -92,7 +187,9 @@ _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 
 def docker_archive(name: str, told: Mapping[str, Any]) -> bytes:
-    """Return what `docker save` would of an image without its volumes, by what is told of it.
+    """Build a `docker save` archive for an image without its VOLUME entries.
+
+    `told` is the inspect data of the image.
 
     Source: the Docker image specification 1.2, "Combined Image JSON + Filesystem Changeset".
     """
@@ -113,7 +210,7 @@ def docker_archive(name: str, told: Mapping[str, Any]) -> bytes:
 
 
 def layout(name: str, manifest: Manifest, image: ImageFile) -> bytes:
-    """Return the same as an OCI image layout, by the image's own manifest.
+    """Build the same as an OCI image layout, from the image's own manifest.
 
     Source: OCI image specification 1.1, "Image Layout", and containerd's annotation of names.
     """
@@ -137,7 +234,7 @@ def layout(name: str, manifest: Manifest, image: ImageFile) -> bytes:
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration without volumes, which says that it is ours."""
+    """Return a configuration without volumes, with our label."""
     own = cast("Mapping[str, str]", config.get("Labels") or {})
     return {**config, "Volumes": None, "Labels": {**own, KIND: BUILT}}
 

@@ -3,7 +3,8 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
@@ -56,6 +57,8 @@ class SnapshotImages:
         self._baselines: dict[str, Baseline] = {}
         self._discarded: list[str] = []
         self._sweeping = asyncio.Lock()
+        self._loading = 0
+        """Number of loads that run. A sweep could delete their image before its adoption."""
 
     async def has(self, name: str) -> bool:
         """Whether the engine has an image."""
@@ -64,6 +67,16 @@ class SnapshotImages:
         except GoneError:
             return False
         return True
+
+    @asynccontextmanager
+    async def while_loading(self) -> AsyncGenerator[None]:
+        """Delete no discarded image while the block loads one."""
+        async with self._sweeping:
+            self._loading += 1
+        try:
+            yield
+        finally:
+            self._loading -= 1
 
     async def adopt(self, name: str, saved: SandboxImage, *, forget: bool) -> SandboxImage:
         """Create a snapshot of this owner from an image that the engine loaded.
@@ -161,8 +174,10 @@ class SnapshotImages:
             await self.sweep()
 
     async def sweep(self) -> None:
-        """Delete discarded images on which nothing depends."""
+        """Delete discarded images on which nothing depends, unless a load runs."""
         async with self._sweeping:
+            if self._loading:
+                return
             # The newest first: an image cannot be deleted before the images made from it.
             for name in reversed(list(self._discarded)):
                 if await remove_image(self._engine, name):

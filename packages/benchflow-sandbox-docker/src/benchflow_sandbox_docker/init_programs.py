@@ -1,4 +1,4 @@
-"""The programs of the first process, run by root inside."""
+"""Run programs of the init binary as root inside."""
 
 import asyncio
 import signal
@@ -15,7 +15,7 @@ from benchflow_sandbox_native import InitError
 
 @dataclass(frozen=True, slots=True)
 class ProgramResult:
-    """How a program ended, and the first bytes of what it wrote."""
+    """The exit code and the first bytes of the output of a program."""
 
     code: int
     out: bytes
@@ -25,7 +25,7 @@ class ProgramResult:
 async def run(
     guest: FifoBox, *arguments: str, feed: AsyncIterator[bytes] | None = None, most: int = 4096
 ) -> ProgramResult:
-    """Run one of them to its end, with `feed` as its input.
+    """Run a program to its end, with `feed` as its input.
 
     Raises:
         SandboxError: The sandbox is gone.
@@ -53,7 +53,7 @@ async def run(
 
 async def _feed(pipe: PipeWriter, feed: AsyncIterator[bytes] | None) -> None:
     if feed is not None:
-        # One that ended early has said why.
+        # A program that ended early has reported why.
         with suppress(SandboxError):
             async for data in feed:
                 await pipe.write(data)

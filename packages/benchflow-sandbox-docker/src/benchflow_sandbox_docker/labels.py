@@ -1,4 +1,4 @@
-"""The labels of what is ours in an engine that others use, too."""
+"""The labels of our resources in an engine that has other users too."""
 
 import json
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ PROVIDER = "docker"
 KIND = "benchflow.kind"
 SANDBOX, IMAGE, BUILT = "sandbox", "snapshot", "built"
 PREFIX = "benchflow-"
-"""Of the names of our containers."""
+"""The prefix of the names of our containers."""
 ID = "benchflow.id"
 _OWNER, _CREATED, _GIVEN = (f"benchflow.{key}" for key in ("owner", "created", "labels"))
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceLabel:
-    """What one of our containers or images says of itself."""
+    """The identity and owner of one of our containers or images."""
 
     id: str
     owner: ProcessIdentity
@@ -27,7 +27,7 @@ class ResourceLabel:
     labels: Mapping[str, str]
 
     def encode(self, kind: str) -> dict[str, str]:
-        """Return it as labels of the engine; each label that was given is one of its own, too."""
+        """Return the engine's labels. Each given label also becomes a separate label."""
         given = {f"{_GIVEN}.{key}": value for key, value in self.labels.items()}
         return {
             KIND: kind,
@@ -40,7 +40,7 @@ class ResourceLabel:
 
     @classmethod
     def decode(cls, labels: Mapping[str, str] | None) -> "ResourceLabel | None":
-        """Read it back; `None` when it is not ours, or not whole."""
+        """Decode the labels of a resource. Return `None` if they are not ours, or incomplete."""
         try:
             found = labels or {}
             owner = ProcessIdentity(**json.loads(found[_OWNER]))
@@ -50,7 +50,7 @@ class ResourceLabel:
             return None
 
     def record(self) -> SandboxRecord:
-        """Return the public view."""
+        """Return the public record."""
         return SandboxRecord(
             id=self.id,
             provider=PROVIDER,
@@ -61,14 +61,14 @@ class ResourceLabel:
 
 
 def sandbox_label(container: Mapping[str, Any]) -> ResourceLabel | None:
-    """Return the label of a listed container, when it is one that we made.
+    """Return the label of a listed container if we created the container.
 
-    A container that somebody else starts from one of our snapshots inherits labels of ours,
-    but neither the kind nor the name.
+    A container that another user starts from one of our snapshots inherits some labels, but
+    neither the kind nor the name.
     """
     label = ResourceLabel.decode(container["Labels"])
     if label is None or container["Labels"].get(KIND) != SANDBOX:
         return None
-    # A removal that failed has taken the name already.
+    # A failed removal has already removed the name.
     nameless = not container["Names"] and container["State"] in {"dead", "removing"}
     return label if nameless or container["Names"] == [f"/{PREFIX}{label.id}"] else None

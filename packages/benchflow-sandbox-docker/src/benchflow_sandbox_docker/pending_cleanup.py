@@ -1,4 +1,4 @@
-"""What an engine that did not answer in time may still make."""
+"""Clean up resources that an engine may still create after a timeout."""
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -11,22 +11,22 @@ from .labels import ID
 
 Kind = Literal["container", "network", "volume", "image"]
 _IN_ORDER: tuple[Kind, ...] = ("container", "network", "volume", "image")
-"""A network or a volume cannot go while a container has it."""
+"""The engine cannot remove a network or a volume while a container uses it."""
 
 
 class PendingCleanup:
-    """Names that were asked for, and of which nobody knows whether they will be there."""
+    """Resources whose creation timed out and may still appear."""
 
     def __init__(self, engine: DockerEngine) -> None:
         self._engine = engine
         self._volumes: dict[tuple[Kind, str], Sequence[str]] = {}
-        """Those that come with each, by kind and name."""
+        """The volumes of each resource, by kind and name."""
 
     @contextmanager
     def track(self, kind: Kind, name: str, volumes: Sequence[str] = ()) -> Generator[None]:
-        """Remember what the block makes, if the engine does not answer in time.
+        """Remember the resource of the block if its creation times out.
 
-        With a container it makes those of its named volumes that are gone by then.
+        A late container also creates its named volumes again, if they were removed.
         """
         try:
             yield
@@ -35,7 +35,7 @@ class PendingCleanup:
             raise
 
     async def remove(self) -> None:
-        """Remove what has come meanwhile. The rest is looked for the next time."""
+        """Remove the resources that have appeared. Try the others again at the next call."""
         for kind in _IN_ORDER:
             for name in [name for known, name in self._volumes if known == kind]:
                 with suppress(SandboxError):
@@ -49,14 +49,14 @@ class PendingCleanup:
             await self._engine.do(f"remove_{kind}", name)
         elif not await self._engine.remove(name):
             return
-        # Another sandbox that ends may have removed it, too. A volume of one that is still there
-        # goes with that.
+        # Another sandbox may have removed it at the same time. A volume that is still in use is
+        # removed with its container.
         for volume in self._volumes.pop((kind, name), ()):
             with suppress(SandboxError):
                 await self._engine.do("remove_volume", volume)
 
     async def _remove_image(self, name: str) -> bool:
-        """Remove a snapshot by the id in its labels; say whether it was there."""
+        """Remove a snapshot by the id in its labels. Return whether it existed."""
         found = await self._engine.labelled("images", [f"{ID}={name}"])
         for each in found:
             await self._engine.do("remove_image", each["Id"], noprune=True)

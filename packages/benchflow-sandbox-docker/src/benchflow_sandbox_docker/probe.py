@@ -1,4 +1,4 @@
-"""What containers can do on this machine, found out by doing it."""
+"""Detect what containers can do on this machine, by real probes."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -22,10 +22,10 @@ _WITH_NETWORK = SandboxSpec(container=ContainerOptions(volumes={"/probe": "probe
 
 
 async def probe(manager: ContainerManager) -> SandboxCapabilities:
-    """Make a container and try what can be tried.
+    """Detect the capabilities with real containers. Takes some seconds.
 
     Raises:
-        SandboxError: Not even a container can be made.
+        SandboxError: The engine cannot run a container.
     """
     notes: dict[str, str] = {}
     modes: set[NetworkMode] = {"none", "model-only", "allowlist"}
@@ -69,15 +69,15 @@ async def probe(manager: ContainerManager) -> SandboxCapabilities:
 
 
 async def _why_not_live(manager: ContainerManager, container: str) -> str:
-    """Ask the engine for a checkpoint, and say what came of it."""
+    """Request a checkpoint from the engine, and return why live snapshots are missing."""
 
     def ask(api: APIClient) -> str:
         url = f"{api.base_url}/v{api.api_version}/containers/{container}/checkpoints"
         asked = {"CheckpointID": "probe", "Exit": False}
         answer = api.post(url, json=asked, timeout=api.timeout)
         if answer.status_code == 201:
-            return "the engine's checkpoints do not carry what leads into a container"
-        return f"the engine takes no checkpoint: {answer.text.strip()[:300]}"
+            return "the engine's checkpoints do not contain the pipes into a container"
+        return f"the engine cannot create a checkpoint: {answer.text.strip()[:300]}"
 
     return (
         f"{await manager.resources.engine.run(ask, 'checkpoint')}; use the local sandbox for them"
@@ -85,7 +85,7 @@ async def _why_not_live(manager: ContainerManager, container: str) -> str:
 
 
 async def _has_services(manager: ContainerManager, notes: dict[str, str]) -> bool:
-    """Make a sandbox on a network of its own, as one with services has."""
+    """Create a sandbox on a private network, as a sandbox with services has it."""
     try:
         await (await manager.create(_WITH_NETWORK, None, {})).remove()
     except SandboxError as error:
@@ -95,7 +95,7 @@ async def _has_services(manager: ContainerManager, notes: dict[str, str]) -> boo
 
 
 async def _builds(manager: ContainerManager, notes: dict[str, str]) -> bool:
-    """Make an image of nothing, and remove it."""
+    """Build an empty image and delete it."""
     with TemporaryDirectory(prefix="benchflow-") as context:
         (Path(context) / "Dockerfile").write_text(f"FROM scratch\nLABEL probe={context}\n")
         spec = SandboxSpec(recipe=ImageRecipe(context=Path(context), timeout_sec=_BUILD_SECONDS))
@@ -104,24 +104,24 @@ async def _builds(manager: ContainerManager, notes: dict[str, str]) -> bool:
         except SandboxError as error:
             notes["builds"] = str(error)
             return False
-    # With the layers that it was made of, which nothing else has.
+    # This also deletes its layers, which no other image has.
     with suppress(SandboxError):
         await manager.resources.engine.do("remove_image", made.id)
     return True
 
 
 async def _ask_proxy(sandbox: DockerSandbox) -> None:
-    """Let the box ask for a host that it may not reach, by all that a request goes through."""
+    """Request a forbidden host through the whole path of a proxied request."""
     reader, writer = await sandbox.connect(proxy_port(_PROXIED) or 0)
     writer.write(b"CONNECT 127.0.0.1:1 HTTP/1.1\r\n\r\n")
     said = await reader.readline()
     writer.close()
     if b" 403 " not in said:
-        raise SandboxError(f"the proxy of a sandbox answers {said!r}")
+        raise SandboxError(f"unexpected answer of a sandbox's proxy: {said!r}")
 
 
 async def _limits(manager: ContainerManager, notes: dict[str, str]) -> frozenset[ResourceKind]:
-    """Ask the engine, which refuses nothing: a limit that it cannot set it leaves out."""
+    """Return the limits that the engine can set. The engine silently ignores the others."""
     info = await manager.resources.engine.do("info")
     known: dict[ResourceKind, bool] = {
         "memory": info["MemoryLimit"],

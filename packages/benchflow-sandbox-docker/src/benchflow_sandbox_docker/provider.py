@@ -37,7 +37,7 @@ _IMAGE = "python:3.12-slim"
 
 
 class DockerProvider(AsyncCloseable):
-    """Makes sandboxes of containers, over the engine's API alone.
+    """Creates sandboxes as containers, over the engine's API alone.
 
     Commands, process pipes and connections to ports inside do not pass through the engine. They
     use named pipes in a directory that the host and the container share. So the engine must be

@@ -1,4 +1,4 @@
-"""Images from a registry, by the engine, with the credentials that Docker's own client has."""
+"""Pull images through the engine, with the credentials of Docker's own client."""
 
 import re
 from collections.abc import Generator, Iterable, Mapping
@@ -28,12 +28,12 @@ async def fetch(engine: DockerEngine, image: str) -> None:
     Raises:
         GoneError: The registry does not have it.
         HostError: The engine's disk is full.
-        SandboxTimeoutError: Nothing came for as long as a call may take.
-        SandboxError: It did not come, whole; `retryable` unless the registry wants credentials.
+        SandboxTimeoutError: No data arrived for the time limit of a call.
+        SandboxError: The pull failed. Retryable, unless the registry requires credentials.
     """
     repository, tag = parse_repository_tag(image)
     registry, _ = auth.resolve_repository_name(repository)
-    with _said_by(registry):
+    with _classify_errors(registry):
         await engine.run(lambda api: _fetch(api, repository, tag or "latest", registry), "pull")
 
 
@@ -42,10 +42,10 @@ def _fetch(api: APIClient, repository: str, tag: str, registry: str) -> None:
         header: bytes | None = cast("Any", auth).get_config_header(api, registry)
     except DockerException as error:
         raise SandboxError(
-            f"the credentials for {registry!r} cannot be had: {error}",
-            hint="Docker's config.json names a helper that must be on PATH",
+            f"cannot read the credentials for {registry!r}: {error}",
+            hint="put the credential helper that Docker's config.json names on PATH",
         ) from error
-    # The SDK's own `pull` waits for ever.
+    # The SDK's own `pull` has no time limit.
     response = api.post(
         f"{api.base_url}/v{api.api_version}/images/create",
         params={"fromImage": repository, "tag": tag},
@@ -60,14 +60,14 @@ def _fetch(api: APIClient, repository: str, tag: str, registry: str) -> None:
             create_api_error_from_http_exception(error)
         events = json_stream(response.iter_content(None))
         for event in cast("Iterable[Mapping[str, Any]]", events):
-            # What breaks off has begun well.
+            # A pull that breaks off has status 200.
             if "error" in event:
                 raise SandboxError(f"docker pull: {event['error']}", retryable=True)
 
 
 @contextmanager
-def _said_by(registry: str) -> Generator[None]:
-    """Tell from the words of a failure what it is: neither status nor place does."""
+def _classify_errors(registry: str) -> Generator[None]:
+    """Classify failures by their message, because the status is not specific."""
     try:
         yield
     except HostError:
@@ -78,7 +78,7 @@ def _said_by(registry: str) -> Generator[None]:
             raise HostError(said, hint="free space for the engine's images") from error
         if _REFUSED.search(said):
             raise SandboxError(
-                said, hint=f"`docker login {registry}`, or correct the name"
+                said, hint=f"run `docker login {registry}`, or correct the name"
             ) from error
         if isinstance(error, GoneError) or _ABSENT.search(said):
             raise GoneError(said, hint="correct the name, or push the image") from error

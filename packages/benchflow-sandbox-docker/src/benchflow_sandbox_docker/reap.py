@@ -1,11 +1,13 @@
-"""Removing what a killed runner left behind, and nothing of anybody else."""
+"""Remove what killed runners left in the engine, and nothing else."""
 
 import json
+import re
 import shutil
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, cast
 
 from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox_record import ReapPolicy, SandboxRecord
@@ -13,14 +15,14 @@ from benchflow_sandbox_core.owner import ProcessIdentity
 
 from .engine import DockerEngine
 from .images import remove_image
-from .labels import BUILT, IMAGE, KIND, SANDBOX, ResourceLabel, sandbox_label
-from .services import sweep_services
+from .labels import BUILT, IMAGE, KIND, PREFIX, SANDBOX, ResourceLabel, sandbox_label
+from .services.networks import NETWORK, SERVICE, VOLUME, remove_network, remove_volume
 
 _OWNER = "owner.json"
 
 
 async def sandbox_containers(engine: DockerEngine) -> AsyncIterator[tuple[str, ResourceLabel]]:
-    """Yield every container of ours, by the engine's own id."""
+    """Yield the engine's id and the label of every container of ours."""
     for container in await engine.labelled("containers", [f"{KIND}={SANDBOX}"]):
         label = sandbox_label(container)
         if label is not None:
@@ -28,11 +30,11 @@ async def sandbox_containers(engine: DockerEngine) -> AsyncIterator[tuple[str, R
 
 
 async def reap(engine: DockerEngine, directory: Path, policy: ReapPolicy) -> list[SandboxRecord]:
-    """Remove the containers that `policy` wants removed; return their records.
+    """Remove the containers that `policy` selects. Return their records.
 
-    One whose owner lives, or cannot be judged, is only touched when it is overdue and the policy
-    says so. Snapshots of dead owners have the labels of the container that they were taken from.
-    The pipes of dead owners have none and go with any of them.
+    A container of a living or unknown owner is removed only if it is overdue and the policy says
+    so. Snapshots of dead owners are selected by the labels of their container. The pipes of dead
+    owners have no labels and are always removed.
     """
     removed: list[SandboxRecord] = []
     async for container, label in sandbox_containers(engine):
@@ -54,18 +56,18 @@ async def reap(engine: DockerEngine, directory: Path, policy: ReapPolicy) -> lis
 async def _sweep_built(engine: DockerEngine) -> None:
     for image in await engine.labelled("images", [f"{KIND}={BUILT}"]):
         for name in image["RepoTags"] or ():
-            # Without force the engine keeps one that a container uses; what it was made from
-            # goes with it.
+            # Without force the engine keeps an image that a container uses. Its unused parents
+            # are removed with it.
             with suppress(SandboxError):
                 await engine.do("remove_image", name)
 
 
 async def _sweep_images(engine: DockerEngine, policy: ReapPolicy) -> None:
     found = await engine.labelled("images", [f"{KIND}={IMAGE}"])
-    # The latest first: an image cannot go before those that were made from it.
+    # The newest first: an image cannot be removed before the images made from it.
     for image in sorted(found, key=lambda each: -each["Created"]):
         label = ResourceLabel.decode(image["Labels"])
-        # One with a tag is somebody's own, made from one of ours.
+        # An image with a tag belongs to another user, who made it from one of ours.
         tags = set(image["RepoTags"] or ()) - {"<none>:<none>"}
         if label is None or label.owner.alive or tags:
             continue
@@ -74,7 +76,7 @@ async def _sweep_images(engine: DockerEngine, policy: ReapPolicy) -> None:
 
 
 def create_owner_directory(directory: Path, name: str, owner: ProcessIdentity) -> Path:
-    """Make the directory of one owner's pipes."""
+    """Create the directory of one owner's pipes."""
     place = directory / name
     place.mkdir(mode=0o700, parents=True)
     (place / _OWNER).write_text(json.dumps(owner.to_json()), encoding="utf-8")
@@ -90,3 +92,49 @@ def remove_dead_directories(directory: Path) -> None:
             text = (place / _OWNER).read_text(encoding="utf-8")
             if not ProcessIdentity(**json.loads(text)).alive:
                 shutil.rmtree(place)
+
+
+_SERVICE_PART = re.compile(r"-[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
+_VOLUME_PART = re.compile(r"-v\d+")
+_NETWORK_PART = re.compile(r"(-n\d+)?")
+
+
+async def sweep_services(engine: DockerEngine) -> None:
+    """Remove the services, networks and volumes of owners that are dead.
+
+    As with containers of sandboxes, the label and the name must both be ours.
+    """
+    for container in await engine.labelled("containers", [f"{KIND}={SERVICE}"]):
+        names = [str(name).removeprefix("/") for name in container["Names"] or ()]
+        if len(names) == 1 and _is_left(container["Labels"], names[0], _SERVICE_PART):
+            await engine.remove(container["Id"])
+    for network in await _listed(engine, "networks", NETWORK):
+        # Another user may have connected a container. The network then stays.
+        if _is_left(network["Labels"], network["Name"], _NETWORK_PART):
+            await _unless_used(remove_network(engine, network["Id"]))
+    for volume in await _listed(engine, "volumes", VOLUME):
+        if _is_left(volume["Labels"], volume["Name"], _VOLUME_PART):
+            await _unless_used(remove_volume(engine, volume["Name"]))
+
+
+async def _unless_used(removal: Any) -> None:  # noqa: ANN401 - a coroutine
+    try:
+        await removal
+    except SandboxError:
+        return
+
+
+async def _listed(engine: DockerEngine, method: str, kind: str) -> list[Mapping[str, Any]]:
+    found = await engine.do(method, filters={"label": [f"{KIND}={kind}"]})
+    return cast(
+        "list[Mapping[str, Any]]",
+        (found["Volumes"] or []) if method == "volumes" else found,
+    )
+
+
+def _is_left(labels: Mapping[str, str] | None, name: str, part: re.Pattern[str]) -> bool:
+    label = ResourceLabel.decode(labels)
+    if label is None or label.owner.alive:
+        return False
+    rest = name.removeprefix(PREFIX + label.id)
+    return rest != name and part.fullmatch(rest) is not None

@@ -1,4 +1,4 @@
-"""What all containers of one provider share."""
+"""The resources that all containers of one provider share."""
 
 import hashlib
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ _O = TypeVar("_O", bound=ContainerOptions)
 
 
 class ContentFiles:
-    """Writes each content of a spec once, into a directory that outlives all containers."""
+    """Writes the texts of a spec to host files, which outlive all containers."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def as_files(self, spec: SandboxSpec) -> SandboxSpec:
-        """Return the spec with files of the host instead of contents."""
+        """Return the spec with host files instead of texts."""
         services = tuple(self._of(service) for service in spec.services)
         update = {"container": self._of(spec.container), "services": services}
         return spec.model_copy(update=update)
@@ -50,7 +50,7 @@ class ContentFiles:
 
 @dataclass(frozen=True, slots=True)
 class ProviderResources:
-    """The engine and its images, as one provider uses them. Holds no container."""
+    """The engine and its images for one provider. Contains no container."""
 
     engine: DockerEngine
     directory: Path
@@ -87,5 +87,5 @@ class ProviderResources:
         )
 
     def with_files(self, spec: SandboxSpec) -> SandboxSpec:
-        """Return the spec with files of the host instead of contents."""
+        """Return the spec with host files instead of texts."""
         return ContentFiles(self.directory / "texts").as_files(spec)

@@ -141,15 +141,16 @@ class DockerSandbox:
 
     async def set_baseline(self) -> None:
         """Record the files as the baseline of `changed_files`."""
-        await self._container.set_baseline()
+        await self._container.files.set_baseline(self._container.running)
 
     def ignore_changes(self) -> AbstractAsyncContextManager[None]:
         """Ignore changes made inside this block, in this sandbox and in its forks."""
-        return self._container.ignore_changes()
+        container = self._container
+        return container.files.ignore_changes(lambda: container.running)
 
     async def changed_files(self) -> FileChanges:
         """Return what changed since the baseline."""
-        return await self._container.changed_files()
+        return await self._container.files.changed_files(self._container.running)
 
     @asynccontextmanager
     async def observe_files(self, wanted: Callable[[str], bool]) -> AsyncGenerator[ObservedFiles]:

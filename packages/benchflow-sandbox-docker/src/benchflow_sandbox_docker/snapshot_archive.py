@@ -1,4 +1,4 @@
-"""Snapshots that outlive the engine's memory of them: the engine's own tar, and what it is."""
+"""Save snapshots to directories: the engine's tar and its description."""
 
 import hashlib
 import os
@@ -32,26 +32,26 @@ class ArchivedSnapshot(Model):
     schema_version: Literal["1.0"] = "1.0"
     image: SandboxImage
     engine_id: str
-    """What the engine calls the image in the tar."""
+    """The engine's id of the image in the tar."""
     sha256: str
-    """Of the tar, in hex."""
+    """The digest of the tar in hex."""
     size: int = Field(ge=0)
     mark: SavedBaseline | None = None
-    """What its sandbox compared its files with."""
+    """The baseline of the sandbox's changed files."""
     seal: str = ""
-    """The code of all the rest, by the store that saved it."""
+    """The authentication code of all other fields, by the store that saved them."""
 
     @property
     def sealed_text(self) -> str:
-        """What `seal` is the code of."""
+        """The text that `seal` authenticates."""
         return self.model_dump_json(exclude={"seal"})
 
 
 class SnapshotArchiver:
-    """Copies snapshots out of the engine to a directory and in again.
+    """Saves snapshots of the engine to directories, and loads them again.
 
-    The tar is whole: nothing of the image under the snapshot must be there to load it. An agent
-    has written what it holds, so that only one that this store has sealed is shown to the engine.
+    The tar is complete: loading it does not require the base image. An agent wrote its files, so
+    the engine only gets a tar that this store has sealed.
     """
 
     def __init__(self, engine: DockerEngine, images: SnapshotImages, seal: Seal) -> None:
@@ -60,10 +60,10 @@ class SnapshotArchiver:
         self._seal = seal
 
     async def save(self, image: SandboxImage, to: Path) -> None:
-        """Write a snapshot to `to`, whole or not at all.
+        """Write a snapshot to `to`, completely or not at all.
 
         Raises:
-            SnapshotError: It is not known here, `to` is there, or it cannot be written.
+            SnapshotError: The snapshot is unknown, `to` exists, or writing failed.
         """
         name = self._images.check(image)
         root = await self._root()
@@ -104,18 +104,19 @@ class SnapshotArchiver:
         return digest.hexdigest(), size
 
     async def load(self, saved: Path) -> SandboxImage:
-        """Take in what `save` wrote, as a snapshot of this owner.
+        """Load what `save` wrote, as a snapshot of this owner.
 
         Raises:
-            SnapshotError: It is torn, of somebody else, or was changed.
+            SnapshotError: The files are incomplete, changed, or saved by another store.
         """
         told = self._read(saved)
         try:
-            # The engine unpacks the tar on its own disk, and keeps the layers of that.
+            # The engine stores the tar on its own disk, and unpacks its layers.
             require_room(await self._root(), 2 * told.size)
-            there = await self._images.has(told.engine_id)
-            await run(lambda stop: self._copy_in(saved / _TAR, told, stop))
-            image = await self._images.adopt(told.engine_id, told.image, forget=not there)
+            async with self._images.while_loading():
+                exists = await self._images.has(told.engine_id)
+                await run(lambda stop: self._copy_in(saved / _TAR, told, stop))
+                image = await self._images.adopt(told.engine_id, told.image, forget=not exists)
         except (OSError, SandboxError) as error:
             raise SnapshotError(f"cannot load {str(saved)!r}: {error}") from error
         self._images.set_baseline(image, None if told.mark is None else told.mark.load())
@@ -135,9 +136,9 @@ class SnapshotArchiver:
             raise SnapshotError(f"not a saved snapshot: {problem['msg']}", where=where) from error
         if not ours or told.image.provider != PROVIDER:
             raise SnapshotError(
-                f"{str(saved)!r} was not saved by this user here, or was changed since",
-                hint="load it with the store that saved it; what a snapshot holds is run as root,"
-                " so one that somebody else gave you is never opened",
+                f"{str(saved)!r} was changed, or another store saved it",
+                hint="load it with the store that saved it; root runs the files of a snapshot,"
+                " so a snapshot of another user is never loaded",
             )
         return told
 
@@ -145,13 +146,13 @@ class SnapshotArchiver:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with os.fdopen(os.open(path, flags), "rb") as file:
             if os.fstat(file.fileno()).st_size != told.size or _digest(file, stop) != told.sha256:
-                raise SnapshotError(f"{str(path)!r} is not what was saved: its digest differs")
+                raise SnapshotError(f"{str(path)!r} was changed: its digest differs")
             file.seek(0)
             api = cast("Any", self._engine.api)
             with self._engine.typed("load_image"):
                 for line in api.load_image(file):
                     if "error" in line:
-                        raise SnapshotError(f"the engine does not load it: {line['error']}")
+                        raise SnapshotError(f"the engine refuses the image: {line['error']}")
 
 
 def _digest(file: BinaryIO, stop: StopFlag) -> str:

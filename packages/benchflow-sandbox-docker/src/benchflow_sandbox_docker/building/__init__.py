@@ -1,1 +1,1 @@
-"""Images from Dockerfiles, made by the engine."""
+"""Build images from Dockerfiles with the engine."""

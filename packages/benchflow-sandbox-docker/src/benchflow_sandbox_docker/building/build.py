@@ -1,4 +1,4 @@
-"""One build."""
+"""Run one build, and end it before the host runs out of resources."""
 
 import asyncio
 import os
@@ -28,10 +28,10 @@ _LOOK = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """Looks after the host's processes and memory while a build runs.
+    """Limits the processes and memory that a build takes from the host.
 
-    BuildKit caps neither, and no option of the engine's does: so a build is ended before it
-    has taken what the engine needs to end it.
+    Neither BuildKit nor the engine has an option for it. So a build is ended while the engine
+    still has what it needs to end the build.
     """
 
     processes: int
@@ -39,7 +39,7 @@ class Headroom:
 
     @classmethod
     def now(cls) -> "Headroom":
-        """Return the least that must be free: a share of the whole, or half of what is now."""
+        """Return the required minimum: a share of the whole, or half of what is free now."""
         free, memory = _processes(), _memory()
         return cls(
             min(int(_limit() * _PROCESSES), free // 2),
@@ -48,42 +48,42 @@ class Headroom:
 
     @property
     def shortage(self) -> str | None:
-        """What the host has too little of, if anything: one that cannot be asked counts."""
+        """What the host lacks, or None. A host that cannot be inspected also counts as short."""
         try:
             processes, memory = _processes(), _memory()["MemAvailable"]
         except OSError as error:
-            return f"the host does not tell what it has left: {error.strerror}"
+            return f"the free resources of the host cannot be read: {error.strerror}"
         if processes < self.processes:
-            return f"the host can have only {max(processes, 0)} processes more"
+            return f"the host can start only {max(processes, 0)} more processes"
         if memory < self.memory:
             return f"the host has only {memory >> 10} MiB of memory left"
         return None
 
 
 def _limit() -> int:
-    """Return how many processes and threads the host can have."""
+    """Return the host's maximum of processes and threads."""
     names = ("pid_max", "threads-max")
     return min(int((_PROC / "sys/kernel" / name).read_text()) for name in names)
 
 
 def _processes() -> int:
-    """Return how many more it can have."""
+    """Return how many more processes the host can start."""
     return _limit() - int((_PROC / "loadavg").read_text().split()[3].partition("/")[2])
 
 
 def _memory() -> dict[str, int]:
-    """Return KiB by name."""
+    """Return the values of `/proc/meminfo` in KiB by name."""
     lines = (line.split() for line in (_PROC / "meminfo").read_text().splitlines()[:5])
     return {name.rstrip(":"): int(value) for name, value, *_ in lines}
 
 
 class Build:
-    """Makes an image of a context by the engine's BuildKit, in a thread that another may end."""
+    """Builds an image with the engine's BuildKit, in a thread that another thread can end."""
 
     def __init__(
         self, api: APIClient, recipe: ImageRecipe, context: BuildContext, text: str
     ) -> None:
-        """Let `text` take the place of the context's Dockerfile."""
+        """Use `text` instead of the context's Dockerfile."""
         self._api = api
         self._recipe = recipe
         self._context = context
@@ -92,14 +92,15 @@ class Build:
         self._killed = False
 
     async def run(self, tag: str, options: Mapping[str, str]) -> None:
-        """Build; the engine has the image under `tag` on return.
+        """Build the image. The engine has it under `tag` on return.
 
-        Cancellation and the recipe's timeout end what the engine runs, and so does a host that
-        runs out of processes or memory meanwhile.
+        Cancellation and the recipe's timeout end the engine's work. So does a host that runs out
+        of processes or memory.
 
         Raises:
-            SandboxTimeoutError: It took too long.
-            SandboxError: It failed or was ended, with the instruction and the last of its output.
+            SandboxTimeoutError: The build took too long.
+            SandboxError: The build failed or was ended. The error names the instruction and
+                shows the end of its output.
         """
         name = self._recipe.dockerfile
         output = BuildOutput(name, Dockerfile.parse(self._text.encode(), name), tag)
@@ -136,7 +137,7 @@ class Build:
     async def _end(self, running: "asyncio.Task[None]") -> None:
         self._killed = True
         if self._stream is not None:
-            # The engine ends a build whose caller hung up.
+            # The engine ends a build when its caller disconnects.
             with suppress(OSError):
                 self._stream.close()
         with suppress(SandboxError):
@@ -154,7 +155,7 @@ class Build:
             ) from error
 
     def _post(self, packed: IO[bytes], output: BuildOutput, options: Mapping[str, str]) -> None:
-        # The SDK's own `build` gives nothing to end it by.
+        # The SDK's own `build` cannot be ended.
         response = self._api.post(
             f"{self._api.base_url}/v{self._api.api_version}/build",
             params={"dockerfile": self._recipe.dockerfile, "version": "2", **options},
@@ -174,8 +175,8 @@ class Build:
                 output.take(event)
 
     def _pack(self, packed: IO[bytes]) -> None:
-        # BuildKit takes what begins with a record of PAX, as names of any length need, for a
-        # Dockerfile; that one is first.
+        # BuildKit mistakes an archive that begins with a PAX record for a Dockerfile. Long names
+        # need such records, so the Dockerfile itself comes first.
         first = (os.path.normpath(self._recipe.dockerfile), self._text)
         pack_entries(packed, self._context.entries, first=first, ended=lambda: self._killed)
 
@@ -188,4 +189,4 @@ def _message(response: requests.Response) -> str:
 
 _PROC = Path("/proc")
 _PROCESSES, _MEMORY = 1 / 2, 1 / 16
-"""Shares of all that there is."""
+"""Shares of the host's totals."""

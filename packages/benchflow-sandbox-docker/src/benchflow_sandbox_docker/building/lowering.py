@@ -1,4 +1,4 @@
-"""A Dockerfile of today, as any BuildKit takes it."""
+"""Rewrite a current Dockerfile for BuildKit of 2020."""
 
 import json
 import re
@@ -14,28 +14,28 @@ from benchflow_sandbox_core.recipe.scope import Scope
 from .stages import BuildStages
 
 _LONGEST = 65_000
-"""Bytes of a line that BuildKit before 0.11 takes."""
+"""Maximum bytes of a line for BuildKit before 0.11."""
 
 
 @dataclass(slots=True)
 class Lowering:
-    """Writes here-documents as what BuildKit knew in 2020, each line where it was.
+    """Replaces here-documents by older syntax. Every instruction keeps its line.
 
-    Scripts become arguments of the shell; files become those of an image of their own, from
-    which they are copied, so that `COPY .` does not take them along. For that reason a context
-    that does not show its Dockerfile, which the engine is sent with it, is such an image, too.
+    Scripts become arguments of the shell. Files become files of a second image, and `COPY --from`
+    copies them, so `COPY .` does not include them. The engine needs the Dockerfile in the
+    context. So a context that hides its Dockerfile becomes such an image too.
     """
 
     file: Dockerfile
     name: str
     beside: str
-    """The image of the files."""
+    """The name of the image of the files."""
     context: str
-    """The image of the context, where that does not show the Dockerfile; else empty."""
+    """The name of the image of the context if it hides the Dockerfile, else empty."""
     args: Mapping[str, str]
     bases: Mapping[str, ImageConfig]
     files: dict[str, str] = field(default_factory=dict[str, str])
-    """What that image must hold."""
+    """The contents of the image `beside`, by path."""
 
     def text(self, text: str) -> str:
         """Return the file with the same instructions at the same lines.
@@ -44,7 +44,7 @@ class Lowering:
             TaskError: A here-document is malformed, or longer than a line of a Dockerfile may be.
         """
         lines = text.removeprefix("\ufeff").split("\n")
-        # The engine would fetch the frontend that is named there.
+        # The engine would fetch the frontend that a syntax directive names.
         top = [f"# escape={self.file.escape}", *["#"] * self.file.directives]
         lines[: self.file.directives] = top[: self.file.directives]
         if any(one.documents for one in self.file.instructions):
@@ -59,7 +59,7 @@ class Lowering:
     def _put(self, lines: list[str], one: Instruction, new: list[str]) -> None:
         if any(len(line.encode()) > _LONGEST for line in new):
             raise TaskError(
-                f"a here-document is longer than the {_LONGEST} bytes of a line",
+                f"a here-document exceeds the {_LONGEST} bytes of a line",
                 where=f"{self.name}:{one.line}",
                 hint="put it into a file of the context",
             )
@@ -87,7 +87,7 @@ class Lowering:
         copy = " ".join(["COPY", f"--from={self.beside}", *flags])
         if target.endswith("/"):
             return [*made, f"{copy} {json.dumps([*names, target])}"]
-        # One after the other, the last is the file, unless a directory is there.
+        # The last copied file stays, unless the target is a directory.
         return [*made, *(f"{copy} {json.dumps([name, target])}" for name in names)]
 
     def _head(self, one: Instruction) -> str:
@@ -95,7 +95,7 @@ class Lowering:
         return " ".join([one.name, *flags])
 
     def _flags(self, one: Instruction) -> list[tuple[str, str]]:
-        """Return the flags without `--link`, and with the image that stands for the context."""
+        """Return the flags without `--link`, and with the image of the context."""
         flags = [flag for flag in one.flags if flag[0] != "link"]
         if self.context and one.name == "COPY" and "from" not in dict(flags):
             flags.append(("from", self.context))
@@ -108,17 +108,17 @@ class Lowering:
 
 
 def _binds(mount: str) -> bool:
-    """Whether a mount is one of files of the context."""
+    """Whether a mount binds files of the context."""
     pairs = (part.partition("=") for part in mount.split(","))
-    told = {key.lower(): value for key, _, value in pairs}
-    return told.get("type", "bind") == "bind" and "from" not in told
+    options = {key.lower(): value for key, _, value in pairs}
+    return options.get("type", "bind") == "bind" and "from" not in options
 
 
 def _literal(path: str, where: str) -> str:
     if not re.fullmatch(r"[\w./-]+", path, re.ASCII):
         raise TaskError(
-            f"the here-document {path[:80]!r} is no plain name of a file",
+            f"the here-document {path[:80]!r} is not a plain file name",
             where=where,
-            hint="let letters, digits, dots, dashes and underscores name it",
+            hint="use letters, digits, dots, dashes and underscores",
         )
     return path

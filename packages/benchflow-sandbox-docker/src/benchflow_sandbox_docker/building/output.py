@@ -1,26 +1,102 @@
-"""What the engine prints while it builds."""
+"""Follow the output of a build: the current instruction and its last lines."""
 
+import base64
 import logging
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from benchflow_contracts.errors import SandboxError
 from benchflow_sandbox_core.recipe.dockerfile import Dockerfile
 
-from .trace import Log, Vertex, read_trace
+_VERTEX, _LOG = 1, 3
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Vertex:
+    """One step. A step of the Dockerfile is named `[STAGE N/M] INSTRUCTION`."""
+
+    digest: str
+    name: str
+    started: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Output of a step."""
+
+    digest: str
+    text: str
+
+
+def read_trace(aux: str) -> Iterator[Vertex | Log]:
+    """Decode one message. Leave out malformed parts.
+
+    Source: `StatusResponse` of moby/buildkit api/services/control/control.proto, whose numbers
+    are the same from 0.8 on.
+    """
+    try:
+        data = base64.b64decode(aux, validate=True)
+        for number, value in _fields(data):
+            if number == _VERTEX and isinstance(value, bytes):
+                yield _vertex(dict(_fields(value)))
+            elif number == _LOG and isinstance(value, bytes):
+                log = dict(_fields(value))
+                yield Log(_text(log.get(1)), _text(log.get(4)))
+    except (ValueError, IndexError):
+        return
+
+
+def _vertex(fields: dict[int, bytes | int]) -> Vertex:
+    return Vertex(_text(fields.get(1)), _text(fields.get(3)), 5 in fields)
+
+
+def _text(value: bytes | int | None) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
+    """Split a protocol buffers message; raise `IndexError` if it is cut off."""
+    place = 0
+    while place < len(data):
+        key, place = _varint(data, place)
+        kind = key & 7
+        if kind == _VARINT:
+            value, place = _varint(data, place)
+            yield key >> 3, value
+            continue
+        size = {_FIXED64: 8, _FIXED32: 4}.get(kind)
+        if kind == _BYTES:
+            size, place = _varint(data, place)
+        if size is None or place + size > len(data):
+            raise IndexError
+        yield key >> 3, data[place : place + size]
+        place += size
+
+
+def _varint(data: bytes, place: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[place]
+        value |= (byte & 0x7F) << shift
+        place, shift = place + 1, shift + 7
+        if byte < 0x80 or shift > 63:
+            return value, place
+
 
 _log = logging.getLogger(__name__)
 _LINES, _SHOWN = 30, 3000
-_VERTEX = re.compile(r"\[(?:(\S+) +)?(\d+)/\d+\] (.*)", re.DOTALL)
+_STEP_NAME = re.compile(r"\[(?:(\S+) +)?(\d+)/\d+\] (.*)", re.DOTALL)
 _TRACE = "moby.buildkit.trace"
 _COUNTED = {"RUN", "COPY", "ADD", "WORKDIR"}
 _PARSING = re.compile(r"parse error (?:on )?line (\d+)", re.IGNORECASE)
 
 
 class BuildOutput:
-    """Keeps the last lines of one build, and where it is in its Dockerfile."""
+    """Stores the last lines of one build and its position in the Dockerfile."""
 
     def __init__(self, name: str, file: Dockerfile, tag: str) -> None:
         self._name = name
@@ -32,22 +108,22 @@ class BuildOutput:
         self._instruction = ""
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """Note one message of the engine; raise `SandboxError` when it is a failure."""
+        """Process one message of the engine; raise `SandboxError` if it is a failure."""
         if "error" in event:
             raise self.failed(str(event["error"]))
         if event.get("id") == _TRACE:
-            for told in read_trace(str(event.get("aux"))):
-                self._trace(told)
+            for status in read_trace(str(event.get("aux"))):
+                self._trace(status)
 
-    def _trace(self, told: Vertex | Log) -> None:
-        if isinstance(told, Log):
-            # BuildKit does several things at once: what another prints is not this one's.
-            if told.digest == self._vertex:
-                self._print(told.text.rstrip("\n"))
+    def _trace(self, status: Vertex | Log) -> None:
+        if isinstance(status, Log):
+            # BuildKit runs several steps at once. Ignore the output of the others.
+            if status.digest == self._vertex:
+                self._print(status.text.rstrip("\n"))
             return
-        named = _VERTEX.fullmatch(told.name)
-        if named is not None and told.started and told.digest != self._vertex:
-            self._vertex = told.digest
+        named = _STEP_NAME.fullmatch(status.name)
+        if named is not None and status.started and status.digest != self._vertex:
+            self._vertex = status.digest
             self._begin(self._line_of(named[1] or "", int(named[2])), named[3])
 
     def _line_of(self, stage: str, number: int) -> int:
@@ -76,24 +152,24 @@ class BuildOutput:
 
     @property
     def where(self) -> str:
-        """The instruction that is under way, as `Dockerfile:line`."""
+        """The current instruction, as `Dockerfile:line`."""
         return f"{self._name}:{self._line}" if self._line else self._name
 
     @property
     def shown(self) -> str:
-        """The instruction that is under way, and the last of what it printed."""
+        """The current instruction and the end of its output."""
         said = "\n".join(self._tail)[-_SHOWN:]
         return "".join(f"\n{part}" for part in (self._instruction[:_SHOWN], said) if part)
 
     def failed(self, why: str) -> SandboxError:
-        """Return the error of a build that the engine gave up."""
+        """Return the error of a build that the engine ended."""
         parsing = _PARSING.search(why)
         where = f"{self._name}:{parsing[1]}" if parsing and not self._line else self.where
         unknown = "unknown flag" in why.lower() or "unknown instruction" in why.lower()
         hint = (
-            "the engine's own BuildKit may be older than what the file asks for: leave it out, or"
-            " build the image elsewhere and let the task name it"
+            "the engine's own BuildKit may be too old for this syntax: do not use the syntax, or"
+            " build the image elsewhere and name the image in the task"
             if unknown
-            else "`docker build` of the same directory shows all of it"
+            else "`docker build` of the same directory shows the whole output"
         )
         return SandboxError(f"the image cannot be built: {why}{self.shown}", where=where, hint=hint)

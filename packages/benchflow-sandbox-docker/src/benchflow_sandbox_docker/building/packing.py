@@ -1,4 +1,4 @@
-"""Files of a build, as archives for the engine."""
+"""Pack the files of a build into archives for the engine."""
 
 import asyncio
 import io
@@ -18,7 +18,7 @@ from benchflow_sandbox_docker.labels import BUILT, KIND
 
 
 def pack_texts(packed: IO[bytes], files: Mapping[str, str]) -> None:
-    """Write files of root's that everybody may read."""
+    """Write files that root owns and every user may read."""
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path, text in files.items():
             _add_text(archive, path, text)
@@ -31,9 +31,9 @@ def pack_entries(
     first: tuple[str, str] | None = None,
     ended: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Write entries of a context, or those of them that come before it is `ended`.
+    """Write entries of a context. Stop when `ended` returns true.
 
-    What is `first`, a path and its text, takes the place of the entry there, and its permissions.
+    `first` is a path and its text. It replaces the entry at that path and takes its permissions.
     """
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
         if first is not None:
@@ -72,14 +72,14 @@ def _add(archive: tarfile.TarFile, entry: ContextEntry) -> None:
 
 
 IN_MEMORY = 16 << 20
-"""Bytes of an archive that need no file."""
+"""Bytes of an archive that stay in memory."""
 
 
 @asynccontextmanager
 async def beside(
     engine: DockerEngine, name: str, pack: Callable[[IO[bytes]], None]
 ) -> AsyncGenerator[None]:
-    """Let the engine have an image of what `pack` writes, during the block.
+    """Give the engine an image of what `pack` writes, for the length of the block.
 
     Raises:
         SandboxError: The engine refused.
@@ -95,6 +95,6 @@ async def beside(
             )
         yield
     finally:
-        # One that stays is found by its label.
+        # An image that stays is found by its label.
         with suppress(SandboxError):
             await finish(engine.do("remove_image", name))

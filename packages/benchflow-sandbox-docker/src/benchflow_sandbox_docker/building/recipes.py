@@ -1,4 +1,4 @@
-"""Images of recipes: found when they are there, and else made."""
+"""Find or build the images of recipes."""
 
 import asyncio
 import fcntl
@@ -34,10 +34,10 @@ _LOCKS = "builds"
 
 
 class Recipes:
-    """Makes each image once, whoever asks for it, and knows it again without the engine.
+    """Builds each image once for all callers, and caches its details.
 
-    An image's name is made of the bytes of its context and of the images that it is made
-    from, so that one that was changed is made anew. Images outlive the provider.
+    An image's name is a digest of its context and of its base images, so a changed context or
+    base gives another image. Images outlive the provider.
     """
 
     def __init__(self, engine: DockerEngine, directory: Path, policy: PullPolicy) -> None:
@@ -51,7 +51,7 @@ class Recipes:
         """Return the image of a recipe.
 
         Raises:
-            SandboxError: It cannot be made.
+            SandboxError: The image cannot be built.
         """
         context = await asyncio.to_thread(BuildContext.scan, recipe)
         async with self._making[recipe]:
@@ -63,7 +63,7 @@ class Recipes:
             return facts
 
     def forget(self, recipe: ImageRecipe) -> None:
-        """Look for the image anew when it is asked for next."""
+        """Drop the cached image. The next `resolve` asks the engine."""
         self._known.pop(recipe, None)
 
     async def _find_or_make(self, recipe: ImageRecipe, context: BuildContext) -> ImageDetails:
@@ -83,20 +83,20 @@ class Recipes:
                 lowering = await self._lower(recipe, file, f"{_BESIDE}:{own[:40]}", hidden, images)
                 await self._make(recipe, context, name, lowering)
                 found = await self._find(name)
-                # A base that the engine lacked has a name in it only now.
+                # The name contains the ids of the bases, and a base may only now be pulled.
                 now = await self._name(own, images)
                 if now != name:
                     await self._engine.do("tag", name, *now.split(":"))
         if found is None:
-            raise SandboxError(f"the engine built {name!r} and does not have it", retryable=True)
+            raise SandboxError(f"the engine built {name!r}, and lost the image", retryable=True)
         return found
 
     async def _lower(
         self, recipe: ImageRecipe, file: Dockerfile, beside: str, hidden: str, images: list[str]
     ) -> Lowering:
-        """Prepare a build, with its bases here: a build has no credentials for a registry.
+        """Prepare a build. Pull its bases: a build has no credentials for a registry.
 
-        What their variables are says what is in here-documents.
+        The variables of the bases are needed to expand here-documents.
         """
         bases = {image: await self._fetch(image) for image in images}
         return Lowering(file, recipe.dockerfile, beside, hidden, dict(recipe.args), bases)
@@ -108,8 +108,8 @@ class Recipes:
                 await fetch(self._engine, image)
             except SandboxError as error:
                 raise type(error)(
-                    f"the image {image!r}, which the build needs, cannot be pulled: {error}",
-                    hint=error.hint or "pull it, or correct its name",
+                    f"the base image {image!r} of the build cannot be pulled: {error}",
+                    hint=error.hint or "pull the image, or correct its name",
                     retryable=error.retryable,
                 ) from error
             found = await self._find(image)
@@ -146,8 +146,8 @@ class Recipes:
             found = await self._find(base)
             if found is None and self._policy == "never":
                 raise SandboxError(
-                    f"the base image {base!r} is not here, and nothing is pulled",
-                    hint="pull it, or allow pulls with --pull missing",
+                    f"the base image {base!r} is missing, and the pull policy is 'never'",
+                    hint="pull the image, or allow pulls with --pull missing",
                 )
             whole.update(f"\0{base}\0{found.id if found else ''}".encode())
         return f"{_NAME}:{whole.hexdigest()[:40]}"
@@ -158,10 +158,10 @@ _LOOK = 0.05
 
 @asynccontextmanager
 async def locked(directory: Path, digest: str) -> AsyncGenerator[None]:
-    """Hold the lock of a digest. There are sixteen, so that nothing is left to be removed."""
+    """Hold the lock of a digest. There are sixteen lock files, which are never removed."""
     fd = _open(directory, digest[0])
     try:
-        while not _taken(fd):  # noqa: ASYNC110 - nobody tells of a lock that is free
+        while not _taken(fd):  # noqa: ASYNC110 - a lock has no event
             await asyncio.sleep(_LOOK)
         yield
     finally:

@@ -1,4 +1,4 @@
-"""The stages of a Dockerfile: the images that they name, and what holds in them."""
+"""The stages of a Dockerfile: their images, variables and shells."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -14,17 +14,17 @@ _NONE = ImageConfig()
 
 @dataclass(frozen=True, slots=True)
 class BuildStages:
-    """Goes through the instructions in their order."""
+    """Reads the instructions of a Dockerfile in their order."""
 
     file: Dockerfile
     name: str
     bases: Mapping[str, ImageConfig]
-    """What is known of images by their names."""
+    """The configurations of base images by their names."""
     args: Mapping[str, str]
-    """The values of arguments that the build is given."""
+    """The values of the build's arguments."""
 
     def scopes(self) -> Iterator[tuple[Instruction, Scope]]:
-        """Yield each instruction of a stage with what holds before it.
+        """Yield each instruction of a stage with the scope before it.
 
         Raises:
             TaskError: An instruction is malformed.
@@ -46,10 +46,10 @@ class BuildStages:
                 scope.take(one, where)
 
     def images(self, target: str = "") -> list[str]:
-        """Return the images that a stage, the last if it is none, is made from at any remove.
+        """Return the images that a stage needs, also through other stages.
 
-        Neither stages nor `scratch` are; one whose name is no plain word after the arguments
-        before the first FROM is left out.
+        Without a stage named `target`, the last stage counts. Stages and `scratch` are not
+        images. A name that the arguments before the first FROM do not resolve is left out.
         """
         parts, found = self._parts(), dict[str, None]()
         asked = _earlier(parts, target, len(parts))
@@ -61,7 +61,7 @@ class BuildStages:
                     found[name] = None
                 elif earlier not in todo:
                     todo.append(earlier)
-        # A number is a stage, or nothing.
+        # A number names a stage or nothing.
         return [name for name in found if name not in {"scratch", ""} and not name.isdecimal()]
 
     def _parts(self) -> list["_Part"]:
@@ -84,12 +84,12 @@ class BuildStages:
 @dataclass(frozen=True, slots=True)
 class _Part:
     names: set[str]
-    """Its number, and its name in small letters."""
+    """Its number and its name in lower case."""
     sources: list[str]
 
 
 def _earlier(parts: list[_Part], name: str, before: int) -> int | None:
-    """Return the last stage before another that is called so."""
+    """Return the last stage of this name before stage number `before`."""
     matching = (n for n in reversed(range(before)) if name.lower() in parts[n].names)
     return next(matching, None)
 

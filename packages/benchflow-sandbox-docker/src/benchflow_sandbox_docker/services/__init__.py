@@ -1,7 +1,6 @@
-"""Containers beside a sandbox's own, in a network that they share."""
+"""Service containers beside the sandbox's own, on shared networks."""
 
-from .reap import sweep_services
 from .service_config import with_options
 from .stack import ServiceStack
 
-__all__ = ["ServiceStack", "sweep_services", "with_options"]
+__all__ = ["ServiceStack", "with_options"]

@@ -12,11 +12,11 @@ from benchflow_contracts.service import MAIN
 
 
 def needs_of(spec: SandboxSpec) -> dict[str, Mapping[str, ServiceCondition]]:
-    """Return what each service, and `main`, waits for.
+    """Return the conditions that each service, and `main`, waits for.
 
     Raises:
-        UsageError: Two have one name, something that is not there is waited for, or one has no
-            network but that of the sandbox itself, whose place another may take.
+        UsageError: Two services have one name, a needed service is missing, or a service uses
+            the network of the sandbox itself, which another container may replace.
     """
     needs: dict[str, Mapping[str, ServiceCondition]] = {MAIN: spec.container.needs}
     for service in spec.services:
@@ -28,13 +28,14 @@ def needs_of(spec: SandboxSpec) -> dict[str, Mapping[str, ServiceCondition]]:
         needs[service.name] = {**shared, **service.needs}
         if service.network_of == MAIN:
             raise UsageError(
-                f"{service.name!r} is in the network of the sandbox itself", where="services"
+                f"service {service.name!r} cannot use the sandbox's own network",
+                where="services",
             )
     for name, wanted in needs.items():
         for other, condition in wanted.items():
             if other not in needs:
                 raise UsageError(
-                    f"{name!r} waits for {other!r}, which is no service", where="services"
+                    f"{name!r} waits for {other!r}, which is not a service", where="services"
                 )
             if other == MAIN and condition == "completed":
                 raise UsageError(f"{name!r} waits for the end of the sandbox", where="services")
@@ -42,10 +43,10 @@ def needs_of(spec: SandboxSpec) -> dict[str, Mapping[str, ServiceCondition]]:
 
 
 def start_order(needs: Mapping[str, Mapping[str, ServiceCondition]]) -> list[str]:
-    """Return the names, each after all that it needs; what depends on `main` comes last.
+    """Return the names in the order of their needs. Those that depend on `main` come last.
 
     Raises:
-        UsageError: Some wait for each other.
+        UsageError: Services wait for each other.
     """
     try:
         order = list(TopologicalSorter(needs).static_order())
@@ -62,49 +63,49 @@ def start_order(needs: Mapping[str, Mapping[str, ServiceCondition]]) -> list[str
 
 
 _PATIENCE = 10
-"""Restarts after which one that is always started again is taken for one that never runs."""
+"""Number of restarts after which a service counts as failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """One look at a service's container."""
+    """The state of a service's container at one moment."""
 
     status: str
     exit_code: int
     health: str | None
     """`None` without a healthcheck."""
     restarts: int
-    """How often the engine has started it again."""
+    """How often the engine has restarted the container."""
 
     @classmethod
     def of(cls, container: Any) -> "ServiceState":  # noqa: ANN401 - the engine's JSON
-        """Read what the engine's `inspect` says."""
+        """Read the engine's inspect data."""
         state = container["State"]
         known = cast("dict[str, str]", state.get("Health") or {})
         health = known.get("Status", "none")
         exit_code = int(state["ExitCode"])
-        told = None if health == "none" else health
-        return cls(str(state["Status"]), exit_code, told, int(container["RestartCount"]))
+        known_health = None if health == "none" else health
+        return cls(str(state["Status"]), exit_code, known_health, int(container["RestartCount"]))
 
     @property
     def ended(self) -> bool:
-        """Whether it no longer runs."""
+        """Whether the container has ended."""
         return self.status in {"exited", "dead"}
 
     def fulfils(self, condition: ServiceCondition) -> bool:
-        """Whether it is as a dependent asks."""
+        """Whether the state meets the condition of a dependent."""
         if condition == "healthy":
             return self.health == "healthy"
         well_ended = self.ended and self.exit_code == 0
         return well_ended or (condition == "started" and self.status == "running")
 
     def never_fulfils(self, condition: ServiceCondition) -> bool:
-        """Whether it can no longer come to be so."""
+        """Whether the state can no longer meet the condition."""
         ill = condition == "healthy" and self.health in {None, "unhealthy"}
         return self.ended or ill or self.restarts >= _PATIENCE
 
     def __str__(self) -> str:
-        """Return what is told of it after its name."""
+        """Return the text that follows the service's name in an error."""
         if self.ended or self.restarts >= _PATIENCE:
             return f"ended with exit code {self.exit_code}"
         return f"is {self.health or self.status}"

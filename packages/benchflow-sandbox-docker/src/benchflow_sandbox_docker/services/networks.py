@@ -1,4 +1,4 @@
-"""The networks of one sandbox and its services, and who is on which."""
+"""The networks of one sandbox and its services."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,15 +16,14 @@ from benchflow_sandbox_docker.labels import PREFIX, ResourceLabel
 from benchflow_sandbox_docker.pending_cleanup import PendingCleanup
 
 NETWORK, VOLUME, SERVICE = "network", "volume", "service"
-"""Kinds of what is ours in the engine."""
+"""Kinds of our resources in the engine."""
 
 
 class PrivateNetwork:
-    """A bridge on which only one sandbox and its services are.
+    """A bridge that only one sandbox and its services use.
 
-    Unless it is public there is no way out: none is routed, the host has no address on it,
-    and names that are none of a service are asked of nobody, as the engine would otherwise
-    ask the host's own resolver for them.
+    A network that is not public has no route, and the host has no address on it. Only names of
+    services are resolved. Otherwise the engine would ask the host's own resolver.
     """
 
     def __init__(
@@ -43,10 +42,10 @@ class PrivateNetwork:
         self.name = f"{PREFIX}{label.id}" + (f"-n{index}" if index else "")
 
     async def make(self) -> None:
-        """Make it.
+        """Create the network.
 
         Raises:
-            SandboxError: The engine has no bridges, or no addresses left; `retryable` then.
+            SandboxError: The engine has no bridges, or no free addresses. It is retryable.
         """
         options = {} if self.public else {"com.docker.network.bridge.inhibit_ipv4": "true"}
         try:
@@ -62,23 +61,23 @@ class PrivateNetwork:
                 )
         except SandboxError as error:
             raise SandboxError(
-                f"there is no network for the services of {self._label.id!r}: {error}",
-                hint="fewer rollouts at once, or more default-address-pools of dockerd",
+                f"cannot create a network for the services of {self._label.id!r}: {error}",
+                hint="run fewer rollouts at once, or give dockerd more default-address-pools",
                 retryable=True,
             ) from error
 
     async def join(self, container: str, names: Sequence[str]) -> None:
-        """Let a container onto it, by these names."""
+        """Connect a container under these names."""
         await self._engine.do(
             "connect_container_to_network", container, self.name, aliases=list(names)
         )
 
     async def leave(self, container: str) -> None:
-        """Take a container off it. Its connections there are broken."""
+        """Disconnect a container. This breaks its open connections."""
         await self._engine.do("disconnect_container_from_network", container, self.name)
 
     async def remove(self) -> None:
-        """Remove it. No container may be left on it. Idempotent."""
+        """Remove the network, which must not have containers. Idempotent."""
         await remove_network(self._engine, self.name)
 
 
@@ -90,16 +89,24 @@ async def remove_network(engine: DockerEngine, name: str) -> None:
         return
 
 
+async def remove_volume(engine: DockerEngine, name: str) -> None:
+    """Remove a volume. Idempotent."""
+    try:
+        await engine.do("remove_volume", name)
+    except GoneError:
+        return
+
+
 _DEFAULT: Mapping[str, Sequence[str]] = {"default": ()}
 _NOWHERE = "192.0.2.1"
-"""An address that is no host's (RFC 5737)."""
+"""An address that no host has (RFC 5737)."""
 RESOLVERS = Path("/etc/resolv.conf")
-"""Of the host, on which the engine is too."""
+"""The resolver configuration of the host, which is also the engine's host."""
 _NO_NAMES = {"Dns": [_NOWHERE], "DnsOptions": ["timeout:1", "attempts:1"]}
 
 
 class SandboxNetworks:
-    """Made before the first container, and removed after the last."""
+    """Creates the networks before the first container, and removes them after the last."""
 
     def __init__(
         self, engine: DockerEngine, cleanup: PendingCleanup, label: ResourceLabel, spec: SandboxSpec
@@ -107,7 +114,7 @@ class SandboxNetworks:
         self._engine = engine
         self._changes = "public" in spec.switches
         self._public = spec.network == "public" and not self._changes
-        """Whether they lead out. Where that changes, the sandbox alone gets a way of its own."""
+        """Whether the networks are public. If the mode can change, only the sandbox has a route."""
         self._main = spec.container
         alone = [service.networks for service in spec.services if service.network_of is None]
         names = sorted(
@@ -122,21 +129,21 @@ class SandboxNetworks:
         }
 
     async def make(self) -> None:
-        """Make them; raise `SandboxError` when the engine cannot."""
+        """Create the networks; raise `SandboxError` if the engine refuses."""
         for network in self._networks.values():
             await network.make()
 
     async def remove(self) -> None:
-        """Remove them. No container may be left on one. Idempotent."""
+        """Remove the networks, which must not have containers. Idempotent."""
         for network in self._networks.values():
             await network.remove()
 
     def with_first(
         self, config: Mapping[str, Any], name: str, options: ContainerOptions
     ) -> dict[str, Any]:
-        """Return the engine's arguments of a container that begins on its first network.
+        """Return the engine's arguments of a container on its first network.
 
-        `join` brings it onto the others: the engine takes one at a time.
+        The engine accepts one network at creation. `join` connects the container to the others.
         """
         first = self._of(options)[0]
         public = any(network.public for network in self._of(options))
@@ -146,33 +153,33 @@ class SandboxNetworks:
         return {**config, "HostConfig": host, "NetworkingConfig": {"EndpointsConfig": endpoint}}
 
     async def join(self, container: str, name: str, options: ContainerOptions) -> None:
-        """Bring a container onto all but its first network."""
+        """Connect a container to all networks but its first."""
         for network in self._of(options)[1:]:
             await network.join(container, self._names(name, options, network))
 
     async def step_aside(self, container: str) -> None:
-        """Take the sandbox's own container off all networks."""
+        """Disconnect the sandbox's own container from all networks."""
         for network in self._of(self._main):
             await network.leave(container)
 
     async def step_back(self, container: str) -> None:
-        """Bring it back. One that is gone needs none."""
+        """Connect the sandbox's own container again, unless it is gone."""
         with suppress(GoneError):
             for network in self._of(self._main):
                 await network.join(container, self._names(MAIN, self._main, network))
 
     async def widen(self, container: str, spec: SandboxSpec) -> None:
-        """Let a container that stands in for the sandbox's own reach what its spec says.
+        """Connect a container in the sandbox's place to what its spec allows.
 
         Raises:
-            SandboxUnsupportedError: That is less than the networks lead to.
+            SandboxUnsupportedError: The spec allows less than the networks reach.
         """
         if spec.network == "public" and not self._public:
             await self._engine.do("connect_container_to_network", container, BRIDGE)
         if spec.network != "public" and any(each.public for each in self._of(self._main)):
             raise SandboxUnsupportedError(
-                f"network {spec.network!r} beside services that are on a public one",
-                hint="give the verifier the network of the agent, or the agent less",
+                f"the network {spec.network!r} is impossible beside services on a public network",
+                hint="give the verifier the agent's network, or restrict the agent's network",
             )
 
     def _of(self, options: ContainerOptions) -> list[PrivateNetwork]:
@@ -186,10 +193,10 @@ class SandboxNetworks:
 
 
 def _names_by_route() -> dict[str, Any]:
-    """Ask the host's resolvers, which the engine does from where the container is.
+    """Return the DNS options that use the host's resolvers.
 
-    So there is no answer while it has no way out. One on the host's own loopback would be
-    asked by the engine itself: it is left out.
+    The engine asks them from the container's network, so there is no answer without a route.
+    A resolver on the host's loopback is left out: the engine would ask it from the host.
     """
     there = RESOLVERS.is_file()
     lines = RESOLVERS.read_text("utf-8", "replace").splitlines() if there else []

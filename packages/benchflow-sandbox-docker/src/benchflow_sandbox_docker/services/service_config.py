@@ -1,4 +1,4 @@
-"""What the engine is told of a service's container."""
+"""The engine's configuration of a service's container."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -9,7 +9,7 @@ from benchflow_contracts.service import ServiceHealth, ServiceSpec
 from benchflow_sandbox_docker.container_config import CAPABILITIES
 
 _SERVERS = ("NET_RAW", "SETFCAP", "SYS_CHROOT")
-"""What servers need of root beyond what a sandbox has, and Docker gives by default."""
+"""Capabilities that servers need beyond those of a sandbox. Docker grants them by default."""
 _LOG = {"max-size": "1m", "max-file": "1"}
 _NANO = 1_000_000_000
 
@@ -71,7 +71,7 @@ def _health(health: ServiceHealth) -> dict[str, Any]:
         "Timeout": int(health.timeout_sec * _NANO),
         "StartPeriod": int(health.start_period_sec * _NANO),
         "Retries": health.retries,
-        # What is older than API 1.44 passes over it.
+        # Engines before API 1.44 ignore this field.
         "StartInterval": int((health.start_interval_sec or 0) * _NANO),
     }
 
@@ -81,7 +81,7 @@ def with_options(
 ) -> dict[str, Any]:
     """Return the arguments of `create` with `options` added; `volumes` maps names to the engine's.
 
-    Entrypoint, command, networks and what is waited for are none of these.
+    `options` does not include the entrypoint, the command, the networks and the needs.
     """
     host = dict(config["HostConfig"])
     host["Mounts"] = [*host["Mounts"], *_mounts(options, volumes)]

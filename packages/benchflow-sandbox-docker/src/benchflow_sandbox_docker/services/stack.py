@@ -17,21 +17,20 @@ from benchflow_sandbox_docker.labels import PREFIX, ResourceLabel
 from benchflow_sandbox_docker.pending_cleanup import PendingCleanup
 
 from .conditions import ServiceState, needs_of, start_order
-from .networks import SERVICE, VOLUME, SandboxNetworks
-from .reap import remove_volume
+from .networks import SERVICE, VOLUME, SandboxNetworks, remove_volume
 from .service_config import arguments, with_options
 
 ImageOf = Callable[[str | None, ImageRecipe | None], Awaitable[ImageDetails]]
-"""Returns what the engine says of an image, which is pulled or made when it is not there."""
+"""Returns the details of an image, which is pulled or built if it is missing."""
 
 _LOG_LINES = 20
 _LOG_CHARS = 800
 _PAUSE, _LONGEST_PAUSE = 0.02, 0.25
-"""Seconds between two looks at a container's state: nobody tells of it."""
+"""Seconds between two inspections of a container, because its state has no event."""
 
 
 class ServiceStack:
-    """A network, volumes and containers, all of one sandbox."""
+    """Starts and removes the services of one sandbox, with their networks and volumes."""
 
     def __init__(
         self,
@@ -59,11 +58,11 @@ class ServiceStack:
         self.networks = SandboxNetworks(engine, cleanup, label, spec)
 
     async def begin(self) -> None:
-        """Start what does not wait for the sandbox, and wait for what the sandbox needs.
+        """Start the services before the sandbox, and wait for those that the sandbox needs.
 
         Raises:
-            UsageError: The services make no sense together.
-            SandboxError: One did not start, or never came to be what another waits for.
+            UsageError: The services contradict each other.
+            SandboxError: A service did not start, or cannot meet the condition of another.
         """
         await self.networks.make()
         for volume in self._volumes.values():
@@ -74,7 +73,7 @@ class ServiceStack:
         await self._wait_for(MAIN)
 
     async def complete(self) -> None:
-        """Start the rest, and wait until every service runs well or has ended well."""
+        """Start the other services. Wait until every service is healthy or has ended with 0."""
         for name in self._order[self._order.index(MAIN) + 1 :]:
             await self._start(self._specs[name])
         for name in self._specs:
@@ -94,23 +93,23 @@ class ServiceStack:
         )
 
     async def join(self, container: str, spec: SandboxSpec) -> None:
-        """Bring the sandbox's own container, or one that stands in for it, onto its networks."""
+        """Connect the sandbox's own container, or the one in its place, to its networks."""
         await self.networks.join(container, MAIN, self._main)
         await self.networks.widen(container, spec)
 
     def container(self, service: str) -> str:
-        """Return the engine's name of a service's container; raise when there is none."""
+        """Return the engine's name of a service's container; raise `SandboxError` if missing."""
         try:
             return self._containers[service]
         except KeyError:
             known = ", ".join(sorted(self._containers)) or "none"
-            raise SandboxError(f"no service {service!r} runs here; there are: {known}") from None
+            raise SandboxError(f"service {service!r} does not run here; running: {known}") from None
 
     async def run(self, service: str, argv: list[str], user: str, timeout: float | None) -> int:
         """Run a command in a service and return its exit code.
 
         Raises:
-            SandboxTimeoutError: The time ran out; the engine cannot end the command.
+            SandboxTimeoutError: The command exceeded `timeout`. The engine cannot end it.
         """
         container = self.container(service)
         made = await self._engine.do("exec_create", container, argv, user=user)
@@ -124,7 +123,7 @@ class ServiceStack:
             ) from None
 
     async def logs(self, service: str, max_bytes: int) -> bytes:
-        """Return the last of what a service printed; the engine keeps no more than it was told."""
+        """Return the end of a service's output. The engine stores a limited amount."""
         said = await self._engine.do("logs", self.container(service))
         return bytes(said)[-max_bytes:]
 
@@ -138,7 +137,7 @@ class ServiceStack:
             pause = min(_LONGEST_PAUSE, pause * 2)
 
     async def remove(self) -> None:
-        """Remove everything. The sandbox's own container is gone already. Idempotent."""
+        """Remove everything. The sandbox's own container must be gone. Idempotent."""
         async with asyncio.TaskGroup() as group:
             for container in self._containers.values():
                 group.create_task(self._engine.remove(container))
@@ -154,7 +153,7 @@ class ServiceStack:
         config = self._connected(config, service)
         self.images[service.name] = image.digest
         name = f"{PREFIX}{self._label.id}-{service.name}"
-        # By its name until it is there: who is cut short meanwhile leaves one, too.
+        # Use the name until the id is known: a cancelled call may leave a container too.
         self._containers[service.name] = name
         volumes = [self._volumes[volume] for volume in service.volumes.values()]
         with self._cleanup.track("container", name, volumes):
@@ -171,7 +170,7 @@ class ServiceStack:
         if service.network_of is None:
             return self.networks.with_first(config, service.name, service)
         mode = f"container:{self.container(service.network_of)}" if service.network_of else "none"
-        # The engine takes no name for one in the network of another.
+        # The engine refuses a hostname in the network of another container.
         unnamed = {key: value for key, value in config.items() if key != "Hostname"}
         return {**unnamed, "HostConfig": {**config["HostConfig"], "NetworkMode": mode}}
 
@@ -184,12 +183,12 @@ class ServiceStack:
         return "started" if (await self._state(name)).health is None else "healthy"
 
     async def _settled(self, name: str, condition: ServiceCondition) -> None:
-        """Wait until a service is as asked; the caller's deadline bounds it."""
+        """Wait until a service meets a condition. The caller sets the deadline."""
         pause = _PAUSE
         while not (state := await self._state(name)).fulfils(condition):
             if state.never_fulfils(condition):
                 raise SandboxError(
-                    f"service {name!r} {state}, and it should be {condition}"
+                    f"service {name!r} {state}, but must be {condition}"
                     f"{await self._last_words(name)}"
                 )
             await asyncio.sleep(pause)

@@ -1,1 +1,1 @@
-"""Files in and out of a container."""
+"""Copy files into and out of a container."""

@@ -1,4 +1,4 @@
-"""What an engine tells of the files of a container. It works on one that stands still."""
+"""Read the files of a container through the engine. The container may be paused."""
 
 import base64
 import json
@@ -13,17 +13,18 @@ from benchflow_sandbox_docker.engine import DockerEngine
 
 _PIECE = 1 << 18
 _GO_LINK = 1 << 27
-"""The bit by which the engine, which is written in Go, marks a link."""
+"""The bit of a Go file mode that marks a symbolic link."""
 _GO_KINDS = _GO_LINK | 1 << 31 | 1 << 26 | 1 << 25 | 1 << 24 | 1 << 21 | 1 << 19
-"""The bits of all that is not a regular file: a directory, a device, a pipe, a socket."""
+"""The mode bits of everything but a regular file: directory, device, pipe, socket, link."""
 _ACCOUNTS = ("/etc/passwd", "/etc/group")
 _MAX_ACCOUNTS = 16 << 20
 
 
 class ContainerArchive:
-    """The files of one container.
+    """Reads the files of one container.
 
-    An engine that fails is no missing file: it is a plain `SandboxError`, as of `Engine.do`.
+    A failed engine is not a missing file: it raises a plain `SandboxError`, as `DockerEngine.do`
+    does.
     """
 
     def __init__(self, engine: DockerEngine, container: str) -> None:
@@ -32,19 +33,19 @@ class ContainerArchive:
         self._url = f"{api.base_url}/v{api.api_version}/containers/{container}/archive"
 
     def is_link(self, path: str) -> bool:
-        """Whether a link lies at `path`; raise `TransferError` when nothing does."""
+        """Whether `path` is a symbolic link; raise `TransferError` if it does not exist."""
         answer = self._ask(path)
         _expect(answer, path)
         return bool(_told(answer)["mode"] & _GO_LINK)
 
     def require_accounts(self) -> None:
-        """Require that the engine can read the accounts of a copy.
+        """Require that the engine can read the account files of a snapshot.
 
-        The engine opens them for each container that it starts, and waits at a pipe without end:
-        it then answers nobody about that container, and removes no image any more.
+        The engine opens them for each container that it starts. If one is a pipe, the engine
+        waits for ever. It then does not answer about that container and removes no image.
 
         Raises:
-            SandboxLimitError: One is not a regular file, or it is too large.
+            SandboxLimitError: A file is not a regular file, or it is too large.
         """
         for path in _ACCOUNTS:
             answer = self._ask(path)
@@ -56,7 +57,7 @@ class ContainerArchive:
             told = _told(answer)
             if told["mode"] & _GO_KINDS or told["size"] > _MAX_ACCOUNTS:
                 raise SandboxLimitError(
-                    f"no snapshot can be started: {path!r} is not a regular file of at most "
+                    f"no snapshot can start: {path!r} is not a regular file of at most "
                     f"{_MAX_ACCOUNTS >> 20} MB"
                 )
 
@@ -66,7 +67,7 @@ class ContainerArchive:
 
     @contextmanager
     def tar(self, path: str) -> Generator[Iterator[bytes]]:
-        """Yield the pieces of a tar of what is at `path`, whose last part is not followed."""
+        """Yield a tar of `path` in pieces. A link at `path` itself is not followed."""
         timeout = self._api.timeout
         with (
             self._engine.typed("archive"),
@@ -83,6 +84,6 @@ def _told(answer: Response) -> dict[str, Any]:
 
 def _expect(answer: Response, path: str) -> None:
     if answer.status_code == 404:
-        raise TransferError(f"there is no {path!r}")
+        raise TransferError(f"{path!r} does not exist")
     if answer.status_code != 200:
-        raise TransferError(f"the engine does not read {path!r}: status {answer.status_code}")
+        raise TransferError(f"the engine cannot read {path!r}: HTTP status {answer.status_code}")

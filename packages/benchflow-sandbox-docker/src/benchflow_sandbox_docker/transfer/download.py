@@ -1,4 +1,4 @@
-"""From a container to the host. Everything inside is hostile: names, kinds, sizes, depth."""
+"""Copy from a container to the host. Names, kinds, sizes and depth inside are hostile."""
 
 import os
 import secrets
@@ -19,13 +19,13 @@ _CHUNK = 1 << 20
 _MAX_ENTRIES, _MAX_DEPTH = 100_000, 64
 _COPIED = frozenset({tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.LNKTYPE})
 _OVERHEAD = 4096
-"""Bytes of an archive for each entry, at most, beside the entry's own."""
+"""Maximum bytes of an archive for each entry, besides the content."""
 
 
 class ArchiveDownload:
     """Copies one file or tree to a new local path, all of it or nothing.
 
-    The engine reads the files and nothing inside runs, so it works on one that stands still.
+    The engine reads the files, so the container may be paused.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class ArchiveDownload:
         """Copy `remote` to `local`, which must not exist.
 
         Raises:
-            TransferError: Refused, missing, or too big. `local` is not there then.
-            HostError: The host could not write. `local` is not there then.
+            TransferError: The path is refused, missing, or too big. `local` does not exist then.
+            HostError: The host could not write. `local` does not exist then.
         """
         if os.path.lexists(local):
             raise TransferError(f"{str(local)!r} exists; name a new path")
@@ -62,7 +62,7 @@ class ArchiveDownload:
             raise
 
     def _refuse_links_on_the_way(self, path: str) -> None:
-        """Follow only links that root of the box owns: those came with the image."""
+        """Follow only links that root inside owns, because the image may contain such links."""
         parents = [str(each) for each in reversed(PurePosixPath(path).parents)][1:]
         for parent in parents:
             if not self._archive.is_link(parent):
@@ -82,13 +82,13 @@ class ArchiveDownload:
     def _check(self, taken: int) -> None:
         self._stop.check()
         if taken > self._max_bytes + (self._entries + 64) * _OVERHEAD + (1 << 20):
-            raise TransferError(f"the archive goes over the cap of {self._max_bytes} bytes")
+            raise TransferError(f"the archive exceeds the limit of {self._max_bytes} bytes")
 
     def _unpack(self, path: str, target: Path, shown: str) -> None:
         with self._open(path) as stream:
             top: str | None = None
             for member in stream:
-                stream.members = []  # type: ignore[attr-defined]  # a hostile one has many
+                stream.members = []  # type: ignore[attr-defined]  # a hostile archive has many
                 self._entries += 1
                 parts = PurePosixPath(member.name).parts
                 if top is None:
@@ -105,7 +105,7 @@ class ArchiveDownload:
             limit = f"{_MAX_ENTRIES} entries or {_MAX_DEPTH} levels"
             raise TransferError(f"{where[:200]!r}: the tree has more than {limit}")
         if parts and (parts[0] != top or ".." in parts):
-            raise TransferError(f"{where[:200]!r} leads out of what was asked for")
+            raise TransferError(f"{where[:200]!r} is outside of the requested path")
 
     def _refuse_kind(self, member: tarfile.TarInfo, parts: tuple[str, ...], shown: str) -> None:
         if member.type not in _COPIED:
@@ -119,13 +119,13 @@ class ArchiveDownload:
             to.mkdir(mode=0o755)
             return
         if member.type == tarfile.LNKTYPE:
-            # A second name of a file that came before: the copies are two files.
+            # A second name of an earlier file. The copies are two files.
             first = target.joinpath(*PurePosixPath(member.linkname).parts[1:])
             if ".." in PurePosixPath(member.linkname).parts or not first.is_file():
-                raise TransferError(f"{shown!r} holds a name of a file outside of it")
+                raise TransferError(f"{shown!r} contains a hard link to a file outside of it")
             reader: IO[bytes] | None = first.open("rb")
         else:
-            # Holes come as zeros: a file that is too big is refused before it is written.
+            # Holes arrive as zeros, so refuse a file that is too big before it is written.
             if member.size > self._left:
                 raise self._too_big(shown)
             reader = stream.extractfile(member)
@@ -148,11 +148,11 @@ class ArchiveDownload:
             os.close(writer)
 
     def _too_big(self, shown: str) -> TransferError:
-        return TransferError(f"{shown!r} goes over the cap of {self._max_bytes} bytes")
+        return TransferError(f"{shown!r} exceeds the limit of {self._max_bytes} bytes")
 
 
 class _Pieces:
-    """A file of what an iterator yields, for somebody who only reads."""
+    """A readable file over the pieces of an iterator."""
 
     def __init__(self, pieces: Iterator[bytes], check: Callable[[int], None]) -> None:
         self._pieces = pieces
@@ -161,7 +161,7 @@ class _Pieces:
         self._taken = 0
 
     def read(self, size: int) -> bytes:
-        """Return that many bytes, or fewer at the end."""
+        """Return `size` bytes, or fewer at the end."""
         while len(self._held) < size:
             piece = next(self._pieces, None)
             if piece is None:

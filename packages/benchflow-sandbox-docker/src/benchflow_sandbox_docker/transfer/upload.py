@@ -1,4 +1,4 @@
-"""From the host into a container, through a program of ours inside."""
+"""Copy from the host into a container, through a program of ours inside."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ _MAX_PATH = 4095
 
 @dataclass(frozen=True, slots=True)
 class UploadItem:
-    """What is put at one path."""
+    """The content of one path."""
 
     path: str
     mode: int
@@ -30,12 +30,12 @@ class UploadItem:
 
     @classmethod
     def directory(cls, path: str, mode: int = 0o755) -> "UploadItem":
-        """Return a directory, which is left alone when it is there."""
+        """Return a directory. An existing directory stays as it is."""
         return cls(path, mode, None)
 
     @classmethod
     def file(cls, path: str, start: bytes, end: str) -> "UploadItem":
-        """Return a readable file with these bytes."""
+        """Return a readable file that contains `start` and `end`."""
         return cls(path, 0o644, start + end.encode())
 
 
@@ -43,8 +43,8 @@ async def upload(guest: FifoBox, uid: int, gid: int, local: Path, remote: str) -
     """Copy a regular file or a directory tree in.
 
     Raises:
-        TransferError: Something was refused or broke.
-        HostError: The host could not read it.
+        TransferError: An entry was refused, or the transfer failed.
+        HostError: The host could not read a file.
     """
     target = absolute(remote)
     entries = await asyncio.to_thread(lambda: list(scan(local)))
@@ -54,7 +54,7 @@ async def upload(guest: FifoBox, uid: int, gid: int, local: Path, remote: str) -
 
 def _item(target: str, entry: UploadEntry) -> UploadItem:
     if not entry.relative and entry.is_directory:
-        # Its contents are merged into one that is there, or that is made as any other.
+        # Its entries are merged into the target directory, which is created if missing.
         return UploadItem.directory(target)
     path = f"{target.rstrip('/')}/{entry.relative}" if entry.relative else target
     return UploadItem(path, entry.mode, None if entry.is_directory else entry)
@@ -64,8 +64,8 @@ async def put(guest: FifoBox, uid: int, gid: int, items: Iterable[UploadItem]) -
     """Write files and directories for one owner, in that order.
 
     Raises:
-        TransferError: One was refused or broke; those before it are there.
-        HostError: The host could not read one; those before it are there.
+        TransferError: An item was refused or failed. Earlier items are written.
+        HostError: The host could not read an item. Earlier items are written.
     """
     failed: list[SandboxError] = []
 
@@ -91,7 +91,7 @@ async def put(guest: FifoBox, uid: int, gid: int, items: Iterable[UploadItem]) -
 async def _encode(item: UploadItem) -> AsyncIterator[bytes]:
     path = item.path.encode("utf-8", "surrogateescape")
     if len(path) > _MAX_PATH:
-        raise TransferError(f"{item.path[:200]!r} is too long a path")
+        raise TransferError(f"the path {item.path[:200]!r} is too long")
     if item.content is None:
         yield frames.encode_directory(path, item.mode)
     elif isinstance(item.content, bytes):
