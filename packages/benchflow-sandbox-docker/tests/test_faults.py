@@ -206,12 +206,12 @@ def test_an_engine_is_asked_for_no_more_than_the_oldest_that_it_still_speaks(
 @pytest.mark.parametrize(
     ("told", "why"),
     [
-        ({"ApiVersion": "1.40"}, "no newer API than 1.40"),
+        ({"ApiVersion": "1.40"}, "newest API version is 1.40"),
         ({**DOCKER, "Components": [{"Name": "Podman DockerEngine"}]}, "is Podman"),
-        ({"Version": "1"}, "no Docker engine"),
-        ([], "no Docker engine"),
-        ({"ApiVersion": "new"}, "no Docker engine"),
-        ({"ApiVersion": "1.41", "Components": [1]}, "no Docker engine"),
+        ({"Version": "1"}, "not a Docker engine"),
+        ([], "not a Docker engine"),
+        ({"ApiVersion": "new"}, "not a Docker engine"),
+        ({"ApiVersion": "1.41", "Components": [1]}, "not a Docker engine"),
     ],
 )
 def test_what_is_no_engine_that_we_know_is_refused(tmp_path, told, why):

@@ -96,7 +96,7 @@ def test_another_users_snapshot_is_refused(with_provider, image, tmp_path):
     async def check(provider):
         await saved_to(provider, tmp_path / "saved")
         async with DockerProvider(image=image, store=tmp_path / "other") as another:
-            with pytest.raises(SnapshotError, match="not saved by this user"):
+            with pytest.raises(SnapshotError, match="another store saved it"):
                 await another.load(tmp_path / "saved")
 
     with_provider(check)
