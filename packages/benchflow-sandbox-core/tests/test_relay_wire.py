@@ -5,8 +5,7 @@ import socket
 
 import pytest
 from benchflow_contracts import Door
-from benchflow_sandbox_core.relay.server import Relay
-from benchflow_sandbox_core.relay.upstream import RelayUpstream
+from benchflow_sandbox_core.relay.server import Relay, RelayUpstream
 
 KEY = "sk-the-operators-own-key"
 

@@ -7,7 +7,7 @@ from benchflow_contracts.errors import SandboxUnsupportedError, UsageError
 from benchflow_contracts.sandbox import NetworkMode, SandboxSpec
 
 from .proxy.allowlist import Allowlist
-from .relay.upstream import RelayUpstream
+from .relay.server import RelayUpstream
 
 MAX_DOORS = 15
 """The guest serves 16 ports: the doors and the proxy."""

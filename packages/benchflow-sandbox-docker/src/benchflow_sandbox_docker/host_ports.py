@@ -8,8 +8,7 @@ from benchflow_sandbox_core.fifo.port_server import PortListener, PortServer
 from benchflow_sandbox_core.port_forward import Connection, PortForwards
 from benchflow_sandbox_core.proxy.server import Proxy, proxy_port
 from benchflow_sandbox_core.relay.request_server import RequestServer
-from benchflow_sandbox_core.relay.server import Relay
-from benchflow_sandbox_core.relay.upstream import RelayUpstream
+from benchflow_sandbox_core.relay.server import Relay, RelayUpstream
 from benchflow_sandbox_core.spec import allowlist_of
 
 

@@ -21,8 +21,7 @@ from benchflow_sandbox_core.descriptors import shortage_is_host_error
 from benchflow_sandbox_core.gate import Gate
 from benchflow_sandbox_core.pipes import Streams
 from benchflow_sandbox_core.port_forward import Connection
-from benchflow_sandbox_core.relay.server import Relay
-from benchflow_sandbox_core.relay.upstream import RelayUpstream
+from benchflow_sandbox_core.relay.server import Relay, RelayUpstream
 from benchflow_sandbox_core.running_box import RunningBox
 from benchflow_sandbox_core.spec import door_ports
 from benchflow_sandbox_native import InitClient, InitError

@@ -98,7 +98,7 @@ class FifoInit:
             self._forget(number)
 
     async def _abandon(self, number: int) -> None:
-        """End a process that its caller no longer waits for."""
+        """Kill a process whose caller was cancelled."""
         # The future was cancelled with its caller; a response may still come.
         answer = self._pending[number] = asyncio.get_running_loop().create_future()
         with suppress(InitError):
@@ -128,12 +128,12 @@ class FifoInit:
         return await self._ask(frames.ACCOUNTS, b"", "read of the users")
 
     async def lead(self, door: int, stream: int) -> None:
-        """Connect a waiting connection to a stream."""
+        """Connect a waiting connection inside to a stream."""
         async with self._gate.while_open():
             await self._ask(frames.LEAD, frames.encode_lead(door, stream), "lead")
 
     async def hang_up(self) -> None:
-        """Close every connection that waits."""
+        """Close every waiting connection inside."""
         await self._send(0, frames.HANG_UP, b"", "hang up")
 
     async def rest(self) -> None:

@@ -92,7 +92,7 @@ def split_request(start: str) -> tuple[str, str]:
         raise HeadError("a method that the relay does not forward")
     path = target.partition("?")[0]
     if not _TARGET.fullmatch(target) or _DOTS.search(path) or "\\" in path:
-        raise HeadError("a target that is not a plain path")
+        raise HeadError("the target is not a plain path")
     return method, target
 
 

@@ -1,14 +1,98 @@
 """The relay: a listener inside the sandbox, served by the host, for one upstream."""
 
 import asyncio
+import re
 import socket
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Self
+from urllib.parse import urlsplit
 
-from .allowed_requests import OVERRIDES, needs_credential
+from benchflow_contracts.door import Door
+from benchflow_contracts.errors import UsageError
+
 from .exchange import exchange
-from .head import Head, HeadError, split_request
+from .head import MAX_HEAD, Head, HeadError, split_request
 from .request_server import RequestServer, refuse
-from .upstream import RelayUpstream
+
+_NAME = r"(?!\.+(?:/|$))[A-Za-z0-9._:@-]+"
+_VERSION = r"(?:/v[0-9]+[a-z0-9]*)?"
+_MODELS = rf"/models(?:/{_NAME})*"
+_CALLS = (
+    "/chat/completions",
+    "/responses",
+    "/messages",
+    "/messages/count_tokens",
+    rf"/models(?:/{_NAME})+:(?:generateContent|streamGenerateContent|countTokens)",
+)
+_NEEDED = {
+    "POST": re.compile(f"{_VERSION}(?:{'|'.join(_CALLS)})"),
+    "GET": re.compile(f"{_VERSION}{_MODELS}"),
+}
+# Some agents check for a server before their first call.
+_PROBES = {"GET", "HEAD"}
+OVERRIDES = frozenset({"x-http-method", "x-http-method-override", "x-method-override"})
+"""Headers, in lower case, that change the method of a request for some servers."""
+
+
+def needs_credential(method: str, target: str) -> bool:
+    """Return whether a request is a call or lists models; false for a bare probe.
+
+    Raises:
+        HeadError: Model APIs do not need the request.
+    """
+    path = target.partition("?")[0]
+    if (needed := _NEEDED.get(method)) is not None and needed.fullmatch(path):
+        return True
+    if method in _PROBES and path == "/":
+        return False
+    raise HeadError(f"{method} {path} is not a request of a model API")
+
+
+_CONNECT_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class RelayUpstream:
+    """The target of every request, whatever its Host header says."""
+
+    host: str
+    port: int
+    tls: bool
+    prefix: str
+    authority: str
+    headers: Mapping[str, str]
+
+    @classmethod
+    def of(cls, door: Door) -> Self:
+        """Parse the upstream of a door.
+
+        Raises:
+            UsageError: The URL is not plain http or https.
+        """
+        try:
+            url = urlsplit(door.upstream)
+            port = url.port
+        except ValueError as error:
+            raise UsageError(f"door upstream {door.upstream!r}: {error}") from error
+        plain = url.scheme in {"http", "https"} and url.hostname and not url.username
+        if not plain or url.query or url.fragment:
+            raise UsageError(
+                f"door upstream {door.upstream!r} is not a plain http(s) base URL",
+                hint="put credentials into the door's headers",
+            )
+        tls = url.scheme == "https"
+        host = url.hostname or ""
+        authority = url.netloc
+        chosen = port or (443 if tls else 80)
+        return cls(host, chosen, tls, url.path.rstrip("/"), authority, dict(door.headers))
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open a connection; verify it if it is TLS. Raise `OSError` or `TimeoutError`."""
+        context = ssl.create_default_context() if self.tls else None
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            return await asyncio.open_connection(self.host, self.port, ssl=context, limit=MAX_HEAD)
 
 
 class Relay(RequestServer):

@@ -13,12 +13,10 @@ from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_core.fifo.connections import connect_port
 from benchflow_sandbox_core.fifo.init import FifoInit
 from benchflow_sandbox_core.fifo.port_server import PortServer
-from benchflow_sandbox_core.fifo.socket_bridge import SocketBridges
 from benchflow_sandbox_core.fifo.streams import FifoDirectory, FifoStreams
 from benchflow_sandbox_core.pipes import Streams
-from benchflow_sandbox_core.port_forward import Connection
-from benchflow_sandbox_core.relay.server import Relay
-from benchflow_sandbox_core.relay.upstream import RelayUpstream
+from benchflow_sandbox_core.port_forward import Connection, SocketBridges
+from benchflow_sandbox_core.relay.server import Relay, RelayUpstream
 from benchflow_sandbox_native import InitError
 
 from benchflow_sandbox_local.accounts import AccountBook
