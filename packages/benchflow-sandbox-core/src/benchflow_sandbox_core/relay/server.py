@@ -1,4 +1,8 @@
-"""The relay: a listener inside the sandbox, served by the host, for one upstream."""
+"""The relay: a listener inside the sandbox, served by the host, for one upstream.
+
+The relay refuses all requests but those of model APIs. An upstream that echoes a request, as for
+TRACE, would reveal the credential to the inside.
+"""
 
 import asyncio
 import re

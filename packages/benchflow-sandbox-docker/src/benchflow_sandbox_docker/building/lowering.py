@@ -59,7 +59,7 @@ class Lowering:
     def _put(self, lines: list[str], one: Instruction, new: list[str]) -> None:
         if any(len(line.encode()) > _LONGEST for line in new):
             raise TaskError(
-                f"a here-document exceeds the {_LONGEST} bytes of a line",
+                f"a here-document is longer than the {_LONGEST} bytes of a line",
                 where=f"{self.name}:{one.line}",
                 hint="put it into a file of the context",
             )
