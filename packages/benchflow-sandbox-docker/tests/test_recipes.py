@@ -447,7 +447,7 @@ HOARDS = "exec python3 -c 'x = str(1) * (1 << 30); import time; time.sleep(1001)
 
 
 @pytest.mark.parametrize(
-    ("greedy", "lacks"), [(SLEEPS, "processes more"), (HOARDS, "of memory left")]
+    ("greedy", "lacks"), [(SLEEPS, "more processes"), (HOARDS, "of memory left")]
 )
 def test_a_build_that_leaves_the_host_too_little_is_ended(
     with_provider, recipe, monkeypatch, greedy, lacks

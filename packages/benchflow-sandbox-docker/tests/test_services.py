@@ -376,7 +376,7 @@ def test_commands_in_services_tell_their_exit_code_and_end_in_time(with_box, web
     [
         ({"container": {"needs": {"db": "started"}}}, "'main' waits for 'db'"),
         ({"services": ["web", "web"]}, "two services"),
-        ({"services": [("web", {}, "main")]}, "in the network of the sandbox itself"),
+        ({"services": [("web", {}, "main")]}, "cannot use the sandbox's own network"),
         ({"services": [("web", {"main": "completed"})]}, "the end of the sandbox"),
         ({"services": [("a", {"b": "started"}), ("b", {"a": "started"})]}, "wait for each other"),
         (
