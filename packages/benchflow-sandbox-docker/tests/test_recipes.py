@@ -409,7 +409,7 @@ def test_nothing_is_pulled_when_the_operator_says_so(image, recipe, tmp_path, mo
             await provider.create(SandboxSpec(recipe=recipe()))
             with pytest.raises(SandboxError, match=f"base image '{absent}' is missing"):
                 await provider.create(SandboxSpec(recipe=recipe(base=absent)))
-            with pytest.raises(SandboxError, match=f"image '{absent}', named by .* pulled"):
+            with pytest.raises(SandboxError, match=f"image '{absent}', named by .* pull policy"):
                 await provider.create(SandboxSpec(image=absent))
 
     asyncio.run(main())
