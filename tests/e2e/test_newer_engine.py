@@ -20,7 +20,7 @@ from benchflow_contracts import (
 from benchflow_sandbox_docker import DockerProvider
 from benchflow_sandbox_docker.commit_limiter import CommitLimiter
 from benchflow_sandbox_docker.engine import DockerEngine
-from benchflow_testing import CheckResult, check_sandbox, sandbox_checks
+from benchflow_testing import SandboxReport, check_sandbox, sandbox_checks
 from benchflow_testing.checks.exec_checks import EXEC_CHECKS
 from benchflow_testing.checks.spawn_checks import SPAWN_CHECKS
 from own_engine import OwnEngine
@@ -69,7 +69,7 @@ def test_the_newest_engine_keeps_every_promise_that_depends_on_the_engine(
     apart = {str(check) for check in (*EXEC_CHECKS, *SPAWN_CHECKS)}
     wanted = [name for name in map(str, sandbox_checks()) if name not in apart]
 
-    async def main() -> list[CheckResult]:
+    async def main() -> SandboxReport:
         async with provider:
             return await check_sandbox(provider, base=image, only=wanted, at_once=6)
 
