@@ -7,7 +7,7 @@ import pytest
 from benchflow.cli.entry import run
 
 PROVIDER = """
-from benchflow_contracts import BaseProvider, SandboxCapabilities
+from benchflow_contracts import BaseProvider, SandboxCapabilities, SandboxError
 
 
 class Small(BaseProvider):
@@ -30,6 +30,13 @@ class Grading(Small):
     can = {"kill_all": True}
 
 
+class Absent(Small):
+    name = "absent"
+
+    async def capabilities(self):
+        raise SandboxError("no engine answers", hint="start the engine")
+
+
 class Torn(Small):
     name = "torn"
     can = {
@@ -45,6 +52,54 @@ def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "small_provider.py").write_text(PROVIDER)
     monkeypatch.syspath_prepend(str(tmp_path))
     return "small_provider"
+
+
+def install(directory: Path, monkeypatch: pytest.MonkeyPatch, **providers: str) -> None:
+    """Register classes of the fixture's module as sandbox providers, by entry points."""
+    info = directory / "small_provider-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: small-provider\nVersion: 1\n")
+    lines = [f"{name} = small_provider:{attribute}" for name, attribute in providers.items()]
+    (info / "entry_points.txt").write_text("\n".join(["[benchflow.sandboxes]", *lines]))
+    monkeypatch.setenv("BENCHFLOW_PLUGINS", "small-provider")
+
+
+def findings(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, object]]:
+    return {each["check"]: each for each in json.loads(capsys.readouterr().out)}
+
+
+def test_a_missing_engine_is_a_warning_when_another_provider_can_grade(
+    provider: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(tmp_path, monkeypatch, absent="Absent", grading="Grading")
+    assert run(["doctor", "--json"]) == 0
+    found = findings(capsys)
+    assert found["sandbox absent"] == {
+        "check": "sandbox absent",
+        "status": "warn",
+        "detail": "no engine answers",
+        "remedies": ["start the engine"],
+    }
+    assert "freeze" in str(found["sandbox grading"]["detail"])
+
+
+def test_a_missing_engine_is_a_failure_when_no_provider_can_grade(
+    provider: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(tmp_path, monkeypatch, absent="Absent", small="Small")
+    assert run(["doctor", "--json"]) == 1
+    found = findings(capsys)
+    assert found["sandbox absent"]["status"] == found["sandbox small"]["status"] == "fail"
+
+
+def test_a_named_provider_is_the_only_one_that_is_checked(
+    provider: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(tmp_path, monkeypatch, absent="Absent", grading="Grading")
+    assert run(["doctor", "--sandbox", "absent", "--json"]) == 1
+    found = findings(capsys)
+    assert found["sandbox absent"]["status"] == "fail"
+    assert "sandbox grading" not in found
 
 
 def test_a_provider_that_cannot_grade_fails_the_check(
@@ -64,8 +119,7 @@ def test_a_provider_that_can_grade_passes_with_its_notes_as_remedies(
     provider: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["doctor", "--sandbox-import-path", f"{provider}:Grading", "--json"]) == 0
-    findings = {each["check"]: each for each in json.loads(capsys.readouterr().out)}
-    finding = findings["sandbox small_provider:Grading"]
+    finding = findings(capsys)["sandbox small_provider:Grading"]
     assert finding["status"] == "warn"
     assert finding["remedies"] == ["live: install an engine", "network: load a module"]
 

@@ -43,16 +43,17 @@ async def doctor(
     jobs_dir: JobsDir = DEFAULT_JOBS,
     json: Json = False,
 ) -> int:
-    """Check Python, plugins, programs, disk, keys and the sandbox.
+    """Check Python, plugins, programs, disk, keys and each installed sandbox provider.
 
-    Exit code 1: a check failed, or nothing can be graded here. A warning does not fail.
+    Exit code 1: a check failed, or nothing can be graded here. A warning does not fail. Without
+    --sandbox, a provider that fails is a warning if another provider can grade.
 
     Examples:
         bench doctor
         bench doctor --sandbox local --json
 
     Args:
-        options: The provider to check.
+        options: The only provider to check.
     """
     findings = [
         _python(),
@@ -63,7 +64,7 @@ async def doctor(
         _disk(jobs_dir),
         _keys(),
     ]
-    findings += [finding async for finding in _sandbox(options)]
+    findings += await _sandboxes(options)
     if json:
         print_json([finding.model_dump(mode="json") for finding in findings])
     else:
@@ -172,6 +173,22 @@ def _disk(jobs_dir: os.PathLike[str]) -> Finding:
 def _keys() -> Finding:
     present = [name for name in _KEYS if os.environ.get(name)]
     return Finding(check="keys", status="ok", detail=", ".join(present) or "none set")
+
+
+async def _sandboxes(options: RunOptions) -> list[Finding]:
+    if options.model_fields_set & {"sandbox", "sandbox_import_path"}:
+        return [finding async for finding in _sandbox(options)]
+    findings: list[Finding] = []
+    some_can_grade = False
+    for name in Registry().names("benchflow.sandboxes"):
+        of_one = [each async for each in _sandbox(options.model_copy(update={"sandbox": name}))]
+        some_can_grade = some_can_grade or all(each.status != "fail" for each in of_one)
+        findings += of_one
+    return [_as_warning(each) if some_can_grade else each for each in findings]
+
+
+def _as_warning(finding: Finding) -> Finding:
+    return finding.model_copy(update={"status": "warn"}) if finding.status == "fail" else finding
 
 
 async def _sandbox(options: RunOptions) -> AsyncIterator[Finding]:
