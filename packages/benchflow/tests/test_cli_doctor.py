@@ -69,7 +69,10 @@ def findings(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, object]]
 
 
 def test_a_missing_engine_is_a_warning_when_another_provider_can_grade(
-    provider: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    provider: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     install(tmp_path, monkeypatch, absent="Absent", grading="Grading")
     assert run(["doctor", "--json"]) == 0
@@ -84,7 +87,10 @@ def test_a_missing_engine_is_a_warning_when_another_provider_can_grade(
 
 
 def test_a_missing_engine_is_a_failure_when_no_provider_can_grade(
-    provider: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    provider: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     install(tmp_path, monkeypatch, absent="Absent", small="Small")
     assert run(["doctor", "--json"]) == 1
@@ -93,7 +99,10 @@ def test_a_missing_engine_is_a_failure_when_no_provider_can_grade(
 
 
 def test_a_named_provider_is_the_only_one_that_is_checked(
-    provider: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    provider: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     install(tmp_path, monkeypatch, absent="Absent", grading="Grading")
     assert run(["doctor", "--sandbox", "absent", "--json"]) == 1
