@@ -62,7 +62,7 @@ def test_a_gvisor_box_keeps_every_promise_of_the_contract(with_provider):
         "capabilities: no services",
         "capabilities: no pids limit",
         "capabilities: no memory limit",
-        "nothing can be ours here: the box has processes that could write, too",
+        "nothing can be ours here: the sandbox has processes that could write, too",
         (
             "files cannot be observed here: the files that this sandbox opens cannot be observed: "
             "its processes do not open them through the host's kernel, or it has no isolation"

@@ -171,7 +171,7 @@ def test_memory_that_makes_no_sense_ends_a_box_that_is_not_kept(with_bait):
     async def check(_provider, sandbox, process):
         await said(process, b"torn\n")
         assert (await sandbox.exec(["sh", "-c", MANY])).ok
-        with pytest.raises(SnapshotError, match="and the box has ended"):
+        with pytest.raises(SnapshotError, match="and the sandbox has ended"):
             await sandbox.snapshot("live")
         with pytest.raises(SandboxError):
             await sandbox.exec(["true"])

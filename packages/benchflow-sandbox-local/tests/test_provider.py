@@ -114,7 +114,7 @@ def test_two_hundred_lives_leave_nothing(with_provider, store):
 
 def test_closing_tears_everything_down(store):
     if os.geteuid() != 0:
-        pytest.skip("boxes with users need root")
+        pytest.skip("sandboxes with users need root")
     before = footprint(store)
 
     async def main():

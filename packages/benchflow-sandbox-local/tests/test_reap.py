@@ -91,7 +91,7 @@ def mounts(store):
     return [line for line in lines if str(store) in line or " benchflow " in line]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="boxes with users need root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="sandboxes with users need root")
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("state", ["running", "frozen", "frozen-alone"])
 def test_nothing_of_a_killed_runner_is_left(store, version, state):
@@ -187,7 +187,7 @@ def test_a_label_cannot_point_reaping_at_another_group(with_provider, store, tmp
     with_provider(check)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="boxes with users need root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="sandboxes with users need root")
 def test_the_number_of_a_dead_launcher_can_be_a_thread_s_by_now(store):
     found, _ = killed_runner(store)
     wait_until(lambda: gone(found["launcher"]))
@@ -240,7 +240,7 @@ def test_a_dead_child_that_is_not_collected_counts_as_dead():
 
 def test_a_runner_that_ends_by_a_signal_takes_its_boxes_along(store):
     if os.geteuid() != 0:
-        pytest.skip("boxes with users need root")
+        pytest.skip("sandboxes with users need root")
     process = subprocess.Popen(
         [sys.executable, "-c", RUNNER, str(store), "v1", "running"], stdout=subprocess.PIPE
     )

@@ -117,7 +117,7 @@ def test_without_namespaces_it_refuses_unless_plain_processes_are_accepted(with_
     assert capabilities["network_modes"] == ["public"]
     assert capabilities["resource_limits"] == ["output"]
     assert not capabilities["users"]
-    assert not capabilities["freeze"]
+    assert capabilities["freeze"] == "none"
     assert len(found["wishes"]) == 2
     assert len(found["calls"]) == 3
     assert (found["left"], found["sleeping"]) == ([], "0")

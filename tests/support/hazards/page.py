@@ -64,7 +64,7 @@ def cell_of(engine: str, name: str, outcome: Outcome) -> str:
 
 def stable(reason: str) -> str:
     """Return a message without what differs from run to run."""
-    text = reason.replace("the box cannot be dumped: ", "").replace("dump: [Errno 5] ", "")
+    text = reason.replace("the sandbox cannot be dumped: ", "").replace("dump: [Errno 5] ", "")
     text = re.sub(r"cannot snapshot '[^']*': ", "", text)
     text = re.sub(r"\b(0x)?[0-9a-f]*\d{3,}[0-9a-f]*\b", "N", text)
     text = re.sub(r"\b(pid|process|for|socket|fd=|mount=|file)( ?)\d+", r"\1\2N", text)

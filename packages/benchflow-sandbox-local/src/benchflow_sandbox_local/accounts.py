@@ -1,4 +1,4 @@
-"""The users of a local box."""
+"""The users of a local sandbox."""
 
 import os
 import stat
@@ -12,7 +12,7 @@ _DOING = "read the users of a sandbox"
 
 
 class AccountBook:
-    """Reads the users of one box again whenever its files have changed."""
+    """Reads the users of one sandbox again whenever its files have changed."""
 
     def __init__(self, root: int) -> None:
         self._root = root

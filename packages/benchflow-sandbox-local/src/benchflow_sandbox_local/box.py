@@ -1,4 +1,4 @@
-"""One box: its layers, its control group and what runs in it."""
+"""One sandbox: its layers, its control group and what runs in it."""
 
 import asyncio
 import secrets
@@ -33,7 +33,7 @@ _DEFAULT_DISK_MB = 2048
 
 @dataclass(frozen=True, slots=True)
 class BoxHost:
-    """What all boxes of one provider share."""
+    """What all sandboxes of one provider share."""
 
     launcher: Launcher
     root: str
@@ -46,7 +46,7 @@ class BoxHost:
 
 
 class SandboxBox(Protocol):
-    """What a sandbox asks of its box."""
+    """The part of `Box` that `LocalSandbox` uses."""
 
     name: str
     spec: SandboxSpec
@@ -56,15 +56,15 @@ class SandboxBox(Protocol):
 
     @property
     def running(self) -> LocalRunningBox:
-        """What runs; raise `SandboxError` when the box is gone or lost."""
+        """What runs; raise `SandboxError` when the sandbox is gone or lost."""
         ...
 
     @property
     def changes(self) -> ChangeTracker:
-        """Compares the files of the box, while it is frozen, with their baseline.
+        """Compares the files of the sandbox, while it is frozen, with their baseline.
 
         Raises:
-            SandboxUnsupportedError: The files of the box are not apart from others.
+            SandboxUnsupportedError: The files of the sandbox are not apart from others.
         """
         ...
 
@@ -73,7 +73,7 @@ class SandboxBox(Protocol):
         ...
 
     async def serve(self, running: LocalRunningBox) -> None:
-        """Take a started box and serve its doors and its allowed hosts."""
+        """Take a started sandbox and serve its doors and its allowed hosts."""
         ...
 
     async def switch_network(self, mode: NetworkMode, allowed_hosts: Sequence[str]) -> None:
@@ -85,7 +85,7 @@ class SandboxBox(Protocol):
         ...
 
     async def seal(self, while_frozen: WhileFrozen | None) -> SandboxImage:
-        """Copy the upper layer away while the box is frozen."""
+        """Copy the upper layer away while the sandbox is frozen."""
         ...
 
     async def snapshot_live(
@@ -126,7 +126,7 @@ class Box:
 
     @property
     def running(self) -> LocalRunningBox:
-        """What runs; raise `SandboxError` when the box is gone or lost."""
+        """What runs; raise `SandboxError` when the sandbox is gone or lost."""
         running = self._started()
         if running.closed:
             raise SandboxError(f"sandbox {self.name!r} is lost", hint="restore or replace it")
@@ -149,7 +149,7 @@ class Box:
         await self.serve(running)
 
     async def serve(self, running: LocalRunningBox) -> None:
-        """Take a started box and serve its doors and its allowed hosts."""
+        """Take a started sandbox and serve its doors and its allowed hosts."""
         self._running = running
         await self.services.start(running, self.spec)
 
@@ -191,7 +191,7 @@ class Box:
 
     @property
     def changes(self) -> ChangeTracker:
-        """Compares the files of the box, while it is frozen, with their baseline."""
+        """Compares the files of the sandbox, while it is frozen, with their baseline."""
         host = self.host
         return ChangeTracker(
             self.stack, host.launcher, host.root, counts=host.runtime.counts_processes
@@ -204,7 +204,7 @@ class Box:
         return self.freezer.hold_by(while_stopped(self.running.pid))
 
     async def copy_changes(self, to: Path) -> None:
-        """Copy what the box has changed to `to`, an empty directory of the host.
+        """Copy what the sandbox has changed to `to`, an empty directory of the host.
 
         Raises:
             SandboxError: It failed; something may be in `to`.
@@ -214,7 +214,7 @@ class Box:
             await self.host.launcher.ask("keep", family=pool, box=box, to=str(to))
 
     async def seal(self, while_frozen: WhileFrozen | None) -> SandboxImage:
-        """Copy the upper layer away while the box is frozen, after `while_frozen`.
+        """Copy the upper layer away while the sandbox is frozen, after `while_frozen`.
 
         Raises:
             SnapshotError: It failed; nothing of it is left.
@@ -250,7 +250,7 @@ class Box:
         stack, launcher = self.stack, self.host.launcher
         name = f"l{secrets.token_hex(3)}"
         merged = len(stack.layers) >= MAX_CHAIN
-        # Until it is sealed, the copy may take as much as the box itself.
+        # Until it is sealed, the copy may take as much as the sandbox itself.
         stack.pool.boxes[name] = stack.pool.boxes[stack.box]
         try:
             async with launcher.call(
@@ -263,7 +263,7 @@ class Box:
                 parent=stack.base.key if merged else stack.parent,
             ) as call:
                 size = (await call.answer()).message["bytes"]
-                # The copy is complete: the box may run while its digest is computed.
+                # The copy is complete: the sandbox may run while its digest is computed.
                 await still.aclose()
                 sealed = (await call.answer()).message
         finally:
@@ -313,7 +313,7 @@ class Box:
         return await LiveSnapshots(self, processes, work).take(while_frozen)
 
     async def restore_live(self, state: LiveState, processes: ProcessTable) -> None:
-        """Start a new box from a live image.
+        """Start a new sandbox from a live image.
 
         Raises:
             SnapshotError: It cannot be restored. `remove` still has to be called.

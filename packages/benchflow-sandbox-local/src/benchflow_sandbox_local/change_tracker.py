@@ -1,4 +1,4 @@
-"""The changed files of a box, compared with a baseline."""
+"""The changed files of a sandbox, compared with a baseline."""
 
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -24,19 +24,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ChangeTracker:
-    """Compares the files of a frozen box with the baseline of the first box of its forks."""
+    """Compares the files of a frozen sandbox with the baseline, which all its forks share."""
 
     stack: LayerStack
     launcher: Launcher
     root: str
     counts: bool = True
-    """Whether the processes of the box are processes of the host, which can be counted."""
+    """Whether the processes of the sandbox are processes of the host, which can be counted."""
 
     async def set_baseline(self) -> None:
-        """Set the present files as the baseline of this box and its forks.
+        """Set the present files as the baseline of this sandbox and its forks.
 
         Raises:
-            SandboxUnsupportedError: The box is from a snapshot, which may have a baseline.
+            SandboxUnsupportedError: The sandbox is from a snapshot, which may have a baseline.
             HostError: The files cannot be read.
         """
         if self.stack.layers:
@@ -52,12 +52,12 @@ class ChangeTracker:
     ) -> AsyncGenerator[None, None]:
         """Add the changes made inside this block to the baseline.
 
-        `hold` freezes the box. Only its `first` process may live in its `group`.
+        `hold` freezes the sandbox. Only its `first` process may live in its `group`.
         """
         self._marked()
         async with hold():
             if not self.counts or (group.members() or members(first)) != [first]:
-                raise SandboxUnsupportedError("the box has processes that could write, too")
+                raise SandboxUnsupportedError("the sandbox has processes that could write, too")
             before = await self._prints()
         yield
         async with hold():

@@ -1,6 +1,6 @@
-"""The entrypoint of a box.
+"""The entrypoint of a sandbox.
 
-It has no stream of the host: a box with such a stream could not be forked.
+It has no stream of the host: a sandbox with such a stream could not be forked.
 """
 
 import os
@@ -46,7 +46,7 @@ async def start_image(running: LocalRunningBox, command: SandboxCommand) -> None
 
 
 def read_shown(root: int, path: str) -> bytes:
-    """Return the first bytes of a file of the box; no bytes when the file does not exist.
+    """Return the first bytes of a file of the sandbox; no bytes when the file does not exist.
 
     Raises:
         HostError: The host could not open it.
@@ -55,7 +55,7 @@ def read_shown(root: int, path: str) -> bytes:
         fd = open_strict(root, path.lstrip("/"), os.O_RDONLY | os.O_NONBLOCK)
     except OSError as error:
         refuse_shortage("look at the entrypoint of a sandbox", error)
-        return b""  # it is not there, or the box has a kernel of its own
+        return b""  # it is not there, or the sandbox has a kernel of its own
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)  # Python refuses to make a file of a directory
         return b""

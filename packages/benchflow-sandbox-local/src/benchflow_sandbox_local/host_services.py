@@ -1,4 +1,4 @@
-"""What the host serves inside a box, and the ports of the box that it serves outside."""
+"""What the host serves inside a sandbox, and the ports of the sandbox that it serves outside."""
 
 import socket
 from collections.abc import Callable, Mapping
@@ -38,7 +38,7 @@ class HostServices:
         return await self.forwards.expose(port)
 
     async def start(self, running: LocalRunningBox, spec: SandboxSpec) -> None:
-        """Serve a started box."""
+        """Serve a started sandbox."""
         self.relays = await running.start_relays(spec.doors)
         path = running.door_path
         self.door_paths = {} if path is None else {door.name: path for door in spec.doors}
@@ -74,7 +74,7 @@ class HostServices:
             await each.drain()
 
     async def stop(self, running: LocalRunningBox | None) -> None:
-        """Stop serving `running`; `start` may serve another box. Idempotent."""
+        """Stop serving `running`; `start` may serve another sandbox. Idempotent."""
         if running is not None:
             await running.disconnect()
         services, self.relays, self._proxy = self._all, {}, None

@@ -1,4 +1,4 @@
-"""The calls to a box's init, which can wait while the box is frozen or restored."""
+"""The calls to a sandbox's init, which can wait while the sandbox is frozen or restored."""
 
 import asyncio
 import errno
@@ -15,7 +15,7 @@ _REACH = "reach the init of a sandbox"
 
 
 class InitCalls:
-    """Passes calls to the init of one box, also after a restore.
+    """Passes calls to the init of one sandbox, also after a restore.
 
     While it rests no connection to init is open, so nothing inside refers to the outside.
     A pending `wait` is cancelled then and repeated later.

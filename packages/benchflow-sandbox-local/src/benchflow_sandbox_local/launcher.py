@@ -114,7 +114,7 @@ class Call:
 
 
 class Launcher:
-    """A started launcher. The launcher and all its boxes end with this process."""
+    """A started launcher. The launcher and all its sandboxes end with this process."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", control: socket.socket) -> None:
         self._process = process
@@ -207,7 +207,7 @@ class Launcher:
             raise _error(f"{what}: cannot reach the launcher: {error}", number) from error
 
     async def aclose(self) -> None:
-        """End the launcher and, with it, every box. Idempotent."""
+        """End the launcher and, with it, every sandbox. Idempotent."""
         self._control.close()
         if self._process.returncode is None:
             await asyncio.to_thread(self._process.wait)

@@ -1,4 +1,4 @@
-"""Creating boxes and their sandboxes, from images, recipes and snapshots."""
+"""Creating sandboxes, from images, recipes and snapshots."""
 
 import os
 import secrets
@@ -34,7 +34,7 @@ from .transfer.digest import DigestCache
 
 
 class BoxManager:
-    """Creates and removes the boxes of one provider, and keeps their snapshots."""
+    """Creates and removes the sandboxes of one provider, and keeps their snapshots."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class BoxManager:
 
     @property
     def runtime(self) -> BoxRuntime:
-        """The kind of its boxes."""
+        """The kind of its sandboxes."""
         return self.host.runtime
 
     async def create(

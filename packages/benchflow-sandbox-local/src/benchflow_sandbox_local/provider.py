@@ -50,8 +50,8 @@ class LocalProvider(AsyncCloseable):
     `live_budget_mb` limits the processes of all live images, and `live_images` says where
     they are: in `memory`, or on the `disk` of the store. Unset, $BENCHFLOW_LIVE_IMAGES says
     it, and without that they are in memory. `live_seconds` is the most that one dump or one
-    restore may take: a box that is dumped for longer is lost. `engine` is what runs and forks
-    the boxes: `criu` for processes of this kernel, `runsc` for those of gVisor's; unset,
+    restore may take: a sandbox that is dumped for longer is lost. `engine` is what runs and forks
+    the sandboxes: `criu` for processes of this kernel, `runsc` for those of gVisor's; unset,
     $BENCHFLOW_LIVE_ENGINE says it, and without that it is `criu`. A child of a live image of
     `lazy_megabytes` or more runs before all its memory is there, once `capabilities()` has
     found that to work; unset, $BENCHFLOW_LAZY_MEGABYTES says it, and 0 is never.
@@ -184,7 +184,7 @@ class LocalProvider(AsyncCloseable):
     def _runtime(self, launcher: Launcher) -> BoxRuntime:
         rooted, seconds = self._rooted, self._live_seconds
         if self._engine == "runsc":
-            # Boxes of the host's kernel need nothing of gVisor.
+            # Sandboxes of the host's kernel need nothing of gVisor.
             from .gvisor.runtime import GvisorRuntime  # noqa: PLC0415
 
             return GvisorRuntime(launcher, rooted=rooted, seconds=seconds)

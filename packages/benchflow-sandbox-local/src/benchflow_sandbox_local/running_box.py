@@ -1,4 +1,4 @@
-"""Running boxes of this host: the Protocol, and the boxes of the host's own kernel."""
+"""Running sandboxes of this host: the Protocol, and the sandboxes of the host's own kernel."""
 
 import asyncio
 import os
@@ -44,7 +44,7 @@ kernel that writes them late, or the host's own files."""
 
 
 class LocalRunningBox(RunningBox, Protocol):
-    """The processes of a box, from its first process to its last."""
+    """The processes of a sandbox, from its first process to its last."""
 
     notes: dict[str, str]
     """What the launcher had to do without."""
@@ -59,7 +59,7 @@ class LocalRunningBox(RunningBox, Protocol):
 
     @property
     def door_path(self) -> DoorPath | None:
-        """How each door leads out; None for a box without doors."""
+        """How each door leads out; None for a sandbox without doors."""
         ...
 
     @property
@@ -76,7 +76,7 @@ class LocalRunningBox(RunningBox, Protocol):
         """Return when all of its memory is there.
 
         Raises:
-            SnapshotError: The box ended before.
+            SnapshotError: The sandbox ended before.
         """
         ...
 
@@ -91,12 +91,12 @@ class LocalRunningBox(RunningBox, Protocol):
     async def start_relays(self, doors: Sequence[Door]) -> Mapping[int, Relay]:
         """Serve the doors inside; return the relays by their ports inside.
 
-        A door is left out if the box was started without its port.
+        A door is left out if the sandbox was started without its port.
         """
         ...
 
     async def socket_inside(self) -> socket.socket:
-        """Return an unconnected TCP socket in the network of the box."""
+        """Return an unconnected TCP socket in the network of the sandbox."""
         ...
 
     async def dial(self, port: int) -> socket.socket:
@@ -108,7 +108,7 @@ class LocalRunningBox(RunningBox, Protocol):
         ...
 
     async def disconnect(self) -> None:
-        """End the connections into the box that need help of the host. Idempotent."""
+        """End the connections into the sandbox that need help of the host. Idempotent."""
         ...
 
     async def ended(self) -> None:
@@ -116,13 +116,13 @@ class LocalRunningBox(RunningBox, Protocol):
         ...
 
     def close(self) -> None:
-        """Release everything that leads into the box. Idempotent."""
+        """Release everything that leads into the sandbox. Idempotent."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The directories of one start of a box."""
+    """The directories of one start of a sandbox."""
 
     family: str
     box: str
@@ -132,7 +132,7 @@ class Place:
 
 
 class NamespaceRunningBox:
-    """The descriptors of a running box. They keep the box reachable while it is frozen."""
+    """The descriptors of a running sandbox. They keep the sandbox reachable while it is frozen."""
 
     file_access: FileAccess = "shared"
     door_path: DoorPath = "socket"
@@ -157,7 +157,7 @@ class NamespaceRunningBox:
     async def start(
         cls, launcher: Launcher, place: Place, spec: SandboxSpec, base: Base, group: Group
     ) -> "NamespaceRunningBox":
-        """Start a box; its init listens on return.
+        """Start a sandbox; its init listens on return.
 
         Raises:
             SandboxError: It did not start. The launcher still has to `stop` it.
@@ -200,7 +200,7 @@ class NamespaceRunningBox:
         pipes: list[int],
         memory: MemoryTransfer | None = None,
     ) -> "NamespaceRunningBox":
-        """Restore a box from a live image; its processes run on return.
+        """Restore a sandbox from a live image; its processes run on return.
 
         Raises:
             SandboxError: The restore failed. The launcher still has to `stop` it.
@@ -228,9 +228,9 @@ class NamespaceRunningBox:
 
     @property
     def init(self) -> InitCalls:
-        """The calls to the box's init; raise `SandboxError` once this is closed."""
+        """The calls to the sandbox's init; raise `SandboxError` once this is closed."""
         if self._control < 0:
-            raise SandboxError(f"the box {self.name!r} is gone")
+            raise SandboxError(f"the sandbox {self.name!r} is gone")
         return self._calls
 
     def _client(self) -> InitClient | None:
@@ -241,7 +241,7 @@ class NamespaceRunningBox:
 
     @property
     def fds(self) -> tuple[int, int, int, int]:
-        """The descriptors of the box."""
+        """The descriptors of the sandbox."""
         return self.pidfd, self.root, self.netns, self._control
 
     @property
@@ -253,7 +253,7 @@ class NamespaceRunningBox:
         """Return when all of its memory is there.
 
         Raises:
-            SnapshotError: It never will be: the box is dead.
+            SnapshotError: It never will be: the sandbox is dead.
         """
         if self._memory is not None:
             await self._memory.done()
@@ -279,7 +279,7 @@ class NamespaceRunningBox:
         return relays
 
     async def socket_inside(self) -> socket.socket:
-        """Return an unconnected TCP socket in the network namespace of the box."""
+        """Return an unconnected TCP socket in the network namespace of the sandbox."""
         answer = await self._launcher.ask("socket", (self.netns,))
         return socket.socket(fileno=answer.fds[0])
 
@@ -295,7 +295,7 @@ class NamespaceRunningBox:
         """Return at once: connections go through the network namespace alone."""
 
     def park(self) -> None:
-        """Release a box that has ended and will be restored; callers keep this object."""
+        """Release a sandbox that has ended and will be restored; callers keep this object."""
         self._parked.close()
         null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         for fd in self.fds:
@@ -303,7 +303,7 @@ class NamespaceRunningBox:
         os.close(null)
 
     def move(self, other: "NamespaceRunningBox") -> None:
-        """Become `other`, the restored box. The descriptors keep their numbers."""
+        """Become `other`, the restored sandbox. The descriptors keep their numbers."""
         for old, new in zip(self.fds, other.fds, strict=True):
             os.dup2(new, old, inheritable=False)
         self.name, self._pid = other.name, other.pid
@@ -313,7 +313,7 @@ class NamespaceRunningBox:
 
     @property
     def closed(self) -> bool:
-        """Whether the box has ended. Process numbers are then invalid."""
+        """Whether the sandbox has ended. Process numbers are then invalid."""
         return self._control < 0
 
     def streams(self) -> Streams:
@@ -326,7 +326,7 @@ class NamespaceRunningBox:
         return self._pid
 
     async def ended(self) -> None:
-        """Return when the first process is dead, and so the whole box."""
+        """Return when the first process is dead, and so the whole sandbox."""
         await readable(self.pidfd)
         while self._parked.is_closed:
             await self._parked.wait_open()
@@ -347,7 +347,7 @@ class NamespaceRunningBox:
 
 
 async def connect_inside(inside: socket.socket, port: int) -> socket.socket:
-    """Connect a socket that was made in a box to a port of the inside's loopback."""
+    """Connect a socket that was made in a sandbox to a port of the inside's loopback."""
     try:
         inside.setblocking(False)
         await asyncio.get_running_loop().sock_connect(inside, ("127.0.0.1", port))
@@ -358,7 +358,7 @@ async def connect_inside(inside: socket.socket, port: int) -> socket.socket:
 
 
 def box_request(place: Place, spec: SandboxSpec, base: Base, group: Group) -> dict[str, Any]:
-    """Return the launcher's request for a new box."""
+    """Return the launcher's request for a new sandbox."""
     directory = {"path": spec.workdir, "uid": base.uid, "gid": base.gid}
     return {
         "family": place.family,
@@ -375,7 +375,7 @@ def box_request(place: Place, spec: SandboxSpec, base: Base, group: Group) -> di
 
 
 def cannot_kill_all(name: str) -> SandboxUnsupportedError:
-    """Return the refusal of a box that a process could escape from."""
+    """Return the refusal of a sandbox that a process could escape from."""
     return SandboxUnsupportedError(
         f"the processes of {name!r} cannot be killed at once: one may escape",
         hint="run where namespaces are allowed",

@@ -1,4 +1,4 @@
-"""The kinds of boxes: what starts a box, and what this kind of box can do."""
+"""The kinds of sandboxes: what starts a sandbox, and what this kind of sandbox can do."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,36 +19,36 @@ from .running_box import LocalRunningBox, NamespaceRunningBox, Place
 
 
 class BoxRuntime(Protocol):
-    """Starts boxes of one kind."""
+    """Starts sandboxes of one kind."""
 
     @property
     def isolation(self) -> Isolation:
-        """What separates the processes of a box from the host."""
+        """What separates the processes of a sandbox from the host."""
         ...
 
     @property
     def networks(self) -> frozenset[NetworkMode]:
-        """The networks that a box can have."""
+        """The networks that a sandbox can have."""
         ...
 
     @property
     def build_refusal(self) -> str | None:
-        """Why no image can be built in boxes of this kind; None when images can be built."""
+        """Why no image can be built in sandboxes of this kind; None when images can be built."""
         ...
 
     @property
     def counts_processes(self) -> bool:
-        """Whether the processes of a box are processes of the host's kernel."""
+        """Whether the processes of a sandbox are processes of the host's kernel."""
         ...
 
     @property
     def notes(self) -> dict[str, str]:
-        """What boxes of this kind cannot do."""
+        """What sandboxes of this kind cannot do."""
         ...
 
     @property
     def init(self) -> Path:
-        """The program that is the first process of a box."""
+        """The program that is the first process of a sandbox."""
         ...
 
     @property
@@ -62,17 +62,17 @@ class BoxRuntime(Protocol):
         ...
 
     def limit(self, group: Group) -> Group:
-        """Return the control group of a box, with the limits that boxes of this kind have."""
+        """Return the control group of a sandbox, with the limits that this kind supports."""
         ...
 
     def freeze_switch(self, group: Group, running: Callable[[], LocalRunningBox]) -> FreezeSwitch:
-        """Return what freezes a box."""
+        """Return what freezes a sandbox."""
         ...
 
     async def start(
         self, place: Place, spec: SandboxSpec, base: Base, group: Group
     ) -> LocalRunningBox:
-        """Start a box. Its first process answers on return.
+        """Start a sandbox. Its first process answers on return.
 
         Raises:
             SandboxError: It did not start. The launcher still has to stop it.
@@ -81,7 +81,7 @@ class BoxRuntime(Protocol):
 
 
 class NamespaceRuntime:
-    """Boxes of the host's kernel: namespaces, an overlay root and seccomp."""
+    """Sandboxes of the host's kernel: namespaces, an overlay root and seccomp."""
 
     isolation: Isolation = "namespaces"
     networks: frozenset[NetworkMode] = frozenset({"none", "model-only", "allowlist"})
@@ -116,23 +116,23 @@ class NamespaceRuntime:
         return self._live
 
     def limit(self, group: Group) -> Group:
-        """Return the control group of a box."""
+        """Return the control group of a sandbox."""
         return group
 
     def freeze_switch(self, group: Group, running: Callable[[], LocalRunningBox]) -> FreezeSwitch:
-        """Return what freezes a box."""
+        """Return what freezes a sandbox."""
         del running
         return group
 
     async def start(
         self, place: Place, spec: SandboxSpec, base: Base, group: Group
     ) -> LocalRunningBox:
-        """Start a box. Its first process answers on return."""
+        """Start a sandbox. Its first process answers on return."""
         return await NamespaceRunningBox.start(self._launcher, place, spec, base, group)
 
 
 def refuse_network(spec: SandboxSpec, known: frozenset[NetworkMode]) -> None:
-    """Raise `SandboxUnsupportedError` for a network that boxes cannot have."""
+    """Raise `SandboxUnsupportedError` for a network that sandboxes cannot have."""
     for mode in (spec.network, *spec.switches):
         if mode not in known:
             raise SandboxUnsupportedError(

@@ -1,4 +1,4 @@
-"""One sandbox: the public object over its box."""
+"""The public object of one sandbox, over its `Box`."""
 
 import asyncio
 import os
@@ -56,7 +56,7 @@ _SPECIAL = 3
 
 
 class LocalSandbox:
-    """One isolated sandbox on this host: commands and files of one box."""
+    """Runs commands and transfers files in one isolated sandbox on this host."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class LocalSandbox:
         """Commands and transfers in progress."""
         self.processes = ProcessTable()
         self._known = known or DigestCache()
-        """Digests of the files that the box began with."""
+        """Digests of the files that the sandbox began with."""
         self._on_removed = on_removed
 
     @property
@@ -92,12 +92,12 @@ class LocalSandbox:
 
     @property
     def box(self) -> SandboxBox:
-        """The box of the sandbox."""
+        """The layers, the control group and the processes of this sandbox."""
         return self._box
 
     @property
     def running(self) -> LocalRunningBox:
-        """The running box; raise `SandboxError` once it is gone or lost."""
+        """The running sandbox; raise `SandboxError` once it is gone or lost."""
         return self._box.running
 
     @property
@@ -264,8 +264,8 @@ class LocalSandbox:
     ) -> None:
         """Copy a regular file or a directory tree out to `local`, a new path.
 
-        The host does not see a pipe or a socket of a gVisor box. A program inside looks for
-        them. That is not possible while the box is frozen: then they are left out.
+        The host does not see a pipe or a socket of a gVisor sandbox. A program inside looks for
+        them. That is not possible while the sandbox is frozen: then they are left out.
         """
         guest = self.running.file_access == "guest"
         if guest and not (leave_out or self._box.freezer.is_held):
@@ -279,10 +279,10 @@ class LocalSandbox:
     async def file_digests(
         self, paths: Sequence[str], *, max_bytes: int = 1 << 30
     ) -> Mapping[str, str]:
-        """Return the SHA-256 of each regular file that exists, while the box runs."""
+        """Return the SHA-256 of each regular file that exists, while the sandbox runs."""
         if self.running.file_access == "guest":
             # The host does not see what that kernel has not written back yet.
-            raise SandboxUnsupportedError("files of a gVisor box cannot be read while it runs")
+            raise SandboxUnsupportedError("files of a gVisor sandbox cannot be read while it runs")
         async with self._files() as root:
             work = partial(FileDigester, root, max_bytes, self._known)
             return await run(lambda stop: work(stop).run(paths))
@@ -391,7 +391,7 @@ class LocalSandbox:
 
 
 def shell_of(root: int) -> str:
-    """Return the shell that runs strings in the box whose root directory is `root`."""
+    """Return the shell that runs strings in the sandbox whose root directory is `root`."""
     for path in ("bin/bash", "usr/bin/bash"):
         # Links are the image's own business here: only the name is used, inside.
         if os.path.lexists(f"/proc/self/fd/{root}/{path}"):

@@ -1,4 +1,4 @@
-"""Processes that are stopped by a signal: by the host to freeze a box, or by a program inside."""
+"""Processes that a signal has stopped: of the host, to freeze, or of a program inside."""
 
 import asyncio
 import os
@@ -33,7 +33,9 @@ async def while_stopped(init: int) -> AsyncGenerator[None, None]:
                 await asyncio.sleep(0.001)
         yield
     except TimeoutError as error:
-        raise SandboxError(f"the box of process {init} does not stop", retryable=True) from error
+        raise SandboxError(
+            f"the sandbox of process {init} does not stop", retryable=True
+        ) from error
     finally:
         # The first process last: it must not reap before all can answer again.
         for pid in sorted(stopped, reverse=True):

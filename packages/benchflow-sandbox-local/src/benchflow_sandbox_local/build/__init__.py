@@ -1,1 +1,1 @@
-"""Images from Dockerfiles, made in boxes of this provider."""
+"""Images from Dockerfiles, made in sandboxes of this provider."""

@@ -1,4 +1,4 @@
-"""One build: the stages of a Dockerfile. Each instruction runs in a box of its own."""
+"""One build: the stages of a Dockerfile. Each instruction runs in a sandbox of its own."""
 
 import asyncio
 import os
@@ -249,7 +249,7 @@ class Build:
 
     @asynccontextmanager
     async def _bound(self, mounts: Sequence[RunMount]) -> AsyncGenerator[SandboxSpec]:
-        """Copy bound files aside; yield the spec of a box that mounts them read-only."""
+        """Copy bound files aside; yield the spec of a sandbox that mounts them read-only."""
         with tempfile.TemporaryDirectory(prefix="benchflow-bind-") as directory:
             shown = list[Bundle]()
             for number, mount in enumerate(mounts):

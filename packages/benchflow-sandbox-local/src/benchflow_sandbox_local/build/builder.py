@@ -55,7 +55,7 @@ class Builder:
             ) from error
 
     async def _make(self, recipe: ImageRecipe, search: tuple[str, ...]) -> RootSource:
-        # A box of an existing image does not need the modules that build one.
+        # A sandbox of an existing image does not need the modules that build one.
         from benchflow_sandbox_core.recipe.context import read_dockerfile  # noqa: PLC0415
         from benchflow_sandbox_core.recipe.dockerfile import Dockerfile  # noqa: PLC0415
 

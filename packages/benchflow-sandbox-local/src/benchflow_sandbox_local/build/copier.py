@@ -1,4 +1,4 @@
-"""Copying the files of COPY and ADD into the root of a box in which nothing else runs."""
+"""Copying the files of COPY and ADD into the root of a sandbox in which nothing else runs."""
 
 import os
 import secrets
@@ -35,7 +35,7 @@ class Copier:
     stop: StopFlag
 
     def make(self, path: str) -> int:
-        """Open a directory of the box, made with its parents when missing, owned by `owner`."""
+        """Open a directory of the sandbox, made with its parents when missing, owned by `owner`."""
         current = openat2(self.root, ".", _DIRECTORY, resolve=_INSIDE)
         done = ""
         for part in [part for part in path.split("/") if part not in {"", "."}]:
@@ -48,7 +48,7 @@ class Copier:
         return current
 
     def ensure(self, path: str) -> None:
-        """Make a directory of the box and its parents, owned by `owner`, unless it is there."""
+        """Make a directory of the sandbox and its parents, owned by `owner`, unless it is there."""
         os.close(self.make(path))
 
     def _enter(self, parent: int, name: str, path: str) -> int:

@@ -111,7 +111,7 @@ class CopyInstruction:
                 self._one(tree, Path(directory), name, copier, several=False)
 
     def copy_inside(self, root: int, copier: Copier) -> None:
-        """Copy from the root of another box in which nothing runs."""
+        """Copy from the root of another sandbox in which nothing runs."""
         path = Path(f"/proc/self/fd/{root}")
         tree = Tree(path, self.where, name=repr(self.from_stage))
         for source in self.sources:

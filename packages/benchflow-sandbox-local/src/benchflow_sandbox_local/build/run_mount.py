@@ -73,7 +73,7 @@ class RunMount:
         return cls(target, copying, owner, mode & 0o1777, where)
 
     def empty(self, copier: Copier) -> None:
-        """Make the target of a cache or tmpfs an empty directory of a box in which nothing runs."""
+        """Empty the target directory of a cache or tmpfs. Nothing runs in the sandbox."""
         if self.copying is not None:
             return
         above, _, name = self.target.rpartition("/")

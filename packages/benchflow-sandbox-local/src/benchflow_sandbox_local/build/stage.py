@@ -76,7 +76,7 @@ class Stage:
         )
 
     def source(self, path: Path) -> RootSource:
-        """Return the source for boxes of this stage, without the image's variables."""
+        """Return the source for sandboxes of this stage, without the image's variables."""
         return RootSource(path, self.complete, self.lowers, made=self.key)
 
     def apply(self, one: Instruction, where: str) -> None:

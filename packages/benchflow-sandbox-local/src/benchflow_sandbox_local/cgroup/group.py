@@ -1,4 +1,4 @@
-"""Control groups of boxes: limits, freezing and counting."""
+"""Control groups of sandboxes: limits, freezing and counting."""
 
 import asyncio
 import errno
@@ -22,7 +22,7 @@ _FREEZE_SECONDS = 10.0
 
 
 class Group(Protocol):
-    """The resource limits of one box, and its freeze switch."""
+    """The resource limits of one sandbox, and its freeze switch."""
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -1,1 +1,1 @@
-"""Boxes whose kernel is gVisor's: the second engine of live snapshots."""
+"""Sandboxes whose kernel is gVisor's: the second engine of live snapshots."""

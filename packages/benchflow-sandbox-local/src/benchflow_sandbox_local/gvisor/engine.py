@@ -1,4 +1,4 @@
-"""runsc, the engine of live snapshots for gVisor boxes."""
+"""runsc, the engine of live snapshots for gVisor sandboxes."""
 
 import asyncio
 import os
@@ -58,7 +58,7 @@ class RunscProgram:
             SandboxUnsupportedError: The program is missing, or this user cannot use it.
         """
         if not rooted:
-            raise SandboxUnsupportedError("a gVisor box needs root", hint="run as root")
+            raise SandboxUnsupportedError("a gVisor sandbox needs root", hint="run as root")
         program = os.environ.get(PROGRAM) or shutil.which("runsc")
         if program is None or not os.access(program, os.X_OK):
             raise SandboxUnsupportedError(
@@ -82,9 +82,9 @@ class RunscProgram:
 
 
 class RunscEngine:
-    """Starts, dumps and restores gVisor boxes, for `seconds` at most each dump.
+    """Starts, dumps and restores gVisor sandboxes, for `seconds` at most each dump.
 
-    A dump leaves the box running and copies its upper layer: a fork that fails costs nothing.
+    A dump leaves the sandbox running and copies its upper layer: a fork that fails costs nothing.
     """
 
     name = "runsc"
@@ -103,7 +103,7 @@ class RunscEngine:
     async def start(
         self, place: Place, spec: SandboxSpec, base: Base, group: "Group"
     ) -> GvisorRunningBox:
-        """Start a box; raise `SandboxError` when it did not start."""
+        """Start a sandbox; raise `SandboxError` when it did not start."""
         request = self._request(place, spec, base, group)
         return await GvisorRunningBox.start(self._launcher, request, spec)
 
@@ -115,7 +115,7 @@ class RunscEngine:
 
     @asynccontextmanager
     async def dump(self, box: "Box", processes: ProcessTable) -> AsyncGenerator["PendingRunscDump"]:
-        """Return at once: the kernel of the box dumps it, with no engine to start."""
+        """Return at once: the kernel of the sandbox dumps it, with no engine to start."""
         del processes
         yield PendingRunscDump(self, box)
 
@@ -123,8 +123,8 @@ class RunscEngine:
     async def restore(
         self, box: "Box", state: LiveState, *, held: bool, lazy: bool
     ) -> AsyncGenerator[RestoredBox]:
-        """Start a box from an image of its processes. See `LiveEngine.restore`."""
-        del held, lazy  # a dump leaves the box running, and runsc reads all memory at once
+        """Start a sandbox from an image of its processes. See `LiveEngine.restore`."""
+        del held, lazy  # a dump leaves the sandbox running, and runsc reads all memory at once
         mounts = [{"source": source, "target": target} for source, target in state.mounts]
         place, base = box.new_place(), box.stack.base
         more: dict[str, object] = {
@@ -140,13 +140,13 @@ class RunscEngine:
         except HostError:
             raise
         except SandboxError as error:
-            raise SnapshotError(f"the box cannot be restored: {error}") from error
+            raise SnapshotError(f"the sandbox cannot be restored: {error}") from error
         yield RestoredBox(running, running.carried)
 
     async def write_state(
         self, box: "Box", running: GvisorRunningBox, processes: list[SandboxProcess]
     ) -> LiveState:
-        """Dump the processes of a paused box, whose pipes are parked."""
+        """Dump the processes of a paused sandbox, whose pipes are parked."""
         await running.ask("checkpoint", self._seconds)
         name = f"i{secrets.token_hex(4)}"
         taken = await self._launcher.ask("take", box=box.stack.box, image=name)
@@ -157,7 +157,7 @@ class RunscEngine:
 
 
 class PendingRunscDump:
-    """A dump of a gVisor box that has not begun."""
+    """A dump of a gVisor sandbox that has not begun."""
 
     def __init__(self, engine: RunscEngine, box: "Box") -> None:
         self._engine = engine
@@ -167,12 +167,12 @@ class PendingRunscDump:
         """Return at once: runsc refuses by itself what it cannot dump."""
 
     async def write(self, processes: ProcessTable, *, held: bool) -> UndigestedImage:
-        """Dump the paused box and copy its files.
+        """Dump the paused sandbox and copy its files.
 
         Raises:
-            SnapshotError: The dump failed. The box continues.
+            SnapshotError: The dump failed. The sandbox continues.
         """
-        del held  # the box is paused before and after
+        del held  # the sandbox is paused before and after
         held_processes, name = processes.all, self._box.name
         try:
             await park(held_processes)

@@ -1,4 +1,4 @@
-"""The processes of a gVisor box, as the host reaches them."""
+"""The processes of a gVisor sandbox, as the host reaches them."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ _PAUSE_SECONDS = 60.0
 
 
 class GvisorRunningBox:
-    """What leads into a running box: its supervisor, its root and its pipes."""
+    """What leads into a running sandbox: its supervisor, its root and its pipes."""
 
     file_access: FileAccess = "guest"
     door_path: DoorPath = "tunnel"
@@ -63,7 +63,7 @@ class GvisorRunningBox:
         spec: SandboxSpec,
         carried: Sequence[CarriedProcess] = (),
     ) -> "GvisorRunningBox":
-        """Start a box, or restore it from an image; its init answers on return.
+        """Start a sandbox, or restore it from an image; its init answers on return.
 
         Raises:
             SandboxError: It did not start. The launcher still has to `stop` it.
@@ -87,7 +87,7 @@ class GvisorRunningBox:
 
     async def _begin(self, carried: Sequence[CarriedProcess], *, again: bool) -> None:
         self.carried = {process.id: self._streams(process) for process in carried}
-        # Whoever opens a pipe waits for its other end, so all are open before the box is.
+        # Whoever opens a pipe waits for its other end, so all are open before the sandbox is.
         held = self.fifos.hold()
         try:
             self._call.go_on(do="run")
@@ -107,7 +107,7 @@ class GvisorRunningBox:
                 raise reason from None
             if isinstance(reason, TimeoutError):
                 reason = TimeoutError(f"its init did not answer in {_START_SECONDS:.0f} s")
-            raise SandboxError(f"the box {self.name!r} did not start: {reason}") from reason
+            raise SandboxError(f"the sandbox {self.name!r} did not start: {reason}") from reason
         finally:
             for fd in held:
                 os.close(fd)
@@ -119,7 +119,7 @@ class GvisorRunningBox:
         return self.fifos.known(number, process.out, process.err)
 
     async def _fail_at_end(self) -> None:
-        """Raise what `runsc` said when it ends before the box is up."""
+        """Raise what `runsc` said when it ends before the sandbox is up."""
         last = await self._call.last()
         raise SandboxError("its supervisor ended" if last is None else str(last.message))
 
@@ -128,9 +128,9 @@ class GvisorRunningBox:
 
     @property
     def init(self) -> FifoInit:
-        """The calls to the box's init; raise `SandboxError` once this is closed."""
+        """The calls to the sandbox's init; raise `SandboxError` once this is closed."""
         if self.closed:
-            raise SandboxError(f"the box {self.name!r} is gone")
+            raise SandboxError(f"the sandbox {self.name!r} is gone")
         return self._calls
 
     @property
@@ -158,8 +158,8 @@ class GvisorRunningBox:
         return relays
 
     async def socket_inside(self) -> socket.socket:
-        """Refuse: the network of the box is that of another kernel."""
-        raise SandboxUnsupportedError("the host has no socket in the network of a gVisor box")
+        """Refuse: the network of the sandbox is that of another kernel."""
+        raise SandboxUnsupportedError("the host has no socket in the network of a gVisor sandbox")
 
     async def dial(self, port: int) -> socket.socket:
         """Return a socket that is connected to a port of the inside's loopback."""
@@ -170,7 +170,7 @@ class GvisorRunningBox:
         return await connect_port(self, port)
 
     async def disconnect(self) -> None:
-        """End the connections that the host leads into the box. Idempotent."""
+        """End the connections that the host leads into the sandbox. Idempotent."""
         ports, self._ports = self._ports, None
         if ports is not None:
             await ports.aclose()
@@ -182,12 +182,12 @@ class GvisorRunningBox:
         return self._pid
 
     async def ended(self) -> None:
-        """Return when the supervisor, and so the whole box, is dead."""
+        """Return when the supervisor, and so the whole sandbox, is dead."""
         await readable(self.pidfd)
 
     def resume(self) -> None:
-        """Let a box that is held still run on."""
-        with suppress(LauncherError):  # a box that is gone needs no word
+        """Let a sandbox that is held still run on."""
+        with suppress(LauncherError):  # a sandbox that is gone needs no word
             self._call.go_on(do="resume")
 
     async def ask(self, what: str, seconds: float = _PAUSE_SECONDS) -> None:

@@ -1,4 +1,4 @@
-"""Boxes that run on gVisor's kernel, and their control groups."""
+"""Sandboxes that run on gVisor's kernel, and their control groups."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,24 +19,24 @@ from .engine import RunscEngine, RunscProgram
 from .running_box import GvisorRunningBox
 
 NOTES = {
-    "memory": "a gVisor box that is out of memory ends as a whole",
-    "pids": "the processes of a gVisor box are not the host's, so they cannot be counted",
-    "deleted files": "a live fork of a box that has a deleted file open is refused",
+    "memory": "a gVisor sandbox that is out of memory ends as a whole",
+    "pids": "the processes of a gVisor sandbox are not the host's, so they cannot be counted",
+    "deleted files": "a live fork of a sandbox that has a deleted file open is refused",
     "file identity": "a file that no process has open gets another st_ino in a live fork",
 }
 """What gVisor cannot do."""
 
 _KERNEL_MB = 256
-"""What the box's own kernel may take beside its processes."""
+"""What the sandbox's own kernel may take beside its processes."""
 
 
 class GvisorRuntime:
-    """Starts gVisor boxes, whose processes never reach the host's kernel."""
+    """Starts gVisor sandboxes, whose processes never reach the host's kernel."""
 
     isolation: Isolation = "container"
     networks: frozenset[NetworkMode] = frozenset({"none", "model-only"})
-    """The loopback of a gVisor box is that of its own kernel."""
-    build_refusal = "the host cannot write files into gVisor boxes"
+    """The loopback of a gVisor sandbox is that of its own kernel."""
+    build_refusal = "the host cannot write files into gVisor sandboxes"
     counts_processes = False
     identity: Path | None = None
 
@@ -51,23 +51,23 @@ class GvisorRuntime:
         return self._engine
 
     def limit(self, group: Group) -> Group:
-        """Return the control group of a box, with room for its kernel."""
+        """Return the control group of a sandbox, with room for its kernel."""
         return GvisorGroup(group)
 
     def freeze_switch(self, group: Group, running: Callable[[], LocalRunningBox]) -> FreezeSwitch:
-        """Return a switch by which the box's kernel pauses its processes."""
+        """Return a switch by which the sandbox's kernel pauses its processes."""
         del group
         return _PauseSwitch(running)
 
     async def start(
         self, place: Place, spec: SandboxSpec, base: Base, group: Group
     ) -> LocalRunningBox:
-        """Start a box. Its first process answers on return."""
+        """Start a sandbox. Its first process answers on return."""
         return await self._engine.start(place, spec, base, group)
 
 
 class _PauseSwitch:
-    """Pauses a box from within: its kernel continues to answer."""
+    """Pauses a sandbox from within: its kernel continues to answer."""
 
     can_freeze = True
 
@@ -76,7 +76,7 @@ class _PauseSwitch:
         self._paused: GvisorRunningBox | None = None
 
     async def freeze(self) -> None:
-        """Return when no process of the box runs."""
+        """Return when no process of the sandbox runs."""
         running = self._find()
         assert isinstance(running, GvisorRunningBox)
         self._paused = running
@@ -86,17 +86,17 @@ class _PauseSwitch:
             raise SandboxError(f"the sandbox cannot be paused: {error}") from error
 
     def thaw(self) -> None:
-        """Let the box run. Idempotent."""
+        """Let the sandbox run. Idempotent."""
         running, self._paused = self._paused, None
         if running is not None:
             running.resume()
 
 
 class GvisorGroup:
-    """Limits the resources that a gVisor box takes of the host.
+    """Limits the resources that a gVisor sandbox takes of the host.
 
-    Only the share of the processors is a limit on what is inside: a group that is out of
-    memory ends the kernel of the box, and the processes of the host are not those of the box.
+    Only the limit of processor time holds inside. A group that is out of memory ends the
+    kernel of the sandbox. The group counts processes of the host, not those of the sandbox.
     """
 
     def __init__(self, group: Group) -> None:

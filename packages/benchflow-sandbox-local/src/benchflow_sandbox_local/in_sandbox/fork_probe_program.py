@@ -1,6 +1,6 @@
 """The program that the fork probe forks: it holds one of each thing that must survive.
 
-It runs inside a box, by whatever Python 3.9 or newer is there, alone in this file. Each line
+It runs inside a sandbox, by whatever Python 3.9 or newer is there, alone in this file. Each line
 that it reads is a note; it looks at everything that it holds, leaves the note in memory and
 in a file, and answers with one line of JSON. A second look needs no fork in between.
 """
@@ -30,7 +30,7 @@ IO_URING_SETUP, LANDLOCK_CREATE_RULESET, ENOSYS = 425, 444, 38
 IN_CREATE, INOTIFY_EVENT = 0x100, struct.Struct("iIII")
 
 MANY = "many "
-"""Before a number, instead of a note: how many files to make, to be a box that has many."""
+"""Before a number, instead of a note: how many files to make, to be a sandbox that has many."""
 
 LOCK_CHILD = """
 import fcntl, sys
@@ -228,7 +228,7 @@ class Database:
 
 
 class Absent:
-    """A system call that must not exist in a box."""
+    """A system call that must not exist in a sandbox."""
 
     def __init__(self, libc: ctypes.CDLL, number: int, *arguments: object) -> None:
         self._libc, self._number, self._arguments = libc, number, arguments

@@ -1,8 +1,9 @@
 """The program that the lazy probe forks: it knows the content of each of its pages.
 
-It runs inside a box, by whatever Python 3.9 or newer is there, alone in this file. For each line
-that it reads it changes its memory in the ways that a pager has to follow, while pages are still
-missing, compares all of it, in a forked child and a thread too, and answers with one line.
+It runs inside a sandbox, with any Python 3.9 or newer, and this file is all that it needs. For
+each line of input, it changes its memory in the ways that a pager has to follow, while pages
+are still missing. Then it compares all of its memory, also in a forked child and in a thread,
+and answers with one line.
 """
 
 import ctypes

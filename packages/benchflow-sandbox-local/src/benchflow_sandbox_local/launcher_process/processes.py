@@ -88,7 +88,7 @@ def _removed(path: str) -> bool:
 def end_children(groups: tuple[str, ...], pagers: frozenset[int] = frozenset()) -> None:
     """Kill all children of this process, including orphans that it inherits, and remove the groups.
 
-    Children in the process groups `pagers` are not killed: they end after their box.
+    Children in the process groups `pagers` are not killed: they end after their sandbox.
     Processes that do not die in time are left: the kernel blocks them.
     """
     end = time.monotonic() + _SECONDS

@@ -1,4 +1,4 @@
-"""The launcher: a small process that forks boxes and ends with its runner."""
+"""The launcher: a small process that forks sandboxes and ends with its runner."""
 
 import json
 import os
@@ -46,7 +46,7 @@ class _Live:
     """Directories of its control groups."""
     drop_family: bool = False
     waiting: socket.socket | None = None
-    """Where to report that the box has ended."""
+    """Where to report that the sandbox has ended."""
     layer: str | None = None
     """The layer that its upper directory becomes, instead of being removed."""
     engine: int = 0
@@ -78,9 +78,9 @@ class LauncherServer:
         self._self = os.pidfd_open(os.getpid())
 
     def run(self) -> None:
-        """Serve until the runner is gone; then end its boxes.
+        """Serve until the runner is gone; then end its sandboxes.
 
-        The boxes die with this process, too, whatever ends it.
+        The sandboxes die with this process, too, whatever ends it.
         """
         try:
             self._serve_all()
@@ -254,11 +254,11 @@ class LauncherServer:
 
     @property
     def _busy(self) -> int:
-        """The number of boxes that are being restored."""
+        """The number of sandboxes that are being restored."""
         return sum(live.reviving is not None for live in self._boxes.values())
 
     def _revived(self, box: str, live: _Live, status: int) -> None:
-        """Take over the box that the engine has restored, or report why it failed."""
+        """Take over the sandbox that the engine has restored, or report why it failed."""
         reply, work = live.reviving, self._space.work(box)
         live.engine, live.reviving = 0, None
         assert reply is not None
@@ -317,7 +317,7 @@ class LauncherServer:
                 self._finish(box, live)
 
     def _paged(self, live: _Live, pager: PagerProcess, status: int) -> None:
-        """Record that a pager has ended; kill a box that lacks memory."""
+        """Record that a pager has ended; kill a sandbox that lacks memory."""
         pager.ended(status)
         if not pager.failure:
             self._let_go(live)
@@ -333,7 +333,7 @@ class LauncherServer:
             live.pager = None
 
     def _finish(self, box: str, live: _Live) -> None:
-        """Remove the files of a dead box and report to the runner."""
+        """Remove the files of a dead sandbox and report to the runner."""
         del self._boxes[box]
         self._let_go(live)
         assert live.waiting is not None
@@ -367,13 +367,13 @@ class LauncherServer:
 
 
 def _groups(request: dict[str, Any]) -> tuple[str, ...]:
-    """Return the directories of the groups that a box is started in."""
+    """Return the directories of the groups that a sandbox is started in."""
     first = [os.path.dirname(tasks) for tasks in request["join"]]  # noqa: PTH120
     return (*first, *([request["group"]] if request["group"] else []))
 
 
 def _lead_into(pid: int, reply: socket.socket) -> None:
-    """Send the descriptors that lead into a box; keep none."""
+    """Send the descriptors that lead into a sandbox; keep none."""
     fds = [os.pidfd_open(pid)]
     try:
         fds.append(os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY))
@@ -411,7 +411,7 @@ def main() -> None:
 
     It has `control` (a descriptor), `root` (a path), `userns`, `budget` (bytes of live
     images), `disk` (a directory of the host for them, or null) and `files` (the soft limit of
-    open files in a box).
+    open files in a sandbox).
     """
     options = json.loads(sys.argv[1])
     control = socket.socket(fileno=options["control"])
@@ -421,7 +421,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.umask(0o022)
-    # An engine that cannot raise it makes a table of this size for each process of a box.
+    # An engine that cannot raise it makes a table of this size for each process of a sandbox.
     limit_files(min(_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     rooted = not options["userns"]
     try:

@@ -1,1 +1,1 @@
-"""Live snapshots: files, processes and sockets of a box, at one instant."""
+"""Live snapshots: files, processes and sockets of a sandbox, at one instant."""

@@ -68,7 +68,7 @@ class CriuProgram:
             raise SandboxUnsupportedError(
                 f"no CRIU program (looked for {program or 'criu'!r})",
                 hint=f"install criu 4.2 or newer, or name the program in ${PROGRAM}; or let gVisor"
-                " run the boxes: BENCHFLOW_LIVE_ENGINE=runsc",
+                " run the sandboxes: BENCHFLOW_LIVE_ENGINE=runsc",
             )
         return cls(program, _engine_library())
 
@@ -128,7 +128,7 @@ class CriuEngine:
 
     @asynccontextmanager
     async def dump(self, box: "Box", processes: ProcessTable) -> AsyncGenerator["PendingCriuDump"]:
-        """Start the engine while the box still runs. See `LiveEngine.dump`."""
+        """Start the engine while the sandbox still runs. See `LiveEngine.dump`."""
         running, pool = box.running, box.stack.pool
         refuse_too_many(processes.all)
         shown = [(bundle.source, bundle.target) for bundle in box.spec.bundles]
@@ -159,7 +159,7 @@ class CriuEngine:
     async def restore(
         self, box: "Box", state: LiveState, *, held: bool, lazy: bool
     ) -> AsyncGenerator[RestoredBox]:
-        """Restore a box, with a second try after a failure. See `LiveEngine.restore`."""
+        """Restore a sandbox, with a second try after a failure. See `LiveEngine.restore`."""
         with PipeWiring.of(state.processes) as pipes:
             try:
                 running = await self.run_restore(box, state, pipes, stopped=held, lazy=lazy)
@@ -177,12 +177,12 @@ class CriuEngine:
         stopped: bool,
         lazy: bool = False,
     ) -> NamespaceRunningBox:
-        """Restore a box on a root of its own; with `stopped` it is frozen on return.
+        """Restore a sandbox on a root of its own; with `stopped` it is frozen on return.
 
         A `lazy` one that is large enough runs before all of its memory is there.
 
         Raises:
-            SnapshotError: The restore failed. The launcher still has to stop the box.
+            SnapshotError: The restore failed. The launcher still has to stop the sandbox.
         """
         place, group = box.new_place(), box.group
         memory = MemoryTransfer() if lazy and self.laziness.covers(state) else None
@@ -227,18 +227,18 @@ class CriuEngine:
                 return running
         except TimeoutError as error:
             why = f"the engine did not end in {self._seconds:.0f} s"
-            raise SnapshotError(f"the box cannot be restored: {why}") from error
+            raise SnapshotError(f"the sandbox cannot be restored: {why}") from error
         except HostError:
             raise
         except SandboxError as error:
-            raise SnapshotError(f"the box cannot be restored: {error}") from error
+            raise SnapshotError(f"the sandbox cannot be restored: {error}") from error
 
     async def inspect(self, box: "Box") -> SocketMakers:
-        """Return who made the unix sockets of a frozen box; raise `LossError`."""
+        """Return who made the unix sockets of a frozen sandbox; raise `LossError`."""
         return await inspect(self._launcher, box.running.pid, box.group.members())
 
     async def retire(self, box: str, layer: str) -> None:
-        """Unmount the root of a dumped box; its upper directory becomes a layer."""
+        """Unmount the root of a dumped sandbox; its upper directory becomes a layer."""
         await self._launcher.ask("retire", box=box, layer=layer)
 
     @property
@@ -248,7 +248,7 @@ class CriuEngine:
 
 
 class PendingCriuDump:
-    """A CRIU process that has started and waits until its box is frozen."""
+    """A CRIU process that has started and waits until its sandbox is frozen."""
 
     def __init__(self, engine: CriuEngine, box: "Box", call: DumpCall) -> None:
         self._engine = engine
@@ -257,14 +257,14 @@ class PendingCriuDump:
         self._makers: SocketMakers = []
 
     async def inspect(self) -> None:
-        """Look for what a child of the frozen box would lose; raise `LossError`."""
+        """Look for what a child of the frozen sandbox would lose; raise `LossError`."""
         self._makers = await self._engine.inspect(self._box)
 
     async def write(self, processes: ProcessTable, *, held: bool) -> UndigestedImage:
-        """Dump the frozen box. If the dump terminates the box, restore it.
+        """Dump the frozen sandbox. If the dump terminates the sandbox, restore it.
 
         Raises:
-            SnapshotError: The dump failed. The box continues, or is closed when it cannot.
+            SnapshotError: The dump failed. The sandbox continues, or is closed when it cannot.
         """
         box, stack, call = self._box, self._box.stack, self._call
         refuse_stopped(box.group.members())
@@ -293,7 +293,7 @@ class PendingCriuDump:
         *,
         held: bool,
     ) -> Layer:
-        """Restore a terminated box on top of what was its upper directory."""
+        """Restore a terminated sandbox on top of what was its upper directory."""
         box = self._box
         await box.disconnect()
         running.park()
@@ -315,7 +315,7 @@ class PendingCriuDump:
         return layer
 
     async def _retire_upper(self) -> Layer:
-        """Turn the upper directory of the dumped box into its top layer."""
+        """Turn the upper directory of the dumped sandbox into its top layer."""
         stack = self._box.stack
         layer = Layer(self._call.layer, stack.pool, stack.pool.boxes[stack.box], "")
         await self._engine.retire(stack.box, layer.name)

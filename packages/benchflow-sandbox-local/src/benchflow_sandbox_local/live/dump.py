@@ -15,13 +15,13 @@ from benchflow_sandbox_local.running_box import NamespaceRunningBox
 from .processes import CarriedProcess, LiveState, park, unpark
 
 SocketMakers = list[list[int]]
-"""Processes of the box, and the user, group and further groups whose unix sockets they made."""
+"""Processes of the sandbox, and the user, group and further groups whose unix sockets they made."""
 
 
 class LossError(SnapshotError):
-    """A child would lack something that the box has. The box continues unharmed.
+    """A child would lack something that the sandbox has. The sandbox continues unharmed.
 
-    `retryable` says that the box itself may get rid of it, when it runs for a moment.
+    `retryable` says that the sandbox itself may get rid of it, when it runs for a moment.
     """
 
 
@@ -35,7 +35,7 @@ async def inspect(launcher: Launcher, init: int, pids: list[int]) -> SocketMaker
     try:
         answer = await launcher.ask("inspect", pid=init, pids=pids)
     except LauncherError as error:
-        raise SnapshotError(f"the box cannot be inspected: {error}") from error
+        raise SnapshotError(f"the sandbox cannot be inspected: {error}") from error
     findings: list[tuple[str, bool, str]] = answer.message["findings"]
     for what, drains, hint in findings:
         raise LossError(f"a live fork would lose {what}", hint=hint, retryable=drains)
@@ -52,21 +52,21 @@ class DumpResult:
 
     state: LiveState
     copied: int | None
-    """Bytes of the layer with its files; `None` when there is none, and the box has ended."""
+    """Bytes of the layer with its files; `None` when there is none, and the sandbox has ended."""
 
 
 class HangUpError(SnapshotError):
-    """The host hung up on the box a moment ago, and the box has not noticed yet."""
+    """The host hung up on the sandbox a moment ago, and the sandbox has not noticed yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class DumpCall:
-    """A request to an engine that has started and waits until its box is frozen."""
+    """A request to an engine that has started and waits until its sandbox is frozen."""
 
     name: str
     """The name of the image."""
     layer: str
-    """The name of the layer with a copy of the box's files."""
+    """The name of the layer with a copy of the sandbox's files."""
     mounts: tuple[tuple[str, str], ...]
     """The mounts of host files: sources and targets."""
     call: Call
@@ -78,12 +78,12 @@ class DumpCall:
         door_ports: tuple[int, ...],
         makers: SocketMakers,
     ) -> DumpResult:
-        """Dump the processes of the frozen box; park their pipes.
+        """Dump the processes of the frozen sandbox; park their pipes.
 
-        If the upper layer is small the box keeps running; otherwise the dump has ended it.
+        If the upper layer is small the sandbox keeps running; otherwise the dump has ended it.
 
         Raises:
-            SnapshotError: It failed and the box is unchanged. When the box is damaged,
+            SnapshotError: It failed and the sandbox is unchanged. When the sandbox is damaged,
                 the machine is closed.
         """
         try:
@@ -129,10 +129,10 @@ def _failure(error: LauncherError) -> SnapshotError | HostError:
         return error
     if error.errno == _ENOSPC:
         return SnapshotError(
-            f"the box cannot be dumped: no space is left for its image ({error})",
+            f"the sandbox cannot be dumped: no space is left for its image ({error})",
             hint="discard images, give them more (live_budget_mb), or let live_images be 'disk'",
         )
-    message = f"the box cannot be dumped: {error}"
+    message = f"the sandbox cannot be dumped: {error}"
     if "Unix socket" in str(error) and error.errno != _ETIMEDOUT:
         return HangUpError(message, retryable=True)
     return SnapshotError(message)

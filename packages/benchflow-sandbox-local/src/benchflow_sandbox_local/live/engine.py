@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RestoredBox:
-    """A box that an engine has restored, and the pipes of its processes by their id."""
+    """A sandbox that an engine has restored, and the pipes of its processes by their id."""
 
     running: LocalRunningBox
     streams: MutableMapping[str, Streams]
 
 
 class PendingDump(Protocol):
-    """An engine that has started and waits until its box is frozen."""
+    """An engine that has started and waits until its sandbox is frozen."""
 
     async def inspect(self) -> None:
-        """Look for what a child of the frozen box would lose.
+        """Look for what a child of the frozen sandbox would lose.
 
         Raises:
             LossError: A child would lose something.
@@ -37,16 +37,16 @@ class PendingDump(Protocol):
         ...
 
     async def write(self, processes: ProcessTable, *, held: bool) -> UndigestedImage:
-        """Dump the frozen box. The box is as it was on return; with `held` it is still frozen.
+        """Dump the frozen sandbox, which is unchanged afterwards. With `held` it stays frozen.
 
         Raises:
-            SnapshotError: The dump failed. The box continues, or is closed when it cannot.
+            SnapshotError: The dump failed. The sandbox continues, or is closed when it cannot.
         """
         ...
 
 
 class LiveEngine(Protocol):
-    """Dumps running boxes and restores them."""
+    """Dumps running sandboxes and restores them."""
 
     @property
     def name(self) -> str:
@@ -72,17 +72,17 @@ class LiveEngine(Protocol):
         ...
 
     def dump(self, box: "Box", processes: ProcessTable) -> AbstractAsyncContextManager[PendingDump]:
-        """Start the engine while the box still runs, so that it is frozen for less time."""
+        """Start the engine while the sandbox still runs, so that it is frozen for less time."""
         ...
 
     def restore(
         self, box: "Box", state: LiveState, *, held: bool, lazy: bool
     ) -> AbstractAsyncContextManager[RestoredBox]:
-        """Restore a box on new directories; with `held` it is frozen.
+        """Restore a sandbox on new directories; with `held` it is frozen.
 
         Streams that nobody has taken are closed at the end of the block.
 
         Raises:
-            SnapshotError: The engine failed. The launcher still has to stop the box.
+            SnapshotError: The engine failed. The launcher still has to stop the sandbox.
         """
         ...

@@ -84,7 +84,7 @@ class _ProbeProgram:
         return answer
 
     async def fill(self) -> None:
-        """Let it make so many files that a dump ends its box."""
+        """Let it make so many files that a dump ends its sandbox."""
         await self.process.stdin.write(f"many {MOST_ENTRIES + 1}\n".encode())
         await self.line()
 

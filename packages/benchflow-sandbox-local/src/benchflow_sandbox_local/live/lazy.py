@@ -1,4 +1,4 @@
-"""Boxes that run before all their memory is there."""
+"""Sandboxes that run before all their memory is there."""
 
 import os
 from collections.abc import Generator
@@ -47,18 +47,18 @@ class LazyRestorePolicy:
 
 
 class MemoryTransfer:
-    """Waits until a box has all its memory."""
+    """Waits until a sandbox has all its memory."""
 
     def __init__(self) -> None:
         self._reader, self.writer = os.pipe2(os.O_CLOEXEC)
-        """The pager writes to `writer`; it closes it when the box is dead."""
+        """The pager writes to `writer`; it closes it when the sandbox is dead."""
         self._lost = False
 
     async def done(self) -> None:
-        """Return when the box has all of its memory.
+        """Return when the sandbox has all of its memory.
 
         Raises:
-            SnapshotError: The box ended before.
+            SnapshotError: The sandbox ended before.
         """
         if self._reader >= 0:
             await readable(self._reader)
@@ -66,7 +66,7 @@ class MemoryTransfer:
             self.close()
         if self._lost:
             raise SnapshotError(
-                "the box was lost before all of its memory was there",
+                "the sandbox was lost before all of its memory was there",
                 hint="make another child; lazy_megabytes=0 brings all of its memory at once",
             )
 

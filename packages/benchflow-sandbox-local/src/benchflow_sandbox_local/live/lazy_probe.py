@@ -1,4 +1,4 @@
-"""Probing boxes that run before all their memory is there: a program compares its memory."""
+"""Probing sandboxes that run before all their memory is there: a program compares its memory."""
 
 import asyncio
 import json
@@ -65,12 +65,12 @@ async def _run(
             sandbox = await maker.create(spec, image, {})
         stack.push_async_callback(sandbox.teardown)
         if not sandbox.came_lazily:
-            raise LostInForkError("boxes do not come back before their memory")
+            raise LostInForkError("sandboxes do not come back before their memory")
         program = await sandbox.attach(program.id)
         await program.stdin.write(b"look\n")
         if wrong := await _answer(program):
             raise LostInForkError(
-                f"a box that runs before its memory is there loses pages: {wrong}"
+                f"a sandbox that runs before its memory is there loses pages: {wrong}"
             )
 
 

@@ -34,7 +34,7 @@ class CarriedProcess:
 
     @classmethod
     def of(cls, process: SandboxProcess) -> "CarriedProcess":
-        """Return the record of a process of a frozen box, whose pipes are parked and drained."""
+        """Return the record of a process of a frozen sandbox. Its pipes are parked and drained."""
         stdin, stdout, stderr = process.streams.ends
         # A pipe that nobody inside has is not in the image.
         inodes = [end.inode if end.used else None for end in (stdin, stdout, stderr)]
@@ -42,7 +42,7 @@ class CarriedProcess:
         return cls(process.id, process.pid, pipes, stdout.carried, stderr.carried)
 
     def streams(self) -> Streams:
-        """Make new pipes of the process for a restored box."""
+        """Make new pipes of the process for a restored sandbox."""
         made = Streams(self.out, self.err)
         for ours, inode in zip(made.ends, self.pipes, strict=True):
             if inode is None:
@@ -51,7 +51,7 @@ class CarriedProcess:
 
 
 def refuse_too_many(processes: Sequence[SandboxProcess]) -> None:
-    """Refuse to fork a box with more processes than a child can get pipes for.
+    """Refuse to fork a sandbox with more processes than a child can get pipes for.
 
     Raises:
         SnapshotError: There are too many.
@@ -75,7 +75,7 @@ def refuse_too_many(processes: Sequence[SandboxProcess]) -> None:
 
 
 async def park(processes: Iterable[SandboxProcess]) -> None:
-    """Block all use of the pipes of a frozen box and drain its output.
+    """Block all use of the pipes of a frozen sandbox and drain its output.
 
     Raises:
         SnapshotError: A process has not read all of its input. Retry later.
@@ -103,7 +103,7 @@ def unpark(processes: Iterable[SandboxProcess]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PipeWiring:
-    """New pipes for all processes of a restored box."""
+    """New pipes for all processes of a restored sandbox."""
 
     made: dict[str, Streams]
     inodes: list[int]
@@ -127,7 +127,7 @@ class PipeWiring:
         return cls(made, inodes, fds)
 
     def connected(self) -> None:
-        """Close the ends of the box here, so that its end closes the pipes."""
+        """Close the ends of the sandbox here, so that its end closes the pipes."""
         for streams in self.made.values():
             streams.close_child()
 

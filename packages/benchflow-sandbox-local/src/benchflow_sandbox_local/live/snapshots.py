@@ -1,4 +1,4 @@
-"""Live snapshots of one box: wait until it is idle, freeze it, dump it, and thaw it."""
+"""Live snapshots of one sandbox: wait until it is idle, freeze it, dump it, and thaw it."""
 
 import asyncio
 import time
@@ -24,16 +24,16 @@ WhileFrozen = Callable[[], Awaitable[None]]
 """What the caller does while nothing inside runs."""
 
 _HANG_UPS = 4
-"""More tries of a dump that met a connection of the host; the box runs between two tries."""
+"""More tries of a dump that met a connection of the host; the sandbox runs between two tries."""
 _SETTLE_SECONDS = 10.0
 """How long a live snapshot waits for commands, transfers and model calls to end."""
 _DRAIN_SECONDS = 2.0
-"""How long a live snapshot waits for the box to read what a child would lose."""
+"""How long a live snapshot waits for the sandbox to read what a child would lose."""
 _DRAIN_PAUSE = 0.005
 
 
 class LiveSnapshots:
-    """Takes live snapshots of one box. `work` counts commands and transfers in progress."""
+    """Takes live snapshots of one sandbox. `work` counts commands and transfers in progress."""
 
     def __init__(self, box: "Box", processes: ProcessTable, work: Gate) -> None:
         self._box = box
@@ -41,7 +41,7 @@ class LiveSnapshots:
         self._work = work
 
     async def take(self, while_frozen: WhileFrozen | None) -> SandboxImage:
-        """Take a snapshot of the instant that `while_frozen` reads. The box continues.
+        """Take a snapshot of the instant that `while_frozen` reads. The sandbox continues.
 
         Raises:
             SnapshotError: It failed, or the sandbox is busy.
@@ -59,7 +59,7 @@ class LiveSnapshots:
     async def _take_after(self, while_frozen: WhileFrozen) -> SandboxImage:
         """Take a live snapshot of the instant that `while_frozen` reads.
 
-        The engine is ready before the box stops, and the box continues while the image is
+        The engine is ready before the sandbox stops, and the sandbox continues while the image is
         digested. Only what writes the image is shielded: `while_frozen` can be cancelled.
         """
         held = self._box.freezer.is_held
@@ -94,7 +94,7 @@ class LiveSnapshots:
                 return await self._take_once()
             except HangUpError:
                 if self._box.freezer.is_held:
-                    raise  # only the caller that holds the box can let it notice
+                    raise  # only the caller that holds the sandbox can let it notice
         return await self._take_once()
 
     async def _take_once(self) -> SandboxImage:
@@ -134,10 +134,10 @@ class LiveSnapshots:
             ) from error
 
     async def _stand_still(self, dump: PendingDump, still: AsyncExitStack, *, held: bool) -> float:
-        """Freeze the box until `still` is closed, when no child would lose anything.
+        """Freeze the sandbox until `still` is closed, when no child would lose anything.
 
-        The box runs between two tries, so that it can read its unread data. Return the time at
-        which the box was frozen.
+        The sandbox runs between two tries, so that it can read its unread data. Return the time at
+        which the sandbox was frozen.
 
         Raises:
             LossError: A child would lose something, for all the time that this waits.
@@ -150,7 +150,7 @@ class LiveSnapshots:
                 try:
                     await dump.inspect()
                 except LossError as error:
-                    # Only the caller that holds the box can let it run.
+                    # Only the caller that holds the sandbox can let it run.
                     if held or not error.retryable or time.monotonic() > deadline:
                         raise
                 else:

@@ -125,7 +125,7 @@ def _parts(name: str) -> list[str]:
 
 def _member(tar: tarfile.TarFile, member: tarfile.TarInfo, root: int, parts: list[str]) -> None:
     if parts[0] == "dev" and (member.ischr() or member.isblk() or member.isfifo()):
-        return  # a box has its own /dev
+        return  # a sandbox has its own /dev
     parent = make_directory(root, "/".join(parts[:-1]))
     name = parts[-1]
     try:

@@ -1,4 +1,4 @@
-"""The lower layers that boxes with the same image and user share."""
+"""The lower layers that sandboxes with the same image and user share."""
 
 import asyncio
 import secrets
@@ -52,7 +52,7 @@ class Bases:
         self._building = asyncio.Lock()
 
     async def of(self, source: RootSource, user: str) -> Base:
-        """Return the base of boxes that are made from `source`, with `user` as their own."""
+        """Return the base of sandboxes that are made from `source`, with `user` as their own."""
         key = (source.key, user)
         async with self._building:
             if key not in self._built:

@@ -1,1 +1,1 @@
-"""Records of boxes on disk and in memory: labels, layers, snapshots and reaping."""
+"""Records of sandboxes on disk and in memory: labels, layers, snapshots and reaping."""

@@ -1,4 +1,4 @@
-"""The label file of each box: written before anything else, removed after all else."""
+"""The label file of each sandbox: written before anything else, removed after all else."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _MAX_LABEL = 1 << 20
 
 
 class Label(BaseModel):
-    """The record of one box on disk."""
+    """The record of one sandbox on disk."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -59,13 +59,13 @@ class LabelStore:
             raise host_error(f"label sandbox {label.id!r}", error) from error
 
     def remove(self, box: str) -> None:
-        """Delete the label of a box. Idempotent."""
+        """Delete the label of a sandbox. Idempotent."""
         self._path(box).unlink(missing_ok=True)
 
     def all(self) -> Iterator[Label]:
         """Yield every label that can be read, by id."""
         if not self._directory.is_dir():
-            return  # no box was made yet
+            return  # no sandbox was made yet
         for name in sorted(path.name for path in self._directory.iterdir()):
             if name.startswith(".") or not name.endswith(".json"):
                 continue

@@ -1,4 +1,4 @@
-"""Sealed layers: which box and which snapshot needs each of them."""
+"""Sealed layers: which sandbox and which snapshot needs each of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,11 +19,11 @@ MAX_CHAIN = 24
 
 @dataclass(slots=True)
 class LayerPool:
-    """The layers of a box and of all its forks: they share one tmpfs."""
+    """The layers of a sandbox and of all its forks: they share one tmpfs."""
 
     name: str
     boxes: dict[str, int] = field(default_factory=dict[str, int])
-    """Disk allowance in bytes of each box that lives or is being sealed."""
+    """Disk allowance in bytes of each sandbox that lives or is being sealed."""
     layers: "dict[str, Layer]" = field(default_factory=dict[str, "Layer"])
 
     @property
@@ -59,7 +59,7 @@ class Layer:
     """A digest of times and hard links; empty when it is not known."""
     users: int = 0
     digests: "dict[FileIdentity, str]" = field(default_factory=dict["FileIdentity", str])
-    """Digests of files that no box on top of it has changed."""
+    """Digests of files that no sandbox on top of it has changed."""
 
     def path(self, root: str) -> str:
         """Return where the launcher sees it."""
@@ -77,7 +77,7 @@ class StoredImage:
     live: "LiveState | None" = None
     """The processes of a live image."""
     mark: Mapping[str, str] | None = None
-    """The baseline of the box."""
+    """The baseline of the sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class UndigestedImage:
 
     base: Base
     layers: tuple[Layer, ...]
-    """Top first. The first one holds the files that the box had changed."""
+    """Top first. The first one holds the files that the sandbox had changed."""
     live: "LiveState"
     mark: Mapping[str, str] | None
     library: str | None = None
@@ -108,7 +108,7 @@ def release_layers(layers: tuple[Layer, ...]) -> list[Layer]:
 
 @dataclass(slots=True)
 class LayerStack:
-    """The directories of a box: its own one over sealed layers over a base."""
+    """The directories of a sandbox: its own one over sealed layers over a base."""
 
     base: Base
     pool: LayerPool
@@ -117,11 +117,11 @@ class LayerStack:
     mark: Mapping[str, str] | None = None
     """Fingerprints of the baseline; see `ChangeTracker`."""
     box: str = ""
-    """The name of the present start; empty when the box is stopped."""
+    """The name of the present start; empty when the sandbox is stopped."""
 
     @property
     def parent(self) -> str:
-        """The digest of what the box lies on."""
+        """The digest of what the sandbox lies on."""
         return self.layers[0].digest if self.layers else self.base.key
 
     def uppers(self, root: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Removing the boxes of runners that were killed."""
+"""Removing the sandboxes of runners that were killed."""
 
 import os
 import select
@@ -21,17 +21,17 @@ from .labels import Label, LabelStore
 
 GROUP_PREFIX = "benchflow-"
 _PATIENCE = 20.0
-"""Seconds. A launcher needs less to end the boxes of its runner."""
+"""Seconds. A launcher needs less to end the sandboxes of its runner."""
 
 IMAGES = "live"
 """The directory of live images on disk, below the store."""
 
 
 def reap(directory: Path, policy: ReapPolicy) -> list[SandboxRecord]:
-    """Remove the boxes of dead owners that match `policy`; return their records.
+    """Remove the sandboxes of dead owners that match `policy`; return their records.
 
-    A box whose owner lives, or may live, is never touched. The images of dead
-    owners have no label and are removed with any box.
+    A sandbox whose owner lives, or may live, is never touched. The images of dead
+    owners have no label and are removed with any sandbox.
     """
     store = LabelStore(directory / "boxes")
     removed: list[SandboxRecord] = []
@@ -68,7 +68,7 @@ def _end(launcher: ProcessIdentity) -> None:
 
 
 def sweep_groups(directory: Path) -> None:
-    """Remove the empty control groups of dead owners: killed before a box was in them.
+    """Remove the empty control groups of dead owners: killed before a sandbox was in them.
 
     This never touches a process, so it is always allowed.
     """
@@ -89,7 +89,7 @@ def _remove(label: Label, store: LabelStore) -> None:
         kill_marked(label.id)
         shutil.rmtree(store.plain / label.id, ignore_errors=True)
     # Mounts, upper layers and network namespaces live in the launcher's namespaces and go
-    # with it; the kernel kills the box's first process, and with it all that can move.
+    # with it; the kernel kills the sandbox's first process, and with it all that can move.
     _end(label.launcher)
     thaw(groups := _groups(label))
     remove_directories(groups)

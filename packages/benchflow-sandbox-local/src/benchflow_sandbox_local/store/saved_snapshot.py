@@ -84,7 +84,7 @@ class SavedSnapshot(Model):
     """Top first."""
     live: SavedLive | None = None
     mark: Mapping[str, str] | None = None
-    """What the box compared its files with; see `ChangeTracker`."""
+    """What the sandbox compared its files with; see `ChangeTracker`."""
     seal: str = ""
     """The authentication code of the record, by the store that saved it."""
 

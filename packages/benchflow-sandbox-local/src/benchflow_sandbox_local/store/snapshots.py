@@ -87,7 +87,7 @@ class SnapshotStore:
         except LauncherError as error:
             retryable = error.errno == _EAGAIN
             raise SnapshotError(
-                f"the box cannot be forked: {error}", retryable=retryable
+                f"the sandbox cannot be forked: {error}", retryable=retryable
             ) from error
         return answer.message["files"], answer.message["digest"]
 

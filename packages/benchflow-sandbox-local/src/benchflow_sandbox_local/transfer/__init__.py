@@ -1,1 +1,1 @@
-"""Files in and out of a box. The host moves them and runs nothing inside."""
+"""Files in and out of a sandbox. The host moves them and runs nothing inside."""

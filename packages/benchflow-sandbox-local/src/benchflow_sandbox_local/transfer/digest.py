@@ -1,4 +1,4 @@
-"""FileDigester of files in a box that runs on. Everything inside is hostile."""
+"""FileDigester of files in a sandbox that runs on. Everything inside is hostile."""
 
 import hashlib
 import os
@@ -33,11 +33,11 @@ FileIdentity = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class DigestCache:
-    """FileDigester that all boxes on one sealed layer share, of files that none has changed."""
+    """FileDigester that all sandboxes on one sealed layer share, of files that none has changed."""
 
     digests: MutableMapping[FileIdentity, str] = field(default_factory=dict[FileIdentity, str])
     since: int = 0
-    """When the box began, in nanoseconds of the clock: what has changed later is its own."""
+    """When the sandbox began, in nanoseconds of the clock: what has changed later is its own."""
 
     def shares(self, changed: int) -> bool:
         """Return whether a file whose inode changed at that time still belongs to the layer."""
@@ -72,7 +72,7 @@ class FileDigester:
     def _cached(self, path: str, look: FileIdentity) -> str:
         """Return the digest of a file, from the record where it is the layer's own.
 
-        What a box writes to it is a copy of its own first, and that changes the look.
+        What a sandbox writes to it is a copy of its own first, and that changes the look.
         """
         shared_digests = self._known.digests
         shared = self._known.shares(int(look[-1]))
@@ -89,7 +89,7 @@ class FileDigester:
         except FileNotFoundError:
             return None
         os.close(place)
-        # Not the device, which is another one in each box.
+        # Not the device, which is another one in each sandbox.
         return path, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
     def _find(self, path: str) -> tuple[int, os.stat_result]:

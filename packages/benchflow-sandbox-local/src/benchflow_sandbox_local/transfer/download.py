@@ -1,4 +1,4 @@
-"""From a box to the host. Everything inside is hostile: names, kinds, sizes, depth."""
+"""From a sandbox to the host. Everything inside is hostile: names, kinds, sizes, depth."""
 
 import os
 import secrets

@@ -1,4 +1,4 @@
-"""Finding a path inside a box without trusting a link that the agent could have made."""
+"""Finding a path inside a sandbox without trusting a link that the agent could have made."""
 
 import os
 import posixpath
@@ -15,7 +15,7 @@ _MAX_LINKS = 40
 def locate(root: int, path: str) -> str:
     """Return `path` with the links of its parents resolved inside `root`.
 
-    Only links that root of the box owns are followed: those came with the image
+    Only links that root of the sandbox owns are followed: those came with the image
     (`/bin`, `/var/run`). One that the agent made could turn a copy as root into a
     write to a place of the agent's choice.
     """

@@ -1,4 +1,4 @@
-"""From the host into a box. Nothing inside runs; no link inside is followed on trust."""
+"""From the host into a sandbox. Nothing inside runs; no link inside is followed on trust."""
 
 import errno
 import os

@@ -121,7 +121,7 @@ class PlainBox:
 
     @property
     def running(self) -> LocalRunningBox:
-        """The processes; raise `SandboxError` when the box is gone."""
+        """The processes; raise `SandboxError` when the sandbox is gone."""
         if self._running is None or self._running.closed:
             raise SandboxError(f"sandbox {self.name!r} is gone", hint="create a new one")
         return self._running
@@ -132,7 +132,7 @@ class PlainBox:
         await self.serve(PlainRunningBox(self.name, str(self.directory)))
 
     async def serve(self, running: LocalRunningBox) -> None:
-        """Take a started box."""
+        """Take a started sandbox."""
         self._running = running
         await self.services.start(running, self.spec)
 

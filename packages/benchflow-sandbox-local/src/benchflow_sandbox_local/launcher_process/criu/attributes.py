@@ -1,10 +1,10 @@
-# Raw names: all paths are our own or below /proc, and the box is frozen.
+# Raw names: all paths are our own or below /proc, and the sandbox is frozen.
 # ruff: noqa: PTH110, PTH115, PTH123, PTH208
 """Attributes of threads, sockets and timers that the engine of live snapshots does not carry.
 
-They are noted while a box is frozen, and the engine's library sets them again in each child before
-a process of the child runs. Only what differs from the default is noted, so that most images have
-no such file.
+They are noted while a sandbox is frozen. The engine's library sets them again in each child,
+before a process of the child runs. Only a value that differs from the default is noted, so most
+images do not have such a file.
 """
 
 import errno
@@ -61,7 +61,7 @@ def note(group: str, image: str) -> None:
 
 
 def hand_over(image: str, work: str) -> None:
-    """Copy the result of `note` for the engine that restores a box in `work`."""
+    """Copy the result of `note` for the engine that restores a sandbox in `work`."""
     if os.path.exists(f"{image}/{_NOTED}"):
         shutil.copyfile(f"{image}/{_NOTED}", f"{work}/{_GIVEN}")
 
@@ -216,7 +216,7 @@ def _packed(place: str, found: "list[_Attribute]") -> bytes:
 
 
 def _inner_number(place: str) -> int:
-    """Return the number of a thread in its box; 0 when it has ended, so that nothing is set."""
+    """Return the number of a thread in its sandbox; 0 when it has ended, so that nothing is set."""
     status = _read(f"{place}/status")
     if b"\nState:\tZ" in status or b"\nState:\tX" in status:
         return 0

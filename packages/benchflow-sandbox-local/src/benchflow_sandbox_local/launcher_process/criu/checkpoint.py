@@ -1,7 +1,7 @@
-"""Taking a live image of one box: pin its files and dump its processes.
+"""Taking a live image of one sandbox: pin its files and dump its processes.
 
-A box with a small upper directory continues, and the image gets a copy
-of the directory. Any other box ends, and its directory becomes a layer of the image.
+A sandbox with a small upper directory continues, and the image gets a copy
+of the directory. Any other sandbox ends, and its directory becomes a layer of the image.
 """
 
 import errno
@@ -35,13 +35,13 @@ class CriuCheckpoint:
         """Report that the engine is ready, wait for the order, and report the result.
 
         Raises:
-            OSError: It failed, and no part of the image is left. For the box see `CriuDump`.
+            OSError: It failed, and no part of the image is left. For the sandbox see `CriuDump`.
         """
         try:
             with self._dump() as dump:
                 wire.send(reply, {"ok": True})
                 makers: list[list[int]] = _await_word(reply)["makers"]
-                # A box can make these steps fail, so they come while its processes still live.
+                # A sandbox can make these steps fail, so they come while its processes still live.
                 hard_links.complete(self._merged, self._overlay_work)
                 keep = inode_pins.pin(self._upper, self._merged).small
                 copied = self._write(dump, makers, keep=keep)
@@ -68,23 +68,23 @@ class CriuCheckpoint:
         attributes.note(request["freezer"], self._image)
         dump.begin(keep=keep)
         if keep:
-            # Beside the engine: nothing in the box runs, and what it reads is not changed.
+            # Beside the engine: nothing in the sandbox runs, and what it reads is not changed.
             copied = self.space.copy_upper(request["family"], request["box"], request["layer"])
         dump.finish(request["seconds"])
         if keep:
             log.refuse_unknown(self._image)
         else:
             self._check_what_is_left()
-        # The engine has removed its links from the kept box again, and a child needs them.
+        # The engine has removed its links from the kept sandbox again, and a child needs them.
         return None if self._has_engine_links() else copied
 
     def _check_what_is_left(self) -> None:
-        """Check the image at once: the box itself will be restored from it."""
+        """Check the image at once: the sandbox itself will be restored from it."""
         try:
             log.refuse_unknown(self._image)
             file_numbers.find(self._image, self.request["engine"]["preload"])
         except Exception as error:
-            raise EngineError(_EOWNERDEAD, f"{error}, and the box has ended") from error
+            raise EngineError(_EOWNERDEAD, f"{error}, and the sandbox has ended") from error
 
     def _has_engine_links(self) -> bool:
         return _LINK_NAME in Path(self._image, "files.img").read_bytes()
@@ -138,7 +138,7 @@ def refuse_uncarried(group: str) -> None:
             raise _uncaptured(place, "has a POSIX timer for one thread (SIGEV_THREAD_ID)")
     for line in _text(Path("/proc/locks")).splitlines():
         fields = line.split()
-        # The host reads the files of the box, and would wait for the end of such a lease.
+        # The host reads the files of the sandbox, and would wait for the end of such a lease.
         if fields[1] == "LEASE" and fields[3] == "WRITE" and fields[4] in pids:
             raise _uncaptured(
                 Path("/proc", fields[4]), "has a lease of a file, to be told of readers"

@@ -1,11 +1,11 @@
-# Raw names: all paths are our own or below /proc, and the box is frozen.
+# Raw names: all paths are our own or below /proc, and the sandbox is frozen.
 # ruff: noqa: PTH108, PTH110, PTH116, PTH123, PTH208
 """File numbers in the memory of processes that do not load the identity library.
 
 SQLite knows its open databases by device and inode. In a child they have other numbers. The
 library of the native package hides that from dynamic programs; a static one asks the kernel
-itself. For those, the numbers of open files are noted when a box is written down, SQLite's copies
-of them are found in the image, and the engine exchanges them before a process of a child runs.
+itself. For static programs, the dump notes the numbers of open files, and SQLite's copies of
+these numbers are found in the image. The engine replaces them before a process of a child runs.
 """
 
 import ctypes
@@ -72,7 +72,7 @@ def find(image: str, library: str | None) -> None:
 
 
 def hand_over(image: str, work: str, library: str | None) -> None:
-    """Copy the result of `find` for the engine that restores a box in `work`.
+    """Copy the result of `find` for the engine that restores a sandbox in `work`.
 
     Raises:
         OSError: There is a result, and the engine has no library that could use it.

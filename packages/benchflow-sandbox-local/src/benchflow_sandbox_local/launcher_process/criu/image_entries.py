@@ -1,6 +1,6 @@
 """Reading the engine's images, which are entries of protocol buffers.
 
-See images/*.proto of CRIU 4.2. The engine writes them; a box can choose only
+See images/*.proto of CRIU 4.2. The engine writes them; a sandbox can choose only
 names and addresses in them.
 """
 

@@ -1,8 +1,8 @@
-"""Starting bf-pager, which fills the memory of a restored box while the box runs.
+"""Starting bf-pager, which fills the memory of a restored sandbox while the sandbox runs.
 
-The program and its guard are children of the launcher, outside of the box's group: a
-freeze of the box must not stop them. They do not die with the launcher, but after the box: what
-they hold keeps missing memory from reading as zeros.
+The program and its guard are children of the launcher, outside of the sandbox's group: a
+freeze of the sandbox must not stop them. They outlive the launcher and end after the sandbox.
+Until then their descriptors keep missing memory from reading as zeros.
 """
 
 import os
@@ -25,15 +25,15 @@ class PagerProcess:
     """The process group of the program and its guard."""
     pid: int
     _lifeline: int
-    """While it is open, the box is not known to be dead."""
+    """While it is open, the sandbox is not known to be dead."""
     failure: str = ""
-    """Why the box must not continue; empty while all is well."""
+    """Why the sandbox must not continue; empty while all is well."""
 
     @classmethod
     def start(cls, program: str, image: str, work: str, report: int) -> "PagerProcess":
         """Start the program for the engine that will work in `work`.
 
-        It writes one byte to `report` when the box has all of its memory.
+        It writes one byte to `report` when the sandbox has all of its memory.
         """
         watched, lifeline = os.pipe2(os.O_CLOEXEC)
         directory = os.open(image, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -64,10 +64,10 @@ class PagerProcess:
         if status != 0:
             code = os.waitstatus_to_exitcode(status)
             why = _WHY.get(code, f"bf-pager {how_ended(status)}")
-            self.failure = f"the memory of the box cannot be read: {why}"
+            self.failure = f"the memory of the sandbox cannot be read: {why}"
 
     def let_go(self) -> None:
-        """Tell the pager that the box is dead or was never started. Idempotent."""
+        """Tell the pager that the sandbox is dead or was never started. Idempotent."""
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1

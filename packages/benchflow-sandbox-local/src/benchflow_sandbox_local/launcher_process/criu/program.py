@@ -1,6 +1,6 @@
 """One run of CRIU: its arguments, and the files that it can reach.
 
-Bytes of a box decide which paths the engine touches, and it has the host's root. So it
+Bytes of a sandbox decide which paths the engine touches, and it has the host's root. So it
 runs in a mount namespace of its own in which all but a few places are read-only.
 """
 
@@ -74,7 +74,7 @@ class ConfinedCriu:
         self._become(arguments, writable, {}, errors)
 
     def wait(self, room: str, tree: int, orders: int, errors: int) -> NoReturn:
-        """Become an engine that reads from the socket `orders` which box it restores.
+        """Become an engine that reads from the socket `orders` which sandbox it restores.
 
         It calls its directory, the detached mount `tree`, `PLACE`, and sees nothing else of what
         is mounted below `room`.
@@ -127,7 +127,7 @@ def _copies(paths: Iterable[str]) -> list[tuple[int, str]]:
 
 
 class CriuDump:
-    """An engine that is ready to dump a box. It touches nothing before `begin`.
+    """An engine that is ready to dump a sandbox. It touches nothing before `begin`.
 
     Its configuration is a pipe: it has started when it has read a first page of that, and
     continues when our end of the pipe is closed.
@@ -163,7 +163,7 @@ class CriuDump:
             raise EngineError(5, f"the engine did not start in {_START_SECONDS} s")
 
     def begin(self, *, keep: bool) -> None:
-        """Begin to dump the frozen box. The caller must call `finish`.
+        """Begin to dump the frozen sandbox. The caller must call `finish`.
 
         With `keep` the processes are unchanged after the dump; otherwise they are dead.
         """
@@ -176,8 +176,8 @@ class CriuDump:
         """Return when the dump is complete.
 
         Raises:
-            EngineError: It failed and the box is as it was, unless `errno` is ETIMEDOUT: then
-                the engine was ended half-way, and the box cannot be trusted any more.
+            EngineError: It failed and the sandbox is as it was, unless `errno` is ETIMEDOUT: then
+                the engine was ended half-way, and the sandbox cannot be trusted any more.
         """
         if not _ends(self._pid, seconds):
             raise EngineError(110, f"the engine did not end in {seconds} s")
@@ -221,7 +221,7 @@ def _ends(pid: int, seconds: float) -> bool:
 
 
 def end_engine(pid: int) -> None:
-    """End a child that has waited, and its own helpers: not all are in the group of the box."""
+    """End a child that has waited, and its own helpers: not all are in the group of the sandbox."""
     os.kill(pid, signal.SIGKILL)
     with suppress(ProcessLookupError):  # it has not come to have a group, nor helpers
         os.killpg(pid, signal.SIGKILL)

@@ -73,7 +73,7 @@ class _Made:
 
 @dataclass(slots=True)
 class SocketOwners:
-    """The makers of all unix sockets of one box."""
+    """The makers of all unix sockets of one sandbox."""
 
     table: dict[int, UnixSocket]
     _made: dict[tuple[int, ...], _Made] = field(default_factory=dict[tuple[int, ...], _Made])

@@ -1,4 +1,4 @@
-"""Engines that have started and wait for a box to restore.
+"""Engines that have started and wait for a sandbox to restore.
 
 Starting an engine takes a third of the time of a small restore.
 """
@@ -29,7 +29,7 @@ _AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class RestoreOrder:
-    """A box to restore."""
+    """A sandbox to restore."""
 
     request: dict[str, Any]
     root: str
@@ -44,7 +44,7 @@ class RestoreOrder:
 class StandbyEngine:
     """One engine, a child of this process. It touches nothing before `begin`.
 
-    `room` is where the mounts of all boxes are: it holds none of them. `directory` is its own,
+    `room` is where the mounts of all sandboxes are: it holds none of them. `directory` is its own,
     to be made. When this process ends, so does the engine.
     """
 
@@ -52,7 +52,7 @@ class StandbyEngine:
         self.engine = engine
         self.directory = directory
         os.mkdir(directory, 0o700)  # noqa: PTH102 - a path of ours
-        # It gets another name as soon as there is a box, maybe before the engine has looked.
+        # It gets another name as soon as there is a sandbox, maybe before the engine has looked.
         tree = syscalls.clone_mount(directory, 0)
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         errors = open_errors(directory)
@@ -77,7 +77,7 @@ class StandbyEngine:
             raise
 
     def begin(self, job: RestoreOrder, reply: socket.socket) -> None:
-        """Order the engine to restore a box; send the outside ends of its network to `reply`.
+        """Order the engine to restore a sandbox; send the outside ends of its network to `reply`.
 
         Raises:
             OSError: The engine is dead, or what it needs is not there. It ends.
@@ -183,7 +183,7 @@ class StandbyPool:
         self._started = 0
 
     def expect(self, engine: ConfinedCriu, at_once: int = 1) -> None:
-        """Note that `engine` will restore `at_once` boxes at the same time."""
+        """Note that `engine` will restore `at_once` sandboxes at the same time."""
         self._engine = engine
         self._wanted = max(self._wanted, min(at_once, _MOST_WAITING))
 

@@ -1,1 +1,1 @@
-"""Finding what a live fork would lose, while a box is frozen."""
+"""Finding what a live fork would lose, while a sandbox is frozen."""

@@ -20,7 +20,7 @@ _libc.syscall.restype = ctypes.c_long
 
 
 def queues(pid: int, holders: Iterable[InspectedProcess]) -> Iterable[Finding]:
-    """Yield the message queues of the box of `pid`. This process stays in its namespace."""
+    """Yield the message queues of the sandbox of `pid`. This process stays in its namespace."""
     own = os.open(f"/proc/{pid}/ns/ipc", os.O_RDONLY | os.O_CLOEXEC)
     try:
         setns(own, CLONE_NEWIPC)

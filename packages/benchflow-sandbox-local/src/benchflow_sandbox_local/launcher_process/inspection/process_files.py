@@ -29,12 +29,12 @@ class Finding:
     what: str
     """What it is, its name, and its process."""
     drains: bool
-    """Whether it goes away by itself when the box runs for a moment."""
+    """Whether it goes away by itself when the sandbox runs for a moment."""
     hint: str
 
 
 class InspectedProcess:
-    """One process of the box."""
+    """One process of the sandbox."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -51,7 +51,7 @@ class InspectedProcess:
 
     @cached_property
     def inner(self) -> int:
-        """Its number in the box."""
+        """Its number in the sandbox."""
         numbers = self._status().partition("\nNSpid:")[2].partition("\n")[0]
         return int(numbers.split()[-1])
 

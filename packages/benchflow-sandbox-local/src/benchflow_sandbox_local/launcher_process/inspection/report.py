@@ -1,4 +1,4 @@
-"""Finding what the engine would lose of a frozen box, in one walk over its open files."""
+"""Finding what the engine would lose of a frozen sandbox, in one walk over its open files."""
 
 import socket
 import stat
@@ -18,9 +18,9 @@ _MOST = 4
 
 
 def inspect(request: dict[str, Any], reply: socket.socket) -> None:
-    """Report what a child of the frozen box would lose, and which users made its sockets.
+    """Report what a child of the frozen sandbox would lose, and which users made its sockets.
 
-    This process ends in the namespaces of the box.
+    This process ends in the namespaces of the sandbox.
     """
     init = request["pid"]
     with holders(request["pids"]) as held:

@@ -54,7 +54,7 @@ def _answers(sock: socket.socket) -> Iterator[UnixSocket]:
             if kind == _DONE:
                 return
             if kind == _ERROR:
-                raise OSError(5, "the kernel does not list the unix sockets of a box")
+                raise OSError(5, "the kernel does not list the unix sockets of a sandbox")
             yield _socket(raw[at + _HEADER.size : at + size])
             at += (size + 3) & ~3
 

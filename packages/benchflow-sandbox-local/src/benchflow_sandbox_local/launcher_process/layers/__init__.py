@@ -1,1 +1,1 @@
-"""The files of boxes: layers, their copies and digests, and live images."""
+"""The files of sandboxes: layers, their copies and digests, and live images."""

@@ -2,9 +2,10 @@
 # ruff: noqa: PTH208
 """Hard links of one file over several layers.
 
-A file of a lower layer can have several names. When a box changes it by one name, overlay keeps the
-others together with it by an index in its work directory, which no layer carries. A child would
-find the old bytes by the other names. So the upper directory gets all names before it is a layer.
+A file of a lower layer can have several names. When a sandbox changes the file by one name,
+overlay links the other names by an index in its work directory. A layer does not carry that
+index, so a child would find the old bytes by the other names. The upper directory therefore
+gets all names before it becomes a layer.
 """
 
 import errno
@@ -21,7 +22,7 @@ _Key = tuple[int, int, int, int, int]
 
 
 def complete(merged: str, work: str) -> None:
-    """Copy up the other names of each file that a box has changed by one of its names.
+    """Copy up the other names of each file that a sandbox has changed by one of its names.
 
     The root `merged` is searched for them; that takes seconds, and only happens when there are such
     files. `work` is the work directory of its overlay.

@@ -6,7 +6,7 @@ import os
 import stat
 
 VISIBLE = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix", "gnu")
-"""The only names at the host's top that a box sees. Programs live there."""
+"""The only names at the host's top that a sandbox sees. Programs live there."""
 
 EMPTY = ("boot", "home", "media", "mnt", "opt", "root", "run", "srv", "tmp", "var")
 _VAR = ("cache", "lib", "local", "log", "mail", "opt", "spool")
@@ -93,7 +93,7 @@ def build_mask(target: str, opaque: str, *, over_host: bool) -> None:
     """Fill the layer that lies over the host's root, or stands in for it.
 
     With `over_host` the names of the host are hidden one by one; without, the
-    layer holds only what a box may see, and the programs are bound in later.
+    layer holds only what a sandbox may see, and the programs are bound in later.
     """
     os.mkdir(target, 0o755)
     for name in os.listdir("/"):
@@ -107,7 +107,7 @@ def build_mask(target: str, opaque: str, *, over_host: bool) -> None:
         os.mkdir(f"{target}/{name}", 0o755)
         os.setxattr(f"{target}/{name}", opaque, b"y")
     os.chmod(f"{target}/root", 0o700)
-    os.chmod(f"{target}/tmp", 0o1777)  # noqa: S103, S108 - sticky, inside a box
+    os.chmod(f"{target}/tmp", 0o1777)  # noqa: S103, S108 - sticky, inside a sandbox
     _fill_var(f"{target}/var")
     _Etc(f"{target}/etc").copy("")
 
@@ -115,8 +115,8 @@ def build_mask(target: str, opaque: str, *, over_host: bool) -> None:
 def _fill_var(var: str) -> None:
     for name in _VAR:
         os.mkdir(f"{var}/{name}", 0o755)
-    os.mkdir(f"{var}/tmp")  # noqa: S108 - inside a box
-    os.chmod(f"{var}/tmp", 0o1777)  # noqa: S103, S108 - sticky, inside a box
+    os.mkdir(f"{var}/tmp")  # noqa: S108 - inside a sandbox
+    os.chmod(f"{var}/tmp", 0o1777)  # noqa: S103, S108 - sticky, inside a sandbox
     os.symlink("/run", f"{var}/run")
 
 
@@ -147,7 +147,7 @@ class _Etc:
             elif stat.S_ISREG(info.st_mode) and info.st_mode & 0o004:
                 self._file(entry.path, target, info)
         except (FileNotFoundError, PermissionError):
-            return  # it went away, or is not for us: not in the box either
+            return  # it went away, or is not for us: not in the sandbox either
 
     def _file(self, source: str, target: str, info: os.stat_result) -> None:
         if info.st_size > _MAX_FILE:

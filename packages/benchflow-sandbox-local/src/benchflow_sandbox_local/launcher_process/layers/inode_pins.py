@@ -17,7 +17,7 @@ from dataclasses import dataclass
 ATTRIBUTE = "security.bf.ino"
 """Three little-endian numbers: what processes see, and the two raw numbers it is valid for.
 
-In `security.` a process of a box can neither set nor carry it over to a copy, and needs no
+In `security.` a process of a sandbox can neither set nor carry it over to a copy, and needs no
 permission on the file to read it. A copy that a privileged tool makes has another raw number.
 """
 
@@ -41,7 +41,7 @@ class Extent:
 
     @property
     def small(self) -> bool:
-        """Whether a box of this size is copied and continues."""
+        """Whether a sandbox of this size is copied and continues."""
         return self.bytes <= MOST_BYTES and self.entries <= MOST_ENTRIES
 
 
@@ -133,7 +133,7 @@ def moved(value: bytes, old: int, new: int) -> bytes:
 
 
 def highest(tree: str) -> int:
-    """Return the largest pinned number in `tree` of a file that boxes have made.
+    """Return the largest pinned number in `tree` of a file that sandboxes have made.
 
     It is 0 where there is none. What was copied up from a base shows the number of another
     file system, which is larger than any that this one gives.

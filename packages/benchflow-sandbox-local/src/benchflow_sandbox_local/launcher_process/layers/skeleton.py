@@ -20,7 +20,7 @@ FIRST_UID = 10001
 _MAX_ID = 60000
 HOSTNAME = "sandbox"
 IDENTITY = "/.bf-identity.so"
-"""Where every process of a box finds the library that keeps files the same over a live fork."""
+"""Where every process of a sandbox finds the library that keeps files the same over a live fork."""
 _MAX_ACCOUNTS = 1 << 20
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV}
 _OPAQUE = ("dev", "proc", "sys", ".bf")
@@ -160,7 +160,7 @@ def _fill(skel: str, opaque: str, init: str, accounts: AccountFiles, *, rooted: 
     for name in _OPAQUE:
         os.setxattr(f"{skel}/{name}", opaque, b"y")
     os.chmod(f"{skel}/.bf", 0o700)
-    os.mkdir(f"{skel}/var/tmp")  # noqa: S108 - inside a box
+    os.mkdir(f"{skel}/var/tmp")  # noqa: S108 - inside a sandbox
     for name in ("tmp", "dev/shm", "var/tmp"):
         os.chmod(f"{skel}/{name}", 0o1777)  # noqa: S103 - sticky
     for name, (major, minor) in NODES.items():

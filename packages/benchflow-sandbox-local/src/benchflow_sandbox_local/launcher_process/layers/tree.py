@@ -1,6 +1,6 @@
 # Raw names below roots that are not ours: pathlib would add nothing here.
 # ruff: noqa: PTH101, PTH104, PTH106, PTH108
-"""CopyInstruction and removing trees that a box has written: names, depth and links are hostile."""
+"""Copying and removing trees of a sandbox, whose names, depth and links are hostile."""
 
 import errno
 import os

@@ -1,6 +1,6 @@
 # Raw names below roots that are not ours: pathlib would add nothing here.
 # ruff: noqa: PTH102, PTH103, PTH104, PTH106, PTH112
-"""The launcher's private file systems: one tmpfs per family of boxes, and the base layers."""
+"""The launcher's private file systems: one tmpfs per family of sandboxes, and the base layers."""
 
 import errno
 import os
@@ -17,7 +17,7 @@ from .digest import tree_digest, tree_traits
 from .tree import LayerCopy
 
 # xino gives all files one st_dev and a number that no two layers share; nfs_export lets
-# watches be restored. What a kernel does not know, a box can do without.
+# watches be restored. What a kernel does not know, a sandbox can do without.
 _BUSY_PAUSES = tuple(0.001 * 2**step for step in range(13))
 """Seconds between tries, 8 in all, while another process releases a lower directory."""
 
@@ -78,12 +78,12 @@ class Workspace:
         return name if "/" in name else f"{self.root}/images/{name}"
 
     def tray(self, box: str) -> str:
-        """Return the one directory beside the images that a gVisor box writes to."""
+        """Return the one directory beside the images that a gVisor sandbox writes to."""
         os.makedirs(path := f"{self.root}/images/tray-{box}", mode=0o700, exist_ok=True)
         return path
 
     def take_image(self, box: str, name: str) -> None:
-        """Move the live image of a gVisor box out of its tray."""
+        """Move the live image of a gVisor sandbox out of its tray."""
         os.rename(f"{self.tray(box)}/new", self.image(name))
 
     def image_bytes(self, name: str) -> int:
@@ -166,16 +166,16 @@ class Workspace:
                 return
 
     def unmount_root(self, family: str, box: str) -> None:
-        """Unmount a box's root. Its upper directory stays."""
+        """Unmount a sandbox's root. Its upper directory stays."""
         syscalls.umount(f"{self.root}/{family}/m-{box}")
 
     def keep_upper(self, family: str, box: str, layer: str) -> None:
-        """Turn the upper directory of an unmounted box into a layer."""
+        """Turn the upper directory of an unmounted sandbox into a layer."""
         base = f"{self.root}/{family}"
         os.rename(f"{base}/u-{box}", f"{base}/{layer}")
 
     def remove_box(self, family: str, box: str) -> None:
-        """Delete the directories of an unmounted box."""
+        """Delete the directories of an unmounted sandbox."""
         base = f"{self.root}/{family}"
         shutil.rmtree(f"{self.root}/work/{box}", ignore_errors=True)
         shutil.rmtree(f"{self.root}/images/tray-{box}", ignore_errors=True)
@@ -190,7 +190,7 @@ class Workspace:
             tree.remove(f"{base}/{layer}", f"{base}/trash")
 
     def seal(self, request: dict[str, Any]) -> int:
-        """Copy the upper directory of a box into a new layer; return its size.
+        """Copy the upper directory of a sandbox into a new layer; return its size.
 
         With `under`, those older layers (top first) are merged below it, so that a
         long chain of forks stays one layer deep.
@@ -210,7 +210,7 @@ class Workspace:
         return copy.bytes
 
     def copy_upper(self, family: str, box: str, layer: str) -> int | None:
-        """Copy the upper directory of a running box into a new layer; return its size.
+        """Copy the upper directory of a running sandbox into a new layer; return its size.
 
         Return None, and leave nothing, when that is not possible.
         """
@@ -235,7 +235,7 @@ class Workspace:
         os.rmdir(trash)
 
     def copy_upper_out(self, family: str, box: str, to: str) -> None:
-        """Copy what a box has written to `to`, an empty directory of the host."""
+        """Copy what a sandbox has written to `to`, an empty directory of the host."""
         base = f"{self.root}/{family}"
         copy = LayerCopy(to, self.opaque, f"{base}/trash", frozenset({".bf"}))
         copy.apply(f"{base}/u-{box}")
@@ -273,8 +273,8 @@ def _half_of_memory() -> int:
 def _when_free(target: str, data: str) -> None:
     """Mount an overlay; wait while a lower directory is still in use as an upper directory.
 
-    The root of a box that has ended is unmounted here, but each process that was just starting
-    another box, or an engine, had a copy of all our mounts. One that lets go of them at this
+    The root of a sandbox that has ended is unmounted here, but each process that was just starting
+    another sandbox, or an engine, had a copy of all our mounts. One that lets go of them at this
     very moment keeps the old root's file system until it gets to run again.
     """
     for pause in _BUSY_PAUSES:

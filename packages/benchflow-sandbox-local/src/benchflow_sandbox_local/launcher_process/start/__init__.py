@@ -1,1 +1,1 @@
-"""Starting a new box: namespaces, mounts, privileges and its first process."""
+"""Starting a new sandbox: namespaces, mounts, privileges and its first process."""

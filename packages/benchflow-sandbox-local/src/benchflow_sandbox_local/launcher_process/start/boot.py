@@ -1,4 +1,4 @@
-"""The first process of a new box, from its fork in the launcher to init."""
+"""The first process of a new sandbox, from its fork in the launcher to init."""
 
 import os
 import resource
@@ -18,7 +18,7 @@ INIT = "/.bf/init"
 
 @dataclass(frozen=True, slots=True)
 class BootPlan:
-    """The request for one box."""
+    """The request for one sandbox."""
 
     merged: str
     hostname: str
@@ -39,7 +39,7 @@ class BootPlan:
 
 
 def boot(plan: BootPlan, reply: socket.socket, launcher: int) -> NoReturn:
-    """Become PID 1 of the box. Never returns: init runs, or the process ends."""
+    """Become PID 1 of the sandbox. Never returns: init runs, or the process ends."""
     step = "enter"
     try:
         tie_to(launcher)
@@ -129,7 +129,7 @@ def _ensure(root: int, item: dict[str, Any]) -> None:
 
 
 def _report(plan: BootPlan, reply: socket.socket, listeners: list[socket.socket]) -> None:
-    """Send the descriptors that lead into the box to the runner."""
+    """Send the descriptors that lead into the sandbox to the runner."""
     fds = [
         os.pidfd_open(os.getpid()),
         os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC),

@@ -1,9 +1,9 @@
 # Raw names below roots that are not ours: pathlib would add nothing here.
 # ruff: noqa: PTH102, PTH103, PTH123
-"""The first process of a gVisor box on the host: it runs `runsc` and serves requests.
+"""The first process of a gVisor sandbox on the host: it runs `runsc` and serves requests.
 
 `runsc` runs in a mount namespace that holds little else than the
-root of the box, since a box may take control of `runsc`.
+root of the sandbox, since the sandbox may take control of `runsc`.
 """
 
 import json
@@ -26,7 +26,7 @@ from .boot import INIT, BootPlan, join, tie_to
 from .privileges import KEPT
 
 STREAMS = "streams.img"
-"""In an image: the names of the pipes that its box has."""
+"""In an image: the names of the pipes that its sandbox has."""
 _IO = ".bf/io"
 _NAME = re.compile(r"\d{1,9}\.[012]")
 _MARK = ".bf-tmp"
@@ -52,12 +52,12 @@ class GvisorError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class GvisorPlan:
-    """The parts of a request that only a gVisor box has."""
+    """The parts of a request that only a gVisor sandbox has."""
 
     program: str
     """The host's `runsc`."""
     work: str
-    """A directory of this box alone."""
+    """A directory of this sandbox alone."""
     tray: str
     """Where it writes its images."""
     image: str | None
@@ -65,7 +65,7 @@ class GvisorPlan:
 
 
 def boot(plan: BootPlan, guest: GvisorPlan, reply: socket.socket, launcher: int) -> NoReturn:
-    """Become the first process of the box and serve `reply` until it closes."""
+    """Become the first process of the sandbox and serve `reply` until it closes."""
     step = "enter"
     try:
         tie_to(launcher)
@@ -89,7 +89,7 @@ def boot(plan: BootPlan, guest: GvisorPlan, reply: socket.socket, launcher: int)
 
 
 def _build(plan: BootPlan, guest: GvisorPlan) -> int:
-    """Enter a root with the few places that `runsc` needs; return the box's own root."""
+    """Enter a root with the few places that `runsc` needs; return the sandbox's own root."""
     syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
     trees = [
         (syscalls.clone_mount(plan.merged, 0), "/root"),
@@ -142,7 +142,7 @@ def _prepare(root: int, plan: BootPlan, guest: GvisorPlan) -> None:
         os.mkfifo(name, 0o600, dir_fd=pipes)
     os.close(pipes)
     # An empty /tmp would get a file system of its own, which the host could not see.
-    os.close(make_file(root, f"/tmp/{_MARK}"))  # noqa: S108 - inside the box
+    os.close(make_file(root, f"/tmp/{_MARK}"))  # noqa: S108 - inside the sandbox
 
 
 def _ensure(root: int, item: dict[str, Any]) -> None:
@@ -158,12 +158,12 @@ def _names(image: str) -> list[str]:
     with open(f"{image}/{STREAMS}", encoding="utf-8") as file:
         names = json.load(file)
     if not all(_NAME.fullmatch(name) for name in names):
-        raise GvisorError(22, "the image is not one of a gVisor box")
+        raise GvisorError(22, "the image is not one of a gVisor sandbox")
     return [str(name) for name in names]
 
 
 class _Supervisor:
-    """Runs `runsc` on request. The box ends with this process."""
+    """Runs `runsc` on request. The sandbox ends with this process."""
 
     def __init__(self, plan: BootPlan, guest: GvisorPlan, reply: socket.socket, root: int) -> None:
         self._plan = plan
@@ -177,7 +177,7 @@ class _Supervisor:
         self._poll.register(reply, select.POLLIN)
 
     def serve(self) -> None:
-        """Serve until the runner hangs up or the box ends."""
+        """Serve until the runner hangs up or the sandbox ends."""
         while True:
             for fd, _ in self._poll.poll():
                 received = wire.receive(self._reply) if fd == self._reply.fileno() else None
@@ -232,11 +232,11 @@ class _Supervisor:
             json.dump(names, file)
 
     def _end(self) -> GvisorError:
-        """Return why the box has ended, or that the runner hung up."""
+        """Return why the sandbox has ended, or that the runner hung up."""
         if self._box and not self._collected:
             self._collected, self._status = os.waitpid(self._box, os.WNOHANG)
         if self._collected:
-            return _ended("the box", self._status, _BOX_LOG)
+            return _ended("the sandbox", self._status, _BOX_LOG)
         return GvisorError(5, "the runner hung up")
 
     def _run(self, *arguments: str) -> None:

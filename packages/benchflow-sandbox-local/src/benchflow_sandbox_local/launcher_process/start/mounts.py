@@ -1,4 +1,4 @@
-"""The mounts inside a box: proc with its dangerous parts closed, devpts, the operator's mounts."""
+"""The mounts inside a sandbox: proc without its dangerous parts, devpts, the operator's."""
 
 import os
 import stat
@@ -87,7 +87,7 @@ NODES = {
     "urandom": (1, 9),
     "tty": (5, 0),
 }
-"""Device nodes of a box, with their major and minor numbers."""
+"""Device nodes of a sandbox, with their major and minor numbers."""
 
 LINKS = {
     "fd": "/proc/self/fd",
@@ -96,7 +96,7 @@ LINKS = {
     "stderr": "/proc/self/fd/2",
     "ptmx": "pts/ptmx",
 }
-"""Links in /dev of a box."""
+"""Links in /dev of a sandbox."""
 
 
 def clone_sources(mounts: list[dict[str, Any]]) -> list[tuple[int, str]]:

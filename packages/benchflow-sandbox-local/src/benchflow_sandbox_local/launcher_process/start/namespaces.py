@@ -1,4 +1,4 @@
-"""The network and user namespaces of a box. The network is a loopback and nothing else."""
+"""The network and user namespaces of a sandbox. The network is a loopback and nothing else."""
 
 import fcntl
 import os

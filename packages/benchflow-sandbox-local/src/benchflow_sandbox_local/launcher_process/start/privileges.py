@@ -1,4 +1,4 @@
-"""The privileges of root in a box: few capabilities, and a filter of system calls."""
+"""The privileges of root in a sandbox: few capabilities, and a filter of system calls."""
 
 import ctypes
 import os
@@ -21,7 +21,7 @@ KEPT = {
     "NET_BIND_SERVICE": 10,
     "SYS_CHROOT": 18,
 }
-"""The capabilities that package managers and services in a box need."""
+"""The capabilities that package managers and services in a sandbox need."""
 
 
 def drop() -> None:
