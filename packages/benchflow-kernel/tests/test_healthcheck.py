@@ -48,7 +48,7 @@ def test_failures_of_the_start_period_do_not_count():
 
 def test_a_try_that_hangs_is_a_failure():
     made, error = tries(command=TRY + "sleep 60", timeout_sec=0.05, retries=2)
-    assert (made, "no answer within 0.05 s" in error) == (2, True)
+    assert (made, "no result within 0.05 s" in error) == (2, True)
 
 
 def test_a_box_that_is_gone_is_no_sick_box():

@@ -268,7 +268,7 @@ def test_best_of_nothing_that_was_scored_says_so(rig):
     rig.config["branch"] = BestOfBranch(n=2)
     tree = rig.run()
     assert tree.root.error.type == "RewardError"
-    assert "no child can be gone on from" in tree.root.error.message
+    assert "no child can continue" in tree.root.error.message
     assert all(leaf.reward is None for leaf in tree.leaves)
 
 

@@ -1,4 +1,4 @@
-"""Fork a world: policies, budgets, the fidelity ladder, checkpoints and replay."""
+"""Fork a world: policies, budgets, fidelity, checkpoints and replay."""
 
 from .budget_tracker import BranchBudgetTracker
 from .capture import check_child, take_checkpoint

@@ -1,4 +1,4 @@
-"""What the forks of a rollout may still cost."""
+"""The budget of a rollout's forks."""
 
 import time
 from collections.abc import Callable
@@ -13,10 +13,10 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 class BranchBudgetTracker:
-    """Holds a rollout's forks against its budget, from the moment that it is made.
+    """Compares a rollout's forks with its budget. Time counts from the creation of the tracker.
 
-    Running out is no failure: `refusal` says why the next fork is not to be, and the
-    line goes on unforked.
+    An exhausted budget is not a failure: `refusal` returns the reason, and the branch run
+    continues without the fork.
     """
 
     def __init__(
@@ -36,13 +36,13 @@ class BranchBudgetTracker:
         self._began = clock()
         self._forks = 0
         self._too_much = 0
-        """Bytes of the last checkpoint that there was no room for."""
+        """Bytes of the last checkpoint that did not fit."""
 
     def refusal(self, budget: BranchBudget, children: int, depth: int) -> str | None:
-        """Return why there may be no fork of `children`, `depth` forks down; else `None`.
+        """Return the reason a fork into `children` at `depth` is not allowed, or None.
 
-        `budget` is that of the policy that wants to fork: of nested ones each bounds its
-        own children and depth, and the outermost bounds the rollout.
+        `budget` belongs to the policy of the fork. Of nested policies, each one limits its own
+        children and depth, and the outermost one limits the rollout.
         """
         if children > budget.max_children:
             return f"{children} children are more than max_children {budget.max_children}"
@@ -51,7 +51,7 @@ class BranchBudgetTracker:
         return self._spent()
 
     def disk_refusal(self, taken: int) -> str | None:
-        """Return why a fork may not hold the `taken` bytes of its checkpoint; else `None`."""
+        """Return the reason a checkpoint of `taken` bytes may not be kept, or None."""
         most, held = self._budget.disk_mb, self._refs.disk_bytes
         if most is None or held + taken <= most * _MB:
             return None
@@ -59,7 +59,7 @@ class BranchBudgetTracker:
         return f"checkpoints would hold {(held + taken) / _MB:.1f} MB of disk_mb {most}"
 
     def record_fork(self) -> None:
-        """Note a fork."""
+        """Count a fork."""
         self._forks += 1
 
     def _spent(self) -> str | None:
@@ -73,7 +73,7 @@ class BranchBudgetTracker:
         held = self._refs.disk_bytes
         if budget.disk_mb is not None and held >= budget.disk_mb * _MB:
             return f"checkpoints hold {held // _MB} of disk_mb {budget.disk_mb}"
-        # The next one is hardly smaller, and to find out costs a snapshot.
+        # The next checkpoint is hardly smaller, and to measure it costs a snapshot.
         if self._too_much and (refusal := self.disk_refusal(self._too_much)) is not None:
             return refusal
         free = None if budget.memory_mb is None else self._free_memory()
@@ -83,7 +83,7 @@ class BranchBudgetTracker:
 
 
 def available_memory() -> int | None:
-    """Return the bytes that the machine can give out, or `None` when it does not say."""
+    """Return the bytes of available memory, or None if the machine does not report them."""
     try:
         lines = _MEMINFO.read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Taking a checkpoint: quiesce, one freeze, all layers or none."""
+"""Take a checkpoint: quiesce, one freeze, all layers or none."""
 
 import time
 from dataclasses import replace
@@ -20,15 +20,14 @@ async def take_checkpoint(
 ) -> Checkpoint:
     """Capture `world`, whose agents are idle or wait for an answer.
 
-    The model line comes to rest first, then the world's servers, whose rows are read.
-    Then the environment, the files and (at `live`) the processes with their sessions are
-    captured inside one freeze, so that all layers are of one instant; `sessions` are
-    those that lie in files. Nothing is left of a checkpoint that is not whole: what was
-    sealed before the fault is discarded, also on cancellation.
+    First the model route is idle, then the environment's servers, whose state is read. Then
+    the environment, the files and (at `live`) the processes with their sessions are captured
+    in one freeze, so that all layers are of one instant. `sessions` are the sessions in
+    files. If a layer fails, or on cancellation, the layers sealed before are discarded.
 
     Raises:
-        SnapshotError: A layer failed, or it took longer than `seconds`.
-        SandboxUnsupportedError: The sandbox has no such level.
+        SnapshotError: A layer failed, or the capture took longer than `seconds`.
+        SandboxUnsupportedError: The sandbox does not support the level.
     """
     taken: list[SandboxImage] = []
     try:
@@ -59,8 +58,8 @@ async def _capture(
     async def read() -> None:
         nonlocal state, live
         state = await world.query()
-        # The pipes are drained before the processes are sealed: what the agent said is
-        # then in the session's carry, and only there.
+        # The pipes are emptied before the processes are sealed: the agent's output is
+        # then in the session's state, and only there.
         live = await world.capture() if level == "live" else None
 
     async with world.quiesced():
@@ -69,14 +68,14 @@ async def _capture(
 
 
 async def check_child(world: World, checkpoint: Checkpoint) -> None:
-    """Prove a child's world before its agent is prompted: its invariants, and its state.
+    """Check a child's world before its agent gets a prompt: its invariants and its state.
 
-    A live world runs on from the instant that it was restored, so that its state may
-    differ from the checkpoint's by the time it is read; there the invariants decide, and
-    the environment has compared what its servers held when it took hold of them.
+    A live world runs from the moment of its restore, so its state may differ from the
+    checkpoint when it is read. There only the invariants decide; the environment compared
+    its servers' state when it reattached to them.
 
     Raises:
         EnvironmentError_: An invariant of the manifest does not hold.
-        SnapshotError: The environment's state is not the one that was sealed.
+        SnapshotError: The environment's state differs from the checkpoint.
     """
     await world.check(checkpoint.state if checkpoint.live is None else None)

@@ -11,31 +11,31 @@ from benchflow_kernel.world import CarriedSessions, LiveWorld
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a child starts from: environment, files, and sessions or processes."""
+    """The start of a child: environment, files, and sessions or processes."""
 
     turn: int
-    """The turn before whose prompt it was taken, or in which, when `ask` is set."""
+    """The turn before whose prompt it was taken, or during which if `ask` is set."""
     image: SandboxImage
     state: EnvState | None
-    """What the environment showed at that instant."""
+    """The environment's state at that instant."""
     sessions: CarriedSessions
-    """Sessions at rest, which a new process goes on from."""
+    """Idle sessions in files, which a new agent process resumes."""
     live: LiveWorld | None = None
-    """Services and sessions that run on in the image; `None` at level `filesystem`."""
+    """Services and sessions that continue in the image; `None` at level `filesystem`."""
     took_sec: Mapping[str, float] = field(default_factory=dict[str, float])
     """As `Checkpointed.took_sec`."""
     from_disk: bool = False
-    """Whether another rollout took it, whose agents may have been shown something else."""
+    """Whether another rollout took it, whose agents may have had other prompts or tools."""
 
     @property
     def ask(self) -> Ask | None:
-        """The question that was open, when it was taken in the middle of a turn."""
+        """The open question, if the checkpoint was taken during a turn."""
         carries = () if self.live is None else self.live.sessions.values()
         return next((carry.ask for _, carry in carries if carry.ask is not None), None)
 
     @property
     def layers(self) -> Mapping[str, str]:
-        """The digest of each layer that there is."""
+        """The digest of each existing layer."""
         layers = {"sandbox": self.image.digest}
         if self.state is not None:
             layers["environment"] = _digest(self.state)

@@ -1,4 +1,4 @@
-"""The checkpoints that a rollout holds."""
+"""References to the checkpoints of a rollout."""
 
 from benchflow_contracts import BenchFlowError, SandboxProvider
 
@@ -8,9 +8,9 @@ from .checkpoint import Checkpoint
 
 
 class CheckpointRefs:
-    """Keeps each checkpoint for as long as somebody may start from it, and counts bytes.
+    """Keeps each checkpoint while a branch may start from it, and counts its bytes.
 
-    What cannot be discarded goes to `leaks`; it never fails the rollout.
+    A checkpoint that cannot be discarded goes to `leaks`. It never fails the rollout.
     """
 
     def __init__(
@@ -23,17 +23,17 @@ class CheckpointRefs:
 
     @property
     def disk_bytes(self) -> int:
-        """What all of them take."""
+        """The bytes of all checkpoints."""
         return sum(checkpoint.image.bytes for checkpoint, _ in self._held.values())
 
     def acquire(self, checkpoint: Checkpoint) -> None:
-        """Keep it until one more `release`."""
+        """Keep the checkpoint until one more `release`."""
         ref = checkpoint.image.ref
         _, holders = self._held.get(ref, (checkpoint, 0))
         self._held[ref] = (checkpoint, holders + 1)
 
     async def release(self, checkpoint: Checkpoint | None) -> None:
-        """Let go of it; with its last holder it is discarded, cancelled or not."""
+        """Drop one reference. The last one discards the checkpoint, also on cancellation."""
         if checkpoint is None:
             return
         ref = checkpoint.image.ref
@@ -45,7 +45,7 @@ class CheckpointRefs:
         await shielded(self._discard(checkpoint))
 
     async def aclose(self) -> None:
-        """Discard what is still held: a rollout that was cut short let go of nothing."""
+        """Discard all checkpoints that are left, such as those of a cancelled rollout."""
         held, self._held = self._held, {}
         for checkpoint, _ in held.values():
             await shielded(self._discard(checkpoint))

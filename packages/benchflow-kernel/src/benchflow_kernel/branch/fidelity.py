@@ -1,4 +1,4 @@
-"""The fidelity ladder: the best checkpoint that there is, and why it is no better."""
+"""Select the best possible fidelity of a checkpoint, and say why it is not better."""
 
 import asyncio
 from dataclasses import dataclass
@@ -31,16 +31,16 @@ _MID_TURN = (
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """How far up a fork got."""
+    """The fidelity that a fork reached."""
 
     fidelity: Fidelity
     reason: str
     checkpoint: Checkpoint | None
-    """`None` at `replay`: the last checkpoint is what children start from."""
+    """`None` at `replay`: children start from the last checkpoint."""
 
 
 class FidelitySelector:
-    """Takes checkpoints of a rollout's worlds, `live` before `state` before `replay`."""
+    """Takes checkpoints of a rollout's worlds: `live`, else `state`, else `replay`."""
 
     def __init__(self, capabilities: SandboxCapabilities, seconds: float) -> None:
         self._capabilities = capabilities
@@ -49,10 +49,10 @@ class FidelitySelector:
     async def capture(
         self, world: World, turn: int, *, mid_turn: bool, require: Fidelity | None
     ) -> Captured:
-        """Capture `world` as well as it can be.
+        """Capture `world` at the best possible fidelity.
 
         Raises:
-            FidelityError: `require` cannot be had; nothing was captured.
+            FidelityError: The fidelity `require` is not available; nothing was captured.
             SnapshotError: The files could not be captured.
         """
         captured = await self._best(world, turn, mid_turn=mid_turn)
@@ -64,9 +64,9 @@ class FidelitySelector:
         return captured
 
     async def capture_base(self, world: World, turn: int) -> Checkpoint | None:
-        """Capture `world` at a turn boundary, for forks that have to replay from here.
+        """Capture `world` at a turn boundary, for later forks that replay from here.
 
-        `None` when a session cannot be carried: then the last checkpoint stands.
+        Return None if a session cannot be saved in files: then the last checkpoint stays the base.
         """
         taken = await self._at_rest(world, turn)
         return taken if isinstance(taken, Checkpoint) else None
@@ -86,7 +86,7 @@ class FidelitySelector:
         return Captured("replay", reason, None)
 
     async def _live(self, world: World, turn: int) -> Checkpoint | str:
-        """Return the checkpoint, or why there is none. Passing causes are tried again."""
+        """Return the checkpoint, or the reason for none. Temporary causes are tried again."""
         if "live" not in self._capabilities.snapshot_levels:
             return self._capabilities.notes.get("live", "the sandbox has no live snapshots")
         for attempt in range(_TRIES):
@@ -101,7 +101,7 @@ class FidelitySelector:
         raise AssertionError("unreachable")
 
     async def _at_rest(self, world: World, turn: int) -> Checkpoint | str:
-        """Return the checkpoint, or why a session cannot be carried by its files."""
+        """Return the checkpoint, or the reason a session cannot be saved in files."""
         try:
             async with within(self._seconds, "snapshot", "describing the sessions"):
                 await world.quiesce()

@@ -1,10 +1,10 @@
-"""What a branch policy says about one state of one line."""
+"""Decide by a branch policy about one state of a branch run."""
 
 from benchflow_contracts import Ask, AskUserBranch, BranchPolicy, ValueBranch
 
 
 def forks_at_turn(policy: BranchPolicy, turn: int, states: int) -> bool:
-    """Whether `policy` forks at the start of `turn`, the line's `states`-th state."""
+    """Return whether `policy` forks at the start of `turn`, which is state number `states`."""
     match policy.kind:
         case "ask-user":
             return False
@@ -15,10 +15,10 @@ def forks_at_turn(policy: BranchPolicy, turn: int, states: int) -> bool:
 
 
 def forks_at_ask(policy: BranchPolicy, ask: Ask, states: int) -> bool:
-    """Whether `policy` forks at `ask`, the line's `states`-th state.
+    """Return whether `policy` forks at `ask`, which is state number `states`.
 
-    Only a question can be a fork, never a permission. One child per option needs a
-    finite set of distinct ones.
+    Only a question can be forked, not a permission request. One child for each option needs
+    a finite set of distinct options.
     """
     if ask.kind != "question":
         return False
@@ -28,21 +28,21 @@ def forks_at_ask(policy: BranchPolicy, ask: Ask, states: int) -> bool:
 
 
 def needs_base_checkpoint(policy: BranchPolicy, turn: int) -> bool:
-    """Whether a checkpoint of the start of `turn` may be all that a later fork has."""
+    """Return whether a later fork may need a checkpoint of the start of `turn`."""
     if policy.require == "live":
         return False
     return policy.kind in {"ask-user", "value"} or turn == 0
 
 
 def children_of(policy: BranchPolicy, ask: Ask | None) -> int:
-    """How many children a fork has."""
+    """Return the number of children of a fork."""
     if isinstance(policy, AskUserBranch):
         return 0 if ask is None else len(ask.questions[0].options)
     return policy.n
 
 
 def labels_of(policy: BranchPolicy, ask: Ask | None) -> list[str]:
-    """Return one label per child, all distinct: its option's, or its number."""
+    """Return one distinct label for each child: the label of its option, or its number."""
     if not isinstance(policy, AskUserBranch) or ask is None:
         return [f"sample {index + 1}" for index in range(children_of(policy, ask))]
     options = ask.questions[0].options
@@ -54,7 +54,7 @@ def labels_of(policy: BranchPolicy, ask: Ask | None) -> list[str]:
 
 
 def policies(policy: BranchPolicy | None) -> list[BranchPolicy]:
-    """Return the policy and those that are nested in it, outermost first."""
+    """Return the policy and its nested policies, outermost first."""
     found: list[BranchPolicy] = []
     while policy is not None:
         found.append(policy)

@@ -1,4 +1,4 @@
-"""The same questions again, with the recorded answers, up to the fork."""
+"""Replay a branch up to the fork: the same questions, with the recorded answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,21 +13,21 @@ _HINT = "replay needs an agent that repeats itself, or a gateway that records it
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """An Ask of one turn, and what was answered."""
+    """An Ask of one turn, and its answer."""
 
     turn: int
     ask: Ask
     answer: Answer | None
-    """`None` when it was still open at the fork; then the child's user answers."""
+    """`None` if the Ask was open at the fork; then the child's user answers."""
 
 
 class Replay:
-    """Answers a child's questions from the record until the fork's own answer is out.
+    """Answers a child's questions from the record until the fork is reached.
 
-    A child may only go on from the very same questions: anything else means that the
-    agent took another way, and its return would say nothing about the fork's state.
-    `since` is the turn that the child begins with, `until` the turn of a fork that lies
-    at a turn's start; a fork at a question is where the `script` ends.
+    A child may only continue after exactly the same questions. With another question the
+    agent diverged, and its return would say nothing about the state of the fork. `since` is
+    the child's first turn. `until` is the turn of a fork at a turn boundary; a fork at a
+    question is reached when the `script` ends.
     """
 
     def __init__(self, script: Sequence[Exchange] = (), *, since: int = 0, until: int = 0) -> None:
@@ -38,11 +38,11 @@ class Replay:
 
     @property
     def live(self) -> bool:
-        """Whether the fork was reached: from here on the child is on its own."""
+        """Whether the fork was reached: from here the child continues without the record."""
         return self._next == len(self._script) and self._turn >= self._until
 
     def take(self, turn: int, ask: Ask) -> Answer | None:
-        """Return the recorded answer, in the ids of this `ask`.
+        """Return the recorded answer, with the ids of this `ask`.
 
         Raises:
             SnapshotError: The child diverged.
@@ -59,7 +59,7 @@ class Replay:
         return None if recorded.answer is None else _translate(recorded, ask)
 
     def end_turn(self, turn: int) -> None:
-        """Note that `turn` ended.
+        """Check the record at the end of `turn`.
 
         Raises:
             SnapshotError: The child diverged: a recorded question did not come.
@@ -77,7 +77,7 @@ class ReplayLog:
         self._own: Checkpoint | None = None
         self._exchanges: list[Exchange] = []
         self.calls_before = 0
-        """How many model calls the branch had made at the base checkpoint."""
+        """The number of model calls of the branch at the base checkpoint."""
         self.base_checkpoint = base
 
     def append(self, exchange: Exchange) -> int:
@@ -90,7 +90,7 @@ class ReplayLog:
         self._exchanges[place] = replace(self._exchanges[place], answer=answer)
 
     async def rebase(self, base: Checkpoint, calls: int) -> None:
-        """Start again from `base`, taken when the branch had made `calls` model calls."""
+        """Use `base` as the new start. The branch had made `calls` model calls then."""
         old, self._own = self._own, base
         self.base_checkpoint = base
         self._refs.acquire(base)
@@ -110,7 +110,7 @@ class ReplayLog:
 
 
 def _shape(ask: Ask) -> object:
-    """What must be the same. Ids of asks and questions may be drawn anew each time."""
+    """Return the parts that must be equal. Ids of asks and questions may differ."""
     return ask.kind, [
         (question.text, [option.id for option in question.options]) for question in ask.questions
     ]

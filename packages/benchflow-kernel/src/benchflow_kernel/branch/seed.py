@@ -1,4 +1,4 @@
-"""The seed of a child's randomness."""
+"""The random seed of a child."""
 
 import hashlib
 
@@ -6,7 +6,7 @@ _BITS = 63
 
 
 def seed_of(rollout_id: str, node: str) -> int:
-    """Return the seed of the world at `node`: the same again for the same rollout id.
+    """Return the seed of the world at `node`, the same for the same rollout id.
 
     Never negative, below 2**63, and different for siblings.
     """

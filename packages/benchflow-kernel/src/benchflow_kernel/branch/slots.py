@@ -1,4 +1,4 @@
-"""Slots of the machine: how many forked children run on it at once."""
+"""Slots of the machine: the number of forked children that run at once."""
 
 import asyncio
 import errno
@@ -17,11 +17,11 @@ _held: set[Path] = set()
 
 
 class MachineSlots:
-    """A number of slots that all rollouts of one user on one machine share.
+    """Slots that all rollouts of one user on one machine share.
 
-    A slot is a record lock on a file, so that the kernel gives it back when its
-    process dies, however it dies, and no forked helper can inherit it. Roots take no
-    slot: only children do, and none of them waits for another while it holds one.
+    A slot is a record lock on a file. The kernel releases it when its process dies, and a
+    forked helper cannot inherit it. Only children take a slot, not roots. A child that has a
+    slot never waits for another one.
     """
 
     def __init__(self, directory: Path, count: int) -> None:
@@ -38,7 +38,7 @@ class MachineSlots:
 
     @asynccontextmanager
     async def one(self) -> AsyncGenerator[None]:
-        """Hold one slot; wait until there is one.
+        """Hold one slot; wait until one is free.
 
         Raises:
             StoreError: The directory of the slots cannot be used.
@@ -57,12 +57,12 @@ class MachineSlots:
                 if descriptor is not None:
                     _held.add(path)
                     return path, descriptor
-            # Other processes cannot tell us; ours are looked at in the same round.
+            # Other processes cannot notify this one, so it polls.
             await asyncio.sleep(_LOOK_AGAIN_SEC)
 
 
 def _lock(path: Path) -> int | None:
-    """Return the descriptor that holds the lock, or `None` when another process has it."""
+    """Return the descriptor that holds the lock, or None if another process has it."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.parent.stat().st_uid != os.getuid():

@@ -1,4 +1,4 @@
-"""One event as one line of JSON that any reader of ours can parse again."""
+"""Encode an event as one line of JSON that BenchFlow's readers can parse."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeVar, cast
@@ -9,18 +9,18 @@ from pydantic import BaseModel, ValidationError
 EventT = TypeVar("EventT", bound=Event)
 
 _MAX_DEPTH = 100
-"""Readers refuse JSON nested deeper than about 190; an agent may send more."""
+"""Parsers refuse JSON nested deeper than about 190. An agent may send more."""
 
 
 def encode(event: EventT) -> tuple[EventT, bytes]:
-    """Return the event as it will be read back, and its line without the newline.
+    """Return the event as a reader will get it, and its line without the newline.
 
-    Nearly always that is `event` itself. What an agent sent may hold lone surrogates,
-    foreign objects or endless nesting, none of which JSON carries: then the event is
-    rebuilt with those values replaced by readable text.
+    This is nearly always `event` itself. Values from an agent may have lone surrogates,
+    foreign objects or endless nesting, which JSON does not support. The returned event then
+    has readable text in place of these values.
 
     Raises:
-        StoreError: The event cannot be written even so.
+        StoreError: The event cannot be encoded.
     """
     try:
         line = _dump(event)

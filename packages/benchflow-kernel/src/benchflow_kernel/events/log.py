@@ -32,15 +32,15 @@ EventCallback = Callable[[Event], None]
 
 
 class EventLog:
-    """Numbers, stamps and appends events; the only writer of its file.
+    """Numbers, stamps and appends events. It is the only writer of its file.
 
-    Each event is one JSON line, handed to the operating system before `append`
-    returns; a crash of the machine may cut the tail, a crash of the process cannot.
-    With `path=None` nothing is written and only the subscribers see the events. The
-    redactor that is in force when the log is made takes the secrets out of each of them.
+    Each event is one JSON line, which the operating system has before `append` returns. A
+    crash of the machine may lose the last lines; a crash of the process cannot. With
+    `path=None` nothing is written, and only the subscribers get the events. The redactor
+    that is active when the log is created removes secrets from each event.
 
     Raises:
-        StoreError: The file exists already or cannot be made.
+        StoreError: The file exists already or cannot be created.
     """
 
     def __init__(self, path: Path | None, *, clock: Callable[[], float] = time.time) -> None:
@@ -70,14 +70,14 @@ class EventLog:
 
     @property
     def seq(self) -> int:
-        """The number that the next event gets."""
+        """The number of the next event."""
         return self._seq
 
     def subscribe(self, callback: EventCallback) -> None:
-        """Call `callback` with each event from now on, after it was written.
+        """Call `callback` with each event from now on, after the event is written.
 
-        It must not block. One that raises is dropped and reported to `logging`;
-        the log goes on.
+        The callback must not block. If it raises, it is removed and reported to `logging`;
+        the log continues.
         """
         self._callbacks.append(callback)
 
@@ -85,7 +85,7 @@ class EventLog:
         """Write one event and return it as a reader will see it.
 
         Raises:
-            StoreError: It could not be written, or the log is closed.
+            StoreError: The event could not be written, or the log is closed.
         """
         if self._path is not None and self._file is None:
             raise StoreError(f"event log {str(self._path)!r} is closed")
@@ -112,13 +112,13 @@ class EventLog:
             while view:
                 view = view[self._file.write(view) :]
         except OSError as error:
-            # What follows half a line would be lost with it, so the log ends here.
+            # A line after half a line would be unreadable, so the log ends here.
             self.close()
             raise StoreError(f"event log {str(self._path)!r} cannot be written: {error}") from error
 
     def _notify(self, callback: EventCallback, event: Event) -> None:
         try:
             callback(event)
-        except Exception:  # a viewer's defect is not the rollout's
+        except Exception:  # a defect of a viewer must not fail the rollout
             self._callbacks.remove(callback)
             _logger.warning("a subscriber of the event log failed and was dropped", exc_info=True)

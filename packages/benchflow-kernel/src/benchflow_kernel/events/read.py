@@ -9,18 +9,18 @@ from pydantic import ValidationError
 
 @dataclass(frozen=True, slots=True)
 class EventsRead:
-    """What a log holds."""
+    """The content of a log."""
 
     events: tuple[Event, ...]
     torn_bytes: int
-    """Length of an unfinished last line, which was cut."""
+    """Bytes of an incomplete last line, which was ignored."""
 
 
 def read_events(path: Path) -> EventsRead:
-    """Read a log, also one that is still being written or was cut by a crash.
+    """Read a log, also while it is written or after a crash cut it.
 
     Raises:
-        StoreError: The file is missing, or a finished line is not the next event.
+        StoreError: The file is missing, or a complete line is not the next event.
     """
     try:
         *lines, tail = path.read_bytes().split(b"\n")

@@ -1,4 +1,4 @@
-"""Failures attributed to one boundary, deadlines, and work that must finish."""
+"""Attribute failures to one boundary, set deadlines, and finish work despite cancellation."""
 
 from .boundary import boundary, classify, node_error
 from .deadline import within

@@ -1,4 +1,4 @@
-"""One failure, one boundary."""
+"""Attribute each failure to one boundary."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -47,7 +47,7 @@ _DOING: Mapping[str, str] = MappingProxyType({"internal": "run the rollout"})
 
 @contextmanager
 def boundary(name: Boundary) -> Generator[None, None, None]:
-    """Attribute what goes wrong inside to `name`.
+    """Attribute failures of the block to the boundary `name`.
 
     A plain exception of an extension is wrapped into the boundary's error, with its
     type and text; a shortage of the host becomes a `HostError`. A BenchFlowError knows its own

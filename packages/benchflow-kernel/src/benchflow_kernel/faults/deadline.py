@@ -1,4 +1,4 @@
-"""A phase under its deadline and its boundary."""
+"""Run a phase with a deadline and a boundary."""
 
 import asyncio
 from types import TracebackType
@@ -25,10 +25,10 @@ _LATE: dict[Guarded, type[BenchFlowError]] = {
 
 
 class within:  # noqa: N801 - reads as the statement that it is
-    """Give the body `seconds`; attribute failures and lateness to a boundary.
+    """Limit the block to `seconds`; attribute failures and the timeout to a boundary.
 
-    On lateness the body is cancelled and the boundary's timeout error is raised,
-    naming `what`. A TimeoutError of the body's own is a plain failure.
+    At the deadline the block is cancelled, and the boundary's timeout error names `what`. A
+    TimeoutError that the block itself raises is an ordinary failure.
     """
 
     __slots__ = ("_boundary", "_scope", "_seconds", "_what")
@@ -53,7 +53,7 @@ class within:  # noqa: N801 - reads as the statement that it is
         except TimeoutError:
             raise _LATE[self._boundary](
                 f"{self._what} did not end within {self._seconds:g} s",
-                hint="raise the deadline, or find out what hangs",
+                hint="raise the deadline, or find the cause of the delay",
                 retryable=True,
             ) from error
         if isinstance(error, Exception) and not isinstance(error, BenchFlowError):

@@ -1,4 +1,4 @@
-"""Work that may begin before its premise is proven."""
+"""Start work before its precondition is proven."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,14 +9,14 @@ from .boundary import boundary
 
 
 async def proven(proof: Awaitable[None], work: Callable[[], Awaitable[None]] | None) -> None:
-    """Do `work` while `proof` is made; `None` is no work.
+    """Run `work` and `proof` at the same time; `None` means no work.
 
-    When the proof fails, or the caller is cancelled, the work is cancelled and has ended
-    before this raises. A failure of the work is told only once the proof holds: in a world
-    that is not proven it says nothing.
+    If the proof fails, or the caller is cancelled, the work is cancelled and has ended
+    before this raises. A failure of the work is raised only after the proof holds, because
+    without the proof the failure means nothing.
 
     Raises:
-        BenchFlowError: What the proof raised; else what the work raised.
+        BenchFlowError: The error of the proof, else the error of the work.
     """
     if work is None:
         await proof

@@ -1,4 +1,4 @@
-"""Work that is finished although its caller is cancelled."""
+"""Finish work although its caller is cancelled."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -11,16 +11,15 @@ T = TypeVar("T")
 async def shielded(work: Coroutine[Any, Any, T]) -> T:
     """Run `work` to its end and return its result.
 
-    Cancellation that arrives meanwhile is kept and raised once `work` has ended.
+    A cancellation that arrives meanwhile is raised after `work` has ended.
     `work` must be bounded by a deadline of its own.
     """
-    # A TaskGroup would pass the cancellation on; this task's owner is this frame,
-    # which does not return before it.
+    # A TaskGroup would cancel the task; this frame owns it and returns after its end.
     return await _finished(asyncio.get_running_loop().create_task(work))
 
 
 def shielded_beside(work: Coroutine[Any, Any, None], owner: AsyncExitStack) -> None:
-    """Start `work` beside the caller; `owner` is not closed before it has ended, as `shielded`."""
+    """Start `work` in the background, shielded; `owner` is not closed before its end."""
     owner.push_async_callback(_finished, asyncio.get_running_loop().create_task(work))
 
 

@@ -1,4 +1,4 @@
-"""Names to providers."""
+"""Find providers by name."""
 
 import difflib
 import os
@@ -35,10 +35,10 @@ _FACADE: Final = "benchflow"
 
 
 class Registry:
-    """Resolves entry points by group and name; imports nothing but what is asked for.
+    """Resolves entry points by group and name; imports only the requested one.
 
-    The environment variable `BENCHFLOW_PLUGINS`, when set, lists the distributions
-    that are looked at, with commas between; empty means none.
+    If the environment variable `BENCHFLOW_PLUGINS` is set, only the distributions in it
+    count: names separated by commas, or none if it is empty.
     """
 
     def names(self, group: str) -> list[str]:
@@ -46,11 +46,11 @@ class Registry:
         return sorted({point.name for point in _points(group)})
 
     def resolve(self, group: str, name: str) -> object:
-        """Return the object behind `name`; its contract is that of `group`.
+        """Return the object named `name`. It follows the contract of `group`.
 
         Raises:
             UnknownProviderError: No distribution provides the name.
-            UsageError: Two distributions do, or the one that does cannot be imported.
+            UsageError: Two distributions provide the name, or the import failed.
         """
         points = [point for point in _points(group) if point.name == name]
         if not points:
@@ -73,13 +73,13 @@ class Registry:
 
 
 def load_path(path: str) -> object:
-    """Import `module:attr`, as an operator names it on the command line.
+    """Import `module:attr`, which an operator gives on the command line.
 
-    It runs code of the caller's choice, so `path` must never come from a task, a
+    The import runs the code in the module, so `path` must never come from a task, a
     manifest or an agent.
 
     Raises:
-        UsageError: It has another form, or cannot be imported.
+        UsageError: The path has another form, or cannot be imported.
     """
     module, colon, attribute = path.partition(":")
     if not (module and colon and attribute):
@@ -111,14 +111,14 @@ def _points(group: str) -> list[EntryPoint]:
 
 @lru_cache(maxsize=1)
 def _installed(places: tuple[tuple[str, int], ...]) -> dict[str, EntryPoints]:
-    """Look into every distribution, once for as long as `places` stay as they are."""
+    """Read the entry points of every distribution, once while `places` is unchanged."""
     del places
     found = entry_points()
     return {group: found.select(group=group) for group in GROUPS}
 
 
 def _places() -> tuple[tuple[str, int], ...]:
-    """Return where distributions are, and when one was last put there or taken away."""
+    """Return the directories of distributions, and the time of their last change."""
     return tuple((name, _changed(Path(name))) for name in sys.path)
 
 
@@ -148,7 +148,7 @@ def _owner(point: EntryPoint) -> str:
 
 
 def _extras() -> frozenset[str]:
-    """Return the extras that the installed facade offers: its own list, not ours."""
+    """Return the extras of the installed `benchflow` package, from its metadata."""
     try:
         return frozenset(metadata(_FACADE).get_all("Provides-Extra") or ())
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""The rollout's lifecycle, and going on from what it kept."""
+"""The lifecycle of a rollout, and resuming from its kept checkpoints."""
 
 from .checkpoint_manifest import (
     CHECKPOINT_FILE,

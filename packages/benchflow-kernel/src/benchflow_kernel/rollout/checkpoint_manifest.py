@@ -1,4 +1,4 @@
-"""A kept checkpoint: what a later process needs to go on from a node."""
+"""The manifest of a kept checkpoint, from which a later process resumes."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,11 +24,11 @@ from pydantic import Field, ValidationError
 CHECKPOINT_FILE: Final = "checkpoint.json"
 IMAGE: Final = "image"
 HOME: Final = "checkpoints"
-"""The directory of a rollout that holds one directory per kept checkpoint."""
+"""The directory of a rollout with one directory for each kept checkpoint."""
 
 
 class SavedTurn(Model):
-    """A turn of the schedule. Its role is resolved anew, by name."""
+    """A turn of the schedule. Its role is resolved again, by name."""
 
     scene: str
     role: str
@@ -39,7 +39,7 @@ class SavedTurn(Model):
 
 
 class SavedExchange(Model):
-    """A question between the checkpoint and the node; an open one has no answer."""
+    """A question between the checkpoint and the node. An open question has no answer."""
 
     turn: int = Field(ge=0)
     ask: Ask
@@ -47,7 +47,7 @@ class SavedExchange(Model):
 
 
 class SavedSession(Model):
-    """A session at rest, or the host's half of a live one."""
+    """An idle session in files, or the client side of a live session."""
 
     role: str
     agent: str
@@ -57,19 +57,19 @@ class SavedSession(Model):
 
 
 class SavedStep(Model):
-    """A step on the way to the node, with the label of the branch that it opened."""
+    """A step on the path to the node, with the label of the branch that it starts."""
 
     step: Step | None
     """`None` at the root."""
     label: str | None = None
     results: Mapping[str, VerifyResult] = {}
-    """The verdicts on those steps of the task that were graded there."""
+    """The verdicts on the steps of the task that were graded at this node."""
 
 
 class CheckpointManifest(Model):
-    """Everything about a checkpoint but its files, which lie beside it.
+    """A checkpoint without its files, which are beside the manifest.
 
-    The values of a role's environment variables and headers are not in it.
+    It does not have the values of a role's environment variables and headers.
     """
 
     schema_version: Literal["1.0"] = "1.0"
@@ -77,15 +77,15 @@ class CheckpointManifest(Model):
     task_id: str
     task_digest: str
     node: str
-    """The node of that rollout which is gone on from."""
+    """The node of the rollout to resume from."""
     turn: int = Field(ge=0)
-    """The turn that comes next, or that runs while a question is open."""
+    """The next turn, or the running turn while a question is open."""
     checkpoint_turn: int = Field(ge=0)
-    """The turn in which the image was taken; a replay runs from there."""
+    """The turn in which the image was taken. A replay starts there."""
     fidelity: Fidelity
     ref: str
     layers: Mapping[str, str]
-    """The digest of each layer, as the rollout's log has it."""
+    """The digest of each layer, as in the rollout's log."""
     image: SandboxImage
     state: EnvState | None = None
     sessions: tuple[SavedSession, ...] = ()
@@ -95,20 +95,20 @@ class CheckpointManifest(Model):
     script: tuple[SavedExchange, ...] = ()
     calls: tuple[ModelCall, ...] = ()
     history: tuple[SavedStep, ...] = ()
-    """The steps from the root to the node: a continuation's trajectory begins with them."""
+    """The steps from the root to the node. A resumed trajectory begins with them."""
     taken_at: float
     """Seconds since the epoch."""
     seal: str = ""
-    """A code of who wrote all of this, as `Planes.seal` makes it."""
+    """The authentication code of the manifest, as `Planes.seal` makes it."""
 
     @property
     def live(self) -> bool:
-        """Whether processes are in it."""
+        """Whether the image has processes."""
         return self.image.level == "live"
 
     @property
     def ask(self) -> Ask | None:
-        """The question that is open at the node."""
+        """The open question at the node."""
         last = self.script[-1] if self.script else None
         return last.ask if last is not None and last.answer is None else None
 
@@ -117,14 +117,14 @@ def read_manifest(path: Path) -> CheckpointManifest:
     """Return the manifest of the kept checkpoint in the directory `path`.
 
     Raises:
-        StoreError: There is none, or it is not whole.
+        StoreError: The checkpoint is missing or incomplete.
     """
     try:
         return CheckpointManifest.model_validate_json((path / CHECKPOINT_FILE).read_bytes())
     except OSError as error:
         raise StoreError(
             f"no kept checkpoint in {str(path)!r}: {error.strerror}",
-            hint="`bench checkpoint list` shows those that there are",
+            hint="`bench checkpoint list` shows the kept checkpoints",
         ) from error
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
@@ -135,10 +135,10 @@ def read_manifest(path: Path) -> CheckpointManifest:
 def saved_checkpoints(directory: Path) -> Iterator[tuple[Path, CheckpointManifest]]:
     """Yield the kept checkpoints of the rollout in `directory`, oldest first.
 
-    One that was cut short by a crash is not there; it has no name of its own yet.
+    A checkpoint that a crash interrupted is not listed: it has no final name yet.
 
     Raises:
-        StoreError: One of them was damaged since.
+        StoreError: A checkpoint is damaged.
     """
     home = directory / HOME
     paths = sorted(home.iterdir()) if home.is_dir() else []
@@ -147,7 +147,7 @@ def saved_checkpoints(directory: Path) -> Iterator[tuple[Path, CheckpointManifes
 
 
 def session_of(role: Role, snapshot: SessionSnapshot | SessionState) -> SavedSession:
-    """Return a session as it is kept."""
+    """Return the saved form of a session."""
     session = SavedSession(role=role.name, agent=role.agent, model=role.model)
     field = "snapshot" if isinstance(snapshot, SessionSnapshot) else "carry"
     return session.model_copy(update={field: snapshot})

@@ -1,4 +1,4 @@
-"""Keeps checkpoints beyond their rollout."""
+"""Keep checkpoints after the end of their rollout."""
 
 import json
 import os
@@ -36,10 +36,10 @@ _MB = 1024 * 1024
 
 
 class CheckpointWriter:
-    """Writes checkpoints below a rollout's directory, whole or not at all.
+    """Writes checkpoints below a rollout's directory, completely or not at all.
 
-    Over the budget the oldest are dropped. What cannot be kept goes to `leaks`: the
-    rollout goes on.
+    Over the budget the oldest ones are deleted. An error goes to `leaks`, and the rollout
+    continues.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class CheckpointWriter:
 
     @property
     def saves_every_turn(self) -> bool:
-        """Whether every turn boundary is kept, and not only forks."""
+        """Whether the policy keeps every turn boundary, not only forks."""
         return self._policy.which == "all" and self._home is not None
 
     async def save(self, position: Position, fidelity: Fidelity, *, fork: bool) -> None:
-        """Keep the checkpoint of `position`, if the policy says so."""
+        """Keep the checkpoint of `position` if the policy requires it."""
         if (
             self._home is None
             or self._policy.which == "none"
@@ -112,7 +112,7 @@ def _not_saved(node: str, error: Exception) -> StoreError:
 
 
 def _fresh(home: Path, node: str) -> Path:
-    """Return a name that is not taken: a node may be captured again when it is resumed."""
+    """Return an unused name: a resumed node may be captured again."""
     names = (node if at == 1 else f"{node}.{at}" for at in range(1, 1000))
     return next(path for name in names if not (path := home / name).exists())
 
@@ -177,5 +177,5 @@ def _write_durably(path: Path, content: bytes) -> None:
 
 
 def _size(path: Path) -> int:
-    """Return the bytes on disk; holes and shared blocks count as the file system says."""
+    """Return the bytes on disk; holes and shared blocks count as the file system reports."""
     return sum(entry.lstat().st_blocks * 512 for entry in path.rglob("*"))

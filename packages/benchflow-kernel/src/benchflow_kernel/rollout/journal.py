@@ -1,4 +1,4 @@
-"""The log and its fold, kept in step."""
+"""The log and its fold, always in the same state."""
 
 import itertools
 from collections.abc import Mapping
@@ -25,9 +25,9 @@ from benchflow_kernel.tree import TreeFold
 
 
 class Journal:
-    """Writes each event and folds it at once; hands out the node ids.
+    """Writes each event and folds it at once; creates the node ids.
 
-    The tree of a running rollout is so the same object that a reader of the log makes.
+    So the tree of a running rollout equals the tree that a reader of the log builds.
     """
 
     def __init__(self, log: EventLog) -> None:
@@ -50,7 +50,7 @@ class Journal:
 
     @property
     def tokens(self) -> int:
-        """Input and output tokens of every step so far, where something counted them."""
+        """Input and output tokens of all steps so far, if they were counted."""
         used = (node.step.usage for node in self.tree.nodes if node.step is not None)
         return sum(u.input_tokens + u.output_tokens for u in used if u is not None)
 
@@ -58,14 +58,14 @@ class Journal:
         """Write one event and fold it.
 
         Raises:
-            StoreError: It could not be written.
+            StoreError: The event could not be written.
         """
         event = self._log.append(kind, **fields)
         self._fold.apply(event)
         return event
 
     def phase(self, node: str, phase: Phase) -> None:
-        """Note that the world at `node` entered a phase."""
+        """Record that the world at `node` entered a phase."""
         self.append(PhaseEntered, node=node, phase=phase)
 
     def made(self, node: str, images: Mapping[str, str], doors: Mapping[str, DoorPath]) -> None:
@@ -79,7 +79,7 @@ class Journal:
     def failed(
         self, node: str, error: BenchFlowError | NodeError, cause: Cause | None = None
     ) -> None:
-        """Note why the branch at `node` ended early."""
+        """Record why the branch at `node` ended early."""
         record = node_error(error, cause) if isinstance(error, BenchFlowError) else error
         self.append(NodeFailed, node=node, error=record)
 

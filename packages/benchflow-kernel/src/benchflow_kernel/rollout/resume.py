@@ -1,4 +1,4 @@
-"""From a kept checkpoint back to a position that a line can go on from."""
+"""Restore the position of a kept checkpoint, from which a branch run continues."""
 
 from dataclasses import replace
 
@@ -20,19 +20,19 @@ from .checkpoint_manifest import CheckpointManifest, SavedSession
 
 
 def resumed_plan(plan: Plan, manifest: CheckpointManifest, prompt: str | None) -> Plan:
-    """Return `plan` with the kept schedule: what was run, and what comes next.
+    """Return `plan` with the kept schedule: the finished turns and the next ones.
 
-    Its roles are those of `plan`, by name, so that a continuation may bring other
-    agents. `prompt` takes the place of what the kept rollout had left.
+    The roles come from `plan`, by name, so a resumed rollout may have other agents. `prompt`
+    replaces the remaining turns of the kept rollout.
 
     Raises:
-        UsageError: There is nothing to run, or the checkpoint is another task's.
+        UsageError: No turn is left to run, or the checkpoint belongs to another task.
     """
     if manifest.task_id != plan.task.id:
         raise UsageError(f"the checkpoint is of task {manifest.task_id!r}, not {plan.task.id!r}")
     if prompt is not None and plan.task.steps:
         raise UsageError(
-            "a task of several steps is gone on from with its own prompts",
+            "a task of several steps resumes with its own prompts",
             hint="leave the prompt out, or change the steps of the task",
         )
     first = plan.turns[0]
@@ -63,11 +63,11 @@ def resumed_position(
 ) -> Position:
     """Return the kept position as the root of a new rollout.
 
-    Sessions of the same agent go on, with their history; a role that was given another
-    agent begins a new one in the world as it is.
+    Sessions of the same agent continue with their history. A role with another agent starts
+    a new session in the restored world.
 
     Raises:
-        UsageError: A live session was to go on with another model.
+        UsageError: A live session would continue with another model.
     """
     roles = _roles(
         plan, manifest.schedule[min(manifest.turn, len(manifest.schedule) - 1)].task_step
@@ -104,7 +104,7 @@ def resumed_position(
 
 
 def _roles(plan: Plan, task_step: int) -> dict[str, Role]:
-    """Return the roles by name, as one step of the task has them."""
+    """Return the roles of one step of the task, by name."""
     return {turn.role.name: turn.role for turn in plan.turns if turn.task_step == task_step}
 
 
@@ -121,7 +121,7 @@ def _live(manifest: CheckpointManifest, running: dict[str, tuple[Role, SessionSt
 
 
 def _for_role(session: SavedSession, snapshot: SessionSnapshot, role: Role) -> SessionSnapshot:
-    """Return the snapshot without the model that it would go back to, when there is another."""
+    """Return the snapshot without its model if the role has another one."""
     if role.model == session.model or "model" not in snapshot.config:
         return snapshot
     config = {name: value for name, value in snapshot.config.items() if name != "model"}
@@ -132,12 +132,12 @@ def _check_model(session: SavedSession, role: Role) -> None:
     if role.model != session.model:
         raise UsageError(
             f"the live process of role {role.name!r} acts with model {session.model!r}",
-            hint="keep its model, give the role another agent, or go on from a turn boundary",
+            hint="keep its model, give the role another agent, or resume from a turn boundary",
         )
 
 
 def _check_replay(manifest: CheckpointManifest, plan: Plan) -> None:
-    """Refuse another agent within a turn: it cannot be put into the middle of one."""
+    """Refuse another agent within a turn: an agent cannot join a running turn."""
     within = range(manifest.checkpoint_turn, manifest.turn + (manifest.ask is not None))
     for index in within:
         was, role = manifest.schedule[index], plan.turns[index].role
@@ -145,5 +145,5 @@ def _check_replay(manifest: CheckpointManifest, plan: Plan) -> None:
             raise UsageError(
                 f"node {manifest.node!r} is reached through turn {index} of agent {was.agent!r},"
                 f" and role {role.name!r} is to be {role.agent!r}",
-                hint="go on with that agent and model, or from a node at a turn's start",
+                hint="resume with that agent and model, or from a node at a turn's start",
             )

@@ -1,4 +1,4 @@
-"""The Rollout: worlds and their lines, grown into one tree."""
+"""Run a rollout: worlds and their branches, recorded as one tree."""
 
 import logging
 from asyncio import CancelledError
@@ -50,22 +50,21 @@ async def run_rollout(
 ) -> RolloutTree:
     """Run one rollout to its end and return its tree.
 
-    A failure is data: it is attributed to one boundary, recorded at the node where it
-    struck and in `RolloutTree.error`, and the tree comes back with status `failed` and
-    without a reward there. An agent that runs out of time or stops early is no failure:
-    what it left behind is graded, and its node says why it ended. The status is `ungraded`
-    when no leaf came to a verdict. An error beside the status `completed` is one of the
-    teardown; the verdict stands.
+    A failure is data: it is attributed to one boundary and recorded at its node and in
+    `RolloutTree.error`. The tree then has the status `failed`, and the node has no reward. An
+    agent that runs out of time or stops early is not a failure: its result is graded, and its
+    node says why it ended. The status is `ungraded` if no leaf has a verdict. An error beside
+    the status `completed` happened in the teardown; the verdict is valid.
 
-    With `directory`, `events.jsonl` is written there as it happens and `tree.json` at
-    the end; `agent/` and `verifier/` belong to the root's world and
-    `branches/NODE/{agent,verifier}` to each child's.
+    With `directory`, each event is written to `events.jsonl` at once, and `tree.json` at the
+    end; `agent/` and `verifier/` belong to the world of the root, and
+    `branches/NODE/{agent,verifier}` to the world of each child.
 
-    Everything that was started is torn down before this returns or raises. On
-    cancellation the log says so, and the cancellation is raised again.
+    Everything is torn down before this returns or raises. A cancellation is recorded in the
+    log and raised again.
 
     Raises:
-        StoreError: The record cannot be written, or `directory` holds one already.
+        StoreError: The record cannot be written, or `directory` has a record already.
     """
     with _log(directory, subscribers) as log:
         rollout = Rollout(task, config, planes, Journal(log), directory)
@@ -83,17 +82,17 @@ async def continue_from(
     directory: Path | None = None,
     subscribers: Sequence[EventCallback] = (),
 ) -> RolloutTree:
-    """Go on from a kept checkpoint, in a rollout of its own, and return its tree.
+    """Resume from a kept checkpoint in a new rollout, and return its tree.
 
     `checkpoint` is its directory (see `saved_checkpoints`); it is only read. The
-    steps that led there come first in the new tree. What the kept rollout had left is run,
-    or one turn with `prompt` instead; a question that was open there is answered first,
-    or forked by `config.branch`, whose turns count from the kept rollout's first. Roles
-    come from `config`, by name: one of the same agent goes on with its session, one of
-    another agent begins anew in the world as it is. Otherwise as `run_rollout`.
+    new tree begins with the steps to the checkpoint. The remaining turns of the kept rollout
+    run, or one turn with `prompt` instead. An open question is answered first, or forked by
+    `config.branch`; turns count from the first turn of the kept rollout. Roles come from
+    `config`, by name: a role with the same agent continues its session, a role with another
+    agent starts a new session in the restored world. For the rest, see `run_rollout`.
 
     Raises:
-        StoreError: There is no whole checkpoint, or the record cannot be written.
+        StoreError: The checkpoint is missing or incomplete, or the record cannot be written.
     """
     manifest = read_manifest(checkpoint)
     with _log(directory, subscribers) as log:
@@ -111,7 +110,7 @@ def _log(directory: Path | None, subscribers: Sequence[EventCallback]) -> EventL
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a rollout goes on from."""
+    """The kept checkpoint that a rollout resumes from."""
 
     path: Path
     manifest: CheckpointManifest
@@ -119,7 +118,7 @@ class Origin:
 
     @property
     def meta(self) -> dict[str, str]:
-        """What the log says about it."""
+        """The entry for the log."""
         saved = self.manifest
         return {"rollout_id": saved.rollout_id, "node": saved.node, "ref": saved.ref}
 
@@ -144,7 +143,7 @@ class Rollout:
         self.origin: Origin | None = None
 
     async def run(self, rollout_id: str) -> RolloutTree:
-        """Run it; see `run_rollout`."""
+        """Run the rollout; see `run_rollout`."""
         root = self._journal.new_id()
         self._journal.append(
             RolloutStarted,
@@ -203,7 +202,7 @@ class Rollout:
             await scheduler.aclose()
 
     async def _begin(self, plan: Plan, root: str) -> Position:
-        """Return where the root's line begins; of a kept checkpoint, its files are loaded."""
+        """Return the start of the root's branch. Load the files of a kept checkpoint."""
         if self.origin is None:
             return Position(node=root, turn=0, schedule=plan.turns)
         manifest = self.origin.manifest
@@ -216,7 +215,7 @@ class Rollout:
             raise
 
     def _replay_history(self, root: str, manifest: CheckpointManifest) -> str:
-        """Hang the steps that led to a kept checkpoint below `root`; return the last node."""
+        """Add the steps to a kept checkpoint below `root`; return the last node."""
         tip = root
         for one in manifest.history:
             if one.step is not None:
@@ -228,7 +227,7 @@ class Rollout:
         return tip
 
     async def _capabilities(self, plan: Plan) -> SandboxCapabilities:
-        """Return what forks can be built on; without a policy nobody asks for any."""
+        """Return what the sandboxes can do. Nothing is asked without a fork or a checkpoint."""
         if not needs_capabilities(plan.config):
             return SandboxCapabilities(isolation="none")
         with boundary("sandbox"):
@@ -251,7 +250,7 @@ class Rollout:
             write_tree(self._journal.tree, self._directory)
 
     def _give_credit(self) -> None:
-        """Record the advantages of a tree that was forked; a line on its own has none."""
+        """Record the advantages of a forked tree. A tree without forks has none."""
         tree = self._journal.tree
         if not any(node.branch is not None and node.branch.children for node in tree.nodes):
             return
@@ -262,5 +261,5 @@ class Rollout:
         try:
             self._finish("cancelled", None)
         except StoreError as error:
-            # The cancellation is what the caller waits for.
+            # The caller waits for the cancellation, not for this error.
             _logger.warning("the record of a cancelled rollout is incomplete: %s", error)

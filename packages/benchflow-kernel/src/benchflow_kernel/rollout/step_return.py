@@ -1,4 +1,4 @@
-"""The return of a task of several steps, from the verdicts on them."""
+"""The return of a task with several steps, from their verdicts."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ Graded = tuple[TaskStep, VerifyResult]
 
 
 def step_return(task: Task, leaf: RolloutNode) -> VerifyResult:
-    """Return what the way to `leaf` is worth, by `[task] step_reward`.
+    """Return the verdict of the path to `leaf`, by `[task] step_reward`.
 
-    Steps that were never reached do not count. A step that was graded without a verdict leaves the
-    whole without a reward: otherwise an agent could break a verifier to remove a bad verdict. A
-    verdict that there is nothing to reward adds nothing to the mean. `meta["steps"]` has the
+    Steps that were not reached do not count. If a graded step has no verdict, the whole has no
+    reward: otherwise an agent could break a verifier to remove a bad verdict. A verdict without
+    anything to reward does not count in the mean. `meta["steps"]` has the
     verdict of each step.
     """
     verdicts = step_verdicts(leaf)
@@ -44,9 +44,9 @@ def step_return(task: Task, leaf: RolloutNode) -> VerifyResult:
 
 
 def shortfall(step: TaskStep, verdict: VerifyResult | None) -> str | None:
-    """Return why no further step runs after this verdict; `None` when one may.
+    """Return the reason that no further step runs after this verdict, or None.
 
-    A reward that is missing is below every `min_reward`.
+    A missing reward is below every `min_reward`.
     """
     if verdict is None or _is_missing(verdict):
         return f"step {step.name!r} has no verdict"
@@ -63,7 +63,7 @@ def _is_missing(verdict: VerifyResult) -> bool:
 
 
 def _mean(graded: Sequence[Graded], meta: Mapping[str, Any]) -> VerifyResult:
-    """Return the mean by name, where a step that lacks a name has 0 there."""
+    """Return the mean of each name. A step without the name counts as 0."""
     rewards = [_named(verdict) for _, verdict in graded]
     names = dict.fromkeys(name for items in rewards for name in items)
     if not names:
@@ -112,7 +112,7 @@ def _meta(task: Task, graded: Sequence[Graded]) -> dict[str, Any]:
 
 
 def _integrity(verdicts: Sequence[VerifyResult]) -> dict[str, Any]:
-    """Return the report of the step that was tampered with most: it holds for the whole."""
+    """Return the worst integrity report of the steps. It applies to the whole."""
     reports = [verdict for verdict in verdicts if verdict.integrity is not None]
     if not reports:
         return {}

@@ -1,4 +1,4 @@
-"""TreeScheduler: every world of a rollout, its line, its verdict and its forks."""
+"""TreeScheduler: runs every world of a rollout, its branch, its verdict and its forks."""
 
 import asyncio
 from collections.abc import Callable
@@ -39,37 +39,37 @@ from .verify import score_lowest, verify
 
 @dataclass(slots=True)
 class FailureLog:
-    """What became of the lines of a rollout."""
+    """The results of a rollout's branches."""
 
     graded: int = 0
-    """Leaves that came to their verdict, scored or not."""
+    """Leaves with a verdict, scored or not."""
     losses: list[BenchFlowError] = field(default_factory=list[BenchFlowError])
-    """Why children were lost."""
+    """The errors of failed children."""
     leaks: list[BenchFlowError] = field(default_factory=list[BenchFlowError])
-    """What could not be undone."""
+    """The errors of the teardown."""
 
     @property
     def failure(self) -> BenchFlowError | None:
-        """The first loss, when nothing but losses came of the rollout."""
+        """The first error of a child, if all children failed."""
         return self.losses[0] if self.losses and not self.graded else None
 
 
 @dataclass(slots=True)
 class BranchResult:
-    """How a line ended: in a fork, in a leaf, or in an error."""
+    """The end of a branch: a fork, a leaf, or an error."""
 
     fork: Fork | None = None
     leaf: str | None = None
     sealed: Position | None = None
-    """How to go on from the leaf. The reader owns one hold of its checkpoint."""
+    """The start of a continuation from the leaf. The reader owns a reference to its checkpoint."""
     error: BenchFlowError | None = None
 
 
 class TreeScheduler:
-    """Runs lines, at most `budget.concurrency` worlds at once, and forks them.
+    """Runs branches, at most `budget.concurrency` worlds at once, and forks them.
 
-    Children also wait for a slot of the machine, so that no number of rollouts runs
-    more of them than it has CPUs.
+    Children also wait for a slot of the machine: all rollouts together run at most one child
+    for each CPU.
     """
 
     def __init__(
@@ -99,13 +99,13 @@ class TreeScheduler:
         )
 
     async def run_branch(self, start: BranchStart) -> BranchResult:
-        """Run the line of `start` and everything that forks from it.
+        """Run the branch of `start` and all its forks.
 
-        The failure of a child is recorded in the tree and does not reach its siblings.
-        That of a main line is raised once its probes have ended.
+        A failure of a child is recorded in the tree and does not affect its siblings. A
+        failure of a main branch is raised after its probes have ended.
 
         Raises:
-            BenchFlowError: A main line failed.
+            BenchFlowError: A main branch failed.
             StoreError: The record cannot be written; everything is torn down.
         """
         probed: list[Fork] = []
@@ -123,7 +123,7 @@ class TreeScheduler:
         return result
 
     async def _slot(self, start: BranchStart) -> AsyncExitStack:
-        """Wait until one more world may run. Closing the result frees its place."""
+        """Wait until one more world may run. Closing the result releases the place."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._slots)
             if not start.main:
@@ -131,7 +131,7 @@ class TreeScheduler:
             return stack.pop_all()
 
     def adopt(self, position: Position) -> None:
-        """Take over the checkpoint that the rollout begins with."""
+        """Take ownership of the checkpoint that the rollout begins with."""
         if position.checkpoint is not None:
             self._services.refs.acquire(position.checkpoint)
 
@@ -144,7 +144,7 @@ class TreeScheduler:
         group.create_task(self._run_children(fork))
 
     async def _run_children(self, fork: Fork) -> None:
-        """Run the children of a fork, and then the best of them, when that is asked."""
+        """Run the children of a fork, then continue with the best one if the policy requires it."""
         sealed: list[Position] = []
         try:
             self._journal.append(Branched, node=fork.node, record=fork.record)
@@ -168,7 +168,7 @@ class TreeScheduler:
         best = self._best(fork, sealed)
         if best is None:
             error = RewardError(
-                "no child can be gone on from: none of those that ended their turn has a score",
+                "no child can continue: no child that ended its turn has a score",
                 hint="read the verdicts of the children",
             )
             self._failures.losses.append(error)
@@ -181,7 +181,7 @@ class TreeScheduler:
         self._record_values(best.node)
 
     def _best(self, fork: Fork, sealed: list[Position]) -> Position | None:
-        """Return the child with the highest reward; of equal ones, the first."""
+        """Return the child with the highest reward, the first of equal ones."""
         order = [leaf.id for leaf in self._journal.node(fork.node).leaves]
         scored = [
             (reward, -order.index(position.node), position)
@@ -197,10 +197,10 @@ class TreeScheduler:
         slot: AsyncExitStack,
         last: AsyncExitStack,
     ) -> BranchResult:
-        """Give `start` a world, run its line there, and tear the world down.
+        """Create a world for `start`, run its branch in it, and tear it down.
 
-        The world holds its slot until then. A forked world is torn down beside those of its
-        children that have a slot already; `last` waits for that.
+        The world keeps its slot until its teardown. A forked world is torn down while children
+        with a slot already run; `last` waits for the teardown.
         """
         checkpoint = start.checkpoint
         world = World(
@@ -248,7 +248,7 @@ class TreeScheduler:
         error: BenchFlowError,
         result: BranchResult,
     ) -> None:
-        """Note a failed line in the tree; raise when it takes the rollout with it."""
+        """Record a failed branch in the tree; raise if the whole rollout fails."""
         if result.sealed is not None:
             await self._services.refs.release(result.sealed.checkpoint)
             result.sealed = None
@@ -262,7 +262,7 @@ class TreeScheduler:
         else:
             self._journal.failed(node, error, cause)
         if cause.by == "agent":
-            # It would be rid of a bad score by making itself impossible to grade.
+            # Otherwise an agent could avoid a bad score by making itself impossible to grade.
             score_lowest(self._journal, self._plan.task, node, cause)
             self._failures.graded += 1
             return
@@ -282,7 +282,7 @@ class TreeScheduler:
             self._journal.append(WorldClosed, node=start.id)
 
     def _record_values(self, node_id: str) -> None:
-        """Tell V(s) of the node and of every fork above, the root included."""
+        """Record V(s) of the node and of every fork above it, including the root."""
         for node in reversed(self._journal.node(node_id).path):
             forked = node.branch is not None and node.branch.children > 0
             if forked or node.parent is None:

@@ -1,4 +1,4 @@
-"""Scoring: after the agent is dead, before the world is gone."""
+"""Score nodes: after the end of the agent, before the teardown of the world."""
 
 import asyncio
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ from .step_return import step_return
 
 @dataclass(frozen=True, slots=True)
 class _Matter:
-    """What is graded: the task, or one of its steps."""
+    """The subject of grading: the task, or one of its steps."""
 
     task: Task
     rewards: Sequence[Reward]
@@ -53,12 +53,12 @@ class _Matter:
 async def verify(
     plan: Plan, journal: Journal, world: World, leaf: str, ungraded: int | None
 ) -> None:
-    """Score the leaf of a line, whose agents have been ended.
+    """Score the leaf of a branch. Its agents have ended.
 
-    A reward that fails, returns nothing usable or is late leaves an unscored result that
-    says so; the other ones are asked all the same. No fault becomes a number. In a task of
-    several steps that is done for step `ungraded`, if there is one, and then the leaf's
-    return comes from all of their verdicts.
+    If a reward fails, is late, or returns an invalid value, its result is unscored and says
+    why; the other rewards score all the same. No fault becomes a number. In a task of several
+    steps, only step `ungraded` is scored, if there is one; the return of the leaf then comes
+    from the verdicts of all steps.
 
     Raises:
         EnvironmentError_: The final state cannot be read; nothing is scored.
@@ -77,10 +77,10 @@ async def verify(
 async def verify_step(
     plan: Plan, journal: Journal, world: World, node: str, index: int, *, continues: bool
 ) -> None:
-    """Score one step of the task at `node`, where it ended.
+    """Score one step of the task at `node`, where the step ended.
 
-    With `continues`, the sandbox is left for the next step. Each step has the verify deadline to
-    itself.
+    With `continues`, the sandbox stays for the next step. Each step has its own verify
+    deadline.
 
     Raises:
         EnvironmentError_: The state cannot be read; nothing is scored.
@@ -104,7 +104,7 @@ async def _score_all(
     state = await world.query() if plan.config.capture_state else None
     if state is not None:
         journal.append(StateCaptured, node=node_id, state=state)
-    # A hermetic grading ends them with the box.
+    # A hermetic grading ends the services with the sandbox.
     await world.keep_service_logs()
     node = journal.node(node_id)
     deadline = asyncio.get_running_loop().time() + plan.config.deadlines.verify
@@ -167,9 +167,9 @@ def _unscored(why: str) -> VerifyResult:
 
 
 def is_ungraded(tree: RolloutTree) -> bool:
-    """Whether leaves were graded, and none came to a verdict.
+    """Return whether leaves were graded, and none has a verdict.
 
-    A verdict that is not counted, or that there is nothing to reward, is one.
+    A verdict that is not counted, or has nothing to reward, is a verdict.
     """
     verdicts = [leaf.results["reward"] for leaf in tree.leaves if "reward" in leaf.results]
     told = (v.reward is not None or v.error_type == NO_REWARDS for v in verdicts)
@@ -177,7 +177,7 @@ def is_ungraded(tree: RolloutTree) -> bool:
 
 
 def score_lowest(journal: Journal, task: Task, node: str, cause: Cause) -> None:
-    """Score a node whose agent prevented its grading: the lowest of the task's range."""
+    """Score a node whose agent prevented its grading with the lowest reward of the task."""
     low, _ = task.config.verifier.reward_range
     result = VerifyResult(reward=low, cause=cause)
     journal.append(NodeScored, node=node, name="reward", result=result)

@@ -1,4 +1,4 @@
-"""One pass from the declared scenes to the turns that are run."""
+"""Convert the declared scenes to a list of turns."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -8,19 +8,19 @@ from benchflow_contracts import Role, RolloutConfig, Scene, UsageError
 
 @dataclass(frozen=True, slots=True)
 class LoweredTurn:
-    """One prompt turn with everything that holds for it."""
+    """One prompt turn with its complete configuration."""
 
     scene: str
     role: Role
-    """As declared, with the scene's skills merged in."""
+    """The declared role, merged with the scene's skills."""
     prompt: str | None
-    """`None` is the task's instruction."""
+    """`None` means the task's instruction."""
     task_step: int = 0
-    """Which of the task's steps it belongs to; 0 in a task of one prompt."""
+    """The index of the task's step; 0 in a task of one prompt."""
 
 
 def lower_scenes(config: RolloutConfig) -> tuple[LoweredTurn, ...]:
-    """Return all turns of all scenes in order. Nothing of a Scene is left after this.
+    """Return all turns of all scenes in order. Later code does not use scenes.
 
     Raises:
         UsageError: A turn names an undeclared role, a role is declared twice in one

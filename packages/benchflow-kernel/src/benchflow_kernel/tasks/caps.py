@@ -1,4 +1,4 @@
-"""What a task.toml is checked for before a TOML parser sees it."""
+"""Check a task.toml before a TOML parser reads it."""
 
 import re
 
@@ -8,7 +8,7 @@ MAX_BYTES = 64 * 1024
 MAX_KEY_DOTS = 32
 MAX_DEPTH = 32
 
-# Strings and comments first, so that nothing inside of them counts.
+# Strings and comments first, so that their content does not count.
 _TOKEN = re.compile(
     r"""
       \"\"\"(?:[^"\\]|\\.|"(?!""))*\"\"\""{0,2}
@@ -25,7 +25,7 @@ _TOKEN = re.compile(
 
 
 def check_caps(text: str, name: str) -> None:
-    """Refuse nesting and dotted keys that would cost a parser quadratic time.
+    """Refuse deep nesting and long dotted keys, which cost a parser quadratic time.
 
     Raises:
         TaskError: More than 32 dots in one key, or brackets more than 32 deep.

@@ -1,4 +1,4 @@
-"""The digest of a task directory, and what may lie in it."""
+"""The digest of a task directory, and the check of its files."""
 
 import hashlib
 import os
@@ -12,12 +12,12 @@ from benchflow_contracts.cause import refuse_shortage
 
 
 def digest_of(root: Path) -> str:
-    """Return sha256 over the sorted relative names and the contents of all files.
+    """Return the SHA-256 of the sorted relative names and contents of all files.
 
-    A link inside counts by where it points. Times, owners and modes do not count.
+    A link inside counts as its target. Times, owners and modes do not count.
 
     Raises:
-        TaskError: A link leaves the directory, or something is no regular file.
+        TaskError: A link leaves the directory, or an entry is not a regular file.
     """
     total = hashlib.sha256()
     for name, path in sorted(_files(root)):
@@ -57,7 +57,7 @@ def _link_digest(root: Path, path: Path) -> bytes:
     try:
         target = path.resolve(strict=True)
     except (OSError, RuntimeError) as error:
-        raise TaskError(f"a link that leads nowhere: {error}", where=str(path)) from error
+        raise TaskError(f"a broken link: {error}", where=str(path)) from error
     if not target.is_relative_to(root):
         raise TaskError(f"a link that leaves the task directory, to {target}", where=str(path))
     link = path.readlink().as_posix().encode("utf-8", "surrogateescape")

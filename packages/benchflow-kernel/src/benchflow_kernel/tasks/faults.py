@@ -1,4 +1,4 @@
-"""What a fault in a TOML file says: the key that was meant, and the line."""
+"""Messages for faults in a TOML file: a similar key, and the line."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ Location = Sequence[str | int]
 
 
 def fault_of(model: type[BaseModel], fault: Mapping[str, Any]) -> str:
-    """Return the message of one fault of `model`, in the words of a user of TOML."""
+    """Return the message for one fault of `model`, in TOML terms."""
     if fault["type"] != "extra_forbidden":
         return str(fault["msg"])
     *above, name = fault["loc"]
@@ -20,7 +20,7 @@ def fault_of(model: type[BaseModel], fault: Mapping[str, Any]) -> str:
 
 
 def line_of(text: str, location: Location) -> int | None:
-    """Return the line that sets the key at `location` in a TOML file, if a line does."""
+    """Return the line that sets the key at `location` in a TOML file, or None."""
     wanted = [str(part) for part in location if not isinstance(part, int)]
     table: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -41,7 +41,7 @@ def _parts(dotted: str) -> list[str]:
 
 
 def _keys(model: type[BaseModel], above: Location) -> list[str]:
-    """Return the keys of the table at `above`; none where it is not a model of ours."""
+    """Return the keys of the table at `above`; empty if it is not a known model."""
     found: type[BaseModel] | None = model
     for part in above:
         if found is None:

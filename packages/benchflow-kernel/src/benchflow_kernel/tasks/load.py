@@ -1,4 +1,4 @@
-"""From a directory to a Task."""
+"""Load a Task from a directory."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ def load_task(path: Path) -> Task:
     """Read and check the task directory `path`.
 
     Raises:
-        TaskError: It is malformed; `where` or the message names every file and key.
+        TaskError: The directory is malformed; `where` or the message names each file and key.
     """
     root = path.resolve()
     if not root.is_dir():
@@ -38,9 +38,9 @@ def load_task(path: Path) -> Task:
 
 
 def find_tasks(path: Path) -> list[Task]:
-    """Return the task that `path` is, or all tasks directly below it, by folder name.
+    """Return the task at `path`, or all tasks directly below it, sorted by folder name.
 
-    Folders without a `task.toml` are passed over.
+    Folders without a `task.toml` are skipped.
 
     Raises:
         TaskError: There is no task, one is malformed, or two have one name.

@@ -1,4 +1,4 @@
-"""Reading a task's files: capped text, TOML, and models with the key of each fault."""
+"""Read a task's files: limited text, TOML, and models with the key of each fault."""
 
 import json
 import math
@@ -20,10 +20,10 @@ _Read = TypeVar("_Read", bound=Model)
 
 
 def read_toml(file: Path) -> dict[str, Any]:
-    """Return the tables of a file, all of whose numbers are finite.
+    """Return the tables of a file. All its numbers are finite.
 
     Raises:
-        TaskError: It is missing, too large, too deep or no TOML.
+        TaskError: The file is missing, too large, nested too deeply or not TOML.
     """
     data = _parse(_read(file, MAX_BYTES), str(file))
     problems = _not_finite(data, ())
@@ -35,13 +35,14 @@ def read_toml(file: Path) -> dict[str, Any]:
 def validated(
     model: type[_Read], data: Mapping[str, Any], where: str, *, file: Path | None = None
 ) -> _Read:
-    """Return `data` as a model, without any conversion between kinds of values.
+    """Return `data` as a model, without conversion between types.
 
     Raises:
-        TaskError: Naming every key that is wrong, after `where`, and its line in `file`.
+        TaskError: A key is wrong. The message names each one, after `where`, and its line in
+            `file`.
     """
     try:
-        # Through JSON, where strictness refuses "5" for 5 and still takes lists for tuples.
+        # Through JSON: strict mode then refuses "5" for 5, but accepts lists for tuples.
         return model.model_validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
         text = "" if file is None else _read(file, MAX_BYTES)
@@ -54,10 +55,10 @@ def validated(
 
 
 def read_instruction(file: Path) -> str:
-    """Return what a prompt says.
+    """Return the text of a prompt.
 
     Raises:
-        TaskError: It is missing, empty or too large.
+        TaskError: The file is missing, empty or too large.
     """
     text = _read(file, _MAX_INSTRUCTION_BYTES)
     if not text.strip():
@@ -77,7 +78,7 @@ def _parse(text: str, name: str) -> dict[str, Any]:
 
 
 def _read(file: Path, cap: int) -> str:
-    """Return a file's text; that it is regular was checked with the directory."""
+    """Return a file's text. The digest has checked that it is a regular file."""
     try:
         with file.open("rb") as stream:
             data = stream.read(cap + 1)

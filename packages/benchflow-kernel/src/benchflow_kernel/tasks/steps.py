@@ -1,4 +1,4 @@
-"""`[[steps]]`: prompts that are graded one by one, and their folders."""
+"""`[[steps]]`: prompts that are graded separately, and their folders."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,20 +9,20 @@ from benchflow_contracts import TaskError, TaskParts, TaskStep
 from .reading import read_instruction, validated
 
 _LEFT_TO_THE_TASK: Final = ("agent", "verifier")
-"""Tables of which a step says only what differs from the task's own."""
+"""Tables in which a step overrides keys of the task."""
 
 _FOREIGN: Final = ("instruction", "parts")
-"""Fields of a step that its folder decides."""
+"""Fields of a step that come from its folder."""
 
 
 def load_steps(root: Path, data: Mapping[str, Any]) -> tuple[TaskStep, ...]:
-    """Return the steps that `data`, the tables of `task.toml`, declares; none without any.
+    """Return the steps in `data`, the tables of `task.toml`.
 
-    The folder of a step is `steps/NAME`, with `instruction.md` and, where there are any,
-    `tests/` (over the task's own), `solution/` and `workdir/`.
+    The folder of a step is `steps/NAME`. It has `instruction.md` and optionally `tests/`
+    (added over the task's own), `solution/` and `workdir/`.
 
     Raises:
-        TaskError: A step is malformed, has a folder of no step, or is named twice.
+        TaskError: A step is malformed, a folder has no step, or a name occurs twice.
     """
     file = root / "task.toml"
     tables = data.get("steps", [])

@@ -1,4 +1,4 @@
-"""The rollout tree as a pure fold over the event log, and its views."""
+"""The rollout tree, as a pure fold of the event log, and its views."""
 
 from .ask_tool import ASK_TOOL, answer_text, ask_arguments
 from .credit import credit_of, inter_advantages

@@ -1,15 +1,15 @@
-"""An Ask as a call of a tool, so that asking is an action like any other."""
+"""Represent an Ask as a tool call, like any other action of the agent."""
 
 from typing import Any, Final
 
 from benchflow_contracts import Answer, Ask
 
 ASK_TOOL: Final = "ask_user"
-"""The name of the tool under which an Ask appears in an export."""
+"""The tool name of an Ask in an export."""
 
 
 def ask_arguments(ask: Ask) -> dict[str, Any]:
-    """Return the arguments of the call of `ask_user` that stands for `ask`."""
+    """Return the arguments of the `ask_user` call that represents `ask`."""
     questions = [
         {"question": q.text, "options": [option.label for option in q.options]}
         for q in ask.questions
@@ -18,7 +18,7 @@ def ask_arguments(ask: Ask) -> dict[str, Any]:
 
 
 def answer_text(ask: Ask, answer: Answer) -> str:
-    """Return the labels and the free text of `answer`, or how else the Ask ended."""
+    """Return the labels and the free text of `answer`, or another end of the Ask."""
     if answer.outcome != "answered":
         return answer.outcome
     parts: list[str] = []

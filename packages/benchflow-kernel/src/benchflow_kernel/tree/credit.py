@@ -1,4 +1,4 @@
-"""Credit: what a tree of scored leaves says about each of its edges."""
+"""Credit: assign advantages to the edges of a tree with scored leaves."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,11 +16,10 @@ def credit_of(tree: RolloutTree, siblings: Sequence[RolloutTree] = ()) -> dict[s
     """Return the credit of every node with a scored leaf at or below it, by node id.
 
     A leaf's advantage is (R - mean) / (std + 1e-6) over the scored leaves of its group,
-    with the unbiased standard deviation, and 0 for all when they are equal: `intra` with
-    this tree as the group, `inter` with this tree and its `siblings`, the other trees of
-    the same prompt. A node within the tree has the mean of the leaves below it. A group of
-    one leaf says nothing, so that its advantage is `None` (Tree-GRPO would take R itself).
-    Unscored leaves are in no group, no mean and no deviation.
+    with the unbiased standard deviation. If all are equal, it is 0. For `intra` the group is
+    this tree; for `inter` it is this tree and its `siblings`, the other trees of the same
+    prompt. An inner node has the mean of the leaves below it. In a group of one leaf the
+    advantage is `None` (Tree-GRPO uses R itself). Unscored leaves do not count.
 
     `step` is V(node) - V(parent), and `process` the sum of it from the root.
     """
@@ -85,7 +84,7 @@ def _scored(tree: RolloutTree) -> list[float]:
 
 
 def _mean_returns(root: RolloutNode) -> Mapping[str, float]:
-    """Return the mean over the scored leaves at or below each node that has any."""
+    """Return the mean of the scored leaves at or below each node that has any."""
     sums: dict[str, tuple[float, int]] = {}
     for node in reversed(list(root.subtree)):
         sums[node.id] = _own(node) if not node.children else _sum(sums[c.id] for c in node.children)

@@ -1,4 +1,4 @@
-"""Events to tree."""
+"""Fold events into a tree."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -27,10 +27,9 @@ from .fork_times import ForkTimes
 
 
 class TreeFold:
-    """The fold as an accumulator, for a rollout that is still running.
+    """The fold as an accumulator, for a running rollout.
 
-    `apply` in the order of the log; `tree` is at every moment what `fold` makes of
-    the events so far.
+    Call `apply` in the order of the log. `tree` always equals `fold` of the events so far.
     """
 
     def __init__(self) -> None:
@@ -43,17 +42,17 @@ class TreeFold:
         """The tree so far.
 
         Raises:
-            StoreError: No `rollout_started` was applied yet.
+            StoreError: `rollout_started` was not applied yet.
         """
         if self._tree is None:
             raise StoreError("the event log does not begin with 'rollout_started'")
         return self._tree
 
     def apply(self, event: Event) -> None:
-        """Take one event in.
+        """Apply one event.
 
         Raises:
-            StoreError: It names a node that no event made, or makes one twice.
+            StoreError: The event names an unknown node, or creates a node twice.
         """
         _APPLY[type(event)](self, event)
 
@@ -67,7 +66,7 @@ class TreeFold:
             ) from None
 
     def add(self, node: RolloutNode, event: Event) -> None:
-        """Hang a new node under its parent."""
+        """Add a new node below its parent."""
         if node.id in self._index:
             raise StoreError(f"event {event.seq} ({event.kind}) makes node {node.id!r} twice")
         self._index[node.id] = node
@@ -75,7 +74,7 @@ class TreeFold:
             node.parent.children.append(node)
 
     def start(self, event: RolloutStarted) -> None:
-        """Plant the root."""
+        """Create the root."""
         if self._tree is not None:
             raise StoreError(f"event {event.seq} starts the rollout twice")
         root = RolloutNode(id=event.root)
@@ -90,9 +89,9 @@ class TreeFold:
 
 
 def fold(events: Iterable[Event]) -> RolloutTree:
-    """Return the tree that `events` describe. Pure: the same events, the same tree.
+    """Return the tree of `events`. Pure: the same events give the same tree.
 
-    A log that stops early gives a tree whose status is `running`.
+    An incomplete log gives a tree with the status `running`.
 
     Raises:
         StoreError: The events contradict each other.
@@ -150,16 +149,16 @@ def _finished(state: TreeFold, event: RolloutFinished) -> None:
 
 
 def _phase(state: TreeFold, event: PhaseEntered) -> None:
-    """The tree carries of phases only what a fork's children took for them."""
+    """Keep only the phase times of a fork's children."""
     state.times.entered(event)
 
 
 def _closed(state: TreeFold, event: WorldClosed) -> None:
-    """Worlds are for live views and timing; the tree does not carry them."""
+    """Ignore worlds: they are for live views and timing, not for the tree."""
 
 
 def _made(state: TreeFold, event: SandboxMade) -> None:
-    """Of the first one: those of later worlds are in the log."""
+    """Keep the images of the first world. Later worlds are in the log."""
     if not state.tree.images:
         state.tree.images = dict(event.images)
     if not state.tree.doors:

@@ -1,4 +1,4 @@
-"""What a fork cost its children, from the times of events."""
+"""The time that a fork costs its children, from the times of events."""
 
 from typing import Final
 
@@ -9,11 +9,11 @@ _PARTS: Final = (
     ("ready", "provision", "connect"),
     ("connect", "connect", "execute"),
 )
-"""Each with the phase that begins it and the one that ends it."""
+"""Each interval, with the phase that begins it and the phase that ends it."""
 
 
 class ForkTimes:
-    """Collects when the worlds of a rollout entered their phases."""
+    """Collects the times at which the worlds of a rollout entered their phases."""
 
     def __init__(self) -> None:
         self._entered: dict[str, dict[str, float]] = {}
@@ -21,15 +21,15 @@ class ForkTimes:
         self._stepped: dict[str, float] = {}
 
     def entered(self, event: PhaseEntered) -> None:
-        """Take the first time of a phase of a world."""
+        """Record the first time of a phase of a world."""
         self._entered.setdefault(event.node, {}).setdefault(event.phase, event.ts)
 
     def branched(self, event: Branched) -> None:
-        """Take the last time at which a node was forked."""
+        """Record the last time at which a node was forked."""
         self._branched[event.node] = event.ts
 
     def stepped(self, event: StepFinished) -> dict[str, float]:
-        """Return the seconds of the world that made its first step; of another step nothing."""
+        """Return the seconds of the world whose first step is this one, else nothing."""
         self._stepped[event.node] = event.ts
         phases = self._entered.get(event.node)
         if phases is None or "execute" not in phases:

@@ -1,4 +1,4 @@
-"""The verdicts on the steps of a task of several, as the tree holds them."""
+"""Verdicts on the steps of a task with several steps."""
 
 from collections.abc import Mapping
 
@@ -6,15 +6,15 @@ from benchflow_contracts import RolloutNode, VerifyResult
 
 
 def verdict_name(step: str, reward: str = "reward") -> str:
-    """Return the name under which a node holds the verdict of `reward` on a step of the task."""
+    """Return the key of `reward`'s verdict on a step in the results of a node."""
     return f"{step}/{reward}"
 
 
 def step_verdicts(leaf: RolloutNode) -> Mapping[str, tuple[RolloutNode, VerifyResult]]:
-    """Return the verdict on each step that was graded on the way to `leaf`, and where.
+    """Return the verdict on each step that was graded on the path to `leaf`, and its node.
 
-    By the steps' names, in their order; empty in a task of one prompt. A step that was
-    graded again further down has the verdict from there.
+    The keys are the names of the steps, in order. A task of one prompt has none. If a step
+    was graded again further down, the later verdict counts.
     """
     found: dict[str, tuple[RolloutNode, VerifyResult]] = {}
     for node in leaf.path:
@@ -23,6 +23,6 @@ def step_verdicts(leaf: RolloutNode) -> Mapping[str, tuple[RolloutNode, VerifyRe
 
 
 def verdicts_at(node: RolloutNode) -> Mapping[str, VerifyResult]:
-    """Return the verdicts on the steps of the task that ended at `node`, by their names."""
+    """Return the verdicts on the steps that ended at `node`, by the name of the step."""
     named = ((name.rpartition("/"), result) for name, result in node.results.items())
     return {step: result for (step, _, reward), result in named if step and reward == "reward"}

@@ -1,4 +1,4 @@
-"""Trajectories: root-to-leaf paths, computed and never stored."""
+"""Trajectories: paths from the root to a leaf, computed and not stored."""
 
 from benchflow_contracts import RolloutNode, RolloutTree, Trajectory
 
@@ -17,5 +17,5 @@ def trajectory(tree: RolloutTree, leaf: RolloutNode) -> Trajectory:
 
 
 def trajectories(tree: RolloutTree) -> list[Trajectory]:
-    """Return one trajectory per leaf, in the order of the tree; lost ones included."""
+    """Return one trajectory for each leaf, in tree order, also for failed leaves."""
     return [trajectory(tree, leaf) for leaf in tree.leaves]

@@ -1,4 +1,4 @@
-"""V(s): from a reward function to a value function of the state."""
+"""V(s): the value of a state, from the rewards of the leaves below it."""
 
 import math
 
@@ -6,11 +6,11 @@ from benchflow_contracts import RolloutNode, Value
 
 
 def value_of(node: RolloutNode) -> Value | None:
-    """Return the mean of the scored children's returns, or `None` when there is none.
+    """Return the mean of the scored children's returns, or `None` without one.
 
     The return of a child is its reward when it is a leaf, and its own V otherwise.
-    A leaf is worth its reward. What has no score is left out; it never counts as 0.
-    A step that was not forked adds no sample: before an only child, V is that child's.
+    The value of a leaf is its reward. An unscored child is left out; it never counts as 0.
+    A step without a fork adds no sample: the V of a node with one child is the child's V.
     """
     return values_below(node)[node.id]
 

@@ -1,4 +1,4 @@
-"""User Models: who answers the agent's questions."""
+"""User Models, which answer the agent's questions."""
 
 from .auto import AutoUser
 from .human import HumanUser

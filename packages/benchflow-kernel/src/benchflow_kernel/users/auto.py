@@ -1,4 +1,4 @@
-"""The user who takes the first option."""
+"""The user that chooses the first option."""
 
 from collections.abc import Sequence
 
@@ -9,16 +9,16 @@ from .permission import allow
 
 
 class AutoUser:
-    """Takes the first option of every question and allows every permission.
+    """Chooses the first option of every question and allows every permission request.
 
-    A question that wants free text makes it decline the whole Ask.
+    If a question requires free text, the whole Ask is declined.
     """
 
     def __init__(self, nudges: Sequence[str] = ()) -> None:
         self._nudges = tuple(nudges)
 
     async def answer(self, ask: Ask, steps: Sequence[Step]) -> Answer:
-        """Return the first options, whatever they say."""
+        """Return the first option of each question."""
         del steps
         if ask.kind == "permission":
             return allow(ask)
@@ -31,4 +31,4 @@ class AutoUser:
         return next_nudge(self._nudges, steps)
 
     async def aclose(self) -> None:
-        """Hold nothing, release nothing."""
+        """Do nothing: there is nothing to release."""

@@ -14,7 +14,7 @@ _MAX_REPLY_BYTES = 1024 * 1024
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect would carry the endpoint's credential to another host."""
+    """Refuses redirects, which would send the credential to another host."""
 
     def redirect_request(
         self,
@@ -32,7 +32,7 @@ def complete(endpoint: Endpoint, model: str, messages: list[Message], timeout: f
     """Return the content of the first choice. Blocks for at most about `timeout` s.
 
     Raises:
-        EnvironmentError_: The endpoint is unreachable, slow, or answers something else.
+        EnvironmentError_: The endpoint is unreachable or slow, or its response is invalid.
     """
     request = urllib.request.Request(  # noqa: S310 - the operator's own endpoint
         f"{endpoint.url.rstrip('/')}/chat/completions",
@@ -52,7 +52,7 @@ def complete(endpoint: Endpoint, model: str, messages: list[Message], timeout: f
     except (OSError, HTTPException) as error:
         raise _failed(str(error), retryable=True) from error
     except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise _failed(f"its reply is no chat completion: {error!r}") from error
+        raise _failed(f"its reply is not a chat completion: {error!r}") from error
     if not isinstance(content, str):
         raise _failed("its reply has no text")
     return content

@@ -1,4 +1,4 @@
-"""Blocking calls that a cancelled rollout need not wait for."""
+"""Blocking calls that do not delay a cancelled rollout."""
 
 import asyncio
 import threading
@@ -12,8 +12,8 @@ T = TypeVar("T")
 async def call_in_daemon(work: Callable[[], T]) -> T:
     """Run `work` in a daemon thread and return its result.
 
-    On cancellation the thread is left behind and its result is dropped: reading a
-    terminal cannot be interrupted, and it must not hold up the end of the process.
+    On cancellation the thread continues and its result is dropped: reading a terminal
+    cannot be interrupted, and must not delay the end of the process.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()

@@ -13,10 +13,10 @@ from .daemon import call_in_daemon
 class HumanUser:
     """Shows each question on `output` and reads the reply from `input_`.
 
-    Bad input is asked for again; the end of the input cancels the Ask. Control
-    characters in the agent's words are shown escaped, never sent to the terminal.
-    A question that is cancelled while it waits leaves its reader behind; the next
-    line typed then answers the next question.
+    After invalid input the question is repeated; the end of the input cancels the Ask.
+    Control characters of the agent are escaped, never sent to the terminal. If a waiting
+    question is cancelled, its reader continues: the next typed line answers the next
+    question.
     """
 
     def __init__(self, input_: TextIO | None = None, output: TextIO | None = None) -> None:
@@ -25,7 +25,7 @@ class HumanUser:
         self._turn = asyncio.Lock()
 
     async def answer(self, ask: Ask, steps: Sequence[Step]) -> Answer:
-        """Put every question of `ask` to the person, one Ask at a time."""
+        """Show every question of `ask` to the person, one Ask at a time."""
         del steps
         selected: dict[str, tuple[str, ...]] = {}
         text: dict[str, str] = {}
@@ -41,7 +41,7 @@ class HumanUser:
         return Answer(selected=selected, text=text)
 
     async def nudge(self, steps: Sequence[Step]) -> str | None:
-        """Ask for a follow-up; an empty line or the end of the input stops."""
+        """Read a follow-up prompt; an empty line or the end of the input stops."""
         async with self._turn:
             said = _printable(steps[-1].message) if steps else ""
             self._say(f"\nThe agent ended its turn. {said}\nFollow-up (empty to stop): ")
@@ -49,7 +49,7 @@ class HumanUser:
         return line or None
 
     async def aclose(self) -> None:
-        """Leave the streams open: they are the caller's."""
+        """Do nothing: the streams belong to the caller."""
 
     async def _ask(self, question: Question, kind: str) -> tuple[str, ...] | str | None:
         self._say(f"\nThe agent asks ({kind}): {_printable(question.text)}\n")
@@ -83,7 +83,7 @@ def _prompt(question: Question) -> str:
 
 
 def _parse(question: Question, line: str) -> tuple[str, ...] | str | None:
-    """Return option ids, free text, or `None` when `line` is no valid answer."""
+    """Return option ids or free text, or `None` if `line` is not a valid answer."""
     parts = [part.strip() for part in line.split(",")] if question.multi else [line]
     found = [_option(question, part) for part in parts]
     chosen = tuple(dict.fromkeys(option for option in found if option is not None))

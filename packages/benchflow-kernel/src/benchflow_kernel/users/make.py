@@ -1,4 +1,4 @@
-"""From the task's `[user]` table to a User Model."""
+"""Create a User Model from the task's `[user]` table."""
 
 from typing import Literal
 
@@ -17,14 +17,14 @@ def make_user(
     model: str | None = None,
     mode: Literal["scripted", "simulated", "auto", "human"] | None = None,
 ) -> UserModel:
-    """Return the User Model that the task asks for; `mode` overrides the task's.
+    """Return the task's User Model; `mode` overrides the task's mode.
 
     Every mode but `human` allows permission requests by default. Only `simulated`
     uses `endpoint` and `model`.
 
     Raises:
         UsageError: `simulated` without an endpoint and a model.
-        TaskError: A scripted pattern is no regular expression.
+        TaskError: A scripted pattern is not a regular expression.
     """
     match mode or task_user.mode:
         case "scripted":

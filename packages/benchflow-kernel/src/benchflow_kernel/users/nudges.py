@@ -6,10 +6,10 @@ from benchflow_contracts import Step
 
 
 def next_nudge(nudges: Sequence[str], steps: Sequence[Step]) -> str | None:
-    """Return the first of `nudges` that the steps do not show as sent yet.
+    """Return the first of `nudges` that was not sent in `steps`.
 
-    A pure function of the steps, so that the user of a forked child goes on where
-    its parent was, without any state to carry over.
+    It depends only on the steps, so the user of a forked child continues where its parent
+    was, without other state.
     """
     sent = 0
     for step in steps:

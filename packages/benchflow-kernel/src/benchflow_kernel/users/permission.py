@@ -4,9 +4,9 @@ from benchflow_contracts import Answer, Ask, AskOption
 
 
 def allow(ask: Ask) -> Answer:
-    """Allow what the agent asks to do: once, where it can be said; else at all.
+    """Allow the request: once if that is an option, else always.
 
-    The sandbox is what guards, so a gate on a tool call would only stop the rollout.
+    The sandbox protects the host, so a refused tool call would only stop the rollout.
     Without any option the request is declined.
     """
     selected: dict[str, tuple[str, ...]] = {}

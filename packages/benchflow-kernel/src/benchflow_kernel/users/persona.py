@@ -1,4 +1,4 @@
-"""What the model behind a simulated user is told."""
+"""The prompts of the model that plays a simulated user."""
 
 import json
 import secrets
@@ -24,7 +24,7 @@ object and nothing else."""
 
 
 def ask_messages(persona: str, ask: Ask, steps: Sequence[Step]) -> list[Message]:
-    """Return the chat that puts `ask` to the persona."""
+    """Return the chat that asks the persona the questions of `ask`."""
     questions = [
         {
             "id": question.id,
@@ -44,7 +44,7 @@ def nudge_messages(persona: str, steps: Sequence[Step]) -> list[Message]:
 
 
 def _messages(persona: str, rules: str, data: object) -> list[Message]:
-    # A mark that the agent cannot know keeps it from closing the quotation itself.
+    # The agent does not know the random mark, so it cannot close the quotation itself.
     mark = f"data-{secrets.token_hex(8)}"
     system = (
         f"You play the user of an assistant. {persona}\n\n{rules}\n\n"

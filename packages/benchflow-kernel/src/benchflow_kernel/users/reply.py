@@ -7,17 +7,17 @@ from benchflow_contracts import Answer, Ask, Question
 
 
 class ReplyError(ValueError):
-    """The model's reply breaks the grammar; the message tells it how."""
+    """The model's reply breaks the grammar. The message is sent back to the model."""
 
 
 def parse_answer(reply: Mapping[str, object], ask: Ask) -> Answer:
-    """Return the answer that `reply` gives to every question of `ask`.
+    """Return the answer of `reply` to every question of `ask`.
 
     The grammar is `{"answers": {QUESTION: {"options": [ID, ...]} | {"text": T}}}` or
     `{"decline": true}`.
 
     Raises:
-        ReplyError: Anything else.
+        ReplyError: The reply has another form.
     """
     if reply == {"decline": True}:
         return Answer(outcome="declined")
@@ -46,7 +46,7 @@ def parse_nudge(reply: Mapping[str, object]) -> str | None:
     """Return the follow-up of `{"say": TEXT}`, or `None` for `{"done": true}`.
 
     Raises:
-        ReplyError: Anything else.
+        ReplyError: The reply has another form.
     """
     match reply:
         case {"done": True, **rest} if not rest:

@@ -1,4 +1,4 @@
-"""The user who follows rules."""
+"""The user that follows rules."""
 
 import re
 from collections.abc import Sequence
@@ -9,20 +9,19 @@ from .nudges import next_nudge
 from .permission import allow
 
 _SEARCHED_CHARS = 4096
-"""Of a question: what the agent wrote must not feed a slow pattern without end."""
+"""Characters of a question to search, at most: a slow pattern must not run without end."""
 
 
 class ScriptedUser:
-    """Answers each question by the first rule whose pattern is found in its text.
+    """Answers each question by the first rule whose pattern matches its text.
 
-    A rule's `option` names an option by its id or, in any case, its label; or it is a
-    pattern that fits exactly one, since agents word their options as they like. Its
-    `text` is used where no option fits and free text is allowed. An Ask with a question
-    that no rule answers is declined as a whole. A permission that no rule answers is
-    allowed.
+    A rule's `option` is the id or the label of an option (case does not matter), or a pattern
+    that matches exactly one option, since agents choose the words. Its `text` is used if no
+    option matches and free text is allowed. If no rule answers a question, the whole Ask is
+    declined. A permission request without a rule is allowed.
 
     Raises:
-        TaskError: A pattern is no regular expression.
+        TaskError: A pattern is not a regular expression.
     """
 
     def __init__(self, answers: Sequence[ScriptedAnswer] = (), nudges: Sequence[str] = ()) -> None:
@@ -54,7 +53,7 @@ class ScriptedUser:
         return next_nudge(self._nudges, steps)
 
     async def aclose(self) -> None:
-        """Hold nothing, release nothing."""
+        """Do nothing: there is nothing to release."""
 
     def _rule(self, question: Question) -> ScriptedAnswer | None:
         searched = question.text[:_SEARCHED_CHARS]
@@ -70,7 +69,7 @@ def _pattern(text: str, key: str) -> re.Pattern[str]:
         return re.compile(text, re.IGNORECASE | re.DOTALL)
     except re.error as error:
         raise TaskError(
-            f"pattern {text!r} is no regular expression: {error}", where=f"task.toml:{key}"
+            f"pattern {text!r} is not a regular expression: {error}", where=f"task.toml:{key}"
         ) from error
 
 

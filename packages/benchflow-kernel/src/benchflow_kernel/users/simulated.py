@@ -1,4 +1,4 @@
-"""The user whom a model plays."""
+"""The user that a model plays."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,16 +16,15 @@ _ATTEMPTS = 2
 
 
 class SimulatedUser:
-    """Lets a model answer as `persona`, over an OpenAI-compatible endpoint.
+    """Answers by a model that plays `persona`, over an OpenAI-compatible endpoint.
 
-    The reply must be one JSON object of a fixed shape; a bad one is sent back once
-    with the reason. The agent's words reach the model only as quoted data. Permission
+    The reply must be one JSON object of a fixed shape. An invalid reply is sent back once
+    with the reason. The model gets the agent's words only as quoted data. Permission
     requests are allowed without a model call.
 
     Raises:
-        EnvironmentError_: From `answer` and `nudge`, when no usable reply was had. The
-            user is a part of the world, so the rollout ends unscored, and it is not the
-            agent's fault.
+        EnvironmentError_: From `answer` and `nudge`, without a usable reply. The user is a
+            part of the world, so the rollout ends unscored, and the agent is not blamed.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class SimulatedUser:
         self._timeout = timeout
 
     async def answer(self, ask: Ask, steps: Sequence[Step]) -> Answer:
-        """Ask the model; it may choose options, write text, or decline."""
+        """Ask the model, which may choose options, write text, or decline."""
         if ask.kind == "permission":
             return allow(ask)
         messages = ask_messages(self._persona, ask, steps)
@@ -57,7 +56,7 @@ class SimulatedUser:
         raise _failed(messages[-1]["content"])
 
     async def nudge(self, steps: Sequence[Step]) -> str | None:
-        """Return the task's next nudge, or what the model wants to add, or `None`."""
+        """Return the task's next nudge, or a follow-up of the model, or `None`."""
         if self._nudges:
             return next_nudge(self._nudges, steps)
         messages = nudge_messages(self._persona, steps)
@@ -70,10 +69,10 @@ class SimulatedUser:
         raise _failed(messages[-1]["content"])
 
     async def aclose(self) -> None:
-        """Hold no connection between calls."""
+        """Do nothing: no connection stays open between calls."""
 
     async def _complete(self, messages: list[Message]) -> str:
-        # Only a user whom a model plays pays for the HTTP client.
+        # Only this user needs the HTTP client, so the import is late.
         from .chat import complete  # noqa: PLC0415
 
         return await call_in_daemon(
@@ -82,7 +81,7 @@ class SimulatedUser:
 
 
 def _object(content: str) -> Mapping[str, object]:
-    """Return the one JSON object that the reply consists of, fenced or not."""
+    """Return the one JSON object of the reply, in a code fence or not."""
     text = content.strip()
     if text.startswith("```") and text.endswith("```"):
         text = text.removeprefix("```json").removeprefix("```").removesuffix("```")

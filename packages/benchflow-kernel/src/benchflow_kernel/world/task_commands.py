@@ -68,7 +68,7 @@ async def _check_once(sandbox: Sandbox, check: Healthcheck) -> str | None:
     try:
         result = await sandbox.exec(check.command, timeout=check.timeout_sec)
     except SandboxTimeoutError:
-        return f"no answer within {check.timeout_sec:g} s"
+        return f"no result within {check.timeout_sec:g} s"
     return None if result.ok else f"exit code {result.exit_code}: {_tail(result)}"
 
 
@@ -84,7 +84,7 @@ async def _run_command(sandbox: Sandbox, command: SetupCommand, where: str) -> E
             )
     except SandboxTimeoutError as error:
         if error.retryable:
-            raise  # The sandbox did not answer, so the command is not at fault.
+            raise  # The sandbox did not respond, so the command is not at fault.
         raise SetupError(
             f"setup command did not end within {command.timeout_sec:g} s",
             where=where,
