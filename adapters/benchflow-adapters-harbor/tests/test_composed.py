@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from benchflow_adapters_harbor import load_harbor_task
 from benchflow_adapters_harbor.lowering import lower
-from benchflow_adapters_harbor.lowering.composed.interpolation import filled
+from benchflow_adapters_harbor.lowering.composed.interpolation import interpolate
 from benchflow_contracts import ContainerOptions, ServiceHealth, Task, TaskError
 from harbor_corpus import write
 from hypothesis import given
@@ -205,7 +205,7 @@ VALUES = st.recursive(
 @given(VALUES)
 def test_variables_are_filled_into_any_document_or_it_is_refused(document: object) -> None:
     try:
-        found = filled(document, {"A": "1"})
+        found = interpolate(document, {"A": "1"})
     except ValueError:
         assert "$" in json.dumps(document)
         return
@@ -223,4 +223,4 @@ def test_variables_are_filled_into_any_document_or_it_is_refused(document: objec
     ],
 )
 def test_the_forms_of_variables_mean_what_compose_says(text: str, value: str) -> None:
-    assert filled(text, {"A": "1", "E": ""}) == value
+    assert interpolate(text, {"A": "1", "E": ""}) == value

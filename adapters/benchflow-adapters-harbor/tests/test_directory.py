@@ -1,11 +1,11 @@
 from pathlib import Path
 
 import pytest
-from benchflow_adapters_harbor import HarborAdapter, Machine, load_harbor_task, read_directory
+from benchflow_adapters_harbor import HarborAdapter, HostPolicy, load_harbor_task, read_directory
 from benchflow_contracts import TaskError
 from harbor_corpus import BAD, GOOD, TERMINAL_BENCH, task, without, write
 
-HERE = Machine()
+HERE = HostPolicy()
 
 
 def dataset(root: Path, digests: dict[str, str]) -> None:

@@ -235,5 +235,5 @@ def test_a_layout_by_other_code_of_ours_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = loaded(tmp_path, TERMINAL_BENCH)
-    monkeypatch.setattr("benchflow_adapters_harbor.layout_key._code", lambda: b"newer")
+    monkeypatch.setattr("benchflow_adapters_harbor.migrate._code", lambda: b"newer")
     assert loaded(tmp_path, TERMINAL_BENCH).parts.tests != first.parts.tests

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from benchflow_adapters_harbor import (
     HarborAdapter,
-    Machine,
+    HostPolicy,
     load_harbor_task,
     read_registry,
 )
@@ -19,7 +19,7 @@ from benchflow_contracts import TaskError, UsageError
 from git_server import below, commit, repository
 from harbor_corpus import BAD, GOOD, task, write
 
-HERE = Machine()
+HERE = HostPolicy()
 
 
 class Quiet(SimpleHTTPRequestHandler):

@@ -2,12 +2,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from benchflow_adapters_harbor import HarborAdapter, Machine, read_repository
+from benchflow_adapters_harbor import HarborAdapter, HostPolicy, read_repository
 from benchflow_contracts import ListedTask, TaskError
 from git_server import below, commit, git, repository
 from harbor_corpus import BAD, GOOD, TERMINAL_BENCH, task
 
-HERE = Machine()
+HERE = HostPolicy()
 
 
 @pytest.fixture

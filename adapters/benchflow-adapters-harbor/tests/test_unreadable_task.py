@@ -5,7 +5,7 @@ import os
 
 import pytest
 from benchflow_adapters_harbor.digest import task_digest
-from benchflow_adapters_harbor.layout_key import layout_key
+from benchflow_adapters_harbor.migrate import layout_key
 from benchflow_contracts import HostError
 
 

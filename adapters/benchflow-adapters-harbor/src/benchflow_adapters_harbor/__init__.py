@@ -1,14 +1,14 @@
 """Harbor and Terminal-Bench tasks and datasets, read for BenchFlow."""
 
 from .adapter import HarborAdapter
+from .blockers import blockers, refusals
 from .compose import Compose, Service
 from .config import HarborConfig
 from .datasets import Registry, read_directory, read_registry, read_repository
 from .digest import task_digest
+from .host_policy import HostPolicy
 from .load import load_harbor_task
 from .lowering import lower
-from .machine import Machine, refusals
-from .obstacles import obstacles
 from .task import HarborStep, HarborTask, TerminalBench, VerifierPlan
 
 __all__ = [
@@ -17,14 +17,14 @@ __all__ = [
     "HarborConfig",
     "HarborStep",
     "HarborTask",
-    "Machine",
+    "HostPolicy",
     "Registry",
     "Service",
     "TerminalBench",
     "VerifierPlan",
+    "blockers",
     "load_harbor_task",
     "lower",
-    "obstacles",
     "read_directory",
     "read_registry",
     "read_repository",

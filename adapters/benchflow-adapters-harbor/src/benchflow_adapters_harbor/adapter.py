@@ -1,20 +1,23 @@
 """The entry point `harbor` of the group `benchflow.adapters`."""
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urldefrag
 
 from benchflow_contracts import AdapterOptions, ListedTask, Task, TaskError, UsageError
 
+from benchflow_adapters_harbor.config import HarborEnvironment
+from benchflow_adapters_harbor.task import HarborStep, HarborTask
+
+from .blockers import blockers
 from .datasets import read_directory, read_registry, read_repository
-from .datasets.cache import cache_directory
 from .datasets.directory import collections, is_task
 from .datasets.repository import parse_repository
+from .host_policy import HostPolicy
 from .load import load_harbor_task
-from .lowering import built_anew, lower
-from .machine import Machine
+from .lowering import lower
 from .migrate import migrate
-from .obstacles import obstacles
 from .toml_text import read_toml
 
 
@@ -22,19 +25,19 @@ class HarborAdapter:
     """Lists tasks of Harbor and Terminal-Bench from directories, git and registries.
 
     Args:
-        machine: What can be given to a task here.
+        policy: What can be given to a task here.
         cache: Where fetched trees are kept; `None` is the user's cache directory.
         options: What the operator allows the tasks.
     """
 
     def __init__(
         self,
-        machine: Machine | None = None,
+        policy: HostPolicy | None = None,
         cache: Path | None = None,
         *,
         options: AdapterOptions = AdapterOptions(),  # noqa: B008
     ) -> None:
-        self._machine = (machine or Machine()).allowing(options)
+        self._policy = (policy or HostPolicy()).allowing(options)
         self._cache = cache
 
     def claims(self, source: str) -> bool:
@@ -56,12 +59,12 @@ class HarborAdapter:
         """
         cache = self._cache or cache_directory()
         if _is_registry(source):
-            return read_registry(source, self._machine, cache, dataset=dataset)
+            return read_registry(source, self._policy, cache, dataset=dataset)
         if dataset is not None:
             raise UsageError(f"{source!r} is no registry.json", hint="leave out --dataset")
         if parse_repository(source) is not None:
-            return read_repository(source, self._machine, cache)
-        return read_directory(Path(source), self._machine)
+            return read_repository(source, self._policy, cache)
+        return read_directory(Path(source), self._policy)
 
     def load_task(self, path: Path) -> Task:
         """Return the Task that the Harbor or Terminal-Bench task in `path` means.
@@ -70,14 +73,14 @@ class HarborAdapter:
             TaskError: It is malformed; or it is refused here, with every reason.
         """
         task = load_harbor_task(path)
-        if self._machine.force_build:
-            task = built_anew(task)
-        if found := tuple(obstacles(task, self._machine)):
+        if self._policy.force_build:
+            task = ignore_prebuilt_images(task)
+        if found := tuple(blockers(task, self._policy)):
             lines = [each.reason for each in found]
             raise TaskError("; ".join(lines), where=found[0].where, hint=found[0].hint)
         if task.terminal_bench is not None:
             task = migrate(task, self._cache or cache_directory())
-        return lower(task, self._machine)
+        return lower(task, self._policy)
 
 
 def _is_registry(source: str) -> bool:
@@ -104,3 +107,35 @@ def _verdicts(path: Path) -> Iterator[bool]:
             yield "name" not in read_toml(root, root / "task.toml")
         except TaskError:
             continue
+
+
+def cache_directory() -> Path:
+    """Return `$XDG_CACHE_HOME/benchflow/tasks`, below `~/.cache` when that is not set."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return Path(base) / "benchflow" / "tasks"
+
+
+def ignore_prebuilt_images(task: HarborTask) -> HarborTask:
+    """Return `task` without the names of images for which it has a Dockerfile.
+
+    As `--force-build` of Harbor 0.24 does it. An image without a Dockerfile stays.
+    """
+    config = task.config
+    if task.dockerfile:
+        config = config.model_copy(update={"environment": _without_image(config.environment)})
+    steps = tuple(_step(step) for step in task.steps)
+    return task.model_copy(update={"config": config, "steps": steps})
+
+
+def _step(step: HarborStep) -> HarborStep:
+    plan = step.verifier
+    if plan.environment is None or plan.directory is None:
+        return step
+    if not (plan.directory / "Dockerfile").is_file():
+        return step
+    verifier = plan.model_copy(update={"environment": _without_image(plan.environment)})
+    return step.model_copy(update={"verifier": verifier})
+
+
+def _without_image(environment: HarborEnvironment) -> HarborEnvironment:
+    return environment.model_copy(update={"docker_image": None})

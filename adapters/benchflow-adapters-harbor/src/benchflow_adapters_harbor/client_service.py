@@ -56,7 +56,7 @@ def harbor_compose(task: HarborTask) -> Compose | None:
     client, document = client_name(task), task.compose.document
     main = _main(client_service(task))
     others = {
-        name: _renamed(service.document, client)
+        name: _rename_client(service.document, client)
         for name, service in task.compose.services.items()
         if name != client
     }
@@ -71,7 +71,7 @@ def harbor_compose(task: HarborTask) -> Compose | None:
 def _main(service: Mapping[str, Any]) -> dict[str, Any]:
     main = {key: value for key, value in service.items() if key not in _IN_LAYOUT}
     variables = {name: value for name, value in _variables(service) if not _is_plain(value)}
-    volumes = [each for each in _volumes(service) if _mounted(each) is None]
+    volumes = [each for each in _volumes(service) if _task_mount(each) is None]
     build = _build(service)
     if build.get("args"):
         main["build"] = {"context": ".", "args": build["args"]}
@@ -82,7 +82,7 @@ def _main(service: Mapping[str, Any]) -> dict[str, Any]:
     return main
 
 
-def _renamed(service: Mapping[str, Any], client: str) -> dict[str, Any]:
+def _rename_client(service: Mapping[str, Any], client: str) -> dict[str, Any]:
     """Return another service, which calls the agent's by the name that it has here."""
     found = dict(service)
     needs = found.get("depends_on")
@@ -95,7 +95,7 @@ def _renamed(service: Mapping[str, Any], client: str) -> dict[str, Any]:
     return found
 
 
-def beyond_a_layout(task: HarborTask) -> Iterator[tuple[str, str]]:
+def unsupported_service_keys(task: HarborTask) -> Iterator[tuple[str, str]]:
     """Yield each wish of the agent's service that neither a Dockerfile nor compose says here."""
     name, service = client_name(task), client_service(task)
     if service.get("platform") not in {None, *_PLATFORMS}:
@@ -130,7 +130,7 @@ def prebuilt_image(task: HarborTask) -> str | None:
 
 def mounts(task: HarborTask) -> list[tuple[str, str]]:
     """Return each path of the task that its service mounts, and where it is inside."""
-    found = (_mounted(each) for each in _volumes(client_service(task)))
+    found = (_task_mount(each) for each in _volumes(client_service(task)))
     return [each for each in found if each is not None]
 
 
@@ -141,7 +141,7 @@ def dockerfile_lines(task: HarborTask) -> list[str]:
     task's own files stay as they are.
     """
     service, context = client_service(task), build_context(task)
-    lines = [f"COPY {json.dumps([_laid_out(at, context), to])}" for at, to in mounts(task)]
+    lines = [f"COPY {json.dumps([_path_in_layout(at, context), to])}" for at, to in mounts(task)]
     lines.append("ENV TEST_DIR=/tests")
     lines += [f"ENV {name}={value}" for name, value in _variables(service) if _is_plain(value)]
     directory = service.get("working_dir")
@@ -154,14 +154,14 @@ def dockerfile_lines(task: HarborTask) -> list[str]:
     return lines
 
 
-def _laid_out(path: str, context: str) -> str:
+def _path_in_layout(path: str, context: str) -> str:
     """Return a path of the task where the layout has it: the build's directory is its root."""
     inner = PurePosixPath(path)
     below = bool(context) and inner.is_relative_to(context)
     return str(inner.relative_to(context) if below else inner)
 
 
-def _mounted(volume: object) -> tuple[str, str] | None:
+def _task_mount(volume: object) -> tuple[str, str] | None:
     """Return the path and the target of a mount of the task's own files."""
     if isinstance(volume, Mapping):
         table = cast("Mapping[str, object]", volume)

@@ -43,8 +43,7 @@ def read_compose(root: Path, file: Path) -> Compose:
         TaskError: It is no YAML, has no services or one of a wrong name.
     """
     # Only a task that has YAML pays for its parser.
-    from .compose_yaml import ComposeLoader  # noqa: PLC0415
-    from .yaml_text import read_yaml  # noqa: PLC0415
+    from .yaml_text import ComposeLoader, read_yaml  # noqa: PLC0415
 
     document = read_yaml(root, file, ComposeLoader)
     return validate(Compose, {"services": document.get("services"), "document": document}, file)

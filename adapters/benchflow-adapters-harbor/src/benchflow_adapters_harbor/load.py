@@ -1,8 +1,10 @@
-"""From a directory to a HarborTask."""
+"""Read a directory as a HarborTask."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 from benchflow_contracts import TaskError
 
@@ -12,11 +14,10 @@ from .config import Artifact, HarborConfig, StepConfig, unknown_keys
 from .config.artifact import MAIN
 from .digest import task_digest
 from .files import check_inside, check_tree, read_text
-from .prior import check_prior
 from .task import HarborStep, HarborTask
 from .terminal_bench import load_terminal_bench
 from .toml_text import read_toml, validate
-from .verifying import plan_verifier
+from .verifier_plan import plan_verifier
 
 MAX_INSTRUCTION = 1024 * 1024
 _KNOWN_MINOR = 4
@@ -113,7 +114,7 @@ def _step(root: Path, config: HarborConfig, step: StepConfig | None, *, first: b
     return HarborStep(
         name=step.name if step else None,
         instruction=without_canary(text),
-        trajectory=check_prior(root, prior) if first and prior.is_file() else None,
+        trajectory=check_prior_trajectory(root, prior) if first and prior.is_file() else None,
         timeout_sec=config.agent.timeout_sec if own.timeout_sec is None else own.timeout_sec,
         user=config.agent.user if own.user is None else own.user,
         network=own.policy() or config.agent.policy() or config.environment.policy(),
@@ -147,3 +148,29 @@ def _solution(root: Path, config: HarborConfig, step: StepConfig | None) -> Path
         directory = own
     script = directory / name
     return script if script.is_file() else None
+
+
+MAX_PRIOR_BYTES = 32 * 1024 * 1024
+
+
+def check_prior_trajectory(root: Path, file: Path) -> Path:
+    """Return `file` when it looks like an ATIF document; whoever loads it reads it fully.
+
+    Raises:
+        TaskError: It is no JSON object, of no ATIF version or without steps.
+    """
+    try:
+        data: object = json.loads(read_text(root, file, cap=MAX_PRIOR_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise TaskError(
+            f"not JSON: {error}", where=str(file), hint="remove or repair it"
+        ) from error
+    document = cast("dict[str, object]", data) if isinstance(data, dict) else {}
+    version = document.get("schema_version", "")
+    if not (isinstance(version, str) and version.startswith("ATIF-v1.")):
+        raise TaskError(
+            "no ATIF document of version 1", where=f"{file}:schema_version", hint="see ATIF"
+        )
+    if not (isinstance(steps := document.get("steps"), list) and steps):
+        raise TaskError("has no steps", where=f"{file}:steps", hint="remove the file")
+    return file

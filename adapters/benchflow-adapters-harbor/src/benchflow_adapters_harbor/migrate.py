@@ -1,12 +1,18 @@
-"""An old Terminal-Bench task laid out as a Harbor task, as `harbor task migrate` does it."""
+"""Convert an old Terminal-Bench task to a Harbor task, as `harbor task migrate` does."""
 
+import hashlib
+import os
 import re
 import shutil
+import stat
+from collections.abc import Iterator
+from functools import cache, partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Final
 
 from benchflow_contracts import TaskError
+from benchflow_contracts.cause import refuse_shortage
 
 from .client_service import (
     build_context,
@@ -16,7 +22,6 @@ from .client_service import (
     prebuilt_image,
 )
 from .files import check_inside, check_tree
-from .layout_key import layout_key
 from .task import HarborTask
 
 _MOVED: Final = {"docker-compose.yaml", "task.yaml", "solution.sh", "run-tests.sh", "tests"}
@@ -47,7 +52,7 @@ def migrate(task: HarborTask, cache: Path) -> HarborTask:
         stage = Path(mkdtemp(prefix="stage-", dir=home.parent))
         try:
             _write(task, stage)
-            _settle(stage, home)
+            _move_into_cache(stage, home)
         finally:
             shutil.rmtree(stage, ignore_errors=True)
     step = task.steps[0]
@@ -57,11 +62,11 @@ def migrate(task: HarborTask, cache: Path) -> HarborTask:
     solution = home / "solution" / "solve.sh" if step.solution else None
     moved = step.model_copy(update={"verifier": verifier, "solution": solution})
     context = home / "environment"
-    laid_out = {"context": context, "dockerfile": True, "compose": harbor_compose(task)}
-    return task.model_copy(update={**laid_out, "steps": (moved,), "laid_out": True})
+    is_migrated = {"context": context, "dockerfile": True, "compose": harbor_compose(task)}
+    return task.model_copy(update={**is_migrated, "steps": (moved,), "is_migrated": True})
 
 
-def _settle(stage: Path, home: Path) -> None:
+def _move_into_cache(stage: Path, home: Path) -> None:
     try:
         stage.rename(home)
     except OSError:
@@ -102,7 +107,7 @@ def _write_context(task: HarborTask, environment: Path) -> None:
     for item in sorted(source.iterdir()) if context else ():
         _copy(item, environment / item.name)
     text = _dockerfile(task, environment)
-    for name in sorted(_copied(text) & {"tests", "solution.sh", "run-tests.sh"}):
+    for name in sorted(_copied_names(text) & {"tests", "solution.sh", "run-tests.sh"}):
         if (root / name).exists() and not (environment / name).exists():
             _copy(root / name, environment / name)
     lines = "\n".join(dockerfile_lines(task))
@@ -110,7 +115,7 @@ def _write_context(task: HarborTask, environment: Path) -> None:
     (environment / "Dockerfile").write_text(text, encoding="utf-8")
 
 
-def _copied(dockerfile: str) -> set[str]:
+def _copied_names(dockerfile: str) -> set[str]:
     """Return the first names of the paths that a Dockerfile copies."""
     found = set[str]()
     for line in dockerfile.replace("\\\n", " ").splitlines():
@@ -135,3 +140,39 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copytree(source, target, dirs_exist_ok=True)
     else:
         shutil.copy(source, target)
+
+
+def layout_key(root: Path) -> str:
+    """Return a hexadecimal digest of all that the layout of the old task `root` comes from.
+
+    That is each name below `root` with its type, its mode, and its content or where the link
+    leads; also of empty directories and of what `.gitignore` names. And it is the code of this
+    package, as a layout by other code may differ. `root` has passed `check_tree`.
+    """
+    found = hashlib.sha256(_code())
+    for path in _entries(root):
+        mode = path.lstat().st_mode
+        name = path.relative_to(root).as_posix()
+        found.update(f"{name}\0{mode:o}\0{_content(path, mode)}\n".encode(errors="surrogateescape"))
+    return found.hexdigest()
+
+
+def _entries(root: Path) -> Iterator[Path]:
+    for folder, folders, files in os.walk(root, onerror=partial(refuse_shortage, "read a task")):
+        folders.sort()
+        yield from (Path(folder, name) for name in sorted([*folders, *files]))
+
+
+def _content(path: Path, mode: int) -> str:
+    if stat.S_ISLNK(mode):
+        return hashlib.sha256(os.fsencode(path.readlink())).hexdigest()
+    if not stat.S_ISREG(mode):
+        return ""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@cache
+def _code() -> bytes:
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    return b"".join(hashlib.sha256(path.read_bytes()).digest() for path in sources)

@@ -14,7 +14,7 @@ from .config import (
     NetworkPolicy,
     Record,
 )
-from .config.verifier import VerifierMode
+from .config.phases import VerifierMode
 
 TaskFormat = Literal["harbor", "terminal-bench"]
 
@@ -98,7 +98,7 @@ class HarborTask(Record):
     upload_context: bool
     """The files of `context` belong into the working directory of a prebuilt image."""
     terminal_bench: TerminalBench | None
-    laid_out: bool = False
+    is_migrated: bool = False
     """An old task whose files are where Harbor has them, with Harbor's compose file if any."""
     digest: str
     """`sha256:` and the content hash of Harbor's registry."""

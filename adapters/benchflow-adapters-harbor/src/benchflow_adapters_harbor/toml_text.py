@@ -52,7 +52,7 @@ def validate(kind: type[AnyRecord], data: object, file: Path) -> AnyRecord:
         return kind.model_validate(data)
     except ValidationError as error:
         found = [
-            (f"{file}:{'.'.join(map(str, item['loc'])) or kind.__name__}", _said(item["msg"]))
+            (f"{file}:{'.'.join(map(str, item['loc'])) or kind.__name__}", _message(item["msg"]))
             for item in error.errors(include_url=False, include_input=False)
         ]
         if len(found) == 1:
@@ -63,5 +63,5 @@ def validate(kind: type[AnyRecord], data: object, file: Path) -> AnyRecord:
         raise TaskError("\n".join(lines), hint="correct the values") from error
 
 
-def _said(message: str) -> str:
+def _message(message: str) -> str:
     return message.removeprefix("Value error, ")[:300]

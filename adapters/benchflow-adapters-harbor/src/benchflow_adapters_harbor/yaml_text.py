@@ -1,5 +1,6 @@
-"""YAML that others wrote, parsed with bounds on what a few aliases can grow into."""
+"""YAML of tasks, parsed with limits on what aliases expand to."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -68,3 +69,30 @@ def _check_growth(events: Iterator[yaml.Event], file: Path) -> None:
                 sizes[event.anchor] = 1
         if total > MAX_NODES or len(opened) > MAX_DEPTH:
             raise TaskError(f"more than {MAX_NODES} values or {MAX_DEPTH} levels", where=where)
+
+
+_FLOAT = (
+    r"[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+)
+_KINDS = (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?(?:0|[1-9][0-9_]*|0[0-7_]+|0x[0-9a-fA-F_]+|0b[01_]+)", "-+0123456789"),
+    ("float", _FLOAT, "-+0123456789."),
+    ("null", r"~|null|Null|NULL", ["~", "n", "N"]),
+    ("null", r"", [""]),
+    ("merge", r"<<", "<"),
+)
+"""Each with a pattern of its texts, and what they may begin with."""
+
+
+class ComposeLoader(yaml.SafeLoader):
+    """A safe loader with no implicit types but those of the core schema, and merge keys."""
+
+
+_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+for _kind, _pattern, _first in _KINDS:
+    for _letter in _first:
+        _tagged = (f"tag:yaml.org,2002:{_kind}", re.compile(rf"(?:{_pattern})\Z"))
+        _resolvers.setdefault(_letter, []).append(_tagged)
+ComposeLoader.yaml_implicit_resolvers = _resolvers

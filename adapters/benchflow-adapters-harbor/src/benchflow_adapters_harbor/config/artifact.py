@@ -43,14 +43,14 @@ class Artifact(Record):
 
     @field_validator("source")
     @classmethod
-    def _no_way_up(cls, value: str) -> str:
+    def _check_no_parent(cls, value: str) -> str:
         if ".." in PurePosixPath(value).parts:
             raise ValueError("must not contain '..'")
         return value
 
     @field_validator("destination")
     @classmethod
-    def _stays_below(cls, value: str | None) -> str | None:
+    def _check_relative(cls, value: str | None) -> str | None:
         if not value:
             return None
         path = PurePosixPath(value)
@@ -61,7 +61,7 @@ class Artifact(Record):
         return value
 
     @model_validator(mode="after")
-    def _sidecars_have_no_working_directory(self) -> "Artifact":
+    def _check_service_source(self) -> "Artifact":
         absolute = self.source.startswith("/") or _DRIVE.match(self.source)
         if self.service not in {None, MAIN} and not absolute:
             raise ValueError(f"source must be absolute in service {self.service!r}")

@@ -35,7 +35,7 @@ class TpuSlice(Record):
 
     @field_validator("topology")
     @classmethod
-    def _dimensions(cls, value: str) -> str:
+    def _check_topology(cls, value: str) -> str:
         if not _TOPOLOGY.fullmatch(value.strip()):
             raise ValueError("must be positive integers with 'x' between, such as '2x4'")
         return value.strip()
@@ -57,7 +57,7 @@ class HarborMcpServer(Record):
     args: tuple[str, ...] = ()
 
     @model_validator(mode="after")
-    def _reachable(self) -> "HarborMcpServer":
+    def _check_address(self) -> "HarborMcpServer":
         if self.transport == "stdio" and not self.command:
             raise ValueError("'command' is required for transport 'stdio'")
         if self.transport != "stdio" and not self.url:
@@ -114,7 +114,7 @@ class HarborEnvironment(Record):
         return table
 
     @model_validator(mode="after")
-    def _hosts_need_the_mode(self) -> "HarborEnvironment":
+    def _check_hosts(self) -> "HarborEnvironment":
         check_hosts(self.network_mode, self.allowed_hosts)
         return self
 

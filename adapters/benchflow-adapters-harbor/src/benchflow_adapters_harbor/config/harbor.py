@@ -6,12 +6,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from .agent import AgentPhase
 from .artifact import Artifacts
 from .environment import HarborEnvironment
+from .phases import AgentPhase, StepConfig, VerifierPhase, step_key
 from .record import Record, as_table
-from .step import StepConfig, step_key
-from .verifier import VerifierPhase
 
 _PACKAGE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]*/[a-zA-Z0-9][a-zA-Z0-9._-]*")
 
@@ -73,7 +71,7 @@ class HarborConfig(Record):
 
     @model_validator(mode="before")
     @classmethod
-    def _version_was_renamed(cls, data: Any) -> Any:  # noqa: ANN401 - what TOML gave
+    def _rename_version(cls, data: Any) -> Any:  # noqa: ANN401 - what TOML gave
         table = as_table(data)
         if table is None or "version" not in table:
             return data
@@ -83,7 +81,9 @@ class HarborConfig(Record):
 
     @field_validator("steps")
     @classmethod
-    def _names_differ(cls, steps: tuple[StepConfig, ...] | None) -> tuple[StepConfig, ...] | None:
+    def _check_names_differ(
+        cls, steps: tuple[StepConfig, ...] | None
+    ) -> tuple[StepConfig, ...] | None:
         seen: set[str] = set()
         for step in steps or ():
             if step_key(step.name) in seen:

@@ -26,17 +26,17 @@ def allowed_host(entry: str) -> str:
         if ":" in host:
             return IPv6Address(host).compressed
     except ValueError:
-        raise _refused(entry) from None
+        raise _invalid_host(entry) from None
     name = host.removeprefix("*.")
     # "%" is no label either, so an IPv6 scope never gets this far.
     if not all(_LABEL.fullmatch(label) for label in name.split(".")):
-        raise _refused(entry)
+        raise _invalid_host(entry)
     if name != host and _is_address(name):
-        raise _refused(entry)
+        raise _invalid_host(entry)
     return host
 
 
-def _refused(entry: str) -> ValueError:
+def _invalid_host(entry: str) -> ValueError:
     return ValueError(
         f"{entry[:80]!r} is no host name, '*.' and a host name, IP address or CIDR range"
     )
@@ -67,7 +67,7 @@ class PhaseNetwork(Record):
     allowed_hosts: tuple[AllowedHost, ...] | None = None
 
     @model_validator(mode="after")
-    def _hosts_need_the_mode(self) -> "PhaseNetwork":
+    def _check_hosts(self) -> "PhaseNetwork":
         # An empty list without a mode is refused by Harbor as well.
         if self.network_mode is None and self.allowed_hosts is not None:
             raise ValueError("allowed_hosts needs network_mode = 'allowlist'")

@@ -11,10 +11,10 @@ from pydantic import AfterValidator
 
 from benchflow_adapters_harbor.config import Record
 from benchflow_adapters_harbor.config.harbor import PackageName
-from benchflow_adapters_harbor.machine import Machine
+from benchflow_adapters_harbor.host_policy import HostPolicy
 from benchflow_adapters_harbor.toml_text import read_toml, validate
 
-from .listing import held_to, list_task, refused
+from .listing import check_digest, list_task, refused_task
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 DEEPEST = 3
@@ -60,7 +60,7 @@ def is_task(path: Path) -> bool:
     return any((path / name).is_file() for name in _CONFIGS)
 
 
-def read_directory(path: Path, machine: Machine, *, own: bool = True) -> list[ListedTask]:
+def read_directory(path: Path, policy: HostPolicy, *, own: bool = True) -> list[ListedTask]:
     """Return the task that `path` is, or all below it, by folder name.
 
     Folders without `task.toml` and `task.yaml` are passed over. Where `path` has no tasks of its
@@ -73,13 +73,13 @@ def read_directory(path: Path, machine: Machine, *, own: bool = True) -> list[Li
         TaskError: There is no task, or `dataset.toml` is malformed.
     """
     if is_task(path):
-        return [list_task(path.resolve().name, path, machine)]
+        return [list_task(path.resolve().name, path, policy)]
     if not path.is_dir():
         raise TaskError(f"{str(path)!r} is not a directory", hint="name a directory of tasks")
     listed = [
         task
         for collection in collections(path, own=own)
-        for task in _collection(collection, machine, own=own)
+        for task in _collection(collection, policy, own=own)
     ]
     if not listed:
         raise TaskError(f"no task in {str(path)!r}", hint="a task has a task.toml or task.yaml")
@@ -114,27 +114,27 @@ def _is_readable(path: Path) -> bool:
     return path.is_dir() and os.access(path, os.R_OK | os.X_OK)
 
 
-def _collection(path: Path, machine: Machine, *, own: bool) -> list[ListedTask]:
+def _collection(path: Path, policy: HostPolicy, *, own: bool) -> list[ListedTask]:
     digests = _digests(path.resolve())
-    listed = list(_below(path, machine, digests, own=own))
+    listed = list(_below(path, policy, digests, own=own))
     for name in sorted(digests.keys() - {task.name for task in listed}):
         where = str(path / "dataset.toml")
         error = TaskError(f"no folder here holds {name!r}", where=where, hint="add its folder")
-        listed.append(refused(name, error))
+        listed.append(refused_task(name, error))
     return listed
 
 
 def _below(
-    path: Path, machine: Machine, digests: dict[str, str], *, own: bool
+    path: Path, policy: HostPolicy, digests: dict[str, str], *, own: bool
 ) -> Iterator[ListedTask]:
     for child in sorted(path.iterdir()):
         if child.is_symlink() and not own:
             if child.is_dir():
                 error = TaskError("a link instead of a folder", where=str(child), hint="copy it")
-                yield refused(child.name, error, child)
+                yield refused_task(child.name, error, child)
         elif is_task(child):
-            found = list_task(child.name, child, machine)
-            yield held_to(found, digests.get(found.name))
+            found = list_task(child.name, child, policy)
+            yield check_digest(found, digests.get(found.name))
 
 
 def _digests(path: Path) -> dict[str, str]:

@@ -24,7 +24,7 @@ def download(source: str, cache: Path) -> bytes:
         TaskError: It cannot be fetched, is larger than 64 MiB or has another digest.
     """
     url, fragment = urldefrag(source)
-    digest = _promised(source, fragment)
+    digest = _expected_digest(source, fragment)
     kept = cache / "registries" / digest if digest else None
     if kept is not None and kept.is_file():
         data = kept.read_bytes()
@@ -37,11 +37,11 @@ def download(source: str, cache: Path) -> bytes:
         found = hashlib.sha256(data).hexdigest()
         if found != digest:
             raise TaskError(f"has the sha256 {found}", where=url, hint="correct the digest")
-        _keep(kept, data)
+        _save(kept, data)
     return data
 
 
-def _promised(source: str, fragment: str) -> str | None:
+def _expected_digest(source: str, fragment: str) -> str | None:
     if not fragment:
         return None
     found = _DIGEST.fullmatch(fragment)
@@ -76,7 +76,7 @@ def _fetch(url: str, *, trusted: bool) -> bytes:
     return bytes(data)
 
 
-def _keep(path: Path, data: bytes) -> None:
+def _save(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with NamedTemporaryFile(dir=path.parent, delete=False) as stream:
         stream.write(data)

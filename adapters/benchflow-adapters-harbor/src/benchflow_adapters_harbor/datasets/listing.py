@@ -4,41 +4,41 @@ from pathlib import Path
 
 from benchflow_contracts import ListedTask, TaskError, TaskRefusal
 
+from benchflow_adapters_harbor.blockers import blockers
 from benchflow_adapters_harbor.config.artifact import MAIN
-from benchflow_adapters_harbor.host_reach import reaches_for_host
+from benchflow_adapters_harbor.host_access import host_access_requests
+from benchflow_adapters_harbor.host_policy import HostPolicy
 from benchflow_adapters_harbor.load import load_harbor_task
-from benchflow_adapters_harbor.machine import Machine
-from benchflow_adapters_harbor.obstacles import obstacles
 from benchflow_adapters_harbor.task import HarborTask
 
 
-def list_task(name: str, path: Path, machine: Machine) -> ListedTask:
+def list_task(name: str, path: Path, policy: HostPolicy) -> ListedTask:
     """Return the task in the directory `path`, by `name` when it cannot be read."""
     try:
         task = load_harbor_task(path)
     except TaskError as error:
-        return refused(name, error, path)
+        return refused_task(name, error, path)
     except (OSError, ValueError, RecursionError) as error:
         hint = "repair or remove the task"
-        return refused(name, TaskError(f"cannot be read: {error}", hint=hint), path)
+        return refused_task(name, TaskError(f"cannot be read: {error}", hint=hint), path)
     return ListedTask(
         name=task.name,
         path=task.path,
         format=task.format,
         digest=task.digest,
         facts=_facts(task),
-        notes=(*task.notes, *_unset(task, machine), *_trusted(task, machine)),
-        refusals=tuple(obstacles(task, machine)),
+        notes=(*task.notes, *_unset(task, policy), *_host_access_notes(task, policy)),
+        refusals=tuple(blockers(task, policy)),
     )
 
 
-def refused(name: str, error: TaskError, path: Path | None = None) -> ListedTask:
+def refused_task(name: str, error: TaskError, path: Path | None = None) -> ListedTask:
     """Return a task that could not be found or read."""
     wrong = TaskRefusal(where=error.where, reason=str(error.args[0]), hint=error.hint)
     return ListedTask(name=name, path=path, format="harbor", refusals=(wrong,))
 
 
-def held_to(task: ListedTask, digest: str | None) -> ListedTask:
+def check_digest(task: ListedTask, digest: str | None) -> ListedTask:
     """Return `task`, refused when it was read and is not what `digest` promised.
 
     A refused one has no digest: nobody shall take it for the task that was meant.
@@ -51,7 +51,7 @@ def held_to(task: ListedTask, digest: str | None) -> ListedTask:
     return task.refused(wrong).model_copy(update={"digest": None})
 
 
-def _unset(task: HarborTask, machine: Machine) -> list[str]:
+def _unset(task: HarborTask, policy: HostPolicy) -> list[str]:
     if task.compose is None:
         return []
     # Only a task that has a compose file pays for its reader.
@@ -62,16 +62,16 @@ def _unset(task: HarborTask, machine: Machine) -> list[str]:
     return [
         f"docker-compose.yaml: variable {name[:80]!r} is not set, so it is empty:"
         f" --forward-env {name[:80]} gives yours"
-        for name in unset_variables(task, machine.forwarded)
+        for name in unset_variables(task, policy.forwarded)
     ]
 
 
-def _trusted(task: HarborTask, machine: Machine) -> list[str]:
-    if task.compose is None or not machine.host_access:
+def _host_access_notes(task: HarborTask, policy: HostPolicy) -> list[str]:
+    if task.compose is None or not policy.host_access:
         return []
     return [
         f"docker-compose.yaml:{key}: {reason}, as --trust-host-access allows"
-        for key, reason in reaches_for_host(task.compose)
+        for key, reason in host_access_requests(task.compose)
     ]
 
 

@@ -11,13 +11,13 @@ from pydantic import AfterValidator
 
 from benchflow_adapters_harbor.config import Record
 from benchflow_adapters_harbor.files import check_inside
-from benchflow_adapters_harbor.machine import Machine
+from benchflow_adapters_harbor.host_policy import HostPolicy
 from benchflow_adapters_harbor.toml_text import validate
 
 from .directory import digest_text
 from .download import MAX_BYTES, download
 from .git import LOCAL, REMOTE, GitTrees, inner_path
-from .listing import held_to, list_task, refused
+from .listing import check_digest, list_task, refused_task
 
 
 class RegistryTask(Record):
@@ -72,7 +72,7 @@ class Registry(Record):
 
 
 def read_registry(
-    source: str, machine: Machine, cache: Path, *, dataset: str | None = None
+    source: str, policy: HostPolicy, cache: Path, *, dataset: str | None = None
 ) -> list[ListedTask]:
     """Return the tasks of a dataset of a `registry.json`, a file or an `https://` URL.
 
@@ -89,7 +89,7 @@ def read_registry(
     home = None if remote else Path(source).resolve().parent
     chosen = registry.choose(dataset)
     trees = _Trees(GitTrees(cache), chosen, REMOTE if remote else LOCAL)
-    return list(_tasks(chosen, home, trees, machine))
+    return list(_tasks(chosen, home, trees, policy))
 
 
 def _rank(version: str) -> tuple[bool, bool, Version, str]:
@@ -155,19 +155,21 @@ class _Trees:
 
 
 def _tasks(
-    dataset: RegistryDataset, home: Path | None, trees: _Trees, machine: Machine
+    dataset: RegistryDataset, home: Path | None, trees: _Trees, policy: HostPolicy
 ) -> Iterator[ListedTask]:
     for task in dataset.tasks:
         try:
-            path = _own(task, home) if task.git_url is None else trees.find(task, task.git_url)
+            path = (
+                _local_path(task, home) if task.git_url is None else trees.find(task, task.git_url)
+            )
         except TaskError as error:
-            yield refused(task.name, error)
+            yield refused_task(task.name, error)
             continue
-        found = list_task(task.name, path, machine)
-        yield held_to(found.model_copy(update={"name": task.name}), task.digest)
+        found = list_task(task.name, path, policy)
+        yield check_digest(found.model_copy(update={"name": task.name}), task.digest)
 
 
-def _own(task: RegistryTask, home: Path | None) -> Path:
+def _local_path(task: RegistryTask, home: Path | None) -> Path:
     if home is None:
         raise TaskError(
             "a registry of another machine names a path of this one",

@@ -6,7 +6,7 @@ from pathlib import Path
 from benchflow_contracts import ListedTask, TaskError
 
 from benchflow_adapters_harbor.config import Record
-from benchflow_adapters_harbor.machine import Machine
+from benchflow_adapters_harbor.host_policy import HostPolicy
 
 from .directory import read_directory
 from .git import LOCAL, GitTrees, inner_path
@@ -47,7 +47,7 @@ def parse_repository(source: str) -> Repository | None:
     )
 
 
-def read_repository(source: str, machine: Machine, cache: Path) -> list[ListedTask]:
+def read_repository(source: str, policy: HostPolicy, cache: Path) -> list[ListedTask]:
     """Return the tasks of a git repository. A commit that is kept needs no network.
 
     Raises:
@@ -68,4 +68,4 @@ def read_repository(source: str, machine: Machine, cache: Path) -> list[ListedTa
             if error.retryable:
                 raise
             root = trees.tree(url, commit, "", protocols=LOCAL)
-    return read_directory(root, machine, own=False)
+    return read_directory(root, policy, own=False)

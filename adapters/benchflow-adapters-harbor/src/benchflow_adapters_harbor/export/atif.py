@@ -8,8 +8,8 @@ from typing import Any
 
 from benchflow_contracts import FinishedRollout, RolloutNode
 
-from .parts import Part
 from .plain import plain, plain_text
+from .step_results import GradedStep
 from .steps import node_steps
 
 _NOBODY = ""
@@ -23,14 +23,14 @@ def owners(rollout: FinishedRollout) -> dict[str, str]:
     in exactly one scored trajectory; without a scored one it is the first leaf. The steps of
     an earlier rollout that this one went on from are copies everywhere: they have no owner.
     """
-    owned = {node.id: _NOBODY for node in rollout.tree.nodes if _retold(rollout, node)}
+    owned = {node.id: _NOBODY for node in rollout.tree.nodes if _is_continued(rollout, node)}
     for leaf in sorted(rollout.tree.leaves, key=lambda leaf: leaf.reward is None):
         for node in leaf.path:
             owned.setdefault(node.id, leaf.id)
     return owned
 
 
-def _retold(rollout: FinishedRollout, node: RolloutNode) -> bool:
+def _is_continued(rollout: FinishedRollout, node: RolloutNode) -> bool:
     if node.step is None or not rollout.events or "continued_from" not in rollout.tree.meta:
         return False
     return node.step.finished_at < rollout.events[0].ts
@@ -40,7 +40,7 @@ def trajectory(
     rollout: FinishedRollout,
     leaf: RolloutNode,
     owned: Mapping[str, str],
-    part: Part | None = None,
+    part: GradedStep | None = None,
 ) -> dict[str, Any] | None:
     """Return the trajectory that ends in `leaf`, or `None` when its agent never acted.
 

@@ -11,9 +11,9 @@ from typing import Any
 from benchflow_contracts import Exported, FinishedRollout, RolloutNode, VerifyResult
 
 from .atif import owners, trajectory
-from .parts import parts_of
+from .job_totals import JobTotals
 from .plain import plain, plain_text, write_json
-from .tally import Tally
+from .step_results import graded_steps
 from .trial import (
     agent_config,
     environment_config,
@@ -34,7 +34,7 @@ class HarborExporter:
 
     def export(self, job: str, rollouts: Iterable[FinishedRollout], directory: Path) -> Exported:
         """Write the job; see `Exporter`."""
-        tally, seen = Tally(), _Seen()
+        tally, seen = JobTotals(), _JobConfig()
         written = unscored = tampered = 0
         for rollout in rollouts:
             seen.add(rollout)
@@ -53,7 +53,7 @@ def _has_reward(verdict: VerifyResult | None) -> bool:
     return verdict is not None and verdict.reward is not None
 
 
-class _Seen:
+class _JobConfig:
     """What the rollouts of a job were run with."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ def _write_trial(
     home.mkdir()
     _write_phases(home, trajectory(rollout, leaf, owned), WorldFiles(rollout, leaf))
     _write_verdict(home / "verifier", leaf.results.get("reward"), result["verifier_result"])
-    for part, told in zip(parts_of(leaf), result["step_results"] or (), strict=True):
+    for part, told in zip(graded_steps(leaf), result["step_results"] or (), strict=True):
         step, files = home / "steps" / part.name, WorldFiles(rollout, part.end, part.name)
         _write_phases(step, trajectory(rollout, leaf, owned, part), files)
         _write_verdict(step / "verifier", part.verdict, told["verifier_result"])

@@ -68,7 +68,7 @@ def exception_info(
     alone; but where Harbor would leave out a step without a verdict, and take the others for
     the trial's reward, it is the trial too that says why there is none.
     """
-    if steps and _told(leaf, steps):
+    if steps and _steps_report_failure(leaf, steps):
         return None
     error = _failure(rollout, leaf)
     if error is None:
@@ -78,7 +78,7 @@ def exception_info(
     return info_of(error, _failed_at(rollout, leaf))
 
 
-def _told(leaf: RolloutNode, steps: Sequence[Mapping[str, Any]]) -> bool:
+def _steps_report_failure(leaf: RolloutNode, steps: Sequence[Mapping[str, Any]]) -> bool:
     if leaf.reward is not None:
         return True
     ended = steps[-1]["exception_info"] is not None or "reward" in leaf.results

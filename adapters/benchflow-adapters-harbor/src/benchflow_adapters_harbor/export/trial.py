@@ -12,8 +12,8 @@ from benchflow_contracts import FinishedRollout, RolloutNode, StoreError
 
 from .atif import leaf_facts
 from .outcome import exception_info, rewards, verifier_mode
-from .parts import parts_of, step_result
 from .plain import plain, plain_text
+from .step_results import graded_steps, step_result
 from .steps import spent, step_calls
 from .times import trial_times
 
@@ -80,7 +80,7 @@ def trial_result(
         trial_name(rollout, leaf),
         rewards(leaf.results.get("reward"), rollout.task_format),
     )
-    parts = parts_of(leaf)
+    parts = graded_steps(leaf)
     own = [node for node in leaf.path if owned[node.id] == leaf.id]
     steps = [step_result(rollout, part, set(own)) for part in parts]
     return {

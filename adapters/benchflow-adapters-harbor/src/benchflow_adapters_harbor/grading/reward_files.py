@@ -56,9 +56,9 @@ def parse_rewards(directory: Path, reward_files: RewardFiles) -> dict[str, float
     except RewardFormatError as error:
         raise VerifierOutputParseError(str(error), hint=error.hint) from error
     if document is not None:
-        return _from_json(_full(document, "reward.json"))
+        return _from_json(_check_not_empty(document, "reward.json"))
     if text is not None:
-        return {"reward": _from_text(_full(text, "reward.txt"))}
+        return {"reward": _from_text(_check_not_empty(text, "reward.txt"))}
     raise RewardFileNotFoundError("neither reward.json nor reward.txt exists", hint=_HINT)
 
 
@@ -74,7 +74,7 @@ def return_of(rewards: Mapping[str, float]) -> float | None:
     return math.fsum(value / len(rewards) for value in rewards.values())
 
 
-def _full(data: bytes, name: str) -> bytes:
+def _check_not_empty(data: bytes, name: str) -> bytes:
     if not data:
         raise RewardFileEmptyError(f"{name} is empty", hint=_HINT)
     return data
@@ -84,7 +84,7 @@ def _from_text(data: bytes) -> float:
     try:
         value = float(data.decode("utf-8"))
     except ValueError as error:
-        raise _broken(f"reward.txt is not a number: {data[:64]!r}") from error
+        raise _parse_error(f"reward.txt is not a number: {data[:64]!r}") from error
     return _finite("reward.txt", value)
 
 
@@ -92,25 +92,25 @@ def _from_json(data: bytes) -> dict[str, float]:
     try:
         document = parse_strict_json(data, max_depth=MAX_DEPTH)
     except StrictJsonError as error:
-        raise _broken(f"reward.json: {error}") from error
+        raise _parse_error(f"reward.json: {error}") from error
     if not isinstance(document, dict):
-        raise _broken("reward.json is not an object")
+        raise _parse_error("reward.json is not an object")
     if len(document) > MAX_KEYS or any(len(key) > MAX_KEY_CHARS for key in document):
-        raise _broken(f"reward.json has over {MAX_KEYS} keys, or one of over {MAX_KEY_CHARS}")
+        raise _parse_error(f"reward.json has over {MAX_KEYS} keys, or one of over {MAX_KEY_CHARS}")
     return {key: _number(key, value) for key, value in document.items()}
 
 
 def _number(key: str, value: object) -> float:
     if not isinstance(value, int | float):
-        raise _broken(f"reward.json: {key!r} is not a number")
+        raise _parse_error(f"reward.json: {key!r} is not a number")
     return _finite(f"reward.json: {key!r}", float(value))  # at most 64 digits, so no overflow
 
 
 def _finite(what: str, value: float) -> float:
     if not math.isfinite(value):
-        raise _broken(f"{what} is not finite")
+        raise _parse_error(f"{what} is not finite")
     return value + 0.0  # turns -0.0 into 0.0
 
 
-def _broken(message: str) -> VerifierOutputParseError:
+def _parse_error(message: str) -> VerifierOutputParseError:
     return VerifierOutputParseError(message, hint=_HINT)

@@ -1,4 +1,4 @@
-"""One pure function: what a Harbor task means, in the words of our contracts."""
+"""Convert a HarborTask into the Task that BenchFlow runs."""
 
 import re
 from collections.abc import Mapping
@@ -6,6 +6,8 @@ from typing import Final
 
 from benchflow_contracts import (
     Artifact,
+    CollectCommand,
+    ImageRecipe,
     SetupCommand,
     Task,
     TaskAgent,
@@ -14,17 +16,25 @@ from benchflow_contracts import (
     TaskParts,
     TaskSolution,
     TaskStep,
+    TaskVerifier,
 )
 from pydantic import ValidationError
 
 from benchflow_adapters_harbor.client_service import harbor_compose
+from benchflow_adapters_harbor.config import CollectHook
 from benchflow_adapters_harbor.config.artifact import MAIN
-from benchflow_adapters_harbor.machine import Machine
+from benchflow_adapters_harbor.host_policy import HostPolicy
 from benchflow_adapters_harbor.task import HarborStep, HarborTask
 
-from .box import NETWORKS, box, healthcheck, recipe, user_name
-from .grading import grading_recipe, verifier
-from .variables import Variables, variables
+from .environment import (
+    NETWORKS,
+    Variables,
+    lower_environment,
+    lower_healthcheck,
+    recipe,
+    user_name,
+    variables,
+)
 
 _UNLIMITED_SEC: Final = 30 * 24 * 3600.0
 """The time of what a task sets no limit for."""
@@ -43,18 +53,18 @@ _EMPTIED: Final = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
 """What Harbor takes out of the container at the end of each step."""
 
 
-def lower(task: HarborTask, machine: Machine = Machine()) -> Task:  # noqa: B008
+def lower(task: HarborTask, policy: HostPolicy = HostPolicy()) -> Task:  # noqa: B008
     """Return `task` as a Task. Nothing is read but its Dockerfile, and nothing is run.
 
-    `machine` says what its compose file may have of the operator.
+    `policy` says what its compose file may have of the operator.
 
-    What a Task cannot say is told by `unsaid`; here it would be lost.
+    What a Task cannot say is told by `unsupported`; here it would be lost.
 
     Raises:
         TaskError: A value is beyond what our own tasks may have.
     """
     try:
-        return _lowered(task, machine)
+        return _lower(task, policy)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
@@ -65,16 +75,16 @@ def lower(task: HarborTask, machine: Machine = Machine()) -> Task:  # noqa: B008
         ) from error
 
 
-def _lowered(task: HarborTask, machine: Machine) -> Task:
+def _lower(task: HarborTask, policy: HostPolicy) -> Task:
     single = _single_container(task)
-    old = task.terminal_bench is not None and not task.laid_out
+    old = task.terminal_bench is not None and not task.is_migrated
     compose = harbor_compose(task) if old else task.compose
     if compose is None:
         return single
     # The models of a compose file take longer to make than all else here; few tasks have one.
     from .composed import composed_stack, with_stack  # noqa: PLC0415
 
-    return with_stack(single, composed_stack(task, compose, machine), task)
+    return with_stack(single, composed_stack(task, compose, policy), task)
 
 
 def _single_container(task: HarborTask) -> Task:
@@ -98,8 +108,8 @@ def _single_container(task: HarborTask) -> Task:
             metadata=config.metadata,
             artifacts=_shared_artifacts(task),
             agent=_agent(first),
-            environment=box(config.environment, config.environment.policy()),
-            verifier=verifier(first),
+            environment=lower_environment(config.environment, config.environment.policy()),
+            verifier=lower_verifier(first),
             solution=TaskSolution(
                 command=_SOLVE, may_fail=True, **_solution_variables(config.solution.env)
             ),
@@ -137,10 +147,10 @@ def _step(task: HarborTask, step: HarborStep) -> TaskStep:
         name=step.name or "",
         instruction=step.instruction,
         agent=_agent(step),
-        verifier=verifier(step),
+        verifier=lower_verifier(step),
         setup_commands=setup,
         emptied_directories=_EMPTIED,
-        healthcheck=None if check is None else healthcheck(check),
+        healthcheck=None if check is None else lower_healthcheck(check),
         min_reward=_min_reward(step),
         artifacts=tuple(p for p in _artifacts(step) if p not in _shared_artifacts(task)),
         parts=parts.model_copy(update={"workdir_files": step.workdir}),
@@ -186,3 +196,40 @@ def _solution_variables(env: Mapping[str, str]) -> Variables:
     found = variables(env)
     defaults = {k: v for k, v in _ORACLE_ENV.items() if k not in env}
     return Variables(env={**defaults, **found["env"]}, host_env=found["host_env"])
+
+
+def lower_verifier(step: HarborStep) -> TaskVerifier:
+    """Return the `[verifier]` of one step: in a twin, or in a container of its own."""
+    plan = step.verifier
+    own = plan.environment
+    network = NETWORKS[plan.network.network_mode]
+    return TaskVerifier(
+        protocol="harbor",
+        isolation="twin" if own is None else "hermetic",
+        may_grade_in_place=own is None,
+        timeout_sec=plan.timeout_sec,
+        **variables(plan.env),
+        network=network,
+        allowed_hosts=plan.network.allowed_hosts,
+        user=user_name(plan.user),
+        environment=None if own is None else lower_environment(own, plan.network),
+        tests_in_image=plan.tests_in_image,
+        collect=tuple(map(_collect, step.collect)),
+    )
+
+
+def grading_recipe(step: HarborStep) -> ImageRecipe | None:
+    """Return what the image of a verifier's own container is made from, if anything."""
+    plan = step.verifier
+    if plan.environment is None or plan.directory is None:
+        return None
+    return recipe(plan.environment, plan.directory)
+
+
+def _collect(hook: CollectHook) -> CollectCommand:
+    return CollectCommand(
+        command=hook.command,
+        timeout_sec=hook.timeout_sec,
+        user=user_name(hook.user),
+        service="" if hook.service == MAIN else hook.service,
+    )

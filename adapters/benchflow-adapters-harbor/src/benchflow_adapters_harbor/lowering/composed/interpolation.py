@@ -10,7 +10,9 @@ _LONGEST = 64 * 1024
 _DEEPEST = 16
 
 
-def filled(value: object, variables: Mapping[str, str], unset: set[str] | None = None) -> object:
+def interpolate(
+    value: object, variables: Mapping[str, str], unset: set[str] | None = None
+) -> object:
     """Return `value` with `$NAME` and `${NAME}` forms of every text in it replaced.
 
     A name that is not in `variables` and has no default is empty, as compose has it, and is
@@ -20,16 +22,16 @@ def filled(value: object, variables: Mapping[str, str], unset: set[str] | None =
         ValueError: A name is required and not set, a text grows too long, or a form is malformed.
     """
     if isinstance(value, str):
-        return filled_text(value, variables, unset)
+        return interpolate_text(value, variables, unset)
     if isinstance(value, Mapping):
         table = cast("Mapping[object, object]", value)
-        return {key: filled(item, variables, unset) for key, item in table.items()}
+        return {key: interpolate(item, variables, unset) for key, item in table.items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes):
-        return [filled(item, variables, unset) for item in cast("Sequence[object]", value)]
+        return [interpolate(item, variables, unset) for item in cast("Sequence[object]", value)]
     return value
 
 
-def filled_text(text: str, variables: Mapping[str, str], unset: set[str] | None = None) -> str:
+def interpolate_text(text: str, variables: Mapping[str, str], unset: set[str] | None = None) -> str:
     """Return one text, filled in as `filled` does."""
     found = _Text(text, variables, set[str]() if unset is None else unset).read(0)
     if len(found) > _LONGEST:

@@ -1,6 +1,6 @@
 """What a service of a compose file gives its container beside its image."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,10 +9,12 @@ from benchflow_contracts import ContainerOptions, HostMount, ServiceCondition, T
 from benchflow_adapters_harbor.config.artifact import MAIN
 from benchflow_adapters_harbor.task import HarborTask
 
-from .copies import Copies
 from .project import GrantKind, Project, inside, is_inside
 from .service import ComposeService, Grant, Volume
 from .variables import LOGS, OLD_LOGS
+
+Copies = Sequence[tuple[Path, str]]
+"""Each path of the task, and its place in the container."""
 
 _CONDITIONS: Final[dict[str, ServiceCondition]] = {
     "service_started": "started",
@@ -42,15 +44,15 @@ def options_of(
         networks={net: each.aliases for net, each in service.networks.items()},
         needs=dict(_needs(service, project, place)),
         volumes=_volumes(name, service),
-        files={**_shown(name, service, project, task), **files},
-        host_mounts=_of_the_host(service, project, task, place),
+        files={**_mounted_files(name, service, project, task), **files},
+        host_mounts=_host_mounts(service, project, task, place),
         texts=texts,
         ulimits={kind: (each.soft, each.hard) for kind, each in service.ulimits.items()},
         shm_mb=service.shm_size,
     )
 
 
-def _is_of_logs(volume: Volume) -> bool:
+def _is_log_volume(volume: Volume) -> bool:
     """Whether a volume is one of Harbor's own, which are there anyway."""
     places = {*LOGS.values(), *OLD_LOGS.values()}
     return volume.source == volume.target and volume.target in places
@@ -86,7 +88,7 @@ def _volumes(name: str, service: ComposeService) -> dict[str, str]:
     }
 
 
-def _shown(
+def _mounted_files(
     name: str, service: ComposeService, project: Project, task: HarborTask
 ) -> dict[str, Path]:
     place = f"{task.context / 'docker-compose.yaml'}:services.{name}"
@@ -104,7 +106,7 @@ def copies_of(main: ComposeService, project: Project, task: HarborTask) -> Copie
     return [(path, v.target) for v, path in binds if is_inside(task, path) and not v.read_only]
 
 
-def _of_the_host(
+def _host_mounts(
     service: ComposeService, project: Project, task: HarborTask, place: str
 ) -> dict[str, HostMount]:
     return {
@@ -119,7 +121,7 @@ def _binds(
 ) -> Iterator[tuple[Volume, Path]]:
     where = f"{place}.volumes"
     for volume in service.volumes:
-        if volume.type == "bind" and not _is_of_logs(volume):
+        if volume.type == "bind" and not _is_log_volume(volume):
             path = task.context / Path(volume.source).expanduser()
             yield volume, inside(task, path, where, trusted=project.trusted)
 

@@ -1,25 +1,24 @@
-"""A compose file of which nothing is left to be looked up: its services as they are started."""
+"""A compose file in which variables and `extends` are resolved."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
 from benchflow_contracts import TaskError
+from pydantic import BaseModel
 
 from benchflow_adapters_harbor.compose import Compose, read_compose
 from benchflow_adapters_harbor.config import Record
 from benchflow_adapters_harbor.config.artifact import MAIN
 from benchflow_adapters_harbor.files import read_text
-from benchflow_adapters_harbor.machine import Machine
+from benchflow_adapters_harbor.host_policy import HostPolicy
 from benchflow_adapters_harbor.task import HarborTask
 from benchflow_adapters_harbor.toml_text import validate
 
-from .dotenv import read_variables
-from .interpolation import filled
-from .merging import merged
-from .service import ComposeService
-from .variables import MAX_BYTES, compose_variables
+from .interpolation import interpolate
+from .service import ComposeService, Volume
+from .variables import MAX_BYTES, compose_variables, read_variables
 
 _DEEPEST: Final = 8
 GrantKind = Literal["secrets", "configs"]
@@ -36,7 +35,7 @@ class Project:
 
     services: Mapping[str, ComposeService]
     """Those that are started: none that is in a profile."""
-    inner: frozenset[str]
+    internal_networks: frozenset[str]
     """The networks that nothing leads out of."""
     trusted: bool
     """Its paths may lead out of the task."""
@@ -44,15 +43,15 @@ class Project:
     """Secrets and configs, by name, as the file declares them."""
 
 
-def read_project(task: HarborTask, compose: Compose, machine: Machine) -> Project:
+def read_project(task: HarborTask, compose: Compose, policy: HostPolicy) -> Project:
     """Return what the compose file of `task` comes to.
 
     Raises:
         TaskError: Something in it is not known, leaves the task or names what is not there,
             with `file:key`.
     """
-    variables = compose_variables(task, machine.forwarded)
-    reader = _Reader(task, variables, trusted=machine.host_access)
+    variables = compose_variables(task, policy.forwarded)
+    reader = _Reader(task, variables, trusted=policy.host_access)
     file = task.context / "docker-compose.yaml"
     services = {name: reader.service(name, compose, file, 0) for name in compose.services}
     started = {
@@ -63,11 +62,11 @@ def read_project(task: HarborTask, compose: Compose, machine: Machine) -> Projec
     if MAIN in services and MAIN not in started:
         hint = "leave its profiles out"
         raise TaskError("is never started", where=f"{file}:services.{MAIN}.profiles", hint=hint)
-    document = cast("Mapping[str, Any]", reader.filled(_top(compose), str(file)))
+    document = cast("Mapping[str, Any]", reader.interpolate(_top(compose), str(file)))
     return Project(
         services=started,
-        trusted=machine.host_access,
-        inner=frozenset(
+        trusted=policy.host_access,
+        internal_networks=frozenset(
             name for name, each in _entries(document, "networks").items() if each.get("internal")
         ),
         grants={"secrets": _entries(document, "secrets"), "configs": _entries(document, "configs")},
@@ -106,13 +105,13 @@ class _Reader:
         if depth > _DEEPEST:
             raise TaskError("services extend each other", where=place, hint="end the circle")
         document = compose.services[name].document
-        own = self.filled({k: v for k, v in document.items() if k != "extends"}, place)
+        own = self.interpolate({k: v for k, v in document.items() if k != "extends"}, place)
         prefix = file.parent.relative_to(self._task.context)
-        service = _moved(validate(ComposeService, own, Path(place)), prefix)
+        service = _rebase_paths(validate(ComposeService, own, Path(place)), prefix)
         if "extends" not in document:
             return service
-        base = self._base(self.filled(document["extends"], place), compose, file, depth)
-        return merged(base, service)
+        base = self._base(self.interpolate(document["extends"], place), compose, file, depth)
+        return merge_services(base, service)
 
     def _base(self, given: object, compose: Compose, file: Path, depth: int) -> ComposeService:
         table = {"service": given} if isinstance(given, str) else given
@@ -125,10 +124,10 @@ class _Reader:
         read = read_compose(root, other)
         return self.service(extends.service, read, other, depth + 1)
 
-    def filled(self, value: object, place: str) -> object:
+    def interpolate(self, value: object, place: str) -> object:
         """Return `value` with the variables of the task in it."""
         try:
-            return filled(value, self._variables)
+            return interpolate(value, self._variables)
         except ValueError as error:
             hint = "--forward-env NAME, if this task may have your variable of that name"
             raise TaskError(str(error), where=place, hint=hint) from error
@@ -181,7 +180,7 @@ def is_inside(task: HarborTask, path: Path) -> bool:
     return path.is_relative_to(task.context.resolve())
 
 
-def _moved(service: ComposeService, prefix: Path) -> ComposeService:
+def _rebase_paths(service: ComposeService, prefix: Path) -> ComposeService:
     """Return a service of a file in another directory, with paths from `environment/`."""
     if prefix == Path():
         return service
@@ -203,3 +202,40 @@ def _moved(service: ComposeService, prefix: Path) -> ComposeService:
         update["build"] = service.build.model_copy(update={"context": context})
     known = {key: value for key, value in update.items() if key in service.model_fields_set}
     return service.model_copy(update=known)
+
+
+AnyModel = TypeVar("AnyModel", bound=BaseModel)
+_ADDED = {"tmpfs", "env_file", "secrets", "configs", "profiles"}
+"""Lists of a service whose entries are added up; of another list the later one holds."""
+
+
+def merge_services(base: ComposeService, over: ComposeService) -> ComposeService:
+    """Return `base` with what `over` says laid over it, as compose merges services."""
+    found = _overlay(base, over)
+    if "volumes" in over.model_fields_set:
+        by_target: dict[str, Volume] = {
+            volume.target: volume for volume in (*base.volumes, *over.volumes)
+        }
+        found = found.model_copy(update={"volumes": tuple(by_target.values())})
+    return found
+
+
+def _overlay(base: AnyModel, over: AnyModel) -> AnyModel:
+    update = {
+        name: _merge_values(name, getattr(base, name), getattr(over, name))
+        for name in over.model_fields_set
+    }
+    return base.model_copy(update=update)
+
+
+def _merge_values(name: str, old: object, new: object) -> object:
+    if isinstance(old, BaseModel) and isinstance(new, BaseModel):
+        return _overlay(old, new)
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        before, after = cast("Mapping[str, Any]", old), cast("Mapping[str, Any]", new)
+        known = {key: _merge_values("", before.get(key), value) for key, value in after.items()}
+        return {**before, **known}
+    if name in _ADDED:
+        added = (*cast("tuple[Any, ...]", old), *cast("tuple[Any, ...]", new))
+        return tuple(dict.fromkeys(added))
+    return new

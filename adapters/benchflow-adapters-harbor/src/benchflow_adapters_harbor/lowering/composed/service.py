@@ -7,8 +7,14 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_
 
 from benchflow_adapters_harbor.config import Record
 
-from .forms import Cpus, Megabytes, Seconds, Text, Texts, UnlessEmpty, Words
-from .tables import (
+from .forms import (
+    Cpus,
+    Megabytes,
+    Seconds,
+    Text,
+    Texts,
+    UnlessEmpty,
+    Words,
     as_addresses,
     as_build,
     as_deploy,
@@ -19,7 +25,7 @@ from .tables import (
     as_test,
     as_ulimits,
     as_volume,
-    without,
+    drop_keys,
 )
 
 Condition = Literal["service_started", "service_healthy", "service_completed_successfully"]
@@ -190,5 +196,5 @@ class ComposeService(_Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_what_has_no_effect(cls, data: Any) -> Any:  # noqa: ANN401 - what YAML gave
-        return without(data, *_WITHOUT_EFFECT)
+    def _drop_keys_without_effect(cls, data: Any) -> Any:  # noqa: ANN401 - what YAML gave
+        return drop_keys(data, *_WITHOUT_EFFECT)

@@ -17,11 +17,10 @@ from benchflow_contracts import (
 
 from benchflow_adapters_harbor.compose import Compose
 from benchflow_adapters_harbor.config.artifact import MAIN
-from benchflow_adapters_harbor.machine import Machine
+from benchflow_adapters_harbor.host_policy import HostPolicy
 from benchflow_adapters_harbor.task import HarborTask
 
-from .copies import Copies
-from .options import copies_of, options_of
+from .options import Copies, copies_of, options_of
 from .project import Project, inside, read_project
 from .service import ComposeService, Health
 
@@ -66,14 +65,14 @@ class ComposedStack:
     """Of the main container, which are a `tmpfs` in compose: no copy of it would have those."""
 
 
-def composed_stack(task: HarborTask, compose: Compose, machine: Machine) -> ComposedStack:
+def composed_stack(task: HarborTask, compose: Compose, policy: HostPolicy) -> ComposedStack:
     """Return the services of `task`.
 
     Raises:
         TaskError: Something is none of what is known to be run alike, with `file:key`.
     """
     file = task.context / "docker-compose.yaml"
-    project = read_project(task, compose, machine)
+    project = read_project(task, compose, policy)
     main = project.services.get(MAIN, ComposeService())
     _check_main(main, file)
     where = f"{file}:services.{MAIN}.build"
@@ -81,9 +80,9 @@ def composed_stack(task: HarborTask, compose: Compose, machine: Machine) -> Comp
     beside = {name: each for name, each in project.services.items() if name != MAIN}
     return ComposedStack(
         services=tuple(_spec(name, each, project, task) for name, each in beside.items()),
-        inner_networks=project.inner,
+        inner_networks=project.internal_networks,
         main=main,
-        container=_of_main(main, project, task),
+        container=_main_options(main, project, task),
         recipe=build,
         healthcheck=None if main.healthcheck is None else _healthcheck(main.healthcheck),
         copies=copies_of(main, project, task),
@@ -91,7 +90,7 @@ def composed_stack(task: HarborTask, compose: Compose, machine: Machine) -> Comp
     )
 
 
-def _of_main(main: ComposeService, project: Project, task: HarborTask) -> ContainerOptions:
+def _main_options(main: ComposeService, project: Project, task: HarborTask) -> ContainerOptions:
     options = options_of(MAIN, main, project, task)
     idle = main.command in _IDLE or (main.command in _SHELLS and (main.tty or main.stdin_open))
     return options.model_copy(update={"command": None}) if idle else options

@@ -1,12 +1,15 @@
-"""A task of one container, and the services beside it."""
+"""Add the services of a compose file to a task of one container."""
 
+import json
 import shlex
+from typing import Final
 
 from benchflow_contracts import ImageRecipe, SetupCommand, Task, TaskEnvironment, TaskError
 
+from benchflow_adapters_harbor.files import read_text
 from benchflow_adapters_harbor.task import HarborTask
 
-from .copies import with_copies
+from .options import Copies
 from .stack import ComposedStack
 
 
@@ -79,3 +82,44 @@ def _directories(stack: ComposedStack) -> tuple[SetupCommand, ...]:
         return ()
     paths = shlex.join(stack.directories)
     return (SetupCommand(command=f"mkdir -p {paths} && chmod 1777 {paths}", cwd="/"),)
+
+
+_MAX_BYTES: Final = 1024 * 1024
+
+
+def with_copies(
+    recipe: ImageRecipe | None, image: str | None, copies: Copies, task: HarborTask
+) -> ImageRecipe | None:
+    """Return the recipe of an image that also holds `copies`.
+
+    Raises:
+        TaskError: A path is not part of what the image is built from.
+    """
+    if not copies:
+        return recipe
+    where = f"{task.context / 'docker-compose.yaml'}:services.main.volumes"
+    if recipe is None:
+        timeout = task.config.environment.build_timeout_sec
+        recipe = ImageRecipe(context=task.context.resolve(), timeout_sec=timeout)
+        text = f"FROM {image}\n"
+    else:
+        text = recipe.inline or _dockerfile(recipe, task)
+    context = recipe.context.resolve()
+    # A further stage: what is built is not always the last one of the file.
+    lines = [f"FROM {recipe.target}"] if recipe.target else []
+    for source, target in copies:
+        if not source.is_relative_to(context):
+            raise TaskError(
+                f"{source.name[:80]!r} is outside of the build's context",
+                where=where,
+                hint="mount it read-only (`:ro`), or build from environment/",
+            )
+        lines.append(f"COPY {json.dumps([str(source.relative_to(context)), target])}")
+    inline = f"{text.rstrip()}\n\n" + "\n".join(lines) + "\n"
+    update = {"dockerfile": "dockerfile_inline", "inline": inline, "target": ""}
+    return recipe.model_copy(update=update)
+
+
+def _dockerfile(recipe: ImageRecipe, task: HarborTask) -> str:
+    root = task.context.resolve()
+    return read_text(root, recipe.context.resolve() / recipe.dockerfile, cap=_MAX_BYTES)

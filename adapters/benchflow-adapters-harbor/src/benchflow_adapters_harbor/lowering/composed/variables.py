@@ -1,4 +1,4 @@
-"""The variables of a compose file."""
+"""The variables of a compose file, and files of variables."""
 
 import re
 from collections.abc import Mapping
@@ -10,8 +10,7 @@ from benchflow_adapters_harbor.client_service import harbor_compose
 from benchflow_adapters_harbor.files import read_text
 from benchflow_adapters_harbor.task import HarborTask
 
-from .dotenv import read_variables
-from .interpolation import filled
+from .interpolation import interpolate, interpolate_text
 
 MAX_BYTES: Final = 256 * 1024
 _SIDES: Final = ("HOST", "ENV")
@@ -20,7 +19,7 @@ LOGS: Final = {
     "AGENT_LOGS": "/logs/agent",
     "ARTIFACTS": "/logs/artifacts",
 }
-_OF_THE_HOST: Final = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
+_HOST_VARIABLE: Final = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
 OLD_LOGS: Final = {"LOGS": "/logs", "AGENT_LOGS": "/agent-logs"}
 _OLD: Final = {
     **{
@@ -46,7 +45,7 @@ def compose_variables(task: HarborTask, forwarded: Mapping[str, str]) -> dict[st
     environment = task.config.environment
     own = dict(_OLD) if task.terminal_bench is not None else {}
     for name, text in environment.env.items():
-        match = _OF_THE_HOST.fullmatch(text)
+        match = _HOST_VARIABLE.fullmatch(text)
         value = text if "$" not in text else match and forwarded.get(match[1], match[2])
         if value is not None:
             own[name] = value
@@ -59,24 +58,24 @@ def compose_variables(task: HarborTask, forwarded: Mapping[str, str]) -> dict[st
     if environment.memory_mb:
         own["MEMORY"] = f"{environment.memory_mb}M"
     given = {**forwarded, **own}
-    return {**_beside(task, given), **given}
+    return {**_env_file_variables(task, given), **given}
 
 
 def unset_variables(task: HarborTask, forwarded: Mapping[str, str]) -> list[str]:
     """Return the variables that the compose file names and nobody sets, without a default."""
-    old = task.terminal_bench is not None and not task.laid_out
+    old = task.terminal_bench is not None and not task.is_migrated
     compose = harbor_compose(task) if old else task.compose
     unset = set[str]()
     if compose is not None:
         try:
-            filled(compose.document, compose_variables(task, forwarded), unset)
+            interpolate(compose.document, compose_variables(task, forwarded), unset)
         except (TaskError, ValueError):
             # The task is refused for that.
             return []
     return sorted(unset)
 
 
-def _beside(task: HarborTask, known: dict[str, str]) -> dict[str, str]:
+def _env_file_variables(task: HarborTask, known: dict[str, str]) -> dict[str, str]:
     file = task.context / ".env"
     if not file.is_file():
         return {}
@@ -84,3 +83,57 @@ def _beside(task: HarborTask, known: dict[str, str]) -> dict[str, str]:
         return read_variables(read_text(task.path, file, cap=MAX_BYTES), known)
     except ValueError as error:
         raise TaskError(str(error), where=str(file), hint="correct the line") from error
+
+
+_ENTRY = re.compile(
+    r"""[ \t]*(?:export[ \t]+)?(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)[ \t]*
+    (?:[=:][ \t]*(?:
+        '(?P<literal>[^']*)'[ \t]*(?:[ \t]\#.*)?
+        |"(?P<quoted>(?:[^"\\]|\\.|\\\n)*)"[ \t]*(?:[ \t]\#.*)?
+        |(?P<plain>[^'"\n][^\n]*)?
+    ))?(?:\n|\Z)""",
+    re.VERBOSE,
+)
+_BLANK = re.compile(r"[ \t]*(?:\#[^\n]*)?(?:\n|\Z)")
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_MEANT = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "$": "$$"}
+
+
+def read_variables(text: str, known: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a file. Values may name earlier ones of it, and `known` ones.
+
+    A name without a value is the operator's variable, and is left out. The form is that of
+    compose-go's `dotenv`.
+
+    Raises:
+        ValueError: A line is not of that form, or requires a variable that is not known.
+    """
+    text, at = text.replace("\r\n", "\n"), 0
+    found: dict[str, str] = {}
+    while at < len(text):
+        if blank := _BLANK.match(text, at):
+            at = blank.end()
+            continue
+        entry = _ENTRY.match(text, at)
+        if entry is None:
+            line = text.count("\n", 0, at) + 1
+            raise ValueError(f"line {line} is no NAME=value")
+        at = entry.end()
+        value = _value(entry, {**known, **found})
+        if value is not None:
+            found[entry["name"]] = value
+    return found
+
+
+def _value(entry: re.Match[str], known: Mapping[str, str]) -> str | None:
+    if entry["literal"] is not None:
+        return entry["literal"]
+    if entry["quoted"] is not None:
+        return interpolate_text(_ESCAPE.sub(_unescaped, entry["quoted"]), known)
+    if entry["plain"] is not None:
+        return interpolate_text(re.split(r"[ \t]#", entry["plain"], maxsplit=1)[0].rstrip(), known)
+    return "" if re.search(r"[=:]", entry[0]) else None
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    return _MEANT.get(escape[1], escape[0])

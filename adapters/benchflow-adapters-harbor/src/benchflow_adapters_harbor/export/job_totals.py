@@ -9,7 +9,7 @@ from typing import Any
 _COUNTED = ("n_input_tokens", "n_cache_tokens", "n_output_tokens", "cost_usd")
 
 
-class Tally:
+class JobTotals:
     """Sums up trials, one at a time.
 
     Everything is counted as Harbor counts it, but for `metrics`: a trial without a score is

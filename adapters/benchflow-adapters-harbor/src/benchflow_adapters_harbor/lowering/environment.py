@@ -1,7 +1,9 @@
-"""The box: `[environment]`, and that of a verifier of its own."""
+"""Lower `[environment]`, the environment of a verifier, and their variables."""
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypedDict
 
 from benchflow_contracts import (
     Healthcheck,
@@ -20,8 +22,6 @@ from benchflow_adapters_harbor.config import (
 )
 from benchflow_adapters_harbor.config.environment import HarborMcpServer
 
-from .variables import variables
-
 Network = Literal["none", "allowlist", "public"]
 
 NETWORKS: Final[dict[str, Network]] = {
@@ -35,7 +35,7 @@ _MAKE_LOGS = SetupCommand(command=f"mkdir -p {_LOGS} && chmod 777 {_LOGS}", time
 _SHORTEST_SEC = 0.01
 
 
-def box(environment: HarborEnvironment, network: NetworkPolicy) -> TaskEnvironment:
+def lower_environment(environment: HarborEnvironment, network: NetworkPolicy) -> TaskEnvironment:
     """Return the box that `environment` describes, reaching `network`.
 
     Its user is the image's own. An amount of 0 is none that is given. A healthcheck is asked at
@@ -53,7 +53,7 @@ def box(environment: HarborEnvironment, network: NetworkPolicy) -> TaskEnvironme
         mcp_servers=tuple(map(_server, environment.mcp_servers)),
         skills_dir=environment.skills_dir or None,
         image_timeout_sec=environment.build_timeout_sec,
-        healthcheck=None if check is None else healthcheck(check),
+        healthcheck=None if check is None else lower_healthcheck(check),
         setup_commands=(_MAKE_LOGS,),
         memory_mb=environment.memory_mb or None,
         cpus=environment.cpus or None,
@@ -74,7 +74,7 @@ def user_name(user: str | int | None) -> str:
     return "" if user is None else str(user)
 
 
-def healthcheck(check: HarborHealthcheck) -> Healthcheck:
+def lower_healthcheck(check: HarborHealthcheck) -> Healthcheck:
     """Return a healthcheck in our words; it is tried at least once, and not without a pause."""
     return Healthcheck(
         command=check.command,
@@ -95,3 +95,24 @@ def _server(server: HarborMcpServer) -> McpServer:
         args=server.args,
         url=server.url,
     )
+
+
+_HOST_VARIABLE = re.compile(r"\$\{[^}:]+(?::-.*)?\}")
+
+
+class Variables(TypedDict):
+    """The two fields of each table of ours that has variables."""
+
+    env: dict[str, str]
+    host_env: dict[str, str]
+
+
+def variables(written: Mapping[str, str]) -> Variables:
+    """Tell literal values from `${NAME}` and `${NAME:-default}`.
+
+    Only a value as a whole is such a name; anything else with a `$` is literal, as for
+    Harbor 0.24 (`resolve_env_vars`).
+    """
+    of_host = {name: text for name, text in written.items() if _HOST_VARIABLE.fullmatch(text)}
+    literal = {name: text for name, text in written.items() if name not in of_host}
+    return Variables(env=literal, host_env=of_host)

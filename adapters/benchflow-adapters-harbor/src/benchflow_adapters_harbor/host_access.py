@@ -47,7 +47,7 @@ _RUNNERS = re.compile(
 """Variables that the runner itself sets to directories of the rollout."""
 
 
-def reaches_for_host(compose: Compose) -> Iterator[tuple[str, str]]:
+def host_access_requests(compose: Compose) -> Iterator[tuple[str, str]]:
     """Yield the key and the reason of each wish that could open the host to the task."""
     document = compose.document
     yield from _unknown(document, _TOP, "")
@@ -103,7 +103,7 @@ def _local(
 def _file(entry: object, where: str) -> Iterator[tuple[str, str]]:
     table = _table(entry)
     yield from _unknown(table, frozenset({"file", "content", "labels"}), f"{where}.")
-    if "file" in table and leaves(table["file"]):
+    if "file" in table and may_leave_task(table["file"]):
         yield f"{where}.file", "reads a file of the host"
 
 
@@ -111,7 +111,7 @@ def _build(value: object) -> Iterator[tuple[str, str]]:
     table = {"context": value} if isinstance(value, str) else _table(value)
     yield from _unknown(table, _BUILD | {"context", "dockerfile", "network"}, "build.")
     for key in ("context", "dockerfile"):
-        if key in table and leaves(table[key]):
+        if key in table and may_leave_task(table[key]):
             yield f"build.{key}", "builds from files of the host"
     if table.get("network", "default") not in ("default", "none"):
         yield "build.network", "builds in a network of the host"
@@ -131,12 +131,12 @@ def _deploy(value: object) -> Iterator[tuple[str, str]]:
 
 def _env_files(value: object) -> Iterator[tuple[str, str]]:
     for item in _items(value):
-        if leaves(item if isinstance(item, str) else _table(item).get("path", 0)):
+        if may_leave_task(item if isinstance(item, str) else _table(item).get("path", 0)):
             yield "env_file", "reads a file of the host"
 
 
 def _extends(value: object) -> Iterator[tuple[str, str]]:
-    if leaves(_table(value).get("file")):
+    if may_leave_task(_table(value).get("file")):
         yield "extends", "reads a file of the host"
 
 
@@ -149,7 +149,7 @@ def _security(value: object) -> Iterator[tuple[str, str]]:
 def _mounts(value: object) -> Iterator[tuple[str, str]]:
     for index, volume in enumerate(_items(value)):
         source = _source(volume)
-        if source is None or leaves(source):
+        if source is None or may_leave_task(source):
             yield f"volumes.{index}", f"mounts {str(source)[:80]!r} of the host"
 
 
@@ -164,7 +164,7 @@ def _source(volume: object) -> object:
     return volume[:end] + head if colon else ""
 
 
-def leaves(path: object) -> bool:
+def may_leave_task(path: object) -> bool:
     """Return whether `path`, relative to the task, could lead out of it."""
     if not isinstance(path, str):
         return path is not None

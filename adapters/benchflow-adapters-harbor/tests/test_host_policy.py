@@ -1,20 +1,20 @@
 from pathlib import Path
 
 import pytest
-from benchflow_adapters_harbor import Machine, load_harbor_task, refusals
+from benchflow_adapters_harbor import HostPolicy, load_harbor_task, refusals
 from benchflow_adapters_harbor.compose import Compose
-from benchflow_adapters_harbor.host_reach import reaches_for_host
+from benchflow_adapters_harbor.host_access import host_access_requests
 from harbor_corpus import GOOD, TERMINAL_BENCH, task, without, write
 from hypothesis import given
 from hypothesis import strategies as st
 
-OPEN = Machine(networks=frozenset({"public", "no-network"}))
+OPEN = HostPolicy(networks=frozenset({"public", "no-network"}))
 """A machine where nobody enforces allowlists."""
 
 
-def reasons(tmp_path: Path, files: dict[str, str], machine: Machine | None = None) -> list[str]:
+def reasons(tmp_path: Path, files: dict[str, str], policy: HostPolicy | None = None) -> list[str]:
     found = load_harbor_task(write(tmp_path / "t", files))
-    told = list(refusals(found, machine or Machine()))
+    told = list(refusals(found, policy or HostPolicy()))
     assert all(refusal.where and refusal.hint for refusal in told)
     return [f"{(refusal.where or '').rpartition(':')[2]}: {refusal.reason}" for refusal in told]
 
@@ -31,7 +31,7 @@ def test_an_old_task_can_be_run(tmp_path: Path) -> None:
 def test_accelerators_are_refused_one_by_one(tmp_path: Path) -> None:
     told = reasons(tmp_path / "1", GOOD["accelerators"])
     assert [line.partition(":")[0] for line in told] == ["environment.gpus", "environment.tpu"]
-    assert reasons(tmp_path / "2", GOOD["accelerators"], Machine(gpus=True, tpus=True)) == []
+    assert reasons(tmp_path / "2", GOOD["accelerators"], HostPolicy(gpus=True, tpus=True)) == []
 
 
 def test_no_gpu_is_no_wish_for_one(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_compose_services_that_reach_for_the_host_are_refused(
     files = task() | {"environment/docker-compose.yaml": f"services:\n  main:\n    {service}\n"}
     (told,) = reasons(tmp_path / "1", files)
     assert told.startswith(f"services.main.{key}:")
-    assert reasons(tmp_path / "2", files, Machine(host_access=True)) == []
+    assert reasons(tmp_path / "2", files, HostPolicy(host_access=True)) == []
 
 
 @pytest.mark.parametrize(
@@ -160,6 +160,6 @@ def test_no_compose_document_brings_the_look_for_reaches_down(
 ) -> None:
     document = {"services": {"main": service}, "volumes": rest, "networks": rest, "secrets": rest}
     compose = Compose.model_validate({"services": document["services"], "document": document})
-    for key, reason in reaches_for_host(compose):
+    for key, reason in host_access_requests(compose):
         assert key
         assert reason

@@ -27,7 +27,7 @@ _FOLDER: Final = re.compile(r"[^/\\\x00-\x1f]{0,199}[^/\\\x00-\x1f. ]")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GradedStep:
     """A step of the task that was graded on the way to a leaf."""
 
     name: str
@@ -38,26 +38,26 @@ class Part:
     verdict: VerifyResult
 
 
-def parts_of(leaf: RolloutNode) -> list[Part]:
+def graded_steps(leaf: RolloutNode) -> list[GradedStep]:
     """Return the graded steps on the way to `leaf`; none for a task of one prompt.
 
     Raises:
         StoreError: The rollout is not one of ours: a step's name is no file name.
     """
-    parts: list[Part] = []
+    parts: list[GradedStep] = []
     path, begun = leaf.path, 0
     for name, (node, verdict) in step_verdicts(leaf).items():
         if not _FOLDER.fullmatch(name):
             hint = "was this rollout's log changed?"
             raise StoreError(f"{name!r} cannot be the name of a step", hint=hint)
         end = path.index(node) + 1
-        parts.append(Part(name, path[begun:end], node, verdict))
+        parts.append(GradedStep(name, path[begun:end], node, verdict))
         begun = end
     return parts
 
 
 def step_result(
-    rollout: FinishedRollout, part: Part, own: Collection[RolloutNode]
+    rollout: FinishedRollout, part: GradedStep, own: Collection[RolloutNode]
 ) -> dict[str, Any]:
     """Return Harbor's `StepResult`.
 
@@ -82,13 +82,15 @@ def step_result(
     return result
 
 
-def _scored(rollout: FinishedRollout, part: Part) -> NodeScored | None:
+def _scored(rollout: FinishedRollout, part: GradedStep) -> NodeScored | None:
     name = verdict_name(part.name)
     told = (e for e in rollout.events if isinstance(e, NodeScored) and e.name == name)
     return next((e for e in told if e.node == part.end.id), None)
 
 
-def _of_agent(rollout: FinishedRollout, part: Part, scored: NodeScored | None) -> NodeError | None:
+def _of_agent(
+    rollout: FinishedRollout, part: GradedStep, scored: NodeScored | None
+) -> NodeError | None:
     """Return what the agent brought on itself; a fault after the verdict is none of the step's."""
     if not part.nodes or scored is None:
         return None

@@ -6,7 +6,7 @@ from pathlib import Path
 from benchflow_contracts import TaskError
 
 from .config import HarborConfig, HarborEnvironment, StepConfig
-from .config.verifier import VerifierMode
+from .config.phases import VerifierMode
 from .files import check_tree
 from .task import VerifierPlan
 
