@@ -9,11 +9,13 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_contracts.sandbox_record import ReapPolicy
+from benchflow_contracts.sandbox_record import DEADLINE, ReapPolicy, SandboxRecord
+from benchflow_sandbox_core import owner
 from benchflow_sandbox_core.owner import ProcessIdentity
 from benchflow_sandbox_local import LocalProvider
 
@@ -220,13 +222,27 @@ assert not os.path.exists(f"/proc/{pid}")
 def test_a_reused_process_number_is_another_process():
     me = ProcessIdentity.of(os.getpid())
     assert me.alive
-    earlier = ProcessIdentity(me.pid, me.started - 1, me.boot, me.namespace)
-    other_boot = ProcessIdentity(me.pid, me.started, "another", me.namespace)
-    elsewhere = ProcessIdentity(1 << 22, me.started, me.boot, "pid:[1]")
-    assert not earlier.alive
-    assert not other_boot.alive
-    # What cannot be judged from here is left alone.
-    assert elsewhere.alive
+    assert replace(me, started=me.started - 1).alive is False
+
+
+def test_only_an_earlier_boot_of_this_machine_has_certainly_ended(monkeypatch):
+    monkeypatch.setattr(owner, "_host", lambda: "this")
+    before = replace(ProcessIdentity.of(os.getpid()), boot="another")
+    assert before.alive is False
+    # What cannot be judged from here is left alone: another host, machines without an id, and
+    # another pid namespace.
+    assert replace(before, host="other").alive is None
+    monkeypatch.setattr(owner, "_host", lambda: "")
+    assert replace(before, host="").alive is None
+    assert replace(ProcessIdentity.of(os.getpid()), namespace="pid:[1]").alive is None
+
+
+def test_a_sandbox_of_an_unknown_owner_goes_when_it_is_overdue_and_the_operator_says_so():
+    given = {"id": "a", "provider": "local", "owner_alive": None, "created_at": 0}
+    record = SandboxRecord(**given, labels={DEADLINE: "10"})
+    assert not record.wanted(ReapPolicy(), 11)
+    assert not record.wanted(ReapPolicy(overdue=True), 9)
+    assert record.wanted(ReapPolicy(overdue=True), 11)
 
 
 def test_a_dead_child_that_is_not_collected_counts_as_dead():

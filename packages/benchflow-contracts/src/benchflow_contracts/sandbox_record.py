@@ -12,11 +12,11 @@ class ReapPolicy(Model):
     """Which left-over sandboxes `reap` removes. Foreign ones are never touched."""
 
     dead_owners: bool = True
-    """Those whose owner process is gone."""
+    """Those whose owner has certainly ended."""
     labels: Mapping[str, str] = {}
     """Only those that carry all of these labels."""
     overdue: bool = False
-    """Also those of living owners that are past their deadline. Their runs fail by that."""
+    """Also those past their deadline whose owner lives, or is unknown. Their runs fail by that."""
     built_images: bool = False
     """Also the images that were made from recipes and that nothing uses now. They have no
     owner, so that the other fields do not concern them."""
@@ -28,7 +28,8 @@ class SandboxRecord(Model):
 
     id: str
     provider: str
-    owner_alive: bool
+    owner_alive: bool | None
+    """`None`: the owner cannot be judged from here, as on another host that shares the engine."""
     created_at: float
     """Seconds since the epoch."""
     labels: Mapping[str, str] = {}
@@ -47,6 +48,7 @@ class SandboxRecord(Model):
         return deadline is not None and deadline < now
 
     def wanted(self, policy: ReapPolicy, now: float) -> bool:
-        """Whether `policy` wants it removed. An owner that lives keeps what is not overdue."""
-        due = policy.dead_owners if not self.owner_alive else policy.overdue and self.overdue(now)
+        """Whether `policy` wants it removed. What is not overdue stays, unless its owner ended."""
+        ended = self.owner_alive is False
+        due = policy.dead_owners if ended else policy.overdue and self.overdue(now)
         return due and policy.labels.items() <= self.labels.items()

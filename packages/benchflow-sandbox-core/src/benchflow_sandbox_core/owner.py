@@ -1,4 +1,4 @@
-"""The owner of a sandbox: a process, distinct from later processes with the same pid."""
+"""The owner of a sandbox: a process, distinct from processes elsewhere with the same pid."""
 
 import os
 from dataclasses import asdict, dataclass
@@ -8,7 +8,7 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """A process that is identified across reuse of its pid and across reboots."""
+    """A process that is identified across reuse of its pid, reboots and hosts."""
 
     pid: int
     started: int
@@ -16,19 +16,23 @@ class ProcessIdentity:
     boot: str
     namespace: str
     """The pid namespace of the number."""
+    host: str
+    """The machine's id; empty where it has none."""
 
     @classmethod
     def of(cls, pid: int) -> Self:
         """Return the identity of a running process."""
-        return cls(pid, _started(pid), _boot(), _namespace())
+        return cls(pid, _started(pid), _boot(), _namespace(), _host())
 
     @property
-    def alive(self) -> bool:
-        """Whether the process runs. A process of another pid namespace counts as alive."""
+    def alive(self) -> bool | None:
+        """Whether the process runs; `None` for a process of another host or pid namespace."""
         if self.boot != _boot():
-            return False
+            # An earlier boot of this machine, or another machine that shares the engine or the
+            # directory: only the machine's id tells them apart.
+            return False if self.host and self.host == _host() else None
         if self.namespace != _namespace():
-            return True
+            return None
         try:
             return _started(self.pid) == self.started
         except (FileNotFoundError, ProcessLookupError):
@@ -53,3 +57,10 @@ def _boot() -> str:
 
 def _namespace() -> str:
     return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - not a path of the file system
+
+
+def _host() -> str:
+    try:
+        return Path("/etc/machine-id").read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -69,7 +69,7 @@ async def _sweep_images(engine: DockerEngine, policy: ReapPolicy) -> None:
         label = ResourceLabel.decode(image["Labels"])
         # An image with a tag belongs to another user, who made it from one of ours.
         tags = set(image["RepoTags"] or ()) - {"<none>:<none>"}
-        if label is None or label.owner.alive or tags:
+        if label is None or label.owner.alive is not False or tags:
             continue
         if policy.labels.items() <= label.labels.items():
             await remove_image(engine, image["Id"])
@@ -90,7 +90,7 @@ def remove_dead_directories(directory: Path) -> None:
     for place in directory.iterdir():
         with suppress(OSError, TypeError, ValueError):
             text = (place / _OWNER).read_text(encoding="utf-8")
-            if not ProcessIdentity(**json.loads(text)).alive:
+            if ProcessIdentity(**json.loads(text)).alive is False:
                 shutil.rmtree(place)
 
 
@@ -134,7 +134,7 @@ async def _listed(engine: DockerEngine, method: str, kind: str) -> list[Mapping[
 
 def _is_left(labels: Mapping[str, str] | None, name: str, part: re.Pattern[str]) -> bool:
     label = ResourceLabel.decode(labels)
-    if label is None or label.owner.alive:
+    if label is None or label.owner.alive is not False:
         return False
     rest = name.removeprefix(PREFIX + label.id)
     return rest != name and part.fullmatch(rest) is not None

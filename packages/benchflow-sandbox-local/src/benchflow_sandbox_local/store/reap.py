@@ -39,11 +39,11 @@ def reap(directory: Path, policy: ReapPolicy) -> list[SandboxRecord]:
         record = label.record()
         if not record.wanted(policy, time.time()):
             continue
-        if record.owner_alive:
+        if record.owner_alive is not False:
             raise SandboxUnsupportedError(
                 f"sandbox {record.id!r} is overdue, and no local sandbox can be taken from its"
-                f" living runner (process {label.owner.pid})",
-                hint="end that process; its sandboxes end with it",
+                " runner, which may live",
+                hint=f"end process {label.owner.pid} of that host; its sandboxes end with it",
             )
         if not policy.dry_run:
             _remove(label, store)
@@ -73,7 +73,7 @@ def sweep_groups(directory: Path) -> None:
     This never touches a process, so it is always allowed.
     """
     for label in LabelStore(directory / "boxes").all():
-        if label.owner.alive or label.launcher.alive:
+        if label.owner.alive is not False or label.launcher.alive is not False:
             continue
         for path in _groups(label):
             with suppress(OSError):  # gone, or not empty: that is for `reap`

@@ -229,7 +229,7 @@ def _status(can: SandboxCapabilities) -> Status:
 
 
 async def _orphans(name: str, provider: SandboxProvider) -> Finding:
-    dead = [record.id async for record in provider.sandboxes() if not record.owner_alive]
+    dead = [record.id async for record in provider.sandboxes() if record.owner_alive is False]
     return Finding(
         check=f"{name} left-overs",
         status="warn" if dead else "ok",

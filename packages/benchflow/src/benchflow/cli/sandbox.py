@@ -45,7 +45,7 @@ def _row(record: SandboxRecord, now: float) -> tuple[str, ...]:
     left = None if record.deadline is None else record.deadline - now
     due = "-" if left is None else f"in {left:.0f}s" if left >= 0 else f"overdue by {-left:.0f}s"
     named = (record.labels.get(f"benchflow.{key}", "-") for key in _SHOWN)
-    owner = "active" if record.owner_alive else "ended"
+    owner = {True: "active", False: "ended", None: "unknown"}[record.owner_alive]
     return (record.id, owner, f"{now - record.created_at:.0f}s", due, *named)
 
 
@@ -86,7 +86,8 @@ async def prune(
             labels=_labels(label), overdue=overdue, built_images=images, dry_run=dry_run
         )
         removed = await provider.reap(policy)
-        late = [r async for r in provider.sandboxes() if r.owner_alive and r.overdue(time.time())]
+        records = [r async for r in provider.sandboxes() if r.owner_alive is not False]
+        late = [r for r in records if r.overdue(time.time())]
     if json:
         print_json([record.model_dump(mode="json") for record in removed])
         return
@@ -95,7 +96,7 @@ async def prune(
     for record in removed:
         note(f"  {record.id}")
     if late and not overdue:
-        note(f"{len(late)} of active runs are past their deadline: --overdue deletes them, too")
+        note(f"{len(late)} of unfinished runs are past their deadline: --overdue deletes them, too")
         for record in late:
             note(f"  {record.id}")
 
