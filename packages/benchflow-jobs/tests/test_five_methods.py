@@ -20,6 +20,7 @@ from benchflow_engine.options import RunOptions
 from benchflow_engine.scaffold import write_task
 from benchflow_jobs import JobOptions, JobReport, runner
 from benchflow_jobs.runner import run_job
+from benchflow_reward import AskedUser, ExactMatch, MemoryFiles, Rubric, ScriptVerifier
 from benchflow_testing.fakes import FakeCall, FakeSandboxProvider
 
 LEAST = SandboxCapabilities(isolation="none", network_modes=frozenset({"none"}), spawn=False)
@@ -97,6 +98,19 @@ def one_reward(task: object, **_: object) -> list[Any]:
     return [NeedsNothing()]
 
 
+def answers(task: object, **_: object) -> list[Any]:
+    right, wrong = AskedUser(expected=False), ExactMatch(expected="7")
+    return [wrong, Rubric(criteria=[(right, 3), (wrong, 1)])]
+
+
+def memory(task: object, **_: object) -> list[Any]:
+    return [Rubric(criteria=[(MemoryFiles(directory="/workspace"), 1)])]
+
+
+def script(task: object, **_: object) -> list[Any]:
+    return [ScriptVerifier()]
+
+
 class NeedsNothing:
     """A reward that does not look into the sandbox."""
 
@@ -152,3 +166,25 @@ def test_five_methods_alone_run_a_rollout_whose_reward_needs_no_sandbox(run: Any
     [record] = run(provider, reward_import_path=f"{__name__}:one_reward").records
     assert (record.status, record.reward) == ("completed", 0.5)
     assert provider.inner.live == []
+
+
+def test_five_methods_alone_score_an_answer_and_a_rubric_of_answers(run: Any) -> None:
+    provider = LeastProvider()
+    [record] = run(provider, reward_import_path=f"{__name__}:answers").records
+    assert (record.status, record.reward) == ("completed", 0.75)
+    assert provider.inner.live == []
+
+
+def test_memory_files_need_an_end_of_all_processes_and_no_freeze(run: Any) -> None:
+    provider = KillableProvider()
+    [record] = run(provider, reward_import_path=f"{__name__}:memory").records
+    assert (record.status, record.reward) == ("completed", 0)
+    assert "kill_all" in provider.inner.operations
+
+
+@pytest.mark.parametrize("reward", ["memory", "script"])
+def test_five_methods_alone_leave_what_reads_files_ungraded(run: Any, reward: str) -> None:
+    [record] = run(LeastProvider(), reward_import_path=f"{__name__}:{reward}").records
+    assert record.reward is None
+    assert record.error is not None
+    assert "freeze" in record.error.message
