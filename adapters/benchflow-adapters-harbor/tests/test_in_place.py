@@ -15,7 +15,7 @@ from benchflow_contracts import (
     VerifyResult,
 )
 from benchflow_reward import ScriptVerifier
-from benchflow_reward.script.live_state import NAMES, LiveState, other_names
+from benchflow_reward.script.live_state import HOST_FILES, LiveState, changed_host_files
 
 PREPARE = "/bin/sh -c set -eu\numask"
 RUN = "/bin/sh -c for b in"
@@ -30,7 +30,7 @@ def ok(stdout="", exit_code=0):
 
 
 def look(*processes, memory="", hosts="127.0.0.1 localhost\n"):
-    names = {**dict.fromkeys(NAMES, ""), "/etc/hosts": hosts, "/etc/hostname": "sandbox\n"}
+    names = {**dict.fromkeys(HOST_FILES, ""), "/etc/hosts": hosts, "/etc/hostname": "sandbox\n"}
     files = "".join(f"\x1e{path}\n{text}" for path, text in names.items())
     lines = "".join(f"\x1d{n}\n{each}" for n, each in enumerate((*IDLE, *processes), 7))
     return ok(f"{files}\x1ememory\n{memory}\x1eprocesses\n{lines}\x1e")
@@ -171,13 +171,13 @@ def test_a_copy_takes_over_names_and_keeps_its_own_address():
     live = LiveState(names={"/etc/hosts": HOSTS.format("172.17.0.2") + "10.0.0.1 shop\n"})
     copy = LiveState(names={"/etc/hosts": HOSTS.format("172.17.0.3"), "/etc/hostname": "sandbox\n"})
     wanted = "127.0.0.1 localhost\n10.0.0.1 shop\n172.17.0.3\tsandbox\n"
-    assert other_names(live, copy, same_network=True) == {"/etc/hosts": wanted}
+    assert changed_host_files(live, copy, same_network=True) == {"/etc/hosts": wanted}
     unchanged = replace(live, names={"/etc/hosts": HOSTS.format("172.17.0.9")})
-    assert other_names(unchanged, copy, same_network=True) == {}
+    assert changed_host_files(unchanged, copy, same_network=True) == {}
 
 
 def test_name_servers_are_those_of_the_copys_own_network():
     live = LiveState(names={"/etc/resolv.conf": "nameserver 10.0.0.1\n"})
     copy = LiveState(names={"/etc/resolv.conf": "nameserver 10.0.0.2\n"})
-    assert list(other_names(live, copy, same_network=True)) == ["/etc/resolv.conf"]
-    assert other_names(live, copy, same_network=False) == {}
+    assert list(changed_host_files(live, copy, same_network=True)) == ["/etc/resolv.conf"]
+    assert changed_host_files(live, copy, same_network=False) == {}

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from benchflow_contracts import ExecResult, FileChanges, RewardError, SandboxTimeoutError
-from benchflow_reward.script.bytecode import renew_bytecode
+from benchflow_reward.script.bytecode import recompile_bytecode
 
 REMOVE, COMPILE = "xargs -0 rm", "/bin/sh -c test -x"
 CACHED = "/usr/lib/python3.11/json/__pycache__/decoder.cpython-311.pyc"
@@ -32,7 +32,7 @@ def renew(box):
 
         box.on(REMOVE, remove)
         box.on(COMPILE, compile_)
-        asyncio.run(renew_bytecode(box, FileChanges(added=changed)))
+        asyncio.run(recompile_bytecode(box, FileChanges(added=changed)))
         return removed, compiled
 
     return run
@@ -74,4 +74,4 @@ def test_nothing_is_run_where_there_is_no_bytecode(renew, box):
 def test_bytecode_that_cannot_be_removed_is_an_error(box):
     box.on(REMOVE, lambda call: ok(1))
     with pytest.raises(RewardError, match="cannot be removed"):
-        asyncio.run(renew_bytecode(box, FileChanges(added=[CACHED])))
+        asyncio.run(recompile_bytecode(box, FileChanges(added=[CACHED])))

@@ -2,10 +2,10 @@ import asyncio
 
 import pytest
 from benchflow_contracts import ExecResult, SandboxSpec
-from benchflow_reward.script.integrity import inside_report
-from benchflow_reward.script.steering import Steering
+from benchflow_reward.script.integrity import report_from_listings
+from benchflow_reward.script.tamper_rules import TamperRules
 
-RULES = Steering.of(b"python3 /tests/check.py", ["/workspace"], "/usr/local/bin:/usr/bin:/bin")
+RULES = TamperRules.of(b"python3 /tests/check.py", ["/workspace"], "/usr/local/bin:/usr/bin:/bin")
 
 SYSTEM = "/bin/sh -c set -u\nshown"
 STEERING = "/bin/sh -c set -u\nfor d"
@@ -41,7 +41,7 @@ def report(provider):
                 box.on(SYSTEM, lambda call, base=base: done(listing(*base)))
                 box.on(STEERING, lambda call, found=start_up: done(listing(*found)))
                 box.on(DIGESTS, lambda call, text=digest: done(text + "\n"))
-            return await inside_report(twin, pristine, RULES, user="root")
+            return await report_from_listings(twin, pristine, RULES, user="root")
 
         return asyncio.run(main())
 
@@ -106,7 +106,7 @@ def test_a_listing_that_fails_vouches_for_nothing(provider):
             SYSTEM, lambda call: ExecResult(exit_code=1, stdout="", stderr="", duration_sec=0)
         )
         boxes = [await provider.create(SandboxSpec()) for _ in range(2)]
-        return await inside_report(*boxes, RULES, user="root")
+        return await report_from_listings(*boxes, RULES, user="root")
 
     found = asyncio.run(main())
     assert found["grade"] == "tampered"

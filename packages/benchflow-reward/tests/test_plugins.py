@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 from benchflow_contracts import SandboxSpec
-from benchflow_reward.script.integrity import integrity_report, told_by_host
-from benchflow_reward.script.steering import Steering
+from benchflow_reward.script.integrity import integrity_report, read_changed_files
+from benchflow_reward.script.tamper_rules import TamperRules
 
 PACKAGES = "/usr/local/lib/python3.11/dist-packages"
 OFFERS = f"{PACKAGES}/plain-1.0.dist-info/entry_points.txt"
@@ -26,8 +26,8 @@ def report(provider):
                 before(box.files)
             await box.set_baseline()
             write(box.files)
-            changes = await told_by_host(box)
-            rules = Steering.of(tests, ["/srv"], "/usr/bin", expected, pinned=pinned)
+            changes = await read_changed_files(box)
+            rules = TamperRules.of(tests, ["/srv"], "/usr/bin", expected, pinned=pinned)
             return await integrity_report(box, changes, rules, user="root")
 
         return asyncio.run(main())

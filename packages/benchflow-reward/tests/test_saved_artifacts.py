@@ -5,7 +5,7 @@ import tarfile
 import pytest
 from benchflow_contracts import Artifact
 from benchflow_reward.collect import Collected
-from benchflow_reward.script.kept import keep_artifacts, leave_out_excluded
+from benchflow_reward.script.saved_artifacts import remove_excluded, write_artifacts
 
 
 def tree(root, *names):
@@ -28,13 +28,13 @@ def test_exclusions_are_those_of_tar(tmp_path, pattern):
     subprocess.run(packed, check=True)
     with tarfile.open(tmp_path / "packed.tar") as archive:
         wanted = sorted(m.name.removeprefix("./") for m in archive.getmembers() if m.isreg())
-    leave_out_excluded(Artifact(source="/tree", exclude=(pattern,)), root)
+    remove_excluded(Artifact(source="/tree", exclude=(pattern,)), root)
     assert files(root) == wanted
 
 
 def test_exclusions_do_not_concern_a_file(tmp_path):
     (tmp_path / "x").write_text("x")
-    leave_out_excluded(Artifact(source="/x", exclude=("*",)), tmp_path / "x")
+    remove_excluded(Artifact(source="/x", exclude=("*",)), tmp_path / "x")
     assert (tmp_path / "x").exists()
 
 
@@ -55,7 +55,7 @@ def test_the_record_mirrors_the_box_and_says_how_each_fared(tmp_path):
         (Artifact(source="/srv/bare"), Collected("/srv/bare", "copied", tmp_path / "1")),
     ]
     record = tmp_path / "artifacts"
-    keep_artifacts([a for a, _ in declared], [c for _, c in declared], record)
+    write_artifacts([a for a, _ in declared], [c for _, c in declared], record)
     assert files(record) == ["given/name", "manifest.json", "srv/out/sub/file"]
     entries = json.loads((record / "manifest.json").read_text())
     assert [(e["destination"], e["type"], e["status"]) for e in entries] == [
@@ -71,6 +71,6 @@ def test_the_record_mirrors_the_box_and_says_how_each_fared(tmp_path):
 
 
 def test_nothing_is_written_without_a_record_or_artifacts(tmp_path):
-    keep_artifacts([], [], tmp_path / "none")
-    keep_artifacts([Artifact(source="/x")], [Collected("/x", "absent")], None)
+    write_artifacts([], [], tmp_path / "none")
+    write_artifacts([Artifact(source="/x")], [Collected("/x", "absent")], None)
     assert list(tmp_path.iterdir()) == []

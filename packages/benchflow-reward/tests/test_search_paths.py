@@ -4,17 +4,17 @@ import asyncio
 
 import pytest
 from benchflow_contracts import ExecResult, FileChanges, RewardError, SandboxSpec
-from benchflow_reward.script.configuration import configures_pytest, has_git_run
+from benchflow_reward.script.configuration import configures_pytest, runs_git_program
 from benchflow_reward.script.integrity import agent_dirs, integrity_report
-from benchflow_reward.script.steering import Steering
-from benchflow_reward.script.surroundings import Surroundings, surroundings
+from benchflow_reward.script.search_paths import SearchPaths, list_search_paths
+from benchflow_reward.script.tamper_rules import TamperRules
 
 DIRS = ["/app", "/home", "/root", "/tmp"]
 PATH = ".tools/bin:/root/env/bin:/app/.venv/bin:/opt/conda/bin:/usr/local/bin:/usr/bin:/bin"
 SITE = "/app/.venv/lib/python3.11/site-packages"
 OWN = "/app/env/lib/python3.11/site-packages"
 RUNS = b"[diff]\n\texternal = /app/x\n"
-IMAGE = Surroundings(
+IMAGE = SearchPaths(
     {
         "HOME": "/root",
         "PYTHONPATH": "/app/src:/opt/lib:extra",
@@ -36,7 +36,7 @@ IMAGE = Surroundings(
 
 
 def grade(path, tests=b"true", change="added", links=None, *, pinned=False):
-    rules = Steering.of(tests, DIRS, PATH, pinned=pinned, image=IMAGE)
+    rules = TamperRules.of(tests, DIRS, PATH, pinned=pinned, image=IMAGE)
     return rules.grade(path, change, links or {})
 
 
@@ -47,7 +47,7 @@ def graded(provider, files, tests):
         box = await provider.create(SandboxSpec())
         for path, text in files.items():
             box.files.put(path, text)
-        rules = Steering.of(tests, DIRS, PATH, pinned=False, image=IMAGE)
+        rules = TamperRules.of(tests, DIRS, PATH, pinned=False, image=IMAGE)
         return await integrity_report(box, FileChanges(added=tuple(files)), rules, user="root")
 
     return asyncio.run(main())["grade"]
@@ -112,7 +112,7 @@ def test_a_package_that_uv_kept_is_what_it_installs():
 
 def test_a_working_directory_below_usr_src_is_an_agents():
     dirs = agent_dirs("/usr/src/app")
-    rules = Steering.of(b"python3 -m pytest /tests", dirs, PATH, pinned=False)
+    rules = TamperRules.of(b"python3 -m pytest /tests", dirs, PATH, pinned=False)
     assert dirs[0] == "/usr/src/app"
     assert rules.grade("/usr/src/app/json.py", "added", {}) == "tampered"
     assert rules.grade("/usr/src/app/main.py", "added", {}) is None
@@ -120,7 +120,7 @@ def test_a_working_directory_below_usr_src_is_an_agents():
 
 def test_where_tests_run_counts_also_where_it_is_not_the_agents_alone():
     tests = b"python3 -m pytest /tests"
-    rules = Steering.of(tests, agent_dirs("/"), PATH, pinned=False, workdir="/")
+    rules = TamperRules.of(tests, agent_dirs("/"), PATH, pinned=False, workdir="/")
     assert rules.grade("/json.py", "added", {}) == "tampered"
 
 
@@ -219,7 +219,7 @@ def test_our_own_tests_have_pinned_variables():
     ],
 )
 def test_a_configuration_of_git_that_runs_something_is_told_from_others(text, runs):
-    assert has_git_run(text) is runs
+    assert runs_git_program(text) is runs
 
 
 def test_a_project_file_is_read_for_what_concerns_pytest():
@@ -271,7 +271,7 @@ def test_the_cache_of_the_loader_is_made_anew_without_links_by_names_that_librar
             lambda call: ExecResult(exit_code=0, stdout="", stderr="", duration_sec=0),
         )
         changes = FileChanges(changed=("/etc/ld.so.cache",))
-        rules = Steering.of(b"true", DIRS, PATH)
+        rules = TamperRules.of(b"true", DIRS, PATH)
         return await integrity_report(box, changes, rules, user="root")
 
     assert asyncio.run(main())["grade"] == "clean"
@@ -282,7 +282,7 @@ def asked(provider, stdout, **more):
         told = ExecResult(exit_code=0, stdout=stdout, stderr="", duration_sec=0, **more)
         box = await provider.create(SandboxSpec())
         box.on("/bin/sh -c for n in PATH", lambda call: told)
-        return await surroundings(box, user="", env={}, workdir="/app")
+        return await list_search_paths(box, user="", env={}, workdir="/app")
 
     return asyncio.run(main())
 

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 from benchflow_contracts import ExecResult, FileChanges, RewardError, SandboxSpec
 from benchflow_reward.script.integrity import integrity_report
-from benchflow_reward.script.steering import Steering
-from benchflow_reward.script.surroundings import Surroundings
+from benchflow_reward.script.search_paths import SearchPaths
+from benchflow_reward.script.tamper_rules import TamperRules
 
 DIRS = ["/app", "/home", "/root", "/tmp"]
 PATH = "/opt/jdk/bin:/app/bin:/usr/local/bin:/usr/bin:/bin"
-IMAGE = Surroundings(
+IMAGE = SearchPaths(
     {"HOME": "/root", "PERL5LIB": "/app/lib", "RUBYLIB": "/app/rb", "NODE_PATH": "/opt/n:/opt/m"},
     frozenset(
         {
@@ -29,7 +29,7 @@ IMAGE = Surroundings(
 
 
 def rules(tests):
-    return Steering.of(tests, DIRS, PATH, pinned=False, image=IMAGE)
+    return TamperRules.of(tests, DIRS, PATH, pinned=False, image=IMAGE)
 
 
 def grade(path, tests, change="added"):

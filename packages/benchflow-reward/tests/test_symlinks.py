@@ -5,15 +5,15 @@ import subprocess
 
 import pytest
 from benchflow_contracts import ExecResult, FileChanges, RewardError, SandboxSpec
-from benchflow_reward.script import linked
+from benchflow_reward.script import symlinks
 from benchflow_reward.script.integrity import integrity_report
-from benchflow_reward.script.steering import Steering
-from benchflow_reward.script.surroundings import Surroundings
+from benchflow_reward.script.search_paths import SearchPaths
+from benchflow_reward.script.tamper_rules import TamperRules
 
 DIRS = ["/app", "/home", "/root", "/tmp"]
 PATH = "/app/.venv/bin:/usr/local/bin:/usr/bin:/bin"
 SITE = "/usr/local/lib/python3.11/dist-packages"
-IMAGE = Surroundings({"HOME": "/root"})
+IMAGE = SearchPaths({"HOME": "/root"})
 
 
 def graded(provider, links, added, *, leads=None, tests=b"python3 -m pytest /tests", expected=()):
@@ -28,7 +28,7 @@ def graded(provider, links, added, *, leads=None, tests=b"python3 -m pytest /tes
         box = await provider.create(SandboxSpec())
         box.on("/bin/sh -c for l in", told)
         changes = FileChanges(added=(*links, *added), links=links)
-        rules = Steering.of(tests, DIRS, PATH, expected, pinned=False, image=IMAGE)
+        rules = TamperRules.of(tests, DIRS, PATH, expected, pinned=False, image=IMAGE)
         return await integrity_report(box, changes, rules, user="root")
 
     return asyncio.run(main())
@@ -88,9 +88,9 @@ def test_a_shell_says_where_links_to_directories_lead(provider, tmp_path):
     async def main():
         box = await provider.create(SandboxSpec())
         box.on("/bin/sh -c for l in", shell)
-        rules = Steering.of(b"true", ["/app"], PATH, pinned=False, image=IMAGE)
+        rules = TamperRules.of(b"true", ["/app"], PATH, pinned=False, image=IMAGE)
         known = dict.fromkeys([*links, str(tmp_path / "own" / "pytest.py")], "added")
-        return await linked.seen_through_links(box, known, links, rules)
+        return await symlinks.find_linked_names(box, known, links, rules)
 
     names, dark = asyncio.run(main())
     assert names == {f"{tmp_path}/{each}/pytest.py": "added" for each in ("-packages", "by-link")}
@@ -105,13 +105,13 @@ def test_links_that_lead_into_each_other_end(provider):
 
 
 def test_more_names_than_anybody_looks_at_are_tampering(provider, monkeypatch):
-    monkeypatch.setattr(linked, "_MAX_NAMES", 3)
+    monkeypatch.setattr(symlinks, "_MAX_NAMES", 3)
     links = {f"/opt/{each}": "/srv" for each in "abcd"}
     assert graded(provider, links, [])["grade"] == "tampered"
 
 
 def test_files_are_not_multiplied_by_links_to_them_without_end(provider, monkeypatch):
-    monkeypatch.setattr(linked, "_MAX_NAMES", 50)
+    monkeypatch.setattr(symlinks, "_MAX_NAMES", 50)
     links = {f"/opt/link{number}": "/srv/own" for number in range(10)}
     report = graded(provider, links, [f"/srv/own/{number}.py" for number in range(10)])
     assert {found["path"] for found in report["findings"]} == {*links}
@@ -144,7 +144,7 @@ def test_a_twin_that_does_not_say_all_of_it_vouches_for_nothing(provider, stdout
     async def main():
         box = await provider.create(SandboxSpec())
         box.on("/bin/sh -c for l in", lambda call: told)
-        rules = Steering.of(b"true", DIRS, PATH, pinned=False, image=IMAGE)
+        rules = TamperRules.of(b"true", DIRS, PATH, pinned=False, image=IMAGE)
         changes = FileChanges(added=(SITE,), links={SITE: "/opt"})
         return await integrity_report(box, changes, rules, user="root")
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 from benchflow_contracts import FileChanges, SandboxSpec
-from benchflow_reward.script.integrity import integrity_report, told_by_host
-from benchflow_reward.script.steering import Steering
+from benchflow_reward.script.integrity import integrity_report, read_changed_files
+from benchflow_reward.script.tamper_rules import TamperRules
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +16,7 @@ PYTHON = "/usr/lib/python3/dist-packages"
 
 
 def grade(path, change="added", links=None, tests=TESTS, **more):
-    rules = Steering.of(tests, DIRS, PATH, **more)
+    rules = TamperRules.of(tests, DIRS, PATH, **more)
     return rules.grade(path, change, links or {})
 
 
@@ -75,7 +75,7 @@ def test_a_note_that_keeps_pip_out_may_go():
 )
 def test_directories_that_an_image_has_on_its_path_are_the_tests(path, change):
     own = f"/opt/venv/bin:/root/.local/bin/:/opt/tools:{PATH}"
-    rules = Steering.of(TESTS, DIRS, own, pinned=False)
+    rules = TamperRules.of(TESTS, DIRS, own, pinned=False)
     assert rules.grade(path, change, {}) == "tampered"
 
 
@@ -222,10 +222,10 @@ def test_the_log_directory_as_a_link_is_tampering_and_other_links_are_not():
     assert grade("/workspace/a", links={"/workspace/a": "main.py"}) is None
 
 
-NAMES = st.text(st.sampled_from("ab/."), min_size=1, max_size=12)
+HOST_FILES = st.text(st.sampled_from("ab/."), min_size=1, max_size=12)
 
 
-@given(st.dictionaries(NAMES.map(lambda name: "/workspace/" + name), NAMES, max_size=6))
+@given(st.dictionaries(HOST_FILES.map(lambda name: "/workspace/" + name), HOST_FILES, max_size=6))
 def test_links_in_circles_come_to_an_end(links):
     for path in links:
         assert grade(path, links=links) in {None, "suspicious", "tampered"}
@@ -249,7 +249,7 @@ def test_users_may_be_added_as_long_as_root_is_root(provider, root, wanted):
     async def main():
         box = await provider.create(SandboxSpec())
         box.files.put("/etc/passwd", f"{root}\nredis:x:100:101::/var/lib/redis:/usr/sbin/nologin\n")
-        rules = Steering.of(TESTS, DIRS, PATH)
+        rules = TamperRules.of(TESTS, DIRS, PATH)
         changes = FileChanges(changed=("/etc/passwd",))
         return await integrity_report(box, changes, rules, user="root")
 
@@ -259,10 +259,10 @@ def test_users_may_be_added_as_long_as_root_is_root(provider, root, wanted):
 def test_the_host_tells_nothing_of_a_sandbox_that_was_not_marked(provider):
     async def main():
         box = await provider.create(SandboxSpec())
-        unknown = await told_by_host(box)
+        unknown = await read_changed_files(box)
         await box.set_baseline()
         box.files.put("/workspace/new", b"1")
-        return unknown, await told_by_host(box)
+        return unknown, await read_changed_files(box)
 
     unknown, known = asyncio.run(main())
     assert unknown is None

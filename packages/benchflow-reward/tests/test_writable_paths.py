@@ -2,9 +2,9 @@ import asyncio
 
 import pytest
 from benchflow_contracts import ExecResult, RewardError, SandboxSpec
-from benchflow_reward.script.steering import Steering
-from benchflow_reward.script.surroundings import Surroundings
-from benchflow_reward.script.writable import opened_paths
+from benchflow_reward.script.search_paths import SearchPaths
+from benchflow_reward.script.tamper_rules import TamperRules
+from benchflow_reward.script.writable_paths import find_writable_paths
 from benchflow_testing.fakes import FakeSandboxProvider
 
 PACKAGES = "/usr/lib/python3/dist-packages"
@@ -23,16 +23,16 @@ def opened(listing: dict[str, str], *, dropped: int = 0, exit_code: int = 0) -> 
         provider = FakeSandboxProvider()
         provider.on("ls -ldn", answer)
         box = await provider.create(SandboxSpec())
-        rules = Steering.of(
+        rules = TamperRules.of(
             b"python3 x",
             ["/workspace", "/home", "/root", "/tmp"],
             "/usr/local/bin:/usr/bin",
             ["/usr/lib/python3/dist-packages/expected"],
             pinned=False,
-            image=Surroundings({"HOME": "/root"}),
+            image=SearchPaths({"HOME": "/root"}),
             workdir="/workspace",
         )
-        return await opened_paths(box, dict.fromkeys(listing, "added"), rules)
+        return await find_writable_paths(box, dict.fromkeys(listing, "added"), rules)
 
     return asyncio.run(main())
 

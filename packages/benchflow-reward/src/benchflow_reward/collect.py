@@ -22,7 +22,7 @@ MAX_BYTES = 256 * 1024 * 1024
 
 Outcome = Literal["copied", "absent", "refused"]
 
-_LOOK_SEC = 60
+_EXISTS_SEC = 60
 """Much more than a busy host takes: a sandbox that needs longer does not answer."""
 _EXISTS = '[ -e "$1" ] || [ -L "$1" ]'
 
@@ -111,7 +111,7 @@ async def _exists(sandbox: Sandbox, path: str) -> bool:
     # a box that lies here gains nothing, and a dead one answers nothing.
     try:
         probe = await sandbox.exec(
-            ["/bin/sh", "-c", _EXISTS, "sh", path], user="root", cwd="/", timeout=_LOOK_SEC
+            ["/bin/sh", "-c", _EXISTS, "sh", path], user="root", cwd="/", timeout=_EXISTS_SEC
         )
     except SandboxTimeoutError as error:
         raise RewardError(

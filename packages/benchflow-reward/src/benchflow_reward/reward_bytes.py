@@ -12,7 +12,7 @@ from benchflow_contracts.cause import refuse_shortage
 
 
 @contextmanager
-def opened(directory: Path) -> Generator[int]:
+def open_directory(directory: Path) -> Generator[int]:
     """Hold `directory` open, for `read_capped`.
 
     Raises:
@@ -30,7 +30,7 @@ def opened(directory: Path) -> Generator[int]:
         os.close(fd)
 
 
-def present(directory: int, name: str) -> bool:
+def entry_exists(directory: int, name: str) -> bool:
     """Return whether an entry of any kind has the name `name`.
 
     Raises:

@@ -9,7 +9,7 @@ from pathlib import Path
 from benchflow_contracts import RewardFormatError, TwoRewardFilesError
 from pydantic import JsonValue
 
-from .reward_bytes import opened, read_capped
+from .reward_bytes import open_directory, read_capped
 from .strict_json import StrictJsonError, parse_strict_json
 
 MAX_TXT_BYTES = 64
@@ -53,7 +53,7 @@ def parse_reward(directory: Path, *, reward_range: tuple[float, float]) -> Parse
     Raises:
         RewardFormatError: Anything else. No other error leaves this function.
     """
-    with opened(directory) as fd:
+    with open_directory(directory) as fd:
         txt = read_capped(fd, "reward.txt", MAX_TXT_BYTES, hint=_HINT)
         document = read_capped(fd, "reward.json", MAX_JSON_BYTES, hint=_HINT)
     if txt is not None and document is not None:

@@ -24,13 +24,13 @@ from benchflow_reward import GradingTarget, ProtocolRules, ScriptRun
 from benchflow_reward.at_rest import at_rest
 from benchflow_reward.collect import Collected
 from benchflow_reward.script.artifacts import START_UP, START_UP_DIRS
-from benchflow_reward.script.grading_box import grading_box, run_checked
-from benchflow_reward.script.grading_protocol import tests_of, verifier_timeout
+from benchflow_reward.script.collect_hooks import IN_BASH
+from benchflow_reward.script.grading_protocol import find_tests, verifier_timeout
+from benchflow_reward.script.grading_sandbox import grading_sandbox, run_checked
 from benchflow_reward.script.grading_spec import grading_spec
-from benchflow_reward.script.hooks import IN_BASH
 from benchflow_reward.script.layout import ARTIFACTS, TESTS, VERIFIER_LOGS
 from benchflow_reward.script.reward_directory import PROTECT
-from benchflow_reward.script.test_log import keep_stdout
+from benchflow_reward.script.test_log import save_stdout
 
 from .reward_files import parse_rewards, return_of
 
@@ -116,7 +116,7 @@ class HarborProtocol:
         """
         live, sandbox = target.live, target.sandbox
         verifier = live.task.config.verifier
-        tests = () if verifier.tests_in_image else tests_of(live)
+        tests = () if verifier.tests_in_image else find_tests(live)
         gone = [TESTS] if target.grading == "twin" else []
         strict = verifier.reward_files == "strict"
         owner = (verifier.user or sandbox.spec.user) if strict else "root"
@@ -190,7 +190,7 @@ def _script(target: GradingTarget) -> str:
 
 
 async def _restore_tests(target: GradingTarget, local: Path) -> None:
-    async with grading_box(target.live, grading_spec(target.live, "twin")) as pristine:
+    async with grading_sandbox(target.live, grading_spec(target.live, "twin")) as pristine:
         test = await pristine.exec(["/bin/sh", "-c", "[ -d /tests ]"], user="root", cwd="/")
         if test.ok:
             await pristine.download(TESTS, local, leave_out=True)
@@ -220,5 +220,5 @@ async def _copy_logs(target: GradingTarget, scratch: Path) -> Path:
             hint=error.hint,
             retryable=error.retryable,
         ) from error
-    await asyncio.to_thread(keep_stdout, logs, live.log_dir)
+    await asyncio.to_thread(save_stdout, logs, live.log_dir)
     return logs

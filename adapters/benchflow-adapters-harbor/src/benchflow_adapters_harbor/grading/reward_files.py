@@ -12,7 +12,7 @@ from benchflow_contracts import (
     TwoRewardFilesError,
     VerifierOutputParseError,
 )
-from benchflow_reward.reward_bytes import opened, present, read_capped
+from benchflow_reward.reward_bytes import entry_exists, open_directory, read_capped
 from benchflow_reward.strict_json import StrictJsonError, parse_strict_json
 
 MAX_BYTES = 64 * 1024
@@ -44,7 +44,7 @@ def parse_rewards(directory: Path, reward_files: RewardFiles) -> dict[str, float
         VerifierOutputParseError: Anything else. No other error leaves this function.
     """
     try:
-        with opened(directory) as fd:
+        with open_directory(directory) as fd:
             if reward_files == "strict":
                 _check_one(fd)
             document = read_capped(fd, "reward.json", MAX_BYTES, hint=_HINT)
@@ -63,7 +63,7 @@ def parse_rewards(directory: Path, reward_files: RewardFiles) -> dict[str, float
 
 
 def _check_one(directory: int) -> None:
-    if all(present(directory, name) for name in ("reward.json", "reward.txt")):
+    if all(entry_exists(directory, name) for name in ("reward.json", "reward.txt")):
         raise TwoRewardFilesError("both reward.json and reward.txt exist", hint=_ONE_FILE)
 
 

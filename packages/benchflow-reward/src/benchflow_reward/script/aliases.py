@@ -1,5 +1,6 @@
-"""The other names that links of the agent's give to files: a loader goes by those."""
+"""Where links of the agent lead, and the other names that the links give to files."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -7,11 +8,15 @@ from posixpath import basename, dirname
 
 from benchflow_contracts import FileChanges, RewardError, Sandbox
 
-_AT_ONCE = 500
+_BATCH = 500
 _MAX_LINKS = 20_000
 _MAX_NAMES = 64
 """Of one file."""
 _TIMEOUT_SEC = 60
+
+_LINKS = 40
+_PROCESS_PATH = re.compile(r"/proc/(self|thread-self|\d+)(?=/|$)(?!/fd/[12]$)")
+"""Each process sees its own files there. Logs may lead to the output of a process."""
 
 _REAL = r"""while [ $# -gt 1 ]; do
   p=
@@ -67,7 +72,7 @@ def _places(path: str) -> Iterator[str]:
         path = dirname(path)
 
 
-async def aliases(box: Sandbox, changes: FileChanges) -> Aliases:
+async def find_aliases(box: Sandbox, changes: FileChanges) -> Aliases:
     """Ask `box` where the links among `changes` lead. A shell answers.
 
     Raises:
@@ -75,8 +80,8 @@ async def aliases(box: Sandbox, changes: FileChanges) -> Aliases:
     """
     links = sorted(changes.links.items())
     leads: dict[str, str] = {}
-    for start in range(0, min(len(links), _MAX_LINKS), _AT_ONCE):
-        asked = links[start : min(start + _AT_ONCE, _MAX_LINKS)]
+    for start in range(0, min(len(links), _MAX_LINKS), _BATCH):
+        asked = links[start : min(start + _BATCH, _MAX_LINKS)]
         words = [word for link, target in asked for word in _split(link, target)]
         cmd = ["/bin/sh", "-c", _REAL, "sh", *words]
         done = await box.exec(cmd, user="root", cwd="/", timeout=_TIMEOUT_SEC)
@@ -97,3 +102,34 @@ def _split(link: str, target: str) -> tuple[str, str]:
     if basename(path) in {"", ".", ".."}:
         return path, ""
     return dirname(path), basename(path)
+
+
+def resolve_link(path: str, links: Mapping[str, str]) -> str | None:
+    """Return where a link leads in the end, as far as changed links lead; `None` for no link.
+
+    A path below a process's directory in `/proc` is returned as soon as it is reached.
+    """
+    if path not in links:
+        return None
+    at, todo, followed = "", path.split("/"), 0
+    while todo:
+        part = todo.pop(0)
+        if part == "..":
+            at = at.rpartition("/")[0]
+        elif part not in {"", "."}:
+            at = f"{at}/{part}"
+            at = "/proc/self" if at == "/dev/fd" and todo else at
+        rest = "/".join([at, *todo])
+        if _PROCESS_PATH.match(at):
+            return rest
+        target = links.get(at)
+        if target is not None and followed < _LINKS:
+            followed += 1
+            at = "" if target.startswith("/") else at.rpartition("/")[0]
+            todo = [*target.split("/"), *todo]
+    return at or "/"
+
+
+def is_process_path(path: str) -> bool:
+    """Whether each process finds something else at `path`, such as its own root directory."""
+    return _PROCESS_PATH.match(path) is not None

@@ -13,18 +13,18 @@ from benchflow_contracts.cause import refuse_shortage
 
 from benchflow_reward.collect import Collected
 
-_AT_ONCE = 5000
+_BATCH = 5000
 _TIMEOUT_SEC = 120
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 
 
-def brought_directories(taken: Iterable[Collected]) -> list[Collected]:
+def collected_directories(taken: Iterable[Collected]) -> list[Collected]:
     """Return the artifacts that are directories with something in them."""
     found = [item for item in taken if item.local is not None and item.local.is_dir()]
     return [item for item in found if item.local is not None and any(item.local.iterdir())]
 
 
-async def brought_changes(
+async def find_artifact_changes(
     pristine: Sandbox, directories: Sequence[Collected], told: FileChanges | None
 ) -> FileChanges:
     """Return how the files of copied directories differ from what a grading box has there.
@@ -66,8 +66,8 @@ async def _digests(box: Sandbox, paths: Sequence[str]) -> dict[str, str]:
     # A name of the agent's could otherwise contain a line of its own.
     plain = [path for path in paths if path.isprintable() and "\\" not in path]
     found: dict[str, str] = {}
-    for start in range(0, len(plain), _AT_ONCE):
-        names = "".join(f"{path}\0" for path in plain[start : start + _AT_ONCE]).encode()
+    for start in range(0, len(plain), _BATCH):
+        names = "".join(f"{path}\0" for path in plain[start : start + _BATCH]).encode()
         cmd = ["xargs", "-0", "sha256sum", "--"]
         # Missing files make it fail; a box without these commands has every file brought to it.
         done = await box.exec(cmd, user="root", cwd="/", timeout=_TIMEOUT_SEC, stdin=names)

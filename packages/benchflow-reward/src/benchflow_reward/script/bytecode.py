@@ -7,11 +7,11 @@ from pathlib import PurePosixPath
 
 from benchflow_contracts import FileChanges, RewardError, Sandbox, SandboxTimeoutError
 
-from .integrity import by_path
+from .integrity import changes_by_path
 
 _CACHED = re.compile(r"^(.+)/__pycache__/([^/]+)\.cpython-(\d)(\d+)\.pyc$")
 _PLACES = ("/usr/local/bin", "/usr/bin")
-_MOST = 5000
+_MAX_FILES = 5000
 _COMPILE = """import os, py_compile, sys
 for path in sys.stdin.buffer.read().decode('utf-8', 'surrogateescape').split('\\0'):
     try:
@@ -23,7 +23,7 @@ for path in sys.stdin.buffer.read().decode('utf-8', 'surrogateescape').split('\\
 _TIMEOUT_SEC = 60
 
 
-async def renew_bytecode(box: Sandbox, changes: FileChanges) -> None:
+async def recompile_bytecode(box: Sandbox, changes: FileChanges) -> None:
     """Have modules read from their sources, which the report is about, and not be slow at it.
 
     Many images bring no bytecode: the agent's first run compiled it, and tests in its own box
@@ -33,7 +33,7 @@ async def renew_bytecode(box: Sandbox, changes: FileChanges) -> None:
     Raises:
         RewardError: Bytecode could not be removed.
     """
-    known = by_path(changes)
+    known = changes_by_path(changes)
     cached = [path for path in known if path.endswith(".pyc") and "/__pycache__/" in path]
     if not cached:
         return
@@ -47,26 +47,26 @@ async def renew_bytecode(box: Sandbox, changes: FileChanges) -> None:
     for version, sources in _sources(cached).items():
         interpreter = [f"{place}/python{version}" for place in _PLACES]
         for python in interpreter:
-            if _is_images(python, known) and await _compiled(box, python, sources):
+            if _is_of_image(python, known) and await _compile_sources(box, python, sources):
                 break
 
 
 def _sources(cached: Sequence[str]) -> Mapping[str, list[str]]:
     """Return the sources of bytecode, by the version of Python that reads it."""
     found: dict[str, list[str]] = {}
-    for path in cached[:_MOST]:
+    for path in cached[:_MAX_FILES]:
         if match := _CACHED.match(path):
             directory, name, major, minor = match.groups()
             found.setdefault(f"{major}.{minor}", []).append(f"{directory}/{name}.py")
     return found
 
 
-def _is_images(path: str, known: Mapping[str, object]) -> bool:
+def _is_of_image(path: str, known: Mapping[str, object]) -> bool:
     """Whether the agent changed neither a program nor a directory on the way to it."""
     return not {path, *map(str, PurePosixPath(path).parents)} & known.keys()
 
 
-async def _compiled(box: Sandbox, python: str, sources: Sequence[str]) -> bool:
+async def _compile_sources(box: Sandbox, python: str, sources: Sequence[str]) -> bool:
     """Compile files; return whether that interpreter is there."""
     cmd = ["/bin/sh", "-c", 'test -x "$0" || exit 127; exec "$0" -I -S -c "$1"', python, _COMPILE]
     names = "\0".join(sources).encode("utf-8", "surrogateescape")

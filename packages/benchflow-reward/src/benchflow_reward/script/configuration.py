@@ -115,17 +115,17 @@ HOOKS = _CLIENT_HOOKS | _SERVER_HOOKS
 """Of git; a sample is none."""
 
 
-def read_in_system(path: str, commands: Collection[str], *, is_new: bool) -> bool:
+def is_read_in_system(path: str, commands: Collection[str], *, is_new: bool) -> bool:
     """Whether one of `commands` reads it, wherever and by whomever it is run."""
     return _reads(_SYSTEM, path, commands, is_new=is_new)
 
 
-def read_at_home(name: str, commands: Collection[str]) -> bool:
+def is_read_at_home(name: str, commands: Collection[str]) -> bool:
     """Whether one of `commands` reads `name`, relative to its user's home."""
     return _reads(_HOME, name, commands, is_new=True)
 
 
-def read_here(name: str, commands: Collection[str]) -> bool:
+def is_read_here(name: str, commands: Collection[str]) -> bool:
     """Whether one of `commands` reads `name` in the directory that it is run in."""
     return _reads(_HERE, name, commands, is_new=True)
 
@@ -142,12 +142,12 @@ def is_configuration(path: str, home: str) -> bool:
     return at_home or _IN_ETC.fullmatch(path) is not None
 
 
-def runs_for_git(name: str, commands: Collection[str]) -> bool:
+def is_git_hook_of(name: str, commands: Collection[str]) -> bool:
     """Whether `commands` may run it by git; not if they name it, so that it is asked for."""
     return "git" in commands and name in _CLIENT_HOOKS and name not in commands
 
 
-def for_git(path: str, known: Mapping[str, str]) -> Callable[[bytes], bool] | None:
+def git_content_check(path: str, known: Mapping[str, str]) -> Callable[[bytes], bool] | None:
     """Return what git may read `path`, one of the changes, for; `None` if for nothing to run.
 
     A repository is any directory with a `HEAD`, to which a file called `.git` leads, too.
@@ -156,7 +156,7 @@ def for_git(path: str, known: Mapping[str, str]) -> Callable[[bytes], bool] | No
     if name == "commondir":
         return _leads_elsewhere
     own = name == "config" and (known[path] == "changed" or f"{directory}/HEAD" in known)
-    return has_git_run if own or _GIT_FILE.search(path) else None
+    return runs_git_program if own or _GIT_FILE.search(path) else None
 
 
 def _leads_elsewhere(text: bytes) -> bool:
@@ -164,7 +164,7 @@ def _leads_elsewhere(text: bytes) -> bool:
     return text.strip() != b"../.."
 
 
-def has_git_run(text: bytes) -> bool:
+def runs_git_program(text: bytes) -> bool:
     """Whether a configuration of git names a program that git starts, or redirects a URL."""
     if _GIT_LEADS.search(text):
         return True

@@ -12,7 +12,7 @@ from benchflow_contracts import (
 _DEVICES = ("/dev/", "/proc/")
 
 
-def stalled(
+def attribute_timeout(
     error: VerifierTimeoutError | SandboxTimeoutError, changes: FileChanges | None
 ) -> VerifierTimeoutError | None:
     """Return the error that names the agent for tests, or for a command before them, out of time.
@@ -31,12 +31,12 @@ def stalled(
 
 
 @contextmanager
-def unless_stalled(changes: FileChanges | None) -> Generator[None]:
+def endless_files_attributed(changes: FileChanges | None) -> Generator[None]:
     """Name the agent when the block runs out of time at what the agent left; see `stalled`."""
     try:
         yield
     except (VerifierTimeoutError, SandboxTimeoutError) as error:
-        if (found := stalled(error, changes)) is None:
+        if (found := attribute_timeout(error, changes)) is None:
             raise
         raise found from error
 

@@ -15,15 +15,15 @@ from benchflow_contracts import (
     blame,
 )
 
-from .grading_box import furnish, grading_box
 from .grading_protocol import GradingTarget, LiveNode
+from .grading_sandbox import grading_sandbox, set_up_task
 from .grading_spec import grading_spec
 
-SHOWN = 500
+MAX_CAUSE_CHARS = 500
 """Characters of a cause."""
 
 
-async def settle(live: LiveNode, mode: Grading, error: BenchFlowError) -> VerifyResult:
+async def attribute_failure(live: LiveNode, mode: Grading, error: BenchFlowError) -> VerifyResult:
     """Return the verdict of a grading that `error` ended, when the agent caused that.
 
     What happened inside a sandbox is the agent's when the same tests come to a verdict in a
@@ -36,14 +36,14 @@ async def settle(live: LiveNode, mode: Grading, error: BenchFlowError) -> Verify
     cause = blame(error, inside="agent")
     refused = _as_reward_error(live, mode, error, cause.by)
     if cause.by == "agent":
-        await _hold_against_untouched(live, mode, refused)
+        await _compare_with_fresh_grading(live, mode, refused)
     if refused.caused_by != "agent":
         raise refused from (error if refused is not error else error.__cause__)
     low, _ = live.task.config.verifier.reward_range
     return VerifyResult(
         reward=low,
         grading=mode,
-        cause=Cause(by="agent", what=cause.what[:SHOWN]),
+        cause=Cause(by="agent", what=cause.what[:MAX_CAUSE_CHARS]),
         meta={"failure": type(error).__name__},
     )
 
@@ -62,23 +62,23 @@ def _as_reward_error(
     )
 
 
-async def _hold_against_untouched(live: LiveNode, mode: Grading, failed: RewardError) -> None:
+async def _compare_with_fresh_grading(live: LiveNode, mode: Grading, failed: RewardError) -> None:
     """Let `failed` say that it is not the agent's, when the tests fail without it, too."""
     try:
-        await _grade_untouched(replace(live, log_dir=None, artifacts_dir=None), mode)
+        await _grade_without_agent(replace(live, log_dir=None, artifacts_dir=None), mode)
     except BenchFlowError as error:
         cause = blame(error, inside="task")
         failed.caused_by = "unknown" if cause.by == "agent" else cause.by
         failed.retryable = failed.retryable or cause.is_temporary
-        same = f"without the agent the tests end with: {str(error)[:SHOWN]}"
+        same = f"without the agent the tests end with: {str(error)[:MAX_CAUSE_CHARS]}"
         failed.hint = f"{failed.hint}; {same}" if failed.hint else same
 
 
-async def _grade_untouched(live: LiveNode, mode: Grading) -> None:
+async def _grade_without_agent(live: LiveNode, mode: Grading) -> None:
     """Run the tests where no agent was; return when they come to a verdict."""
     with tempfile.TemporaryDirectory(prefix="bf-grading-") as name:
-        async with grading_box(live, grading_spec(live, mode)) as box:
-            await furnish(box, live, mode)
+        async with grading_sandbox(live, grading_spec(live, mode)) as box:
+            await set_up_task(box, live, mode)
             target = GradingTarget(box, live, mode)
             await live.protocol.place_tests(target, Path(name))
             run = await live.protocol.run_tests(target, Path(name))

@@ -13,17 +13,17 @@ from benchflow_contracts import (
     SupportsFileObservation,
 )
 
-from .aliases import Aliases, aliases
-from .integrity import MAX_FINDINGS, by_path
+from .aliases import Aliases, find_aliases
+from .integrity import MAX_FINDINGS, changes_by_path
 from .layout import TESTS, VERIFIER_LOGS
-from .opened import Expected, OpenedFinding, has_code_name, opened_findings
-from .steering import Change
+from .opened_files import ExpectedCode, OpenedFileFinding, grade_opened_files, has_code_name
+from .tamper_rules import Change
 
 _GRADERS = (f"{TESTS}/", f"{VERIFIER_LOGS}/")
 
 
 @dataclass(slots=True)
-class Watch:
+class ObservedRun:
     """What one run of the verifier opened of what the agent changed."""
 
     known: Mapping[str, Change] = field(default_factory=dict[str, Change])
@@ -34,7 +34,7 @@ class Watch:
     why_not: str = ""
     """Why nothing was observed."""
 
-    def added_to(self, report: Mapping[str, Any], expected: Expected) -> dict[str, Any]:
+    def added_to(self, report: Mapping[str, Any], expected: ExpectedCode) -> dict[str, Any]:
         """Return the report with what the verifier loaded unasked.
 
         A run that was not observed in full is not `clean`. One that cannot be observed on this
@@ -42,9 +42,9 @@ class Watch:
         """
         if self.observed is None:
             return {**report, "observed": {"state": "unsupported", "why": self.why_not}}
-        found = opened_findings(self.observed, self.known, expected, self.aliases)
+        found = grade_opened_files(self.observed, self.known, expected, self.aliases)
         found += [
-            OpenedFinding(link, self.known.get(link, "added"), "tampered", "", 0)
+            OpenedFileFinding(link, self.known.get(link, "added"), "tampered", "", 0)
             for link, real in self.aliases.leads.items()
             if f"{real}/".startswith(_GRADERS) and not expected.rules.expects(link)
         ]
@@ -56,13 +56,13 @@ class Watch:
             told |= {"state": "incomplete", "why": lost}
             grades.add("suspicious")
         grade = next(each for each in ("tampered", "suspicious", "clean") if each in grades)
-        return {**_merged(report, found), "grade": grade, "observed": told}
+        return {**_merge_findings(report, found), "grade": grade, "observed": told}
 
 
 @asynccontextmanager
-async def watching(
+async def observe_changed_files(
     box: Sandbox, changes: FileChanges | None, mounts: Collection[str] = ()
-) -> AsyncGenerator[Watch]:
+) -> AsyncGenerator[ObservedRun]:
     """Observe which of the changed files are opened in `box` while the block runs.
 
     Those in `mounts`, the agent's volumes, cannot be observed: code there makes it incomplete.
@@ -72,15 +72,15 @@ async def watching(
         RewardError: The sandbox does not say where the agent's links lead.
     """
     if changes is None:
-        yield Watch(why_not="this sandbox's host cannot tell what the agent changed")
+        yield ObservedRun(why_not="this sandbox's host cannot tell what the agent changed")
         return
     if not isinstance(box, SupportsFileObservation):
-        yield Watch(why_not="this sandbox cannot observe the files that are opened")
+        yield ObservedRun(why_not="this sandbox cannot observe the files that are opened")
         return
     known: dict[str, Change] = {
-        path: change for path, change in by_path(changes).items() if change != "removed"
+        path: change for path, change in changes_by_path(changes).items() if change != "removed"
     }
-    also = await aliases(box, changes)
+    also = await find_aliases(box, changes)
 
     def wanted(path: str) -> bool:
         return path in known or path.startswith(f"{TESTS}/") or also.is_reached(path)
@@ -90,13 +90,13 @@ async def watching(
             observing = box.observe_files(wanted)
             observed = await stack.enter_async_context(observing)
         except SandboxUnsupportedError as error:
-            watch = Watch(why_not=str(error))
+            watch = ObservedRun(why_not=str(error))
         else:
-            watch = Watch(known, observed, also, _unseen(mounts, known, also))
+            watch = ObservedRun(known, observed, also, _why_incomplete(mounts, known, also))
         yield watch
 
 
-def _unseen(mounts: Collection[str], known: Mapping[str, Change], links: Aliases) -> str:
+def _why_incomplete(mounts: Collection[str], known: Mapping[str, Change], links: Aliases) -> str:
     """Say why code of the agent's may be loaded unobserved; nothing if all of it is observed."""
     if not links.is_whole:
         return "the agent left too many links to follow"
@@ -108,7 +108,9 @@ def _unseen(mounts: Collection[str], known: Mapping[str, Change], links: Aliases
     return f"volumes are not observed, and {min(code)!r} is in one" if code else ""
 
 
-def _merged(report: Mapping[str, Any], found: Sequence[OpenedFinding]) -> dict[str, Any]:
+def _merge_findings(
+    report: Mapping[str, Any], found: Sequence[OpenedFileFinding]
+) -> dict[str, Any]:
     """Put the evidence first: only so many findings are shown."""
     before = {each["path"]: each for each in report["findings"]}
     added = {each.path: asdict(each) for each in found}

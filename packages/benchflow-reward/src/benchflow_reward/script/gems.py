@@ -13,13 +13,13 @@ def gem_names(paths: Iterable[str]) -> frozenset[str]:
     return frozenset(found[1] for path in paths if (found := _SPECIFICATION.search(path)))
 
 
-def hides_gem(path: str, names: frozenset[str]) -> bool:
+def shadows_gem(path: str, names: frozenset[str]) -> bool:
     """Whether `path`, a new file, is the specification of a gem by one of `names`."""
     found = _SPECIFICATION.search(path)
     return found is not None and found[1] in names
 
 
-def may_claim_gem(path: str, names: frozenset[str]) -> Callable[[bytes], bool] | None:
+def gem_claim_check(path: str, names: frozenset[str]) -> Callable[[bytes], bool] | None:
     """Return what a new specification may say to be taken for one of `names`; `None` for others.
 
     Ruby looks for `NAME-*.gemspec`, and believes the `stub` in it; without one it runs the file.

@@ -26,7 +26,7 @@ from benchflow_contracts import (
 from benchflow_reward.collect import Collected
 
 from .layout import EVIDENCE, TESTS, TOOLS, VERIFIER_LOGS
-from .test_log import keep_reward_files
+from .test_log import save_reward_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +177,13 @@ async def read_verdict(
         RewardError: There is no valid reward.
     """
     live = target.live
-    await asyncio.to_thread(keep_reward_files, run.logs, live.log_dir)
+    await asyncio.to_thread(save_reward_files, run.logs, live.log_dir)
     result = await asyncio.to_thread(live.protocol.read_verdict, target, run)
     how = {"exit_code": run.result.exit_code, "duration_sec": run.result.duration_sec}
     return result.model_copy(update={"meta": {**meta, **how, **result.meta}})
 
 
-def tests_of(live: LiveNode) -> tuple[Path, ...]:
+def find_tests(live: LiveNode) -> tuple[Path, ...]:
     """Return the directories of the tests, of which one has the script.
 
     Raises:

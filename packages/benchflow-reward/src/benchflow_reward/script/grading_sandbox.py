@@ -20,12 +20,12 @@ from benchflow_contracts import (
 from .grading_protocol import LiveNode
 from .grading_spec import grading_environment, grading_spec
 
-_OURS_SEC = 60
+_COMMAND_SEC = 60
 """For a command that takes a moment."""
 
 
 @asynccontextmanager
-async def grading_box(
+async def grading_sandbox(
     live: LiveNode, spec: SandboxSpec, image: SandboxImage | None = None
 ) -> AsyncGenerator[Sandbox, None]:
     """Make a box that no agent has ever been in, or one from `image`.
@@ -63,7 +63,7 @@ def has_services(box: Sandbox) -> bool:
 
 
 @asynccontextmanager
-async def stand_in_box(
+async def replaced_sandbox(
     live: LiveNode, spec: SandboxSpec, image: SandboxImage
 ) -> AsyncGenerator[Sandbox, None]:
     """Make a box from `image` in the place of the agent's, beside the services.
@@ -82,7 +82,7 @@ def _labels(live: LiveNode) -> dict[str, str]:
     return {**live.labels, "benchflow.purpose": "grading", "benchflow.node": live.node.id}
 
 
-async def furnish(box: Sandbox, live: LiveNode, grading: Grading) -> None:
+async def set_up_task(box: Sandbox, live: LiveNode, grading: Grading) -> None:
     """Set the task's world up as it was before the agent: files, then commands.
 
     A box of another image than the agent's gets the commands of its own environment alone.
@@ -119,12 +119,12 @@ async def furnish(box: Sandbox, live: LiveNode, grading: Grading) -> None:
 async def run_checked(box: Sandbox, cmd: Sequence[str]) -> ExecResult:
     """Run a command of ours as root. Raises `RewardError` when it fails."""
     try:
-        result = await box.exec(cmd, user="root", cwd="/", timeout=_OURS_SEC)
+        result = await box.exec(cmd, user="root", cwd="/", timeout=_COMMAND_SEC)
     except SandboxTimeoutError as error:
         # Such as a pipe where the command reads the users.
         by = "inside" if error.caused_by == "unknown" else error.caused_by
         raise RewardError(
-            f"the grading box could not be prepared in {_OURS_SEC} s", caused_by=by
+            f"the grading box could not be prepared in {_COMMAND_SEC} s", caused_by=by
         ) from error
     if not result.ok:
         raise RewardError(

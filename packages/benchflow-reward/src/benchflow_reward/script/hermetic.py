@@ -14,16 +14,16 @@ from benchflow_contracts.service import MAIN
 
 from benchflow_reward.collect import Collected
 
+from .artifact_changes import collected_directories, find_artifact_changes
 from .artifacts import check_placeable, declared_artifacts, strip_start_up_files
-from .at_once import both
-from .brought import brought_changes, brought_directories
-from .grading_box import furnish, grading_box
+from .collect_hooks import run_collect_hooks
+from .concurrent import run_both
+from .failure_attribution import MAX_CAUSE_CHARS
 from .grading_protocol import GradingTarget, LiveNode, read_verdict
+from .grading_sandbox import grading_sandbox, set_up_task
 from .grading_spec import grading_spec
-from .hooks import run_collect_hooks
-from .integrity import integrity_report, steering, told_by_host
-from .kept import take_artifacts
-from .untouched import SHOWN
+from .integrity import integrity_report, make_tamper_rules, read_changed_files
+from .saved_artifacts import collect_artifacts
 
 
 async def grade_hermetic(live: LiveNode) -> VerifyResult:
@@ -46,27 +46,27 @@ async def grade_hermetic(live: LiveNode) -> VerifyResult:
     with tempfile.TemporaryDirectory(prefix="bf-grading-") as name:
         scratch = Path(name)
         async with AsyncExitStack() as stack:
-            making = _furnished(stack, live)
-            box, (taken, meta) = await both(making, _emptied(live, artifacts, scratch))
+            making = _make_sandbox(stack, live)
+            box, (taken, meta) = await run_both(making, _take_submission(live, artifacts, scratch))
             meta.update(_image(box))
             refused = [item for item in taken.artifacts if item.outcome == "refused"]
             if refused:
                 return _failed_submission(live, refused, meta)
-            meta.update(await _placed(box, live, taken))
+            meta.update(await _place_submission(box, live, taken))
             target = GradingTarget(box, live, "hermetic")
             await live.protocol.place_tests(target, scratch)
             run = await live.protocol.run_tests(target, scratch)
         return await read_verdict(target, run, meta)
 
 
-async def _furnished(stack: AsyncExitStack, live: LiveNode) -> Sandbox:
-    box = await stack.enter_async_context(grading_box(live, grading_spec(live, "hermetic")))
-    await furnish(box, live, "hermetic")
+async def _make_sandbox(stack: AsyncExitStack, live: LiveNode) -> Sandbox:
+    box = await stack.enter_async_context(grading_sandbox(live, grading_spec(live, "hermetic")))
+    await set_up_task(box, live, "hermetic")
     return box
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
+class _Submission:
     """What was copied out of the agent's box."""
 
     artifacts: list[Collected]
@@ -74,17 +74,17 @@ class _Taken:
     """What the host says of the whole box at the same instant; `None` where it cannot."""
 
 
-async def _emptied(
+async def _take_submission(
     live: LiveNode, artifacts: Sequence[Artifact], scratch: Path
-) -> tuple[_Taken, dict[str, Any]]:
+) -> tuple[_Submission, dict[str, Any]]:
     """Take out of the agent's box what is graded, and end it."""
     hooks = await run_collect_hooks(live)
     changes: list[FileChanges | None] = []
 
     async def compare() -> None:
-        changes.append(await told_by_host(live.sandbox))
+        changes.append(await read_changed_files(live.sandbox))
 
-    taken = await take_artifacts(
+    taken = await collect_artifacts(
         live,
         artifacts,
         scratch / "artifacts",
@@ -94,26 +94,26 @@ async def _emptied(
     if not live.continues:
         await live.sandbox.teardown()
     meta = {**hooks, **await asyncio.to_thread(_screen, taken, artifacts)}
-    return _Taken(taken, changes[0]), meta
+    return _Submission(taken, changes[0]), meta
 
 
-async def _placed(box: Sandbox, live: LiveNode, taken: _Taken) -> dict[str, Any]:
+async def _place_submission(box: Sandbox, live: LiveNode, taken: _Submission) -> dict[str, Any]:
     """Place the artifacts. Return the integrity report on directories, if there are any.
 
     A file that is an artifact by its own path is expected, also below another one.
     """
-    directories = brought_directories(taken.artifacts)
+    directories = collected_directories(taken.artifacts)
     if not directories:
         await live.protocol.place_artifacts(box, taken.artifacts)
         return {}
-    changes = await brought_changes(box, directories, taken.changes)
+    changes = await find_artifact_changes(box, directories, taken.changes)
     verifier = live.task.config.verifier
     files = [item.path for item in taken.artifacts if item not in directories]
     verifier = verifier.model_copy(
         update={"expects_changes": (*verifier.expects_changes, *map(escape, files))}
     )
     workdir = live.sandbox.spec.workdir
-    rules = await steering(live, box, verifier=verifier, agent_workdir=workdir)
+    rules = await make_tamper_rules(live, box, verifier=verifier, agent_workdir=workdir)
     await live.protocol.place_artifacts(box, taken.artifacts)
     user = verifier.user or box.spec.user
     return {"integrity": await integrity_report(box, changes, rules, user=user)}
@@ -142,7 +142,7 @@ def _failed_submission(
     why = "; ".join(f"artifact {path!r} is refused: {reason}" for path, reason in reasons.items())
     return VerifyResult(
         reward=low,
-        cause=Cause(by="agent", what=why[:SHOWN]),
+        cause=Cause(by="agent", what=why[:MAX_CAUSE_CHARS]),
         items={"artifacts_refused": float(len(refused))},
         grading="hermetic",
         meta={**meta, "refused": reasons},

@@ -17,20 +17,20 @@ from benchflow_contracts import (
     VerifyResult,
 )
 
-from .grading_box import has_services
 from .grading_protocol import LiveNode
-from .live_state import LiveState, live_state
-from .shared import grade_shared, was_shared
+from .grading_sandbox import has_services
+from .live_state import LiveState, read_live_state
+from .shared import grade_shared, has_shared_grading
 from .twin import TwinRun, grade_twin
 
 _FULL = 1.0
 _ORDER: tuple[NetworkMode, ...] = ("none", "model-only", "allowlist", "public")
 
-Settled = Callable[[Grading, Awaitable[VerifyResult]], Awaitable[VerifyResult]]
+Attribute = Callable[[Grading, Awaitable[VerifyResult]], Awaitable[VerifyResult]]
 """Turns errors of a grading into a verdict, or raises what they mean."""
 
 
-async def grade_where_needed(live: LiveNode, settled: Settled) -> VerifyResult:
+async def grade_where_needed(live: LiveNode, settled: Attribute) -> VerifyResult:
     """Grade in a twin; grade in the agent's own box when only that can tell.
 
     A task may want a server that runs, which no copy of files holds. If something runs, or is in
@@ -44,8 +44,8 @@ async def grade_where_needed(live: LiveNode, settled: Settled) -> VerifyResult:
         RewardError: The task's own solution needs a grading in place, and the tests may reach
             more than the agent.
     """
-    state = await live_state(live.sandbox)
-    if was_shared(live):
+    state = await read_live_state(live.sandbox)
+    if has_shared_grading(live):
         return await _in_place(live, settled, ["an earlier step was graded in place"])
     if not state.is_lost_in_a_copy:
         run = TwinRun(state)
@@ -64,7 +64,7 @@ async def grade_where_needed(live: LiveNode, settled: Settled) -> VerifyResult:
     return await _in_place(live, settled, run.missing, run, verdict.reward)
 
 
-async def _never_in_place(live: LiveNode, settled: Settled, state: LiveState) -> VerifyResult:
+async def _never_in_place(live: LiveNode, settled: Attribute, state: LiveState) -> VerifyResult:
     """Grade in a twin. An agent must not win by a lost process; a solution must not fail by it."""
     verdict = await settled("twin", grade_twin(live, TwinRun(state)))
     why = "the tests may reach more than the agent, so nothing of the agent runs beside them"
@@ -77,7 +77,7 @@ async def _never_in_place(live: LiveNode, settled: Settled, state: LiveState) ->
     return verdict.model_copy(update={"meta": {**verdict.meta, "not_in_place": why}})
 
 
-async def _of_twin(live: LiveNode, run: TwinRun, settled: Settled) -> VerifyResult:
+async def _of_twin(live: LiveNode, run: TwinRun, settled: Attribute) -> VerifyResult:
     """Grade in a twin. Without a verdict there, raise: nothing further is tried."""
     no_verdict = list[RewardFormatError | VerifierTimeoutError]()
 
@@ -96,7 +96,7 @@ async def _of_twin(live: LiveNode, run: TwinRun, settled: Settled) -> VerifyResu
 
 async def _in_place(
     live: LiveNode,
-    settled: Settled,
+    settled: Attribute,
     why: list[str],
     twin: TwinRun | None = None,
     said: float | str | None = None,

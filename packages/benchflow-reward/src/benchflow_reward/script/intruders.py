@@ -12,13 +12,13 @@ from benchflow_contracts import (
 )
 
 from .layout import TESTS, VERIFIER_LOGS
-from .live_state import live_state
+from .live_state import read_live_state
 
 _GRADERS = (f"{TESTS}/", f"{VERIFIER_LOGS}/")
 
 
 @asynccontextmanager
-async def intruders(box: Sandbox) -> AsyncGenerator[list[dict[str, Any]]]:
+async def observe_intruders(box: Sandbox) -> AsyncGenerator[list[dict[str, Any]]]:
     """Yield a list that has a finding for each such file when the block has ended.
 
     A process is the agent's when it, or one that started it, ran before the block. One whose
@@ -26,7 +26,7 @@ async def intruders(box: Sandbox) -> AsyncGenerator[list[dict[str, Any]]]:
     observe files.
     """
     found = list[dict[str, Any]]()
-    before = set((await live_state(box)).pids)
+    before = set((await read_live_state(box)).pids)
     if not before or not isinstance(box, SupportsFileObservation):
         yield found
         return
@@ -36,10 +36,10 @@ async def intruders(box: Sandbox) -> AsyncGenerator[list[dict[str, Any]]]:
             observing = box.observe_files(lambda path: path.startswith(_GRADERS))
             observed = await stack.enter_async_context(observing)
         yield found
-    found += _found(observed, before)
+    found += _find_intruders(observed, before)
 
 
-def _found(observed: ObservedFiles, before: set[int]) -> list[dict[str, Any]]:
+def _find_intruders(observed: ObservedFiles, before: set[int]) -> list[dict[str, Any]]:
     found = dict[str, dict[str, Any]]()
     for each in observed.opened:
         process: int | None = each.process
@@ -57,7 +57,7 @@ def _found(observed: ObservedFiles, before: set[int]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def with_intruders(report: Mapping[str, Any], found: list[dict[str, Any]]) -> dict[str, Any]:
+def add_intruders(report: Mapping[str, Any], found: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the integrity report with what the agent's processes opened, as evidence first."""
     if not found:
         return dict(report)

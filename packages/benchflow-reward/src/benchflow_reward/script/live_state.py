@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 from benchflow_contracts import ExecResult, Sandbox, SandboxError, SandboxLimitError
 
-NAMES = ("/etc/hosts", "/etc/resolv.conf", "/etc/hostname")
+HOST_FILES = ("/etc/hosts", "/etc/resolv.conf", "/etc/hostname")
 """An engine mounts these into each container, so that no image of one holds them."""
 
-_MOST = 200
+_MAX_PROCESSES = 200
 _SEPARATOR, _EACH = "\x1e", "\x1d"
-_LOOK = rf"""for f in {" ".join(NAMES)}; do printf '\036%s\n' "$f"; head -c 65536 "$f"; done
+_LOOK = rf"""for f in {" ".join(HOST_FILES)}; do printf '\036%s\n' "$f"; head -c 65536 "$f"; done
 printf '\036memory\n'
 while read -r _ place kind _; do
   case $kind:$place in
@@ -19,7 +19,7 @@ while read -r _ place kind _; do
   esac
 done < /proc/mounts
 printf '\036processes\n'
-left={_MOST}
+left={_MAX_PROCESSES}
 for p in /proc/[0-9]*; do
   [ "$p" != /proc/1 ] && [ "$p" != "/proc/$$" ] && read -r stat < "$p/stat" || continue
   case $stat in *') Z '* | *') X '*) continue ;; esac
@@ -62,7 +62,7 @@ class LiveState:
         return found + ([self.unknown] if self.unknown else [])
 
 
-async def live_state(box: Sandbox) -> LiveState:
+async def read_live_state(box: Sandbox) -> LiveState:
     """Look at what runs and what is in memory. Commands of the sandbox itself tell it.
 
     An agent can hide something there, and so only loses what it hides.
@@ -82,7 +82,7 @@ def _read(done: ExecResult) -> LiveState:
     parts = done.stdout.split(_SEPARATOR)
     told = {name: text for name, _, text in (part.partition("\n") for part in parts[1:-1])}
     # A box of the agent's may say anything.
-    if len(parts) != len(NAMES) + 4 or told.keys() != {*NAMES, "memory", "processes"}:
+    if len(parts) != len(HOST_FILES) + 4 or told.keys() != {*HOST_FILES, "memory", "processes"}:
         return LiveState(unknown=f"what runs is not known: exit code {done.exit_code}")
     runs = [each.partition("\n") for each in told["processes"].split(_EACH)[1:]]
     if not all(pid.isascii() and pid.isdecimal() for pid, _, _ in runs):
@@ -93,11 +93,11 @@ def _read(done: ExecResult) -> LiveState:
         processes=tuple(line for line, _ in sorted(busy)),
         pids=tuple(pid for _, pid in sorted(busy)),
         memory=tuple(told["memory"].splitlines()),
-        names={path: told[path] for path in NAMES},
+        names={path: told[path] for path in HOST_FILES},
     )
 
 
-def other_names(live: LiveState, copy: LiveState, *, same_network: bool) -> dict[str, str]:
+def changed_host_files(live: LiveState, copy: LiveState, *, same_network: bool) -> dict[str, str]:
     """Return what files of `NAMES` must say in a copy that it says elsewhere.
 
     A copy keeps its own address. Name servers are those of its network, which may be another.

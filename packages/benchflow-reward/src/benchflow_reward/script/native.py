@@ -18,15 +18,15 @@ from benchflow_reward.at_rest import at_rest
 from benchflow_reward.collect import Collected
 from benchflow_reward.reward_file import parse_reward
 
-from .grading_box import run_checked
 from .grading_protocol import (
     GradingTarget,
     LiveNode,
     ProtocolRules,
     ScriptRun,
-    tests_of,
+    find_tests,
     verifier_timeout,
 )
+from .grading_sandbox import run_checked
 from .layout import EVIDENCE, RUN_UNTRUSTED, TESTS, TOOLS, VERIFIER_LOGS
 from .reward_directory import PROTECT
 from .test_log import write_stdout
@@ -69,7 +69,7 @@ class NativeProtocol:
         live, sandbox = target.live, target.sandbox
         verifier = live.task.config.verifier
         user = verifier.user or sandbox.spec.user
-        tests = () if verifier.tests_in_image else tests_of(live)
+        tests = () if verifier.tests_in_image else find_tests(live)
         apart = target.grading != "shared"
         tools = [TOOLS] if apart and verifier.executes_artifacts else []
         directories = [VERIFIER_LOGS, *tools, *([EVIDENCE] if apart else [])]

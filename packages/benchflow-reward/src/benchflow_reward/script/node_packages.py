@@ -17,7 +17,7 @@ _DEBIANS = "/usr/share/nodejs"
 _MODULE_FILES = ("", ".cjs", ".js", ".json", ".mjs", ".node")
 
 
-def of_node_packages(
+def grade_node_package(
     path: PurePosixPath,
     change: str,
     mentioned: frozenset[str],

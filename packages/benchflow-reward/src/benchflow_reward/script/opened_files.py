@@ -11,14 +11,14 @@ from benchflow_contracts import ObservedFiles, ObservedProcess, OpenedFile
 from .aliases import Aliases
 from .configuration import is_configuration
 from .layout import TESTS
-from .steering import Change, Grade, Steering
+from .tamper_rules import Change, Grade, TamperRules
 
 _CODE = re.compile(
     r"\.(py|pyc|pth|egg|zip|so|so\.\d[\w.]*|rb|p[lm]|pmc|ph|al|lua|[cm]?js|node|jar|class|php|sh|bash"
     r"|R|tcl|jl|el)$"
 )
 _SYSTEM = ("/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/sbin", "/usr", "/var")
-_KEPT = re.compile(r"/\.cache/|^/var/lib/dpkg/info/")
+_SAVED = re.compile(r"/\.cache/|^/var/lib/dpkg/info/")
 """What tools keep and use again; nobody can tell whose bytes are in it."""
 _USER_SITE = re.compile(r"/\.local/lib/python[0-9.]+/site-packages/")
 _VENV = re.compile(r"^(.*)/lib(?:32|64)?/python\d[\d.]*/(?:site|dist)-packages/")
@@ -32,7 +32,7 @@ _LISTS = re.compile(rb"\b(r?glob|iterdir|walk|listdir|scandir)\s*\(")
 
 
 @dataclass(frozen=True, slots=True)
-class OpenedFinding:
+class OpenedFileFinding:
     """One file of the agent's that the verifier loaded unasked."""
 
     path: str
@@ -45,11 +45,11 @@ class OpenedFinding:
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedCode:
     """What the tests say about the code that they load."""
 
     tests: bytes
-    rules: Steering
+    rules: TamperRules
 
     @cached_property
     def imports(self) -> frozenset[str]:
@@ -81,14 +81,14 @@ class _Judge:
 
     known: Mapping[str, Change]
     aliases: Aliases
-    expected: Expected
+    expected: ExpectedCode
     processes: Sequence[ObservedProcess]
     verifiers: frozenset[int]
     reading: set[int] = field(default_factory=set[int])
     """Verifiers that have begun to read the tests."""
     working: set[int] = field(default_factory=set[int])
 
-    def take(self, file: OpenedFile) -> tuple[str, Grade] | None:
+    def grade(self, file: OpenedFile) -> tuple[str, Grade] | None:
         """Return the worst name of a loaded file and its grade; `None` if nothing is wrong."""
         if file.path.startswith(f"{TESTS}/"):
             if is_code(file):
@@ -118,7 +118,7 @@ class _Judge:
     def _unless_works(self, file: OpenedFile, path: PurePosixPath, change: Change) -> Grade | None:
         if self.expected.rules.expects(str(path)) or self._is_works(file.process, path):
             return None
-        return self._grade(file, path, change)
+        return self._grade_code(file, path, change)
 
     def _grade_configuration(self, file: OpenedFile, path: PurePosixPath) -> Grade | None:
         """Grade what a program of the verifier's may take its configuration from."""
@@ -161,13 +161,13 @@ class _Judge:
         here = "." in given and self._is_own(str(path))
         return here or any(self._is_own(g) and g.rstrip("/") in above for g in given)
 
-    def _grade(self, file: OpenedFile, path: PurePosixPath, change: Change) -> Grade | None:
+    def _grade_code(self, file: OpenedFile, path: PurePosixPath, change: Change) -> Grade | None:
         starts = file.process in self.verifiers - self.reading
         if self._is_own(str(path)) and not self._is_of_interpreter(str(path)):
             if file.executed or change == "changed":
                 return None
             return self._grade_own(path, file.process, starts=starts)
-        if _KEPT.search(str(path)):
+        if _SAVED.search(str(path)):
             return "suspicious"
         if file.executed:
             named = self._names(path, self.expected.words)
@@ -216,7 +216,7 @@ class _Judge:
         """Whether an interpreter of the verifier's looks for packages there."""
         found = _VENV.match(path)
         beside = found is not None and f"{found[1]}/bin" in self.expected.rules.path_dirs
-        return beside or _USER_SITE.search(path) is not None or _KEPT.search(path) is not None
+        return beside or _USER_SITE.search(path) is not None or _SAVED.search(path) is not None
 
     def _names(self, path: PurePosixPath, names: frozenset[str] | set[str]) -> bool:
         stem, parts = path.name.split(".")[0], path.parts
@@ -225,12 +225,12 @@ class _Judge:
         return str(path) in self.expected.rules.paths or not {path.name, top}.isdisjoint(names)
 
 
-def opened_findings(
+def grade_opened_files(
     observed: ObservedFiles,
     known: Mapping[str, Change],
-    expected: Expected,
+    expected: ExpectedCode,
     aliases: Aliases | None = None,
-) -> list[OpenedFinding]:
+) -> list[OpenedFileFinding]:
     """Return the files among `known` that the verifier loaded unasked, each once.
 
     `tampered`: code outside of the agent's own directories that no test names, or that a
@@ -246,9 +246,9 @@ def opened_findings(
         o.process for o in opened if o.path.startswith(f"{TESTS}/") and _CODE.search(o.path)
     }
     judge = _Judge(known, aliases, expected, observed.processes, frozenset(verifiers))
-    found: dict[str, OpenedFinding] = {}
+    found: dict[str, OpenedFileFinding] = {}
     for file in opened:
-        graded = judge.take(file)
+        graded = judge.grade(file)
         if graded is None:
             continue
         name, grade = graded
@@ -257,7 +257,7 @@ def opened_findings(
             process = observed.processes[file.process]
             command = " ".join(process.command)[:200]
             change = known.get(name, "added")
-            found[name] = OpenedFinding(name, change, grade, command, process.pid)
+            found[name] = OpenedFileFinding(name, change, grade, command, process.pid)
     return list(found.values())
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from benchflow_contracts import FileChanges, RewardError, Sandbox
 
-from .steering import Change
+from .tamper_rules import Change
 
 MAX_DIGESTS = 5000
 
@@ -63,7 +63,7 @@ class Entry:
         return (self.modified, self.changed) == (other.modified, other.changed)
 
 
-async def inside_changes(
+async def compare_sandboxes(
     twin: Sandbox, pristine: Sandbox, agent_dirs: Sequence[str]
 ) -> FileChanges:
     """Compare a twin with a pristine box of the same image, files and setup.
@@ -122,11 +122,11 @@ async def _changes(
 ) -> dict[str, Change]:
     found: dict[str, Change] = dict.fromkeys(ours.keys() - theirs.keys(), "added")
     found |= dict.fromkeys(theirs.keys() - ours.keys(), "removed")
-    both = ours.keys() & theirs.keys()
-    reshaped = {path for path in both if not ours[path].same_shape(theirs[path])}
+    run_both = ours.keys() & theirs.keys()
+    reshaped = {path for path in run_both if not ours[path].same_shape(theirs[path])}
     touched = {
         path
-        for path in both - reshaped
+        for path in run_both - reshaped
         if ours[path].kind == "f" and not ours[path].same_times(theirs[path])
     }
     if len(touched) > MAX_DIGESTS:

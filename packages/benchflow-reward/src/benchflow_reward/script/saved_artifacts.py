@@ -20,7 +20,7 @@ from .layout import ARTIFACTS
 _PIECE_BYTES = 1024 * 1024
 
 
-async def take_artifacts(
+async def collect_artifacts(
     live: LiveNode,
     artifacts: Sequence[Artifact],
     into: Path,
@@ -53,27 +53,27 @@ async def take_artifacts(
         else next(of_box)
         for index, artifact in enumerate(artifacts)
     ]
-    await asyncio.to_thread(_keep, artifacts, taken, live.artifacts_dir)
+    await asyncio.to_thread(_save, artifacts, taken, live.artifacts_dir)
     return taken
 
 
-async def keep_from(live: LiveNode, into: Path) -> None:
+async def save_artifacts(live: LiveNode, into: Path) -> None:
     """Keep the artifacts in the record, when there is one; nobody is graded by them."""
     artifacts = declared_artifacts(live.task, live.protocol.rules, live.sandbox.spec.workdir)
     if artifacts and live.artifacts_dir is not None:
-        await take_artifacts(live, artifacts, into, leave_out=True)
+        await collect_artifacts(live, artifacts, into, leave_out=True)
 
 
-def _keep(
+def _save(
     artifacts: Sequence[Artifact], taken: Sequence[Collected], directory: Path | None
 ) -> None:
     for artifact, item in zip(artifacts, taken, strict=True):
         if item.local is not None:
-            leave_out_excluded(artifact, item.local)
-    keep_artifacts(artifacts, taken, directory)
+            remove_excluded(artifact, item.local)
+    write_artifacts(artifacts, taken, directory)
 
 
-def leave_out_excluded(artifact: Artifact, local: Path) -> None:
+def remove_excluded(artifact: Artifact, local: Path) -> None:
     """Remove from a copied directory what `exclude` names.
 
     As with `tar --exclude`, a pattern is held against each path below the directory and each
@@ -91,7 +91,7 @@ def leave_out_excluded(artifact: Artifact, local: Path) -> None:
                 path.unlink(missing_ok=True)
 
 
-def keep_artifacts(
+def write_artifacts(
     artifacts: Sequence[Artifact], collected: Sequence[Collected], directory: Path | None
 ) -> None:
     """Copy what was collected to `directory`, with a `manifest.json` that says how each fared.
@@ -102,11 +102,11 @@ def keep_artifacts(
     if directory is None or not artifacts:
         return
     directory.mkdir(parents=True, exist_ok=True)
-    entries = list(_kept(artifacts, collected, directory))
+    entries = list(_save_entries(artifacts, collected, directory))
     (directory / "manifest.json").write_text(json.dumps(entries, indent=2) + "\n", "ascii")
 
 
-def _kept(
+def _save_entries(
     artifacts: Sequence[Artifact], collected: Sequence[Collected], directory: Path
 ) -> Iterator[dict[str, Any]]:
     taken: list[PurePosixPath] = [PurePosixPath("manifest.json")]

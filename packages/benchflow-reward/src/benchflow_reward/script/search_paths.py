@@ -51,7 +51,7 @@ _TIMEOUT_SEC = 60
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class SearchPaths:
     """Variables that the tests get, and the commands, libraries and packages that are there."""
 
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -60,7 +60,7 @@ class Surroundings:
     plugins: frozenset[str] = frozenset()
     """Python's top modules that test runners load unasked."""
 
-    def without(self, added: Iterable[str]) -> "Surroundings":
+    def without(self, added: Iterable[str]) -> "SearchPaths":
         """Return what the image has of it."""
         return replace(self, paths=self.paths - frozenset(added))
 
@@ -87,9 +87,9 @@ class Surroundings:
         return [posixpath.normpath(each) for each in found]
 
 
-async def surroundings(
+async def list_search_paths(
     box: Sandbox, *, user: str, env: Mapping[str, str], workdir: str
-) -> Surroundings:
+) -> SearchPaths:
     """Ask a box what it offers who runs there as `user` (empty: the box's own) with `env`.
 
     A shell answers, and no other program. One that says something else was replaced, which is
@@ -110,7 +110,7 @@ async def surroundings(
     for record in records[:-2]:
         told.get(record[:1], []).append(record[1:])
     variables = dict(each.split("=", 1) for each in told["v"] if "=" in each)
-    return Surroundings(variables, frozenset(told["f"]), frozenset(_plugins(told["e"])))
+    return SearchPaths(variables, frozenset(told["f"]), frozenset(_plugins(told["e"])))
 
 
 def _plugins(lines: Iterable[str]) -> Iterable[str]:

@@ -8,9 +8,9 @@ from posixpath import dirname
 from benchflow_contracts import RewardError, Sandbox
 
 from .configuration import LUA, PERL, RUBY
-from .steering import Change, Steering
+from .tamper_rules import Change, TamperRules
 
-_AT_ONCE = 500
+_BATCH = 500
 _MAX_MODULES = 20_000
 """New ones, which nobody installs; they are taken for the worst."""
 _TIMEOUT_SEC = 60
@@ -90,7 +90,9 @@ _LANGUAGES = (
 )
 
 
-async def hiding_modules(twin: Sandbox, known: Mapping[str, Change], rules: Steering) -> set[str]:
+async def find_shadowing_modules(
+    twin: Sandbox, known: Mapping[str, Change], rules: TamperRules
+) -> set[str]:
     """Return the new files that hide a module of the image's from interpreters of the tests.
 
     Raises:
@@ -121,9 +123,9 @@ async def _there(
 ) -> dict[str, Sequence[str]]:
     """Return which modules there are by these names, in the order in which they are looked for."""
     found: dict[str, list[str]] = {}
-    for start in range(0, len(names), _AT_ONCE):
+    for start in range(0, len(names), _BATCH):
         script = _FIND.replace("{roots}", language.roots)
-        cmd = ["/bin/sh", "-c", script, "sh", *names[start : start + _AT_ONCE]]
+        cmd = ["/bin/sh", "-c", script, "sh", *names[start : start + _BATCH]]
         done = await twin.exec(cmd, user="root", cwd="/", timeout=_TIMEOUT_SEC)
         told = done.stdout.split("\0")
         if not done.ok or done.stdout_dropped or told[-2:] != ["end", ""] or len(told) % 2:

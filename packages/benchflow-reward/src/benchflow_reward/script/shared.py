@@ -6,14 +6,14 @@ from typing import Any
 
 from benchflow_contracts import VerifierTimeoutError, VerifyResult
 
-from .grading_box import checked_host
+from .collect_hooks import run_collect_hooks
+from .endless_files import attribute_timeout
 from .grading_protocol import GradingTarget, LiveNode, read_verdict
+from .grading_sandbox import checked_host
 from .grading_spec import grading_environment
-from .hooks import run_collect_hooks
-from .integrity import beside_the_agent, integrity_report, steering, told_by_host
-from .intruders import intruders, with_intruders
-from .kept import keep_from
-from .stalled import stalled
+from .integrity import integrity_report, make_tamper_rules, read_changed_files, report_beside_agent
+from .intruders import add_intruders, observe_intruders
+from .saved_artifacts import save_artifacts
 
 
 async def grade_shared(live: LiveNode, hooks: dict[str, Any] | None = None) -> VerifyResult:
@@ -33,21 +33,21 @@ async def grade_shared(live: LiveNode, hooks: dict[str, Any] | None = None) -> V
         scratch = Path(name)
         if hooks is None:
             hooks = await run_collect_hooks(live)
-            await keep_from(live, scratch / "artifacts")
+            await save_artifacts(live, scratch / "artifacts")
         report = await _integrity(live)
         await live.ready_for_tests()
         target = GradingTarget(live.sandbox, live, "shared")
-        async with intruders(live.sandbox) as found:
+        async with observe_intruders(live.sandbox) as found:
             try:
                 with checked_host(live.sandbox):
                     await live.protocol.place_tests(target, scratch)
                     run = await live.protocol.run_tests(target, scratch)
             except VerifierTimeoutError as error:
-                named = stalled(error, await told_by_host(live.sandbox))
+                named = attribute_timeout(error, await read_changed_files(live.sandbox))
                 if named is None:
                     raise
                 raise named from error
-        meta = {**hooks, "integrity": with_intruders(report, found)}
+        meta = {**hooks, "integrity": add_intruders(report, found)}
         return await read_verdict(target, run, meta)
 
 
@@ -56,18 +56,18 @@ async def _integrity(live: LiveNode) -> dict[str, Any]:
 
     After the tests of an earlier step nobody knows whose a change is.
     """
-    if was_shared(live):
-        return beside_the_agent(None)
+    if has_shared_grading(live):
+        return report_beside_agent(None)
     box, verifier = live.sandbox, live.task.config.verifier
-    changes = await told_by_host(box)
+    changes = await read_changed_files(box)
     if changes is None:
-        return beside_the_agent(None)
-    rules = await steering(live, box, changes)
+        return report_beside_agent(None)
+    rules = await make_tamper_rules(live, box, changes)
     user = verifier.user or box.spec.user
-    return beside_the_agent(await integrity_report(box, changes, rules, user=user))
+    return report_beside_agent(await integrity_report(box, changes, rules, user=user))
 
 
-def was_shared(live: LiveNode) -> bool:
+def has_shared_grading(live: LiveNode) -> bool:
     """Whether tests of an earlier step ran in the agent's box."""
     return any(verdict.grading == "shared" for verdict in _earlier(live))
 

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 
 from benchflow_contracts import RewardError, Sandbox
 
-from .steering import Change, Steering
+from .tamper_rules import Change, TamperRules
 
 _MAX_NAMES = 50_000
 """Of files and links; one that nobody looked behind for it is taken for the worst."""
-_AT_ONCE = 1000
+_BATCH = 1000
 _TIMEOUT_SEC = 60
 
 _REAL = r"""for l in "$@"; do
@@ -21,8 +21,8 @@ printf 'end\0'"""
 """Of what a shell has in itself. A link through `/proc/self` leads each program elsewhere."""
 
 
-async def seen_through_links(
-    twin: Sandbox, changes: Mapping[str, Change], links: Mapping[str, str], rules: Steering
+async def find_linked_names(
+    twin: Sandbox, changes: Mapping[str, Change], links: Mapping[str, str], rules: TamperRules
 ) -> tuple[dict[str, Change], set[str]]:
     """Return the names that changed files have through links to directories, and dark links.
 
@@ -58,8 +58,8 @@ async def seen_through_links(
 async def _directories(twin: Sandbox, links: Sequence[str]) -> dict[str, str]:
     """Return where those lead that lead to directories; nowhere in particular is empty."""
     found: dict[str, str] = {}
-    for start in range(0, len(links), _AT_ONCE):
-        cmd = ["/bin/sh", "-c", _REAL, "sh", *links[start : start + _AT_ONCE]]
+    for start in range(0, len(links), _BATCH):
+        cmd = ["/bin/sh", "-c", _REAL, "sh", *links[start : start + _BATCH]]
         done = await twin.exec(cmd, user="root", cwd="/", timeout=_TIMEOUT_SEC)
         told = done.stdout.split("\0")
         if not done.ok or done.stdout_dropped or told[-2:] != ["end", ""] or len(told) % 2:

@@ -9,7 +9,7 @@ from benchflow_contracts.redaction import redactor
 MAX_STDOUT_CHARS = 1024 * 1024
 _BEFORE_CUT = 64 * 1024
 """Bytes in which a secret may begin that the cut divides."""
-_KEPT = ("reward.txt", "reward.json", "ctrf.json")
+_SAVED = ("reward.txt", "reward.json", "ctrf.json")
 _MAX_KEPT_BYTES = 4 * 1024 * 1024
 
 
@@ -35,7 +35,7 @@ def _tail(text: str, dropped: int) -> str:
     return notes + text[cut:] + end
 
 
-def keep_stdout(logs: Path, log_dir: Path | None) -> None:
+def save_stdout(logs: Path, log_dir: Path | None) -> None:
     """Copy the end of the `test-stdout.txt` that a test run left below `logs`."""
     source = logs / "test-stdout.txt"
     if log_dir is None or not source.is_file():
@@ -49,12 +49,12 @@ def keep_stdout(logs: Path, log_dir: Path | None) -> None:
     (log_dir / source.name).write_bytes(note + said)
 
 
-def keep_reward_files(logs: Path, log_dir: Path | None) -> None:
+def save_reward_files(logs: Path, log_dir: Path | None) -> None:
     """Copy the raw reward files as they are, but for secrets. Links and huge files are left out."""
     if log_dir is None:
         return
     log_dir.mkdir(parents=True, exist_ok=True)
-    for name in _KEPT:
+    for name in _SAVED:
         source = logs / name
         if source.is_symlink() or not source.is_file():
             continue

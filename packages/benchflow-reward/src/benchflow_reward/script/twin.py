@@ -16,20 +16,26 @@ from benchflow_contracts import (
     VerifyResult,
 )
 
-from .again import Brought, bring_again, missing
-from .at_once import both
-from .bytecode import renew_bytecode
-from .grading_box import furnish, grading_box, has_services, stand_in_box
+from .bytecode import recompile_bytecode
+from .collect_hooks import run_collect_hooks
+from .concurrent import run_both
+from .endless_files import endless_files_attributed
+from .file_observation import observe_changed_files
 from .grading_protocol import GradingTarget, LiveNode, read_verdict
+from .grading_sandbox import grading_sandbox, has_services, replaced_sandbox, set_up_task
 from .grading_spec import grading_spec
-from .hooks import run_collect_hooks
-from .integrity import inside_report, integrity_report, steering, text_of, told_by_host
-from .kept import keep_from
-from .live_state import LiveState, live_state
-from .opened import Expected
-from .stalled import unless_stalled
-from .steering import Steering
-from .watching import watching
+from .integrity import (
+    integrity_report,
+    make_tamper_rules,
+    read_changed_files,
+    read_tests,
+    report_from_listings,
+)
+from .live_state import LiveState, read_live_state
+from .opened_files import ExpectedCode
+from .saved_artifacts import save_artifacts
+from .tamper_rules import TamperRules
+from .twin_restart import RestartReport, missing_reasons, restart_entrypoint
 
 
 @dataclass(slots=True)
@@ -66,16 +72,16 @@ async def grade_twin(live: LiveNode, run: TwinRun | None = None) -> VerifyResult
     with tempfile.TemporaryDirectory(prefix="bf-grading-") as name:
         scratch = Path(name)
         run.hooks = await run_collect_hooks(live)
-        await keep_from(live, scratch / "artifacts")
+        await save_artifacts(live, scratch / "artifacts")
         async with AsyncExitStack() as stack:
             if run.keep:
                 await stack.enter_async_context(live.sandbox.freeze())
-            image, changes = await stack.enter_async_context(_sealed(live))
-            stack.enter_context(unless_stalled(changes))
-            copying = stand_in_box if has_services(live.sandbox) else grading_box
+            image, changes = await stack.enter_async_context(_snapshot(live))
+            stack.enter_context(endless_files_attributed(changes))
+            copying = replaced_sandbox if has_services(live.sandbox) else grading_sandbox
             making = stack.enter_async_context(copying(live, spec, image))
             # The tests are put in when both are done: nothing of the agent runs then.
-            box, _ = await both(making, _end(live, keep=run.keep))
+            box, _ = await run_both(making, _end(live, keep=run.keep))
             return await _grade(live, run, box, (spec, changes, scratch))
 
 
@@ -83,7 +89,7 @@ async def state_for_twin(live: LiveNode) -> LiveState:
     """Return what a twin would lack, if the protocol gives the twin a part of that."""
     if not live.protocol.rules.restarts_entrypoint:
         return LiveState()
-    return await live_state(live.sandbox)
+    return await read_live_state(live.sandbox)
 
 
 async def _grade(
@@ -93,21 +99,21 @@ async def _grade(
     given: tuple[SandboxSpec, FileChanges | None, Path],
 ) -> VerifyResult:
     spec, changes, scratch = given
-    brought = Brought()
+    brought = RestartReport()
     if changes is not None:
-        await renew_bytecode(box, changes)
+        await recompile_bytecode(box, changes)
     if live.protocol.rules.restarts_entrypoint:
-        brought = await bring_again(live, box, run.state, changes)
-    run.missing = missing(run.state, brought.notes)
+        brought = await restart_entrypoint(live, box, run.state, changes)
+    run.missing = missing_reasons(run.state, brought.notes)
     report, rules = await _integrity(live, spec, box, changes)
     target = GradingTarget(box, live, "twin")
     await live.protocol.place_tests(target, scratch)
     container = live.sandbox.spec.container
     mounts = (*container.volumes, *container.host_mounts)
-    async with watching(box, changes, mounts) as watch:
+    async with observe_changed_files(box, changes, mounts) as watch:
         done = await live.protocol.run_tests(target, scratch)
-    tests = await asyncio.to_thread(text_of, live.task.parts.tests)
-    integrity = await asyncio.to_thread(watch.added_to, report, Expected(tests, rules))
+    tests = await asyncio.to_thread(read_tests, live.task.parts.tests)
+    integrity = await asyncio.to_thread(watch.added_to, report, ExpectedCode(tests, rules))
     brought.add_beside(watch)
     meta = {**run.hooks, "integrity": brought.added_to(integrity)}
     if brought.notes or run.missing:
@@ -117,21 +123,23 @@ async def _grade(
 
 async def _integrity(
     live: LiveNode, spec: SandboxSpec, box: Sandbox, changes: FileChanges | None
-) -> tuple[dict[str, Any], Steering]:
+) -> tuple[dict[str, Any], TamperRules]:
     verifier = live.task.config.verifier
-    rules = await steering(live, box, changes)
+    rules = await make_tamper_rules(live, box, changes)
     user = verifier.user or box.spec.user
     if changes is not None:
         return await integrity_report(box, changes, rules, user=user), rules
-    async with grading_box(live, spec) as pristine:
-        await furnish(pristine, live, "twin")
-        return await inside_report(box, pristine, rules, user=user), rules
+    async with grading_sandbox(live, spec) as pristine:
+        await set_up_task(pristine, live, "twin")
+        return await report_from_listings(box, pristine, rules, user=user), rules
 
 
 @asynccontextmanager
-async def _sealed(live: LiveNode) -> AsyncGenerator[tuple[SandboxImage, FileChanges | None], None]:
+async def _snapshot(
+    live: LiveNode,
+) -> AsyncGenerator[tuple[SandboxImage, FileChanges | None], None]:
     async with live.sandbox.freeze():
-        changes = await told_by_host(live.sandbox)
+        changes = await read_changed_files(live.sandbox)
         image = await live.sandbox.snapshot("filesystem")
     try:
         yield image, changes

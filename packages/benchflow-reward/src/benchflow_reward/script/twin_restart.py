@@ -16,23 +16,25 @@ from benchflow_contracts import (
     caused_outside,
 )
 
+from .file_observation import ObservedRun, observe_changed_files
 from .grading_protocol import LiveNode
-from .integrity import by_path
+from .integrity import changes_by_path
 from .layout import TESTS
-from .live_state import NAMES, LiveState, live_state, other_names
-from .opened import is_code
-from .steering import Change
-from .watching import Watch, watching
+from .live_state import HOST_FILES, LiveState, changed_host_files, read_live_state
+from .opened_files import is_code
+from .tamper_rules import Change
 
 _WRITE = 'cat > "$1"'
 _SHELLS = frozenset({"ash", "bash", "busybox", "dash", "ksh", "sh", "zsh"})
 _CONFIGURATION = ("/etc/", "/usr/", "/opt/", "/var/spool/")
-_READ_BY_ALL = frozenset({*NAMES, "/etc/group", "/etc/ld.so.cache", "/etc/passwd", "/etc/shadow"})
+_READ_BY_ALL = frozenset(
+    {*HOST_FILES, "/etc/group", "/etc/ld.so.cache", "/etc/passwd", "/etc/shadow"}
+)
 """Rules of their own grade these."""
 
 
 @dataclass(slots=True)
-class Brought:
+class RestartReport:
     """What was brought into a twin, or could not be."""
 
     findings: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -41,10 +43,10 @@ class Brought:
     was_started: bool = False
     """Whether the entrypoint runs in the twin again, beside the tests."""
 
-    def add_beside(self, watch: Watch) -> None:
+    def add_beside(self, watch: ObservedRun) -> None:
         """Note what the entrypoint ran of the agent's while the tests ran."""
         if self.was_started and watch.observed is not None:
-            self.findings += _run_by(watch, watch.observed, beside_tests(watch.observed))
+            self.findings += _run_by(watch, watch.observed, processes_beside_tests(watch.observed))
 
     def added_to(self, report: Mapping[str, Any]) -> dict[str, Any]:
         """Return the integrity report with what is `suspicious` here."""
@@ -57,9 +59,9 @@ class Brought:
         return {**report, "grade": grade, "findings": found, "count": report["count"] + len(new)}
 
 
-async def bring_again(
+async def restart_entrypoint(
     live: LiveNode, box: Sandbox, state: LiveState, changes: FileChanges | None
-) -> Brought:
+) -> RestartReport:
     """Start the image's entrypoint again where the agent's box needs it; copy the names.
 
     The entrypoint is started only when something runs in the agent's box, or the names are not
@@ -68,14 +70,14 @@ async def bring_again(
     Raises:
         SandboxError: The twin failed, or the host.
     """
-    brought, spec = Brought(), live.sandbox.spec
+    brought, spec = RestartReport(), live.sandbox.spec
     same = (spec.network == "public") == (box.spec.network == "public")
-    names = other_names(state, await live_state(box), same_network=same)
+    names = changed_host_files(state, await read_live_state(box), same_network=same)
     if spec.entrypoint == "image" and (state.is_lost_in_a_copy or names):
         await _start_again(box, changes, brought)
         # Where a copy of the files has the names, the entrypoint may have added its own twice.
         if names:
-            names = other_names(state, await live_state(box), same_network=same)
+            names = changed_host_files(state, await read_live_state(box), same_network=same)
     for path, text in names.items():
         cmd = ["/bin/sh", "-c", _WRITE, "sh", path]
         done = await box.exec(cmd, user="root", cwd="/", timeout=60, stdin=text.encode())
@@ -83,18 +85,18 @@ async def bring_again(
             raise RewardError(
                 f"{path} cannot be written in a twin: {done.stderr[-300:]}", caused_by="inside"
             )
-    known = dict[str, Change]() if changes is None else by_path(changes)
-    for path in sorted({*names, *(known.keys() & set(NAMES[:2]))}):
+    known = dict[str, Change]() if changes is None else changes_by_path(changes)
+    for path in sorted({*names, *(known.keys() & set(HOST_FILES[:2]))}):
         brought.findings.append(_finding(path, known.get(path, "changed")))
     return brought
 
 
-async def _start_again(box: Sandbox, changes: FileChanges | None, brought: Brought) -> None:
+async def _start_again(box: Sandbox, changes: FileChanges | None, brought: RestartReport) -> None:
     """Start the entrypoint, and note which of the agent's files it runs."""
     if not isinstance(box, SupportsEntrypoint):
         brought.notes.append("this sandbox cannot start the entrypoint again")
         return
-    async with watching(box, changes) as watch:
+    async with observe_changed_files(box, changes) as watch:
         try:
             was_started = await box.start_image_entrypoint()
         except SandboxError as error:
@@ -113,7 +115,7 @@ async def _start_again(box: Sandbox, changes: FileChanges | None, brought: Broug
     brought.findings += _run_by(watch, watch.observed, everything)
 
 
-def beside_tests(observed: ObservedFiles) -> frozenset[int]:
+def processes_beside_tests(observed: ObservedFiles) -> frozenset[int]:
     """Return the processes that the tests did not start."""
     lines = [_line(observed.processes, index) for index in range(len(observed.processes))]
     tests = {
@@ -138,7 +140,7 @@ def _is_test(file: OpenedFile) -> bool:
 
 
 def _run_by(
-    watch: Watch, observed: ObservedFiles, processes: Collection[int]
+    watch: ObservedRun, observed: ObservedFiles, processes: Collection[int]
 ) -> list[dict[str, Any]]:
     """Return findings on the agent's files that some processes run or are configured by."""
     found: dict[str, dict[str, Any]] = {}
@@ -165,6 +167,6 @@ def _finding(path: str, change: str, **more: object) -> dict[str, Any]:
     return {"path": path, "change": change, "grade": "suspicious", **more}
 
 
-def missing(state: LiveState, notes: Sequence[str]) -> list[str]:
+def missing_reasons(state: LiveState, notes: Sequence[str]) -> list[str]:
     """Return why a twin may lack what the tests need."""
     return [*state.reasons, *(note for note in notes if "cannot" in note)]

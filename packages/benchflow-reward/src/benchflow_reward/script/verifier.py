@@ -17,13 +17,13 @@ from benchflow_contracts import (
     host_is_short,
 )
 
+from .failure_attribution import attribute_failure
 from .grading_protocol import GradingProtocol, LiveNode
 from .hermetic import grade_hermetic
 from .in_place import grade_where_needed
 from .native import NATIVE
 from .shared import grade_shared
 from .twin import grade_twin
-from .untouched import settle
 
 _MODES = {"hermetic": grade_hermetic, "twin": grade_twin, "shared": grade_shared}
 
@@ -56,19 +56,21 @@ class ScriptVerifier:
         """
         live = LiveNode.of(node, evidence, self.protocol, reward=self.name)
         verifier = live.task.config.verifier
-        settled = partial(_settled, live)
+        settled = partial(_attributed, live)
         if self.isolation is None and verifier.isolation == "twin" and verifier.may_grade_in_place:
             return await grade_where_needed(live, settled)
         mode = self.isolation or verifier.isolation
         return await settled(mode, _MODES[mode](live))
 
 
-async def _settled(live: LiveNode, mode: Grading, grading: Awaitable[VerifyResult]) -> VerifyResult:
+async def _attributed(
+    live: LiveNode, mode: Grading, grading: Awaitable[VerifyResult]
+) -> VerifyResult:
     try:
         return await grading
     except (SandboxError, SnapshotError, RewardError) as error:
-        return await settle(live, mode, error)
+        return await attribute_failure(live, mode, error)
     except (OSError, MemoryError, RuntimeError) as error:
         if not host_is_short(error):
             raise
-        return await settle(live, mode, host_error(f"grade {live.task.id!r}", error))
+        return await attribute_failure(live, mode, host_error(f"grade {live.task.id!r}", error))

@@ -7,9 +7,9 @@ from pathlib import PurePosixPath
 
 from benchflow_contracts import RewardError, Sandbox
 
-from .steering import Change, Steering
+from .tamper_rules import Change, TamperRules
 
-_AT_ONCE = 500
+_BATCH = 500
 _MAX_PATHS = 20_000
 """Of places that matter; the ones beyond it are taken for open."""
 _TIMEOUT_SEC = 60
@@ -24,7 +24,9 @@ _PLACES = re.compile(
 """Where programs of the tests look for libraries, modules and settings."""
 
 
-async def opened_paths(twin: Sandbox, known: Mapping[str, Change], rules: Steering) -> set[str]:
+async def find_writable_paths(
+    twin: Sandbox, known: Mapping[str, Change], rules: TamperRules
+) -> set[str]:
     """Return which changed files and directories other users than root may write to.
 
     Of those where programs of the tests look: an agent that is root can open them, and its code,
@@ -40,12 +42,12 @@ async def opened_paths(twin: Sandbox, known: Mapping[str, Change], rules: Steeri
     # An odd name is not one that a program looks for.
     asked = sorted(path for path in asked if path.isprintable() and "\\" not in path)
     found = set(asked[_MAX_PATHS:])
-    for start in range(0, len(asked[:_MAX_PATHS]), _AT_ONCE):
-        found |= await _open(twin, asked[start : start + _AT_ONCE])
+    for start in range(0, len(asked[:_MAX_PATHS]), _BATCH):
+        found |= await _open(twin, asked[start : start + _BATCH])
     return found
 
 
-def _matters(path: str, rules: Steering) -> bool:
+def _matters(path: str, rules: TamperRules) -> bool:
     if rules.expects(path):
         return False
     home = rules.home
