@@ -1,6 +1,9 @@
-"""`--explain`, `--print-config` and `--dry-run` look at a run and start nothing."""
+"""`--explain`, `--print-config` and `--dry-run` look at a run and start no rollout."""
 
+import io
 import json
+import re
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +82,75 @@ def test_the_flag_sandbox_is_the_origin_of_the_provider_alone(
     assert run(("run", task, "--sandbox", "local", "--explain", "--json")) == 0
     from_flag = [name for name, value in settings(capsys).items() if value[2] == "--sandbox"]
     assert from_flag == ["sandbox.provider"]
+
+
+MANIFEST = """
+[environment]
+name = "a-world"
+base_image = "an-image:1"
+owns_lifecycle = false
+
+[[environment.services]]
+name = "mail"
+command = "mail-server"
+port = 9001
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "flags", "origin"),
+    [
+        ("task/environment/environment.toml", (), ("task", "environment.toml of the task")),
+        ("environment.toml", (), ("task", "environment.toml of its benchmark")),
+        (
+            "other.toml",
+            ("--environment-manifest", "other.toml"),
+            ("flag", "--environment-manifest"),
+        ),
+    ],
+)
+def test_explain_names_the_place_that_set_the_manifest(
+    task: str,
+    capsys: pytest.CaptureFixture[str],
+    place: str,
+    flags: tuple[str, ...],
+    origin: tuple[str, str],
+) -> None:
+    Path(place).parent.mkdir(exist_ok=True)
+    Path(place).write_text(MANIFEST)
+    assert run(("run", task, *PROVIDER, *flags, "--explain", "--json")) == 0
+    value, *found = settings(capsys)["environment.manifest"]
+    assert Path(str(value)).resolve() == Path(place).resolve()
+    assert tuple(found) == origin
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_explain_on_a_narrow_terminal_cuts_nothing(
+    task: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    words = ("run", task, *PROVIDER, "--timeout-multiplier", "2", "--explain")
+    assert run((*words, "--json")) == 0
+    expected = json.loads(capsys.readouterr().out)["settings"]
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    terminal = Terminal()
+    with redirect_stdout(terminal):
+        assert run(words) == 0
+    # A value that is wider than the terminal continues on the next line.
+    shown = "".join(re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue()).split())
+    for setting in expected:
+        origin, value = setting["origin"], setting["value"]
+        if origin["kind"] == "default" and value in (None, "", [], {}):
+            continue
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        wanted = (setting["setting"], text, origin["where"])
+        assert [each for each in wanted if "".join(each.split()) not in shown] == []
+    assert "…" not in shown
 
 
 def test_explain_is_a_table_without_json(task: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -103,5 +103,6 @@ def _manifest(options: RunOptions, task: Task, given: Mapping[str, Origin]) -> S
     if options.environment_manifest is not None:
         origin = given.get("environment_manifest", DEFAULT)
     elif manifest is not None:
-        origin = Origin("task", str(manifest))
+        own = manifest.is_relative_to(task.path)
+        origin = Origin("task", f"environment.toml of {'the task' if own else 'its benchmark'}")
     return Setting("environment.manifest", to_json(manifest), origin)
