@@ -106,7 +106,7 @@ def test_more_than_paths_is_refused_of_a_trusted_task_too(tmp_path: Path, key: s
 
 def test_a_path_that_is_not_there_is_refused(tmp_path: Path) -> None:
     files = with_compose("services: {main: {volumes: ['/no/such/path:/x']}}")
-    with pytest.raises(TaskError, match="'/no/such/path' is not there"):
+    with pytest.raises(TaskError, match="'/no/such/path' does not exist"):
         loaded(tmp_path, files, trust_host_access=True)
 
 

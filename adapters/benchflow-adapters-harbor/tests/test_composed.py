@@ -180,7 +180,7 @@ def test_what_cannot_be_said_of_services_is_refused_with_its_key(
 
 
 def test_a_capability_is_refused_with_the_reason(tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match="usual capabilities") as caught:
+    with pytest.raises(TaskError, match="default capabilities") as caught:
         lowered(tmp_path, "services: {db: {image: x, cap_add: [NET_ADMIN]}}")
     assert "services.db:cap_add" in str(caught.value.where)
 

@@ -56,7 +56,7 @@ def test_tasks_are_held_to_the_digests_of_their_dataset(tmp_path: Path) -> None:
     assert [task.ok for task in read_directory(tmp_path, HERE)] == [True]
     write(tmp_path / "p", {"tests/test.sh": "echo 1 > /logs/verifier/reward.txt # changed\n"})
     (found,) = read_directory(tmp_path, HERE)
-    assert "was promised" in found.refusals[0].reason
+    assert "was expected" in found.refusals[0].reason
 
 
 def test_tasks_of_a_dataset_that_are_not_there_are_refused(tmp_path: Path) -> None:

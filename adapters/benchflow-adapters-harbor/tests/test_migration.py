@@ -189,7 +189,7 @@ def test_a_service_with_an_image_and_nothing_to_build_is_made_of_it(tmp_path: Pa
         (CLIENT + "    platform: linux/arm64\n", "services.client.platform"),
         (CLIENT + "    read_only: true\n", "services.client.read_only"),
         (CLIENT + "    invented: true\n", "services.client.invented"),
-        ("services: {client: {build: nowhere}}", "there is no Dockerfile"),
+        ("services: {client: {build: nowhere}}", "there is neither a Dockerfile"),
     ],
 )
 def test_what_reaches_out_or_cannot_be_said_is_refused_by_its_own_key(

@@ -101,7 +101,7 @@ def test_a_job_runs_what_it_can_and_names_what_it_cannot(
     said = capfd.readouterr().err
     where = tasks / "gpu" / "task.toml"
     assert f"not run: gpu: {where}:environment.gpus: needs 1 GPU" in said
-    assert "hint: run it where there is one" in said
+    assert "hint: run the task on a host that has one" in said
 
 
 def test_a_rollout_without_a_reward_says_what_to_do(

@@ -22,12 +22,12 @@ from .toml_text import read_toml
 
 
 class HarborAdapter:
-    """Lists tasks of Harbor and Terminal-Bench from directories, git and registries.
+    """List and load tasks of Harbor and Terminal-Bench: directories, git and registries.
 
     Args:
-        policy: What can be given to a task here.
-        cache: Where fetched trees are kept; `None` is the user's cache directory.
-        options: What the operator allows the tasks.
+        policy: The hardware, networks and host access that a task may have here.
+        cache: The directory of fetched trees. `None` is the user's cache directory.
+        options: The permissions that the operator gives to tasks.
     """
 
     def __init__(
@@ -41,36 +41,36 @@ class HarborAdapter:
         self._cache = cache
 
     def claims(self, source: str) -> bool:
-        """Return whether `source` is a git URL, a registry.json or holds such tasks.
+        """Return whether `source` is a git URL, a registry.json or a directory of such tasks.
 
-        A directory is judged by its first task that can be read: our own `task.toml` has
-        a `name` at its root, which Harbor's never had.
+        The first readable task of a directory decides. A `task.toml` of BenchFlow has a
+        `name` at its root; a `task.toml` of Harbor never has.
         """
         if _is_registry(source) or parse_repository(source) is not None:
             return True
         return next(_verdicts(Path(source)), False)
 
     def list_tasks(self, source: str, *, dataset: str | None = None) -> Sequence[ListedTask]:
-        """Return the tasks of `source`, bad ones with their refusals.
+        """Return the tasks of `source`. A task that cannot run is listed with its refusals.
 
         Raises:
             TaskError: The source itself is malformed or cannot be fetched.
-            UsageError: `dataset` names nothing, is needed, or `source` is no registry.
+            UsageError: `dataset` is unknown or missing, or `source` is not a registry.
         """
         cache = self._cache or cache_directory()
         if _is_registry(source):
             return read_registry(source, self._policy, cache, dataset=dataset)
         if dataset is not None:
-            raise UsageError(f"{source!r} is no registry.json", hint="leave out --dataset")
+            raise UsageError(f"{source!r} is not a registry.json", hint="leave out --dataset")
         if parse_repository(source) is not None:
             return read_repository(source, self._policy, cache)
         return read_directory(Path(source), self._policy)
 
     def load_task(self, path: Path) -> Task:
-        """Return the Task that the Harbor or Terminal-Bench task in `path` means.
+        """Read the Harbor or Terminal-Bench task in `path` and convert it to a Task.
 
         Raises:
-            TaskError: It is malformed; or it is refused here, with every reason.
+            TaskError: The task is malformed, or refused here. The error has every reason.
         """
         task = load_harbor_task(path)
         if self._policy.force_build:
@@ -110,15 +110,15 @@ def _verdicts(path: Path) -> Iterator[bool]:
 
 
 def cache_directory() -> Path:
-    """Return `$XDG_CACHE_HOME/benchflow/tasks`, below `~/.cache` when that is not set."""
+    """Return `$XDG_CACHE_HOME/benchflow/tasks`, or the same below `~/.cache` if that is not set."""
     base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     return Path(base) / "benchflow" / "tasks"
 
 
 def ignore_prebuilt_images(task: HarborTask) -> HarborTask:
-    """Return `task` without the names of images for which it has a Dockerfile.
+    """Return `task` without the image names that a Dockerfile can replace.
 
-    As `--force-build` of Harbor 0.24 does it. An image without a Dockerfile stays.
+    `--force-build` of Harbor 0.24 does the same. An image without a Dockerfile stays.
     """
     config = task.config
     if task.dockerfile:

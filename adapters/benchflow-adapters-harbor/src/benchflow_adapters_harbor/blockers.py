@@ -14,7 +14,7 @@ from .task import HarborStep, HarborTask
 
 
 def blockers(task: HarborTask, policy: HostPolicy) -> Iterator[TaskRefusal]:
-    """Yield what `policy` has not got, what no Task can say, and values beyond ours."""
+    """Yield what `policy` does not give, what a Task cannot say, and values beyond its limits."""
     found = [*refusals(task, policy), *unsupported(task)]
     yield from found
     if not found:
@@ -23,26 +23,26 @@ def blockers(task: HarborTask, policy: HostPolicy) -> Iterator[TaskRefusal]:
         except TaskError as error:
             where = error.where
             if where is not None and task.terminal_bench is not None:
-                # As its author wrote it: `main` is the name in the layout.
+                # Name the service as the author wrote it; `main` is its name in the layout.
                 where = where.replace(":services.main", f":services.{client_name(task)}")
             yield TaskRefusal(where=where, reason=str(error.args[0]), hint=error.hint)
 
 
 def refusals(task: HarborTask, policy: HostPolicy = HostPolicy()) -> Iterator[TaskRefusal]:  # noqa: B008
-    """Yield each reason why `task` cannot be run on `policy` as its author meant it."""
+    """Yield each reason why `task` cannot run under `policy` as its author meant."""
     file = task.path / ("task.yaml" if task.format == "terminal-bench" else "task.toml")
     for key, reason, hint in _needs(task, policy):
         yield TaskRefusal(where=f"{file}:{key}", reason=reason, hint=hint)
     if not (task.dockerfile or task.compose or task.config.environment.docker_image):
         yield TaskRefusal(
             where=f"{file}:environment",
-            reason="there is nothing to make a container of",
+            reason="there is no image and nothing to build one from",
             hint="add environment/Dockerfile or environment.docker_image",
         )
     if task.compose is not None and not policy.host_access:
         compose = task.context / "docker-compose.yaml"
         for key, reason in host_access_requests(task.compose):
-            hint = "only a trusted task: --trust-host-access lets it mount paths of this machine"
+            hint = "--trust-host-access lets a trusted task mount paths of this machine"
             yield TaskRefusal(where=f"{compose}:{key}", reason=reason, hint=hint)
 
 
@@ -55,15 +55,15 @@ def _needs(task: HarborTask, policy: HostPolicy) -> Iterator[tuple[str, str, str
         if mode not in policy.networks and mode not in seen:
             seen.add(mode)
             reason = f"network mode {mode!r} cannot be enforced here"
-            yield key, reason, "choose a provider that can: it is never run with more"
+            yield key, reason, "choose a provider that can enforce it"
 
 
 def _hardware(
     key: str, environment: HarborEnvironment, policy: HostPolicy
 ) -> Iterator[tuple[str, str, str]]:
-    elsewhere = "run it where there is one"
+    elsewhere = "run the task on a host that has one"
     if environment.gpus and not policy.gpus:
-        yield f"{key}.gpus", f"needs {environment.gpus} GPU, and none can be given", elsewhere
+        yield f"{key}.gpus", f"needs {environment.gpus} GPU, and none is available here", elsewhere
     if environment.tpu is not None and not policy.tpus:
         yield f"{key}.tpu", f"needs a TPU {environment.tpu.type!r}", elsewhere
     if environment.os == "windows" and not policy.windows:
@@ -91,11 +91,11 @@ def _policies(task: HarborTask) -> Iterator[tuple[str, NetworkPolicy]]:
             )
 
 
-_WITH_HARBOR = "run it with Harbor itself"
+_WITH_HARBOR = "run the task with Harbor itself"
 
 
 def unsupported(task: HarborTask) -> Iterator[TaskRefusal]:
-    """Yield each wish of `task` that would be lost when it is lowered."""
+    """Yield each request of `task` that a Task cannot say and that lowering would lose."""
     file = task.path / ("task.yaml" if task.format == "terminal-bench" else "task.toml")
     compose = task.context / "docker-compose.yaml"
     if task.terminal_bench is not None:

@@ -1,8 +1,8 @@
-"""The marks that keep benchmarks out of training data, and out of prompts."""
+"""Canary lines, which keep benchmarks out of training data. They do not belong into prompts."""
 
 
 def without_canary(text: str) -> str:
-    """Return `text` without the canary lines that it begins with and the blank ones after."""
+    """Return `text` without its leading canary lines and the blank lines after them."""
     lines = text.split("\n")
     first = 0
     while first < len(lines) and _is_canary(lines[first].strip()):

@@ -1,7 +1,7 @@
-"""The services of an old task: the agent's as lines of a Dockerfile, the rest as compose.
+"""The services of an old task: the agent's as lines of a Dockerfile, the others as compose.
 
-After `harbor task migrate` of Harbor 0.24 (`harbor/mappers/terminal_bench.py`), which also writes
-a compose file where a Dockerfile does not say all.
+The model is `harbor task migrate` of Harbor 0.24 (`harbor/mappers/terminal_bench.py`). It also
+writes a compose file for what a Dockerfile cannot say.
 """
 
 import json
@@ -20,7 +20,7 @@ _IN_LAYOUT: Final = {
     *("build", "image", "container_name", "command", "expose", "platform"),
     *("environment", "working_dir", "entrypoint", "volumes"),
 }
-"""Keys of the agent's service that the layout and its Dockerfile take care of."""
+"""Keys of the agent's service that the layout and its Dockerfile replace."""
 _NOT_SERVICES: Final = {"services", "version", "name"}
 _VOLUMES: Final = {
     "${T_BENCH_TASK_LOGS_PATH}:${T_BENCH_CONTAINER_LOGS_PATH}",
@@ -29,28 +29,28 @@ _VOLUMES: Final = {
 _TEST_DIR: Final = ("TEST_DIR", "${T_BENCH_TEST_DIR}")
 _PLATFORMS: Final = {"linux/amd64", "linux/x86_64"}
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_./:@%+=,-]*")
-"""A value that means the same in `ENV` and in compose."""
+"""A value that has the same meaning in `ENV` and in compose."""
 _SHORT: Final = re.compile(r"(?P<source>\.(?:/[^:$]*)?):(?P<target>/[^:$]*)(?::[a-zA-Z,]+)?")
-"""A directory of the task that is mounted, in the short form."""
+"""A mounted directory of the task, in the short form."""
 
 
 def client_name(task: HarborTask) -> str:
-    """Return the name of the service in which the agent acts: `client`, or the first."""
+    """Return the name of the agent's service: `client`, else the first one."""
     assert task.compose is not None, "an old task has a compose file"
     services = task.compose.services
     return "client" if "client" in services else next(iter(services))
 
 
 def client_service(task: HarborTask) -> Mapping[str, Any]:
-    """Return the service in which the agent acts."""
+    """Return the agent's service."""
     assert task.compose is not None, "an old task has a compose file"
     return task.compose.services[client_name(task)].document
 
 
 def harbor_compose(task: HarborTask) -> Compose | None:
-    """Return the compose file of the Harbor task that an old task is laid out as.
+    """Return the compose file of the Harbor task that replaces an old task.
 
-    Its service `main` is what the Dockerfile does not say. `None`: the Dockerfile says all.
+    Its service `main` has what the Dockerfile cannot say. `None` if the Dockerfile says all.
     """
     assert task.compose is not None, "an old task has a compose file"
     client, document = client_name(task), task.compose.document
@@ -83,7 +83,7 @@ def _main(service: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rename_client(service: Mapping[str, Any], client: str) -> dict[str, Any]:
-    """Return another service, which calls the agent's by the name that it has here."""
+    """Return another service that refers to the agent's service by its new name, `main`."""
     found = dict(service)
     needs = found.get("depends_on")
     if isinstance(needs, Mapping):
@@ -96,32 +96,32 @@ def _rename_client(service: Mapping[str, Any], client: str) -> dict[str, Any]:
 
 
 def unsupported_service_keys(task: HarborTask) -> Iterator[tuple[str, str]]:
-    """Yield each wish of the agent's service that neither a Dockerfile nor compose says here."""
+    """Yield each key of the agent's service that neither a Dockerfile nor compose can say here."""
     name, service = client_name(task), client_service(task)
     if service.get("platform") not in {None, *_PLATFORMS}:
-        yield f"services.{name}.platform", "a Dockerfile has nothing like it"
+        yield f"services.{name}.platform", "a Dockerfile has no equivalent"
     for key in _build(service).keys() - {"context", "dockerfile", "args"}:
-        yield f"services.{name}.build.{key}", "a Dockerfile has nothing like it"
+        yield f"services.{name}.build.{key}", "a Dockerfile has no equivalent"
     if not (task.dockerfile or prebuilt_image(task)):
-        yield f"services.{name}.build", "there is no Dockerfile to build, and no image to take"
+        yield f"services.{name}.build", "there is neither a Dockerfile nor an image"
     for source, _ in mounts(task):
         if not check_inside(task.path, task.path / source).exists():
             yield f"services.{name}.volumes", f"{source[:80]!r} is not a path of the task"
 
 
 def build_context(task: HarborTask) -> str:
-    """Return the build's directory relative to the task's; its root is empty."""
+    """Return the build directory relative to the task. The task's root is the empty text."""
     found = str(PurePosixPath(str(_build(client_service(task)).get("context", "."))))
     return "" if found == "." else found
 
 
 def dockerfile_name(task: HarborTask) -> str:
-    """Return the path of the Dockerfile, relative to the build's directory."""
+    """Return the path of the Dockerfile, relative to the build directory."""
     return str(_build(client_service(task)).get("dockerfile") or "Dockerfile")
 
 
 def prebuilt_image(task: HarborTask) -> str | None:
-    """Return the image of a service that builds nothing."""
+    """Return the image of a service without a build."""
     service = client_service(task)
     image = service.get("image")
     plain = isinstance(image, str) and "$" not in image
@@ -129,16 +129,16 @@ def prebuilt_image(task: HarborTask) -> str | None:
 
 
 def mounts(task: HarborTask) -> list[tuple[str, str]]:
-    """Return each path of the task that its service mounts, and where it is inside."""
+    """Return each path of the task that its service mounts, with the path in the container."""
     found = (_task_mount(each) for each in _volumes(client_service(task)))
     return [each for each in found if each is not None]
 
 
 def dockerfile_lines(task: HarborTask) -> list[str]:
-    """Return what the service adds to its Dockerfile.
+    """Return the lines that the service adds to its Dockerfile.
 
-    A mounted path becomes a copy: the agent and the tests see what is written there, and the
-    task's own files stay as they are.
+    A mounted path becomes a copy. The agent and the tests see changes of the copy; the task's
+    own files stay unchanged.
     """
     service, context = client_service(task), build_context(task)
     lines = [f"COPY {json.dumps([_path_in_layout(at, context), to])}" for at, to in mounts(task)]
@@ -155,14 +155,14 @@ def dockerfile_lines(task: HarborTask) -> list[str]:
 
 
 def _path_in_layout(path: str, context: str) -> str:
-    """Return a path of the task where the layout has it: the build's directory is its root."""
+    """Return the place of a task's path in the layout, whose root is the build directory."""
     inner = PurePosixPath(path)
     below = bool(context) and inner.is_relative_to(context)
     return str(inner.relative_to(context) if below else inner)
 
 
 def _task_mount(volume: object) -> tuple[str, str] | None:
-    """Return the path and the target of a mount of the task's own files."""
+    """Return the path and the target if `volume` mounts the task's own files."""
     if isinstance(volume, Mapping):
         table = cast("Mapping[str, object]", volume)
         if table.get("type") != "bind":

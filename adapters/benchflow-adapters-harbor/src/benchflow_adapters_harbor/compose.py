@@ -1,4 +1,4 @@
-"""`docker-compose.yaml` of a task: its services."""
+"""The services in `docker-compose.yaml` of a task."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,13 +12,13 @@ from .toml_text import validate
 
 
 class Service(Record):
-    """One service as it is written, before variables are filled in."""
+    """One service as written, before variables are replaced."""
 
     document: Mapping[str, Any]
 
     @property
     def image(self) -> str | None:
-        """The image that it names."""
+        """The image that the service names."""
         image = self.document.get("image")
         return image if isinstance(image, str) else None
 
@@ -30,7 +30,7 @@ def _as_service(value: object) -> object:
 
 
 class Compose(Record):
-    """A compose file. `document` is what it says, in plain data, variables as written."""
+    """A compose file. `document` is its plain data, with variables as written."""
 
     services: Mapping[ServiceName, Annotated[Service, BeforeValidator(_as_service)]]
     document: Mapping[str, Any]
@@ -40,9 +40,9 @@ def read_compose(root: Path, file: Path) -> Compose:
     """Return the compose file of the task `root`.
 
     Raises:
-        TaskError: It is no YAML, has no services or one of a wrong name.
+        TaskError: The file is not YAML, has no services, or has an invalid service name.
     """
-    # Only a task that has YAML pays for its parser.
+    # Import the parser only for a task that has YAML.
     from .yaml_text import ComposeLoader, read_yaml  # noqa: PLC0415
 
     document = read_yaml(root, file, ComposeLoader)

@@ -1,4 +1,4 @@
-"""The digest by which Harbor's registry and `dataset.toml` name a task's content."""
+"""The content hash that Harbor's registry and `dataset.toml` use for a task."""
 
 import hashlib
 import os
@@ -16,7 +16,7 @@ from .files import MAX_ENTRIES, read_text
 _IGNORED = re.compile(
     r"(?:.+/)?(?:__pycache__/|(?:[^/]*(?:\.pyc|\.swp|\.swo|~)|\.DS_Store)(?:/|$))"
 )
-"""Harbor's own patterns, `__pycache__/ *.pyc .DS_Store *.swp *.swo *~`, as pathspec means them."""
+"""Harbor's patterns `__pycache__/ *.pyc .DS_Store *.swp *.swo *~`, as pathspec reads them."""
 _SINGLE = ("task.toml", "instruction.md", "README.md", "trajectory.json")
 _TREES = ("environment", "tests", "solution", "steps")
 _GITIGNORE_CAP = 64 * 1024
@@ -26,13 +26,12 @@ _MAX_STARS = 3
 def task_digest(root: Path, *, everything: bool = False) -> str:
     """Return `sha256:` and Harbor's content hash of the task directory `root`.
 
-    It covers what Harbor publishes: files at their known places, without those that
-    `.gitignore` names; with `everything`, all files of the directory. A link to a file
-    counts as its content, and one that leaves the task, whose content is no part of it,
-    as the text of the link.
+    The hash covers what Harbor publishes: files at their known places, except those that
+    `.gitignore` names. With `everything`, it covers all files of the directory. A link to a
+    file counts as the file's content. A link that leaves the task counts as its link text.
 
     Raises:
-        TaskError: A file cannot be read, or there are too many.
+        TaskError: A file cannot be read, or there are too many files.
     """
     outer = hashlib.sha256()
     ignored = _ignored(root)
@@ -46,7 +45,7 @@ def task_digest(root: Path, *, everything: bool = False) -> str:
 
 
 def _ignored(root: Path) -> Callable[[str], object]:
-    """Return what tells whether a name is left out."""
+    """Return a function that tells whether a name is ignored."""
     file = root / ".gitignore"
     if not file.exists():
         return _IGNORED.match
@@ -58,7 +57,7 @@ def _ignored(root: Path) -> Callable[[str], object]:
 def _lines(root: Path, file: Path) -> tuple[str, ...]:
     lines = tuple(read_text(root, file, cap=_GITIGNORE_CAP).splitlines())
     for number, line in enumerate(lines, start=1):
-        # A pattern becomes a regular expression, which tries every way to share a name out.
+        # A pattern becomes a regular expression. Many stars make its matching exponential.
         if any(part.count("*") > _MAX_STARS for part in line.split("/")):
             what = f"a pattern with more than {_MAX_STARS} stars in one name"
             raise TaskError(what, where=f"{file}:{number}", hint="simplify the pattern")

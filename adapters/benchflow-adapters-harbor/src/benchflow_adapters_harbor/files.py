@@ -1,4 +1,4 @@
-"""Files of a task that others wrote: read with a cap, and never from outside of the task."""
+"""Read files of untrusted tasks, with a size limit and never from outside the task."""
 
 import errno
 import stat
@@ -7,14 +7,14 @@ from pathlib import Path
 from benchflow_contracts import TaskError
 
 MAX_ENTRIES = 200_000
-"""Files and directories of one task."""
+"""Largest number of files and directories of one task."""
 
 
 def read_text(root: Path, path: Path, *, cap: int) -> str:
     """Return the UTF-8 text of a regular file of the task `root`, of at most `cap` bytes.
 
     Raises:
-        TaskError: It is missing, larger, no text, no regular file or outside of `root`.
+        TaskError: The file is missing, larger, not text, not a regular file, or outside `root`.
     """
     try:
         check_inside(root, path)
@@ -29,15 +29,15 @@ def read_text(root: Path, path: Path, *, cap: int) -> str:
         raise TaskError(f"cannot be read: {error}", where=str(path)) from error
     if len(data) > cap:
         raise TaskError(f"larger than {cap // 1024} KiB", where=str(path), hint="shorten it")
-    # As open() in text mode does, which is how Harbor reads.
+    # Harbor reads with open() in text mode, which replaces line ends too.
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def check_inside(root: Path, path: Path) -> Path:
-    """Return where `path` leads once all links are followed.
+    """Return `path` with all links followed.
 
     Raises:
-        TaskError: Outside of the task directory `root`, or in a circle.
+        TaskError: The path leaves the task directory `root`, or its links form a circle.
     """
     try:
         resolved = path.resolve()
@@ -61,12 +61,12 @@ def check_inside(root: Path, path: Path) -> Path:
 
 
 def check_tree(root: Path, path: Path) -> None:
-    """Check all that is reached from `path`, links included, without end or exit.
+    """Check all files below `path`, links followed, before they are copied into a container.
 
-    `path` may be missing. What is checked may be copied into a container.
+    `path` may be missing.
 
     Raises:
-        TaskError: A link leaves `root` or closes a circle, something is neither file nor
+        TaskError: A link leaves `root` or forms a circle, an entry is neither a file nor a
             directory, or there are more than `MAX_ENTRIES` entries.
     """
     checked: set[Path] = set()
@@ -79,7 +79,7 @@ def check_tree(root: Path, path: Path) -> None:
             raise TaskError(f"more than {MAX_ENTRIES} entries", where=str(path))
         resolved = check_inside(root, candidate)
         if resolved in ancestors:
-            raise TaskError("a link that closes a circle", where=str(candidate))
+            raise TaskError("a link that forms a circle", where=str(candidate))
         if not candidate.is_dir():
             _check_plain(candidate)
         elif resolved not in checked:

@@ -1,7 +1,8 @@
-"""Where a compose file reaches for the host: what is not known to stay inside is told.
+"""Find the keys of a compose file that may reach the host.
 
-An allow-list of https://github.com/compose-spec/compose-spec, as what is added to that
-format may start programs of the host. A `$` counts as whatever a default could make of it.
+The list of safe keys follows https://github.com/compose-spec/compose-spec. Every other key is
+reported, because a newer key of that format may start programs of the host. A `$` counts as
+any text, because its default may be anything.
 """
 
 import re
@@ -32,23 +33,23 @@ _BUILD = _words(
 )
 _VOLUME = frozenset({"driver", "labels"})
 _NETWORK = frozenset({"driver", "internal", "attachable", "labels", "ipam", "enable_ipv6", "name"})
-"""A `name` is no other's: compose takes no network that it did not make."""
+"""A `name` is safe: compose does not use a network that it did not make."""
 _NAMESPACES = ("network_mode", "pid", "ipc", "uts", "userns_mode", "cgroup")
 _INSIDE = re.compile(r"none|bridge|private|shareable|service:[A-Za-z0-9_.-]+")
 _CAPS = _words(
     """AUDIT_WRITE CHOWN DAC_OVERRIDE FOWNER FSETID IPC_LOCK KILL MKNOD NET_ADMIN NET_BIND_SERVICE
     NET_RAW SETFCAP SETGID SETPCAP SETUID SYS_CHROOT SYS_NICE"""
 )
-"""What the container's own namespaces hold in; Docker's default set and a few more."""
+"""Capabilities that the container's namespaces confine: Docker's defaults and a few more."""
 _RUNNERS = re.compile(
     r"\$\{(CONTEXT_DIR|(HOST|ENV)_(VERIFIER_LOGS|AGENT_LOGS|ARTIFACTS)_PATH"
     r"|T_BENCH_(TASK|CONTAINER)_(AGENT_)?LOGS_PATH)\}(?=/|$)"
 )
-"""Variables that the runner itself sets to directories of the rollout."""
+"""Variables that the runner sets to directories of the rollout."""
 
 
 def host_access_requests(compose: Compose) -> Iterator[tuple[str, str]]:
-    """Yield the key and the reason of each wish that could open the host to the task."""
+    """Yield the key and the reason of each entry that could give the task access to the host."""
     document = compose.document
     yield from _unknown(document, _TOP, "")
     for name, volume in _entries(document.get("volumes")):
@@ -88,7 +89,7 @@ def _unknown(
 ) -> Iterator[tuple[str, str]]:
     for key in table:
         if key not in known and not str(key).startswith("x-"):
-            yield f"{prefix}{str(key)[:80]}", "is not known to stay inside of the containers"
+            yield f"{prefix}{str(key)[:80]}", "is not known to stay inside the containers"
 
 
 def _local(
@@ -97,7 +98,7 @@ def _local(
     table = _table(entry)
     yield from _unknown(table, known, f"{where}.")
     if table.get("driver", driver) != driver:
-        yield f"{where}.driver", "is not known to stay inside of the containers"
+        yield f"{where}.driver", "is not known to stay inside the containers"
 
 
 def _file(entry: object, where: str) -> Iterator[tuple[str, str]]:
@@ -143,7 +144,7 @@ def _extends(value: object) -> Iterator[tuple[str, str]]:
 def _security(value: object) -> Iterator[tuple[str, str]]:
     harmless = {"no-new-privileges", "no-new-privileges:true", "no-new-privileges=true"}
     if any(str(option) not in harmless for option in _items(value)):
-        yield "security_opt", "may switch off what keeps the container in"
+        yield "security_opt", "may switch off the confinement of the container"
 
 
 def _mounts(value: object) -> Iterator[tuple[str, str]]:
@@ -165,7 +166,7 @@ def _source(volume: object) -> object:
 
 
 def may_leave_task(path: object) -> bool:
-    """Return whether `path`, relative to the task, could lead out of it."""
+    """Return whether `path`, relative to the task, could lead out of the task."""
     if not isinstance(path, str):
         return path is not None
     runners = _RUNNERS.match(path)

@@ -1,4 +1,4 @@
-"""What a task needs that this machine, as far as BenchFlow drives it, has not got."""
+"""The hardware, networks and host access that tasks may have here."""
 
 import os
 from collections.abc import Mapping
@@ -10,22 +10,22 @@ from .config.network import NetworkMode
 
 
 class HostPolicy(Record):
-    """What sandboxes can be given here. The defaults are what every provider of ours gives."""
+    """What tasks may have here. Every provider of BenchFlow supports the defaults."""
 
     gpus: bool = False
     tpus: bool = False
     windows: bool = False
     networks: frozenset[NetworkMode] = frozenset({"public", "no-network", "allowlist"})
-    """A sandbox that cannot hold a box to one of them refuses the box."""
+    """A provider that cannot enforce a network refuses to create the sandbox."""
     host_access: bool = False
-    """Compose files may mount and read paths of this host."""
+    """Whether compose files may mount and read paths of this host."""
     forwarded: Mapping[str, str] = {}
-    """Variables of the operator that a compose file may name. Never recorded."""
+    """The operator's variables that a compose file may use. They are never recorded."""
     force_build: bool = False
-    """Build from a Dockerfile also where the task names an image."""
+    """Whether to build the Dockerfile even if the task names an image."""
 
     def allowing(self, options: AdapterOptions) -> "HostPolicy":
-        """Return it with what an operator allows the tasks, and with the values of variables."""
+        """Return a copy with the operator's permissions and the values of forwarded variables."""
         found = {name: os.environ[name] for name in options.forward_env if name in os.environ}
         return self.model_copy(
             update={

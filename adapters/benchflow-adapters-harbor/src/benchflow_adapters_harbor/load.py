@@ -27,10 +27,10 @@ _PUBLISH = {"linux": "/logs/artifacts", "windows": "C:/logs/artifacts"}
 def load_harbor_task(path: Path) -> HarborTask:
     """Read and check a Harbor task (`task.toml`) or a Terminal-Bench one (`task.yaml`).
 
-    Nothing is built, run or fetched. The task's files are taken for hostile.
+    Build, run and fetch nothing. The task's files are not trusted.
 
     Raises:
-        TaskError: It is malformed, with `file:key` or `file:line` and a remedy.
+        TaskError: The task is malformed. The error has `file:key` or `file:line` and a remedy.
     """
     root = path.resolve()
     if not root.is_dir():
@@ -72,12 +72,12 @@ def _schema_notes(config: HarborConfig, file: Path) -> Iterator[str]:
         raise TaskError(
             f"schema {version[:40]!r} is not known",
             where=f"{file}:schema_version",
-            hint="the schemas 1.0 to 1.4 are",
+            hint="use a schema from 1.0 to 1.4",
         )
     if int(found.group(1)) == 0:
-        yield f"schema {version!r} is older than 1.0: it is read as 1.0"
+        yield f"schema {version!r} is older than 1.0, and is read as 1.0"
     elif int(found.group(2) or 0) > _KNOWN_MINOR:
-        yield f"schema {version!r} is newer than 1.4: what it adds is not read"
+        yield f"schema {version!r} is newer than 1.4: its additions are ignored"
 
 
 def _check_trees(root: Path, config: HarborConfig) -> None:
@@ -143,7 +143,7 @@ def _place(entry: Artifact) -> tuple[str, str]:
 def _solution(root: Path, config: HarborConfig, step: StepConfig | None) -> Path | None:
     name = "solve.bat" if config.environment.os == "windows" else "solve.sh"
     directory = root / "solution"
-    # A step's own directory counts even when its script is missing.
+    # The step's own directory is used even if its script is missing.
     if step is not None and (own := root / "steps" / step.name / "solution").exists():
         directory = own
     script = directory / name
@@ -154,10 +154,10 @@ MAX_PRIOR_BYTES = 32 * 1024 * 1024
 
 
 def check_prior_trajectory(root: Path, file: Path) -> Path:
-    """Return `file` when it looks like an ATIF document; whoever loads it reads it fully.
+    """Return `file` if it looks like an ATIF document. Only its head is checked.
 
     Raises:
-        TaskError: It is no JSON object, of no ATIF version or without steps.
+        TaskError: The file is not a JSON object, not ATIF version 1, or has no steps.
     """
     try:
         data: object = json.loads(read_text(root, file, cap=MAX_PRIOR_BYTES))
@@ -169,7 +169,7 @@ def check_prior_trajectory(root: Path, file: Path) -> Path:
     version = document.get("schema_version", "")
     if not (isinstance(version, str) and version.startswith("ATIF-v1.")):
         raise TaskError(
-            "no ATIF document of version 1", where=f"{file}:schema_version", hint="see ATIF"
+            "not an ATIF document of version 1", where=f"{file}:schema_version", hint="see ATIF"
         )
     if not (isinstance(steps := document.get("steps"), list) and steps):
         raise TaskError("has no steps", where=f"{file}:steps", hint="remove the file")

@@ -34,13 +34,13 @@ else
 fi
 exit $_EXIT_CODE
 """
-"""Harbor 0.24's own words: the exit code of run-tests.sh is the reward."""
+"""Copied from Harbor 0.24: the exit code of run-tests.sh gives the reward."""
 
 
 def migrate(task: HarborTask, cache: Path) -> HarborTask:
-    """Return `task` with its parts where Harbor has them, in a copy below `cache`.
+    """Copy `task` below `cache` in Harbor's layout, and return it with the new paths.
 
-    The copy is kept by `layout_key`. Nothing outside of the task is read.
+    The copy has the name `layout_key`. Nothing outside the task is read.
 
     Raises:
         TaskError: There is no Dockerfile, or a link leaves the task.
@@ -70,7 +70,7 @@ def _move_into_cache(stage: Path, home: Path) -> None:
     try:
         stage.rename(home)
     except OSError:
-        # Somebody else was first, with the same content.
+        # Another process was first, with the same content.
         if not home.is_dir():
             raise
 
@@ -97,7 +97,7 @@ def _write_script(path: Path, text: str) -> None:
 
 
 def _write_context(task: HarborTask, environment: Path) -> None:
-    """Copy what the image is built from, and nothing that the agent must not find there."""
+    """Copy the files that the image is built from, without the tests and the solution."""
     root, context = task.path, build_context(task)
     source = check_inside(root, root / context)
     environment.mkdir()
@@ -116,7 +116,7 @@ def _write_context(task: HarborTask, environment: Path) -> None:
 
 
 def _copied_names(dockerfile: str) -> set[str]:
-    """Return the first names of the paths that a Dockerfile copies."""
+    """Return the first component of each path that a Dockerfile copies."""
     found = set[str]()
     for line in dockerfile.replace("\\\n", " ").splitlines():
         verb, *words = re.sub(r"""["'\[\],]""", " ", line).split() or [""]
@@ -143,11 +143,12 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def layout_key(root: Path) -> str:
-    """Return a hexadecimal digest of all that the layout of the old task `root` comes from.
+    """Return a hexadecimal digest of everything that determines the layout of `root`.
 
-    That is each name below `root` with its type, its mode, and its content or where the link
-    leads; also of empty directories and of what `.gitignore` names. And it is the code of this
-    package, as a layout by other code may differ. `root` has passed `check_tree`.
+    The digest covers each name below `root` with its type, its mode, and its content or link
+    target. It includes empty directories and files that `.gitignore` names. It also covers
+    the code of this package, because other code may make another layout. `root` must have
+    passed `check_tree`.
     """
     found = hashlib.sha256(_code())
     for path in _entries(root):

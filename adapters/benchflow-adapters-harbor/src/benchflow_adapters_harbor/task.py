@@ -1,4 +1,4 @@
-"""A Harbor or Terminal-Bench task, read and checked: all that running it will need."""
+"""A Harbor or Terminal-Bench task, read and checked, with everything that a run needs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,16 +26,16 @@ class VerifierPlan(Record):
     environment: HarborEnvironment | None
     """The verifier's own container in mode `separate`; `None` in mode `shared`."""
     directory: Path | None
-    """Where that container is built from."""
+    """The directory that this container is built from."""
     tests_in_image: bool
-    """The tests are part of the verifier's image; otherwise they are uploaded to `/tests`."""
+    """Whether the verifier's image has the tests. Otherwise they are uploaded to `/tests`."""
     tests: tuple[Path, ...]
-    """Directories to merge into `/tests`, later ones over earlier ones."""
+    """Directories to merge into `/tests`. A later one overwrites an earlier one."""
     script: Path | None
-    """What is run, below one of `tests`; `None` where the image brings it."""
+    """The script that runs, below one of `tests`. `None` if the image has it."""
     timeout_sec: float
     env: Mapping[str, str]
-    """Values may be `${VAR}` or `${VAR:-default}` of the host."""
+    """A value may be `${VAR}` or `${VAR:-default}`, a variable of the host."""
     user: str | int | None
     network: NetworkPolicy
 
@@ -47,30 +47,30 @@ class HarborStep(Record):
     """`None` in a task without `[[steps]]`."""
     instruction: str
     trajectory: Path | None
-    """An ATIF document of what the agent did before; only the first step may have one."""
+    """An ATIF document of the agent's earlier actions. Only the first step may have one."""
     timeout_sec: float | None
-    """The agent's; `None` is unlimited."""
+    """The agent's time limit. `None` is unlimited."""
     user: str | int | None
     network: NetworkPolicy
-    """What the agent may reach."""
+    """The agent's network."""
     verifier: VerifierPlan
     artifacts: tuple[Artifact, ...]
-    """`/logs/artifacts` of the main container, then what the task and the step declare."""
+    """`/logs/artifacts` of the main container, then the artifacts of the task and the step."""
     collect: tuple[CollectHook, ...]
     healthcheck: Healthcheck | None
-    """The step's own, beside `environment.healthcheck`."""
+    """The step's own healthcheck, in addition to `environment.healthcheck`."""
     min_reward: float | Mapping[str, float] | None
     solution: Path | None
-    """The reference solution's script; its whole directory is uploaded."""
+    """The script of the reference solution. Its whole directory is uploaded."""
     workdir: Path | None
-    """Uploaded to the working directory before the step; `setup.sh` in it is then run."""
+    """Files to upload to the working directory before the step; their `setup.sh` then runs."""
 
 
 class TerminalBench(Record):
-    """What only a `task.yaml` says."""
+    """Fields that only a `task.yaml` has."""
 
     parser_name: str
-    """How the tests' output is read where there is no reward file."""
+    """The parser of the tests' output when there is no reward file."""
     run_tests_in_same_shell: bool
     disable_asciinema: bool
 
@@ -78,29 +78,29 @@ class TerminalBench(Record):
 class HarborTask(Record):
     """A task directory, read and checked.
 
-    Paths are absolute and below `path`. What is copied into containers was checked for
-    links that leave the task; the build context in `environment` was not, as a build
-    does not follow them either.
+    Paths are absolute and below `path`. Files that are copied into containers have no links
+    that leave the task. The build context in `environment` may have such links, because a
+    build does not follow them.
     """
 
     name: str
-    """`[task].name`, or the directory's."""
+    """`[task].name`, or the name of the directory."""
     path: Path
     format: TaskFormat
     config: HarborConfig
     steps: tuple[HarborStep, ...]
     context: Path
-    """What the image is built from."""
+    """The directory that the image is built from."""
     dockerfile: bool
-    """There is a `Dockerfile` in `context`."""
+    """Whether `context` has a `Dockerfile`."""
     compose: Compose | None
-    """The services beside, and overrides for, the main container."""
+    """The services beside the main container, and overrides for the main container."""
     upload_context: bool
-    """The files of `context` belong into the working directory of a prebuilt image."""
+    """Whether to upload the files of `context` to the working directory of a prebuilt image."""
     terminal_bench: TerminalBench | None
     is_migrated: bool = False
-    """An old task whose files are where Harbor has them, with Harbor's compose file if any."""
+    """Whether this is an old task that was converted to Harbor's layout and compose file."""
     digest: str
-    """`sha256:` and the content hash of Harbor's registry."""
+    """`sha256:` and the content hash that Harbor's registry uses."""
     notes: tuple[str, ...]
-    """What is odd and stops nothing, such as keys that nothing reads."""
+    """Oddities that do not prevent a run, such as unknown keys."""

@@ -34,7 +34,7 @@ class TerminalBenchConfig(Record):
     disable_asciinema: bool = False
 
     def as_harbor(self) -> HarborConfig:
-        """Return what `harbor task migrate` would write into a `task.toml`."""
+        """Return the `task.toml` that `harbor task migrate` would write."""
         kept = {"author_name", "author_email", "difficulty", "category", "tags"}
         kept |= {"estimated_duration_sec", "expert_time_estimate_min", "junior_time_estimate_min"}
         return HarborConfig.model_validate(
@@ -50,9 +50,9 @@ def load_terminal_bench(root: Path) -> HarborTask:
     """Read and check the Terminal-Bench task directory `root`, an absolute path.
 
     Raises:
-        TaskError: It is malformed, with `file:key` or `file:line` and a remedy.
+        TaskError: The task is malformed. The error has `file:key` or `file:line` and a remedy.
     """
-    # Only a task that has YAML pays for its parser.
+    # Import the parser only for a task that has YAML.
     from .yaml_text import read_yaml  # noqa: PLC0415
 
     file = root / "task.yaml"
@@ -68,7 +68,7 @@ def load_terminal_bench(root: Path) -> HarborTask:
     config = said.as_harbor()
     notes = [f"unknown key {key[:80]!r}" for key in unknown_keys(said, raw)]
     if (root / "solution.yaml").exists():
-        notes.append("solution.yaml holds keystrokes: the oracle cannot play it")
+        notes.append("solution.yaml holds keystrokes, which the oracle cannot play")
     task = HarborTask(
         name=root.name,
         path=root,

@@ -1,4 +1,4 @@
-"""TOML that others wrote, parsed into a record."""
+"""Parse untrusted TOML into a record."""
 
 import re
 import tomllib
@@ -14,8 +14,8 @@ from .files import read_text
 MAX_BYTES = 256 * 1024
 _SHOWN = 20
 
-# The parser's time grows with the square of a dotted key's length. Possessive, so that
-# looking for such a key takes linear time itself.
+# The parser's time grows with the square of a dotted key's length. The possessive quantifiers
+# keep this search linear.
 _PART = r"""(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')"""
 _LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{64}}")
 
@@ -26,12 +26,12 @@ def read_toml(root: Path, file: Path) -> dict[str, object]:
     """Return the tables of a TOML file of the task `root`.
 
     Raises:
-        TaskError: It is missing, too large or no TOML; `where` has the line.
+        TaskError: The file is missing, too large or not TOML. `where` has the line.
     """
     text = read_text(root, file, cap=MAX_BYTES)
     if found := _LONG_KEY.search(text):
         line = text.count("\n", 0, found.start()) + 1
-        raise TaskError("more than 64 names with dots between", where=f"{file}:{line}")
+        raise TaskError("a dotted key with more than 64 names", where=f"{file}:{line}")
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -46,7 +46,7 @@ def validate(kind: type[AnyRecord], data: object, file: Path) -> AnyRecord:
     """Return `data` as a record.
 
     Raises:
-        TaskError: A value is missing or wrong; one line for each, with `file:key`.
+        TaskError: Values are missing or wrong. Each has one line with `file:key`.
     """
     try:
         return kind.model_validate(data)

@@ -1,4 +1,4 @@
-"""Which container a step is graded in, and by which tests."""
+"""Choose the container and the tests that grade a step."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +14,10 @@ BUILD_FILES = ("Dockerfile", "docker-compose.yaml")
 
 
 def plan_verifier(root: Path, config: HarborConfig, step: StepConfig | None) -> VerifierPlan:
-    """Return how `step` is graded, or the task when it has no steps.
+    """Return how to grade `step`, or the task if it has no steps.
 
     Raises:
-        TaskError: There is no test to run.
+        TaskError: There is no test script.
     """
     mode = _mode(config, step)
     own = None if step is None else step.verifier
@@ -35,7 +35,7 @@ def plan_verifier(root: Path, config: HarborConfig, step: StepConfig | None) -> 
         tests_in_image=bundled,
         tests=tests,
         script=_script(root, tests, box.os, step, required=not bundled),
-        # A step's default is 600 s and not the task's value: Harbor reads it so.
+        # Like Harbor: a step without a limit has 600 s, whatever the task's limit is.
         timeout_sec=phase.timeout_sec,
         env={**config.verifier.env, **(own.env if own else {})},
         user=own.user if own and own.user is not None else config.verifier.user,

@@ -13,18 +13,18 @@ from .files import read_text
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 32
 MAX_NODES = 50_000
-"""Values, with every alias counted as all that it stands for."""
+"""Values of a document. An alias counts as all values that it stands for."""
 
 
 def read_yaml(
     root: Path, file: Path, loader: type[yaml.SafeLoader] = yaml.SafeLoader
 ) -> dict[str, object]:
-    """Return the mapping that a YAML file of the task `root` holds.
+    """Return the mapping in a YAML file of the task `root`.
 
-    Only plain data: no tag makes an object. `loader` says what a plain text is.
+    Only plain data is loaded: no tag creates an object. `loader` resolves plain scalars.
 
     Raises:
-        TaskError: It is missing, too large, no YAML or no mapping, or grows beyond bounds.
+        TaskError: The file is missing, too large, not YAML, not a mapping, or expands too far.
     """
     text = read_text(root, file, cap=MAX_BYTES)
     try:
@@ -36,7 +36,7 @@ def read_yaml(
         what = getattr(error, "problem", None) or str(error)
         raise TaskError(f"not YAML: {what}", where=where, hint="repair the file") from error
     except (ValueError, OverflowError, RecursionError) as error:
-        raise TaskError(f"a value that cannot be: {error}", where=str(file)) from error
+        raise TaskError(f"invalid value: {error}", where=str(file)) from error
     if not isinstance(data, dict):
         raise TaskError("must be a mapping", where=str(file))
     table = cast("dict[object, object]", data)
@@ -44,9 +44,9 @@ def read_yaml(
 
 
 def _check_growth(events: Iterator[yaml.Event], file: Path) -> None:
-    """Count nodes and depth without building anything."""
+    """Check the number of nodes and the depth before anything is built."""
     sizes: dict[str, int] = {}
-    # For each open collection: its anchor, and how many nodes were counted before it.
+    # For each open collection: its anchor, and the number of nodes before it.
     opened: list[tuple[str | None, int]] = []
     total = 0
     for event in events:
@@ -83,11 +83,14 @@ _KINDS = (
     ("null", r"", [""]),
     ("merge", r"<<", "<"),
 )
-"""Each with a pattern of its texts, and what they may begin with."""
+"""Each kind with a pattern of its texts and their possible first characters."""
 
 
 class ComposeLoader(yaml.SafeLoader):
-    """A safe loader with no implicit types but those of the core schema, and merge keys."""
+    """Load YAML as compose does: the core schema of YAML 1.2 and merge keys.
+
+    `on` and `22:22` are texts.
+    """
 
 
 _resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}

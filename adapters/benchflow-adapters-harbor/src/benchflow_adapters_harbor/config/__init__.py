@@ -1,4 +1,4 @@
-"""`task.toml` as Harbor 0.24 understands it, frozen."""
+"""`task.toml` as Harbor 0.24 reads it, as frozen records."""
 
 from .artifact import Artifact, CollectHook
 from .environment import HarborEnvironment, HarborMcpServer, Healthcheck, TpuSlice

@@ -1,4 +1,4 @@
-"""What is carried out of a container, and the commands that prepare it."""
+"""Artifacts that are copied out of a container, and the commands that prepare them."""
 
 import re
 from pathlib import PurePosixPath
@@ -19,11 +19,11 @@ def service_name(value: str) -> str:
     """Return the name of a compose service.
 
     Raises:
-        ValueError: It has other characters than letters, digits, `-`, `_` and `.`.
+        ValueError: The name has other characters than letters, digits, `-`, `_` and `.`.
     """
     name = value.strip()
     if not _SERVICE.fullmatch(name):
-        raise ValueError(f"{value[:80]!r} is no name of a compose service")
+        raise ValueError(f"{value[:80]!r} is not a name of a compose service")
     return name
 
 
@@ -34,9 +34,9 @@ class Artifact(Record):
     """A file or directory that outlives its container."""
 
     source: str
-    """A path in the container; relative ones are below its working directory."""
+    """A path in the container. A relative path is below the working directory."""
     destination: str | None = None
-    """A path below the rollout's artifacts; `None` mirrors `source`."""
+    """A path below the rollout's artifacts. `None` repeats `source`."""
     exclude: tuple[str, ...] = ()
     """Patterns of `tar --exclude`."""
     service: ServiceName | None = None
@@ -57,7 +57,7 @@ class Artifact(Record):
         if "\\" in value or path.is_absolute() or ".." in path.parts or not path.parts:
             raise ValueError("must be a relative path with forward slashes and without '..'")
         if value.rstrip("/") == "manifest.json":
-            raise ValueError("'manifest.json' is the list of what was collected")
+            raise ValueError("'manifest.json' is the list of collected artifacts")
         return value
 
     @model_validator(mode="after")
@@ -73,11 +73,11 @@ def _from_string(value: object) -> object:
 
 
 Artifacts = tuple[Annotated[Artifact, BeforeValidator(_from_string)], ...]
-"""Entries of `artifacts`; a bare string is a source."""
+"""Entries of `artifacts`. A plain string is a source."""
 
 
 class CollectHook(Record):
-    """`[[verifier.collect]]`: a command run between the agent's end and the collection."""
+    """`[[verifier.collect]]`: a command that runs after the agent and before the collection."""
 
     command: str
     service: ServiceName = MAIN

@@ -22,7 +22,7 @@ class Healthcheck(Record):
     interval_sec: Seconds = 5
     timeout_sec: Seconds = 30
     start_period_sec: Seconds = 0
-    """Failures within it do not count."""
+    """Failures in this period do not count."""
     start_interval_sec: Seconds = 5
     retries: int = 3
 
@@ -37,7 +37,7 @@ class TpuSlice(Record):
     @classmethod
     def _check_topology(cls, value: str) -> str:
         if not _TOPOLOGY.fullmatch(value.strip()):
-            raise ValueError("must be positive integers with 'x' between, such as '2x4'")
+            raise ValueError("must be positive integers separated by 'x', such as '2x4'")
         return value.strip()
 
 
@@ -46,7 +46,7 @@ def _transport(value: object) -> object:
 
 
 class HarborMcpServer(Record):
-    """`[[environment.mcp_servers]]`: a tool server that the agent is told of."""
+    """`[[environment.mcp_servers]]`: a tool server for the agent."""
 
     name: str
     transport: Annotated[
@@ -70,10 +70,10 @@ def _lower(value: object) -> object:
 
 
 class HarborEnvironment(Record):
-    """A container: its image, resources, network and what the agent finds in it.
+    """A container: its image, resources, network and contents.
 
-    `None` as an amount is unlimited. Values of `env` may be `${VAR}` or `${VAR:-default}`
-    of the host; they are kept as written.
+    `None` as an amount is unlimited. A value of `env` may be `${VAR}` or `${VAR:-default}`,
+    a variable of the host. The record has the value as written.
     """
 
     legacy: ClassVar[frozenset[str]] = frozenset({"memory", "storage", "allow_internet"})
@@ -119,7 +119,7 @@ class HarborEnvironment(Record):
         return self
 
     def policy(self) -> NetworkPolicy:
-        """Return what the container may reach where no phase says otherwise."""
+        """Return the container's network for phases without a network of their own."""
         return NetworkPolicy(network_mode=self.network_mode, allowed_hosts=self.allowed_hosts or ())
 
 
@@ -129,6 +129,6 @@ def _set_size(table: dict[str, object], old: str, size: str) -> None:
     try:
         amount = int(float(text[:-1]) * _UNITS[text[-1:]])
     except (KeyError, ValueError, OverflowError):
-        raise ValueError(f"{old} = {size[:40]!r} is no size such as '2G' or '512M'") from None
+        raise ValueError(f"{old} = {size[:40]!r} is not a size such as '2G' or '512M'") from None
     if table.setdefault(new, amount) != amount:
         raise ValueError(f"{old} = {size!r} and {new} = {table[new]!r} contradict each other")

@@ -29,7 +29,7 @@ PackageName = Annotated[str, AfterValidator(package_name)]
 
 
 class Author(Record):
-    """Who wrote a task."""
+    """An author of a task."""
 
     name: str
     email: str | None = None
@@ -46,13 +46,13 @@ class Package(Record):
 
 
 class Solution(Record):
-    """`[solution]`: variables of the reference solution alone."""
+    """`[solution]`: variables that only the reference solution gets."""
 
     env: Mapping[str, str] = {}
 
 
 class HarborConfig(Record):
-    """A `task.toml` of the schemas 1.0 to 1.4, in the words of 1.4."""
+    """A `task.toml` of the schemas 1.0 to 1.4, with the fields of 1.4."""
 
     legacy: ClassVar[frozenset[str]] = frozenset({"version"})
 
@@ -87,6 +87,6 @@ class HarborConfig(Record):
         seen: set[str] = set()
         for step in steps or ():
             if step_key(step.name) in seen:
-                raise ValueError(f"two steps are named {step.name!r}, letter case aside")
+                raise ValueError(f"two steps have the name {step.name!r}, ignoring letter case")
             seen.add(step_key(step.name))
         return steps

@@ -1,4 +1,4 @@
-"""Who may be reached: the network fields of the environment and of each phase."""
+"""The network fields of the environment and of each phase."""
 
 import re
 from ipaddress import IPv6Address, ip_address, ip_network
@@ -14,10 +14,10 @@ _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
 
 def allowed_host(entry: str) -> str:
-    """Return an allowlist entry in its one spelling.
+    """Return an allowlist entry in its normal form.
 
     Raises:
-        ValueError: It is no host name, `*.` and a host name, IP address or CIDR range.
+        ValueError: The entry is not a host name, `*.` and a host name, IP address or CIDR range.
     """
     host = entry.strip().lower().rstrip(".")
     try:
@@ -28,7 +28,7 @@ def allowed_host(entry: str) -> str:
     except ValueError:
         raise _invalid_host(entry) from None
     name = host.removeprefix("*.")
-    # "%" is no label either, so an IPv6 scope never gets this far.
+    # "%" is not a label either, so an IPv6 scope is refused here.
     if not all(_LABEL.fullmatch(label) for label in name.split(".")):
         raise _invalid_host(entry)
     if name != host and _is_address(name):
@@ -38,7 +38,7 @@ def allowed_host(entry: str) -> str:
 
 def _invalid_host(entry: str) -> ValueError:
     return ValueError(
-        f"{entry[:80]!r} is no host name, '*.' and a host name, IP address or CIDR range"
+        f"{entry[:80]!r} is not a host name, '*.' and a host name, IP address or CIDR range"
     )
 
 
@@ -54,35 +54,35 @@ AllowedHost = Annotated[str, AfterValidator(allowed_host)]
 
 
 class NetworkPolicy(Record):
-    """What one phase may reach."""
+    """The network of one phase."""
 
     network_mode: NetworkMode = "public"
     allowed_hosts: tuple[AllowedHost, ...] = ()
 
 
 class PhaseNetwork(Record):
-    """The network fields of `[agent]` and `[verifier]`: set, they override the environment's."""
+    """The network fields of `[agent]` and `[verifier]`. They override the environment's."""
 
     network_mode: NetworkMode | None = None
     allowed_hosts: tuple[AllowedHost, ...] | None = None
 
     @model_validator(mode="after")
     def _check_hosts(self) -> "PhaseNetwork":
-        # An empty list without a mode is refused by Harbor as well.
+        # Harbor also refuses an empty list without a mode.
         if self.network_mode is None and self.allowed_hosts is not None:
             raise ValueError("allowed_hosts needs network_mode = 'allowlist'")
         check_hosts(self.network_mode, self.allowed_hosts)
         return self
 
     def policy(self) -> NetworkPolicy | None:
-        """Return the phase's own policy, `None` when it has none."""
+        """Return the phase's own policy, or None."""
         if self.network_mode is None:
             return None
         return NetworkPolicy(network_mode=self.network_mode, allowed_hosts=self.allowed_hosts or ())
 
 
 def check_hosts(mode: NetworkMode | None, hosts: tuple[str, ...] | None) -> None:
-    """Refuse hosts that no mode reads.
+    """Refuse hosts if the mode does not use them.
 
     Raises:
         ValueError: There are hosts and the mode is not `allowlist`.

@@ -23,7 +23,7 @@ class AgentPhase(PhaseNetwork):
 
 
 VerifierMode = Literal["shared", "separate"]
-"""`shared` grades in the agent's container, `separate` in one of its own."""
+"""`shared` grades in the agent's container, `separate` in another container."""
 
 
 class VerifierPhase(PhaseNetwork):
@@ -39,11 +39,11 @@ class VerifierPhase(PhaseNetwork):
     @model_validator(mode="after")
     def _check_shared(self) -> "VerifierPhase":
         if self.environment_mode == "shared" and self.environment is not None:
-            raise ValueError("environment_mode = 'shared' has no use for an environment table")
+            raise ValueError("environment_mode = 'shared' does not allow an environment table")
         return self
 
     def mode(self) -> VerifierMode | None:
-        """Return what this table says alone, `None` when it says nothing."""
+        """Return the mode that this table gives, or None."""
         if self.environment_mode is not None:
             return self.environment_mode
         return None if self.environment is None else "separate"
@@ -54,31 +54,31 @@ _DEVICE = re.compile(r"(CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|(?:COM|LPT)[1-9¹²³])
 
 
 def step_name(name: str) -> str:
-    """Return a step's name, which is also a directory's.
+    """Return a step's name, which is also the name of its directory.
 
     Raises:
-        ValueError: Some operating system could not have a directory of that name.
+        ValueError: Some operating system does not allow a directory of that name.
     """
     device = _DEVICE.fullmatch(name.partition(".")[0].rstrip(" "))
     if not name.strip() or name.endswith((".", " ")) or _FORBIDDEN.search(name) or device:
-        raise ValueError(f"{name[:80]!r} is no portable name of a directory")
+        raise ValueError(f"{name[:80]!r} is not a portable name of a directory")
     if len(name.encode("utf-8", "surrogatepass")) > 255:
         raise ValueError("longer than 255 bytes")
     return name
 
 
 def step_key(name: str) -> str:
-    """Return what two names share that some file system would take for one."""
+    """Return the key that is equal for names that some file system treats as equal."""
     return unicodedata.normalize("NFC", name).casefold()
 
 
 class StepConfig(Record):
-    """One step; `[agent]`, `[verifier]` and `artifacts` add to the task's own."""
+    """One step. Its `[agent]`, `[verifier]` and `artifacts` add to those of the task."""
 
     name: Annotated[str, AfterValidator(step_name)]
     agent: AgentPhase = AgentPhase()
     verifier: VerifierPhase = VerifierPhase()
     min_reward: float | Mapping[str, float] | None = None
-    """Below it no further step runs; a number is meant for the key `reward`."""
+    """If the reward is lower, no further step runs. A number is for the key `reward`."""
     healthcheck: Healthcheck | None = None
     artifacts: Artifacts = ()

@@ -6,26 +6,26 @@ from typing import Annotated, ClassVar, cast
 from pydantic import BaseModel, ConfigDict, Field
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-"""A duration. Harbor takes negative, infinite and undefined ones too; nothing can wait for them."""
+"""A duration. Harbor also accepts negative, infinite and NaN ones; nothing can wait for those."""
 
 
 class Record(BaseModel):
-    """A frozen record. Unknown keys are passed over, as Harbor does; `unknown_keys` names them."""
+    """A frozen record. Like Harbor, it ignores unknown keys; `unknown_keys` lists them."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
     legacy: ClassVar[frozenset[str]] = frozenset()
-    """Keys of older schemas that the record turns into today's fields."""
+    """Keys of older schemas that the record converts into current fields."""
 
 
 def as_table(data: object) -> dict[str, object] | None:
-    """Return a copy of a table that a before-validator may change; `None` for anything else."""
+    """Return a copy of a table for a before-validator to change; None for anything else."""
     if not isinstance(data, Mapping):
         return None
     return dict(cast("Mapping[str, object]", data))
 
 
 def unknown_keys(record: Record, raw: Mapping[str, object], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted keys of `raw` that no field of `record` was read from."""
+    """Yield the dotted keys of `raw` that no field of `record` uses."""
     fields = type(record).model_fields
     for key, value in raw.items():
         name = f"{prefix}{key}"

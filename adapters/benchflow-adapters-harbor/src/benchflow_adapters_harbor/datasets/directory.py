@@ -1,4 +1,4 @@
-"""A directory of tasks, with the digests of its `dataset.toml` when it has one."""
+"""A directory of tasks, with the digests of its `dataset.toml` if it has one."""
 
 import os
 import re
@@ -18,16 +18,16 @@ from .listing import check_digest, list_task, refused_task
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 DEEPEST = 3
-"""Folders between the one that is named and a collection's."""
+"""Largest number of folder levels between a named folder and a collection."""
 _MOST_FOLDERS = 20_000
 _CONFIGS = ("task.toml", "task.yaml")
 
 
 def digest_text(value: str) -> str:
-    """Return a digest as Harbor writes it.
+    """Return a digest in Harbor's form.
 
     Raises:
-        ValueError: It is not `sha256:` and 64 hexadecimal digits.
+        ValueError: The text is not `sha256:` and 64 hexadecimal digits.
     """
     if not _DIGEST.fullmatch(value):
         raise ValueError("must be 'sha256:' and 64 hexadecimal digits")
@@ -56,18 +56,18 @@ class DatasetManifest(Record):
 
 
 def is_task(path: Path) -> bool:
-    """Return whether `path` is a directory with a task of Harbor's or Terminal-Bench's."""
+    """Return whether `path` is a directory with a Harbor or Terminal-Bench task."""
     return any((path / name).is_file() for name in _CONFIGS)
 
 
 def read_directory(path: Path, policy: HostPolicy, *, own: bool = True) -> list[ListedTask]:
-    """Return the task that `path` is, or all below it, by folder name.
+    """Return the task in `path`, or all tasks below it, sorted by folder name.
 
-    Folders without `task.toml` and `task.yaml` are passed over. Where `path` has no tasks of its
-    own, those of the collections in it are returned, at most `DEEPEST` folders down. A
-    `dataset.toml` beside tasks is held to: a task of other content than its digest is refused,
-    and so is one that it names and that is not there. Links to folders count where the
-    directory is the operator's `own`, and not where it came from somewhere else.
+    Folders without `task.toml` and `task.yaml` are ignored. If `path` has no tasks of its own,
+    return the tasks of its collections, at most `DEEPEST` folders down. A `dataset.toml` beside
+    tasks is enforced: a task whose content has another digest is refused, and so is a task
+    that it names and that is missing. Links to folders are followed only if the directory is
+    the operator's `own`.
 
     Raises:
         TaskError: There is no task, or `dataset.toml` is malformed.
@@ -87,10 +87,10 @@ def read_directory(path: Path, policy: HostPolicy, *, own: bool = True) -> list[
 
 
 def collections(path: Path, *, own: bool = True) -> Iterator[Path]:
-    """Yield each folder with tasks or a `dataset.toml`, from `path` down, by name.
+    """Yield each folder with tasks or a `dataset.toml`, from `path` down, sorted by name.
 
-    What lies below such a folder is passed over, as are hidden folders, and links unless they
-    are the operator's `own`.
+    Folders below such a folder are not searched, nor hidden folders. Links are followed only
+    if the directory is the operator's `own`.
     """
     pending, seen = [(path, 0)], set[Path]()
     while pending:
@@ -119,7 +119,9 @@ def _collection(path: Path, policy: HostPolicy, *, own: bool) -> list[ListedTask
     listed = list(_below(path, policy, digests, own=own))
     for name in sorted(digests.keys() - {task.name for task in listed}):
         where = str(path / "dataset.toml")
-        error = TaskError(f"no folder here holds {name!r}", where=where, hint="add its folder")
+        error = TaskError(
+            f"no folder here has the task {name!r}", where=where, hint="add its folder"
+        )
         listed.append(refused_task(name, error))
     return listed
 

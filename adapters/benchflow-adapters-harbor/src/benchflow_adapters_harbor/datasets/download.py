@@ -1,4 +1,4 @@
-"""A registry that lies on a web server."""
+"""Download a registry from a web server."""
 
 import hashlib
 import re
@@ -16,12 +16,12 @@ _SECONDS = 60
 
 
 def download(source: str, cache: Path) -> bytes:
-    """Return what an `https://` URL holds; `URL#sha256=HEX` is checked and kept.
+    """Return the content of an `https://` URL. `URL#sha256=HEX` is checked and cached.
 
-    Plain `http://` needs the digest, except on this machine itself.
+    Plain `http://` needs the digest, except on the loopback address.
 
     Raises:
-        TaskError: It cannot be fetched, is larger than 64 MiB or has another digest.
+        TaskError: The URL cannot be fetched, is larger than 64 MiB, or has another digest.
     """
     url, fragment = urldefrag(source)
     digest = _expected_digest(source, fragment)
@@ -46,7 +46,7 @@ def _expected_digest(source: str, fragment: str) -> str | None:
         return None
     found = _DIGEST.fullmatch(fragment)
     if found is None:
-        raise TaskError(f"{source!r} has no digest that can be checked", hint="#sha256=HEX")
+        raise TaskError(f"{source!r} has an invalid digest", hint="#sha256=HEX")
     return found.group(1)
 
 
@@ -54,7 +54,7 @@ def _check_private(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme != "https" and parts.hostname not in _LOOPBACK:
         hint = "use https://, or append #sha256=HEX"
-        raise TaskError("anyone on the way could change it", where=url, hint=hint)
+        raise TaskError("plain http can be changed on the way", where=url, hint=hint)
 
 
 def _fetch(url: str, *, trusted: bool) -> bytes:

@@ -1,4 +1,4 @@
-"""Trees of git repositories, fetched once and kept by commit."""
+"""Trees of git repositories, fetched once and cached by commit."""
 
 import fcntl
 import hashlib
@@ -17,7 +17,7 @@ from benchflow_contracts import TaskError
 from benchflow_adapters_harbor.files import MAX_ENTRIES
 
 REMOTE: Final = ("git", "http", "https", "ssh")
-"""Protocols that a file from somewhere else may name."""
+"""Protocols that a file from the network may name."""
 LOCAL: Final = (*REMOTE, "file")
 """Protocols that the operator may name."""
 
@@ -29,23 +29,23 @@ _SECONDS = 540
 class GitTrees:
     """A cache of checked-out trees. Processes may share its directory.
 
-    A tree, once kept, is what its commit says: git checks every object by its digest.
-    No hook, submodule or helper program of a repository is run.
+    A cached tree has the content of its commit: git checks every object by its digest.
+    No hook, submodule or helper program of a repository runs.
     """
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache
 
     def resolve(self, url: str, ref: str | None, *, protocols: Sequence[str]) -> str:
-        """Return the commit that `ref`, or the default branch, names now.
+        """Return the commit that `ref`, or the default branch, points to now.
 
         Raises:
-            TaskError: The repository cannot be reached or has no such ref.
+            TaskError: The repository cannot be reached or does not have the ref.
         """
         if ref is not None and is_commit(ref):
             return ref
         if ref is not None and not _REF.fullmatch(ref):
-            raise TaskError(f"{ref[:80]!r} is no git ref", hint="name a branch, tag or commit")
+            raise TaskError(f"{ref[:80]!r} is not a git ref", hint="name a branch, tag or commit")
         _check_url(url, protocols)
         asked = ("HEAD",) if ref is None else (ref, f"{ref}^{{}}")
         lines = _git("ls-remote", "--", url, *asked, protocols=protocols).splitlines()
@@ -58,14 +58,14 @@ class GitTrees:
         return commit
 
     def tree(self, url: str, commit: str, path: str, *, protocols: Sequence[str]) -> Path:
-        """Return a directory with what `path` holds in `commit`; fetched when not kept.
+        """Return a directory with the content of `path` in `commit`. Fetch it if it is not cached.
 
         Raises:
-            TaskError: It cannot be fetched, or there is no such directory in the commit.
+            TaskError: The commit cannot be fetched, or does not have the directory.
         """
         inside = inner_path(path)
         if not is_commit(commit):
-            raise TaskError(f"{commit[:80]!r} is no commit", hint="40 or 64 hexadecimal digits")
+            raise TaskError(f"{commit[:80]!r} is not a commit", hint="40 or 64 hexadecimal digits")
         home = self._cache / "git" / _short(url)
         kept = home / "trees" / commit / _short(inside) / (PurePosixPath(inside).name or "tree")
         if kept.is_dir():
@@ -96,14 +96,16 @@ def is_commit(text: str) -> bool:
 
 
 def inner_path(path: str) -> str:
-    """Return a path below a repository's root, in one spelling; the root is empty.
+    """Return a path below a repository's root in normal form. The root is the empty text.
 
     Raises:
-        TaskError: It is absolute or leads up.
+        TaskError: The path is absolute or contains `..`.
     """
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts or "\0" in path or ":" in path:
-        raise TaskError(f"{path[:80]!r} is no path below a repository", hint="name one")
+        raise TaskError(
+            f"{path[:80]!r} is not a path below a repository", hint="give a relative path"
+        )
     return "" if str(pure) == "." else str(pure)
 
 
@@ -113,8 +115,8 @@ def _check_url(url: str, protocols: Sequence[str]) -> None:
     plain = url.isprintable() and " " not in url
     if not plain or scheme not in protocols or not ("://" in url or scp):
         raise TaskError(
-            f"{url[:200]!r} is no git URL that may be fetched here",
-            hint=f"of the protocols {', '.join(protocols)}",
+            f"{url[:200]!r} is not a git URL that may be fetched here",
+            hint=f"use one of the protocols {', '.join(protocols)}",
         )
 
 
@@ -130,7 +132,7 @@ def _check_out(home: Path, tree: str, kept: Path, protocols: Sequence[str]) -> N
     try:
         files = stage / "files"
         files.mkdir()
-        # One tree read into an empty index and directory: blobs come in one batch.
+        # Reading one tree into an empty index and directory fetches all blobs in one batch.
         _git(
             *(f"--work-tree={files}", "read-tree", "-m", "-u", tree),
             store=store,
@@ -144,7 +146,7 @@ def _check_out(home: Path, tree: str, kept: Path, protocols: Sequence[str]) -> N
 
 
 def _check_size(store: Path, tree: str, protocols: Sequence[str]) -> None:
-    """Count the entries before any is read into memory: trees can share subtrees."""
+    """Count the entries before the check-out, because trees can share subtrees."""
     argv = ["git", f"--git-dir={store}", "ls-tree", "-r", "-z", "--name-only", tree]
     process = subprocess.Popen(
         argv,
@@ -173,7 +175,7 @@ def _git(
     env = _environment(protocols)
     if index is not None:
         env["GIT_INDEX_FILE"] = str(index)
-    # The name of a repository must not end as a program: no hook, no transport helper.
+    # A repository must not run a program: no hook and no transport helper.
     safe = ["-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "gc.auto=0"]
     try:
         done = subprocess.run(
@@ -200,7 +202,7 @@ def _git(
 
 
 def _reason(stderr: str) -> str:
-    """Return git's first reason; advice follows it."""
+    """Return the first reason that git gives, without the advice after it."""
     lines = stderr.strip().splitlines() or ["no reason given"]
     return next((line for line in lines if line.startswith(("fatal: ", "error: "))), lines[-1])
 

@@ -1,4 +1,4 @@
-"""One task of a listing, whatever is wrong with it."""
+"""List one task, even if it cannot be read."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from benchflow_adapters_harbor.task import HarborTask
 
 
 def list_task(name: str, path: Path, policy: HostPolicy) -> ListedTask:
-    """Return the task in the directory `path`, by `name` when it cannot be read."""
+    """Return the task in the directory `path`. `name` is for a task that cannot be read."""
     try:
         task = load_harbor_task(path)
     except TaskError as error:
@@ -33,20 +33,20 @@ def list_task(name: str, path: Path, policy: HostPolicy) -> ListedTask:
 
 
 def refused_task(name: str, error: TaskError, path: Path | None = None) -> ListedTask:
-    """Return a task that could not be found or read."""
+    """Return the entry of a task that could not be found or read."""
     wrong = TaskRefusal(where=error.where, reason=str(error.args[0]), hint=error.hint)
     return ListedTask(name=name, path=path, format="harbor", refusals=(wrong,))
 
 
 def check_digest(task: ListedTask, digest: str | None) -> ListedTask:
-    """Return `task`, refused when it was read and is not what `digest` promised.
+    """Return `task`, refused if its content does not have the digest `digest`.
 
-    A refused one has no digest: nobody shall take it for the task that was meant.
+    A refused task has no digest, so that nobody takes it for the intended task.
     """
     if digest is None or task.digest in {None, digest}:
         return task
-    reason = f"its content is {task.digest}, and {digest} was promised"
-    hint = "fetch it anew, or correct the digest"
+    reason = f"its content has the digest {task.digest}, and {digest} was expected"
+    hint = "fetch the task again, or correct the digest"
     wrong = TaskRefusal(reason=reason, where=str(task.path), hint=hint)
     return task.refused(wrong).model_copy(update={"digest": None})
 
@@ -54,14 +54,14 @@ def check_digest(task: ListedTask, digest: str | None) -> ListedTask:
 def _unset(task: HarborTask, policy: HostPolicy) -> list[str]:
     if task.compose is None:
         return []
-    # Only a task that has a compose file pays for its reader.
+    # Import the reader only for a task that has a compose file.
     from benchflow_adapters_harbor.lowering.composed.variables import (  # noqa: PLC0415
         unset_variables,
     )
 
     return [
         f"docker-compose.yaml: variable {name[:80]!r} is not set, so it is empty:"
-        f" --forward-env {name[:80]} gives yours"
+        f" --forward-env {name[:80]} passes yours"
         for name in unset_variables(task, policy.forwarded)
     ]
 
@@ -88,5 +88,5 @@ def _facts(task: HarborTask) -> dict[str, str]:
 
 def _services(task: HarborTask) -> set[str]:
     written = set(task.compose.services) if task.compose else set[str]()
-    # Harbor brings `main` itself; an old task writes all of its services down.
+    # Harbor adds `main` itself; an old task lists all of its services.
     return written if task.format == "terminal-bench" else {MAIN, *written}

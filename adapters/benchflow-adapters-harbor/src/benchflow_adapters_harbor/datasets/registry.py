@@ -1,4 +1,4 @@
-"""`registry.json`: datasets whose tasks lie in git repositories, each at its commit."""
+"""`registry.json`: datasets whose tasks are in git repositories, each at a commit."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -21,16 +21,16 @@ from .listing import check_digest, list_task, refused_task
 
 
 class RegistryTask(Record):
-    """Where one task lies."""
+    """The place of one task."""
 
     name: str
     git_url: str | None = None
-    """`None`: `path` is below the directory of the registry's own file."""
+    """If None, `path` is below the directory of the registry file."""
     git_commit_id: str | None = None
-    """`None` is whatever the default branch holds: what is listed then is not pinned."""
+    """None is the tip of the default branch. The task is then not pinned."""
     path: str
     digest: Annotated[str, AfterValidator(digest_text)] | None = None
-    """An addition of ours: the task's content must have this digest."""
+    """The digest that the task's content must have. Harbor does not have this field."""
 
 
 class RegistryDataset(Record):
@@ -44,17 +44,17 @@ class RegistryDataset(Record):
 
 
 class Registry(Record):
-    """All of a `registry.json`."""
+    """The content of a `registry.json`."""
 
     datasets: tuple[RegistryDataset, ...]
 
     def choose(self, wanted: str | None) -> RegistryDataset:
         """Return the dataset `NAME` in its best version, or `NAME@VERSION`.
 
-        The best version is `head`, else the highest one, else the last by its letters.
+        The best version is `head`, else the highest version, else the last in text order.
 
         Raises:
-            UsageError: There is none, or several and `wanted` is `None`.
+            UsageError: There is no such dataset, or there are several and `wanted` is None.
         """
         known = sorted({f"{found.name}@{found.version}" for found in self.datasets})
         hint = f"--dataset one of: {', '.join(known[:20])}{' …' if len(known) > 20 else ''}"
@@ -76,12 +76,12 @@ def read_registry(
 ) -> list[ListedTask]:
     """Return the tasks of a dataset of a `registry.json`, a file or an `https://` URL.
 
-    `URL#sha256=HEX` is checked, and once fetched needs no network; commits are checked by
-    git and kept. Tasks that cannot be fetched are refused one by one.
+    `URL#sha256=HEX` is checked and cached, and then needs no network. Git checks the commits,
+    which are cached too. A task that cannot be fetched is refused; the others are listed.
 
     Raises:
         TaskError: The registry cannot be read or is malformed.
-        UsageError: `dataset` names nothing, or is needed to choose.
+        UsageError: `dataset` is unknown, or is missing and there are several.
     """
     remote = "://" in source
     data = download(source, cache) if remote else _read(Path(source))
@@ -119,7 +119,7 @@ def _parse(data: bytes, source: str) -> Registry:
 
 
 class _Trees:
-    """The trees of one dataset: each repository's at a commit is fetched once, whole."""
+    """The trees of one dataset. Each repository is fetched once for each commit."""
 
     def __init__(
         self, trees: GitTrees, dataset: RegistryDataset, protocols: tuple[str, ...]
@@ -150,7 +150,7 @@ class _Trees:
             raise root
         found = root / PurePosixPath(path).relative_to(shared or ".")
         if found.resolve() != root.resolve() / PurePosixPath(path).relative_to(shared or "."):
-            raise TaskError("its path goes through a link", where=task.path, hint="name its folder")
+            raise TaskError("the path goes through a link", where=task.path, hint="name its folder")
         return found
 
 
@@ -172,7 +172,7 @@ def _tasks(
 def _local_path(task: RegistryTask, home: Path | None) -> Path:
     if home is None:
         raise TaskError(
-            "a registry of another machine names a path of this one",
+            "a registry from the network names a path of this machine",
             where=task.path[:200],
             hint="give the task a git_url",
         )

@@ -21,19 +21,19 @@ class Repository(Record):
     url: str
     ref: str | None
     folder: str | None
-    """Where its tasks lie; `None` is `tasks`, or the root where there is none."""
+    """The folder of its tasks. None is `tasks`, or the root if there is no `tasks`."""
 
 
 def parse_repository(source: str) -> Repository | None:
-    """Return what `source` names, `None` when it is no git URL.
+    """Return the repository that `source` names, or None if it is not a git URL.
 
     Raises:
-        TaskError: It names two refs.
+        TaskError: `source` names two refs.
     """
     if not _URL.fullmatch(source):
         return None
     head, _, ref = source.rpartition("@")
-    # What follows the "@" of a user has a slash or a colon.
+    # After the "@" of a user name, there is a slash or a colon.
     if not head or not ref or "/" in ref or ":" in ref:
         head, ref = source, ""
     url, tree, rest = head.partition("/tree/")
@@ -48,14 +48,14 @@ def parse_repository(source: str) -> Repository | None:
 
 
 def read_repository(source: str, policy: HostPolicy, cache: Path) -> list[ListedTask]:
-    """Return the tasks of a git repository. A commit that is kept needs no network.
+    """Return the tasks of a git repository. A cached commit needs no network.
 
     Raises:
-        TaskError: It cannot be fetched, or holds no task.
+        TaskError: The repository cannot be fetched, or has no task.
     """
     repository = parse_repository(source)
     if repository is None:
-        raise TaskError(f"{source!r} is no git URL", hint="https://…, ssh://… or user@host:path")
+        raise TaskError(f"{source!r} is not a git URL", hint="https://…, ssh://… or user@host:path")
     trees = GitTrees(cache)
     url = repository.url
     commit = trees.resolve(url, repository.ref, protocols=LOCAL)

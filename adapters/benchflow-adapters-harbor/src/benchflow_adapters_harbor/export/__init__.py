@@ -1,4 +1,4 @@
-"""Rollouts as Harbor's jobs and trials."""
+"""Export rollouts as jobs and trials of Harbor."""
 
 from .exporter import HarborExporter
 

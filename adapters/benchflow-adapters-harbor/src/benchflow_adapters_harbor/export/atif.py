@@ -13,15 +13,15 @@ from .step_results import GradedStep
 from .steps import node_steps
 
 _NOBODY = ""
-"""No node has this id."""
+"""An id that no node has."""
 
 
 def owners(rollout: FinishedRollout) -> dict[str, str]:
-    """Return for every node the leaf in whose trajectory it is no copy.
+    """Return for every node the leaf whose trajectory has the node as an original.
 
-    That is the first scored leaf below it, so that each step that led to a score is original
-    in exactly one scored trajectory; without a scored one it is the first leaf. The steps of
-    an earlier rollout that this one went on from are copies everywhere: they have no owner.
+    The owner is the first scored leaf below the node, else the first leaf. So each step that
+    led to a score is an original in exactly one scored trajectory. The steps of an earlier
+    rollout that this rollout continues are copies everywhere; they have no owner.
     """
     owned = {node.id: _NOBODY for node in rollout.tree.nodes if _is_continued(rollout, node)}
     for leaf in sorted(rollout.tree.leaves, key=lambda leaf: leaf.reward is None):
@@ -42,13 +42,13 @@ def trajectory(
     owned: Mapping[str, str],
     part: GradedStep | None = None,
 ) -> dict[str, Any] | None:
-    """Return the trajectory that ends in `leaf`, or `None` when its agent never acted.
+    """Return the trajectory that ends in `leaf`, or None if the agent never acted.
 
-    With `part` it is that of one step of the task.
+    With `part`, return the trajectory of one step of the task.
 
-    The steps of a shared prefix are the same in the trajectory of every leaf below it, and
-    are marked `is_copied_context` in all but the one of their owner. `final_metrics` leave
-    copies out, so that those of a tree add up to what was spent.
+    Every leaf below a shared prefix repeats its steps. All but the owner's trajectory mark them
+    `is_copied_context`. `final_metrics` leave copies out, so that the sum over a tree is the
+    real use.
     """
     steps: list[dict[str, Any]] = []
     for node in leaf.path if part is None else part.nodes:
@@ -69,13 +69,13 @@ def trajectory(
         "agent": agent,
         "steps": steps,
         "final_metrics": _totals([step for step in steps if "is_copied_context" not in step]),
-        "notes": "final_metrics are those of the steps that are not is_copied_context",
+        "notes": "final_metrics leave out the steps that are is_copied_context",
         "extra": {"benchflow": leaf_facts(rollout, leaf)},
     }
 
 
 def leaf_facts(rollout: FinishedRollout, leaf: RolloutNode) -> dict[str, Any]:
-    """Return what the tree says about `leaf` and Harbor's formats have no field for."""
+    """Return the facts about `leaf` that have no field in Harbor's formats."""
     verdict = leaf.results.get("reward")
     facts = {
         "rollout_id": rollout.tree.rollout_id,

@@ -1,7 +1,7 @@
 """The exporter `harbor`: a job directory that Harbor's models load and its viewer opens.
 
-Source of the format: harbor 0.24.0; `tests/e2e/test_harbor_export.py` has that package read
-what is written here.
+Source of the format: harbor 0.24.0. `tests/e2e/test_harbor_export.py` reads the exports with
+that package.
 """
 
 from collections.abc import Iterable, Mapping
@@ -54,7 +54,7 @@ def _has_reward(verdict: VerifyResult | None) -> bool:
 
 
 class _JobConfig:
-    """What the rollouts of a job were run with."""
+    """Collect the tasks, agents and sandbox of a job's rollouts."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, dict[str, Any]] = {}
@@ -115,7 +115,7 @@ def _write_verdict(
     home: Path, verdict: VerifyResult | None, found: Mapping[str, Any] | None
 ) -> None:
     if verdict is not None:
-        # The whole of it, with the integrity report of a twin: no field of Harbor's has it.
+        # No field of Harbor has the whole verdict with its integrity report.
         write_json(home / "benchflow-verdict.json", plain(verdict.model_dump()))
     if found is not None:
         write_json(home / "reward.json", found["rewards"])

@@ -1,4 +1,4 @@
-"""The statistics of a Harbor job, from its trials.
+"""The statistics of a Harbor job.
 
 Source of the format: harbor 0.24.0, `JobResult` and `JobStats`.
 """
@@ -10,10 +10,10 @@ _COUNTED = ("n_input_tokens", "n_cache_tokens", "n_output_tokens", "cost_usd")
 
 
 class JobTotals:
-    """Sums up trials, one at a time.
+    """Sum up trials one at a time.
 
-    Everything is counted as Harbor counts it, but for `metrics`: a trial without a score is
-    in `n_errors` and in no mean, where Harbor takes it for a 0.
+    The counts are those of Harbor, except `metrics`. A trial without a score counts in
+    `n_errors` and in no mean; Harbor counts it as 0.
     """
 
     def __init__(self) -> None:
@@ -87,5 +87,5 @@ def _means(entry: dict[str, Any]) -> list[dict[str, float]]:
     }
     if not means:
         return []
-    # One reward is a mean without a name, several are named.
+    # A single mean has the name `mean`; several means have the names of their rewards.
     return [{"mean": next(iter(means.values()))} if len(means) == 1 else means]

@@ -1,4 +1,4 @@
-"""How a trial ended: its rewards, or the exception that is recorded instead."""
+"""The end of a trial: its rewards, or the exception that replaces them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ from .plain import plain_text
 from .steps import iso
 
 _MODES = {"hermetic": "separate", "twin": "shared", "shared": "shared"}
-"""A twin's tests see the agent's file system, as those of Harbor's `shared` do."""
+"""In a twin, the tests see the agent's files, as in Harbor's `shared`."""
 
 _START = {"setup", "start", "provision", "readiness", "teardown"}
 _HARBORS_NAMES = {
@@ -28,13 +28,13 @@ _HARBORS_NAMES = {
     "SandboxError": "RuntimeError",
     "SetupError": "RuntimeError",
 }
-"""Where Harbor has another name for what happened; grading errors have its names already."""
+"""Errors that have another name in Harbor. Grading errors already have Harbor's names."""
 
 
 def rewards(verdict: VerifyResult | None, task_format: str) -> dict[str, float] | None:
-    """Return the rewards by name, the return as `reward` before its parts.
+    """Return the rewards by name: the return as `reward`, then its parts.
 
-    A task of Harbor's has the names that its own tests gave, and no other.
+    A task of Harbor has only the names that its own tests gave.
     """
     if verdict is not None:
         verdict = verdict.counted()
@@ -49,9 +49,9 @@ def rewards(verdict: VerifyResult | None, task_format: str) -> dict[str, float] 
 
 
 def verifier_mode(rollout: FinishedRollout, leaf: RolloutNode) -> str | None:
-    """Return Harbor's name for how the leaf was graded; `None` outside of a sandbox.
+    """Return Harbor's name for the leaf's grading mode; None outside a sandbox.
 
-    As there, one that no verifier came to has that of how it would have been.
+    As in Harbor, a leaf without a verdict has the mode that would have been used.
     """
     verdict = leaf.results.get("reward")
     if verdict is None or verdict.reward is None:
@@ -62,11 +62,11 @@ def verifier_mode(rollout: FinishedRollout, leaf: RolloutNode) -> str | None:
 def exception_info(
     rollout: FinishedRollout, leaf: RolloutNode, steps: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any] | None:
-    """Return why a leaf has no reward, or what went wrong before it was graded all the same.
+    """Return why a leaf has no reward, or the error before a grading that still happened.
 
-    What happened in one of the `steps`, Harbor's results of which are given, is told there
-    alone; but where Harbor would leave out a step without a verdict, and take the others for
-    the trial's reward, it is the trial too that says why there is none.
+    `steps` are Harbor's step results. An error in a step is reported only there. One case
+    differs: Harbor would ignore a step without a verdict and take its reward from the other
+    steps. The trial then also says why it has no reward.
     """
     if steps and _steps_report_failure(leaf, steps):
         return None
@@ -118,7 +118,7 @@ def _failure(rollout: FinishedRollout, leaf: RolloutNode) -> NodeError | None:
 
 
 def grading_error(verdict: VerifyResult | None) -> NodeError | None:
-    """Return why there is no reward, if grading is what failed."""
+    """Return why there is no reward, if grading failed."""
     if verdict is None:
         return None
     verdict = verdict.counted()

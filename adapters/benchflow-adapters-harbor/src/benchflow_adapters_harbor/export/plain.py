@@ -1,4 +1,4 @@
-"""Text and data of agents and sandboxes as plain JSON that every reader takes."""
+"""Convert text and data of agents and sandboxes to JSON that every reader accepts."""
 
 import json
 import math
@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 _TEXT: Final = 1_000_000
-"""Characters of one text; the event log has the rest."""
+"""Largest number of characters of one text. The event log has the rest."""
 _DEPTH: Final = 64
-"""Levels of one value: strict parsers end at 100 to 200 for the whole document."""
+"""Largest number of levels of one value. Strict parsers allow 100 to 200 in a document."""
 _WHOLE: Final = 2**63
-"""Integers from here on are no numbers to most readers of JSON."""
+"""Most JSON readers cannot read larger integers."""
 
 
 def plain_text(text: str) -> str:
-    """Return `text` with lone surrogates replaced, and cut when it is very long."""
+    """Return `text` with lone surrogates replaced, and cut if it is very long."""
     cut = text if len(text) <= _TEXT else f"{text[:_TEXT]}… ({len(text) - _TEXT} more characters)"
     return cut.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def plain(value: object, depth: int = _DEPTH) -> Any:  # noqa: ANN401 - any JSON
-    """Return `value` as JSON: numbers that JSON does not have and what is too deep are texts."""
+    """Return `value` as JSON. Numbers that JSON lacks and values that are too deep become texts."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -42,12 +42,12 @@ def plain(value: object, depth: int = _DEPTH) -> Any:  # noqa: ANN401 - any JSON
 
 
 def _digits(value: int) -> str:
-    # Python writes no decimals of a number that is a denial of service in itself.
+    # Python refuses to convert a very large number to decimal, because this takes too long.
     return str(value) if value.bit_length() < 10_000 else hex(value)
 
 
 def write_json(path: Path, data: object) -> None:
-    """Write JSON in ASCII: whoever prints the file gets no terminal code out of it."""
+    """Write JSON in ASCII, so that printing the file cannot send codes to a terminal."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(data, allow_nan=False, indent=2)
     path.write_text(text + "\n", encoding="ascii")

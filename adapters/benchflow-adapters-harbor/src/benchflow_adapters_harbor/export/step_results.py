@@ -1,4 +1,4 @@
-"""The steps of a task of several, as Harbor's step results.
+"""The steps of a task with several steps, as Harbor's step results.
 
 Source of the format: harbor 0.24.0, `StepResult` and `TrialPaths`.
 """
@@ -32,17 +32,17 @@ class GradedStep:
 
     name: str
     nodes: Sequence[RolloutNode]
-    """What happened in it, in order; nothing where the agent made no step."""
+    """The nodes of the step, in order. Empty if the agent made no step."""
     end: RolloutNode
-    """Where it was graded."""
+    """The node that was graded."""
     verdict: VerifyResult
 
 
 def graded_steps(leaf: RolloutNode) -> list[GradedStep]:
-    """Return the graded steps on the way to `leaf`; none for a task of one prompt.
+    """Return the graded steps on the way to `leaf`. A task of one prompt has none.
 
     Raises:
-        StoreError: The rollout is not one of ours: a step's name is no file name.
+        StoreError: A step's name is not a file name, so another program wrote the rollout.
     """
     parts: list[GradedStep] = []
     path, begun = leaf.path, 0
@@ -61,7 +61,7 @@ def step_result(
 ) -> dict[str, Any]:
     """Return Harbor's `StepResult`.
 
-    Its tokens are among those of the trial, which are those of the nodes in `own`.
+    Count only the tokens of the nodes in `own`, as the trial does.
     """
     found = rewards(part.verdict, rollout.task_format)
     scored = _scored(rollout, part)
@@ -91,7 +91,7 @@ def _scored(rollout: FinishedRollout, part: GradedStep) -> NodeScored | None:
 def _of_agent(
     rollout: FinishedRollout, part: GradedStep, scored: NodeScored | None
 ) -> NodeError | None:
-    """Return what the agent brought on itself; a fault after the verdict is none of the step's."""
+    """Return the agent's error. An error after the verdict does not belong to the step."""
     if not part.nodes or scored is None:
         return None
     told = (e for e in rollout.events if isinstance(e, NodeFailed) and e.node == part.end.id)

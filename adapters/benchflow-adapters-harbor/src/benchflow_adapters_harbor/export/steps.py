@@ -21,9 +21,9 @@ def iso(seconds: float) -> str:
 def node_steps(rollout: FinishedRollout, node: RolloutNode) -> list[dict[str, Any]]:
     """Return the steps of the edge into `node`, without `step_id`.
 
-    What the user said, a prompt or an Answer, is a step of its own, before the agent's. An
-    Ask is a call of `ask_user`; its Answer is no observation of that call, because the call
-    is shared by the children of a fork, and the Answers are theirs.
+    A prompt or an Answer is a step of the user, before the agent's step. An Ask is a call of
+    `ask_user`. Its Answer is not an observation of that call, because the children of a fork
+    share the call and have different Answers.
     """
     step = node.step
     if step is None:
@@ -43,7 +43,7 @@ def step_calls(rollout: FinishedRollout, step: Step) -> list[ModelCall]:
 
 
 def step_usage(rollout: FinishedRollout, step: Step) -> tuple[Usage, float | None] | None:
-    """Return tokens and dollars of `step`, as recorded or else as told; `None` if neither."""
+    """Return tokens and dollars of `step`, as recorded or else as the agent reported, or None."""
     calls = step_calls(rollout, step)
     if not calls:
         return None if step.usage is None else (step.usage, None)
@@ -57,7 +57,7 @@ def step_usage(rollout: FinishedRollout, step: Step) -> tuple[Usage, float | Non
 
 
 def spent(rollout: FinishedRollout, nodes: Sequence[RolloutNode]) -> dict[str, Any]:
-    """Return tokens and dollars of `nodes`, by the names of Harbor's `AgentContext`."""
+    """Return tokens and dollars of `nodes` with the names of Harbor's `AgentContext`."""
     steps = [node.step for node in nodes if node.step is not None]
     used = [found for step in steps if (found := step_usage(rollout, step)) is not None]
     if not used:
@@ -126,7 +126,7 @@ def _tool_call(call: ToolCall) -> dict[str, Any]:
 
 
 def _results(step: Step, known: set[str]) -> list[dict[str, Any]]:
-    """Return what came back; a result of a call that is not in this step names none."""
+    """Return the results. A result names its call only if the call is in this step."""
     made: list[dict[str, Any]] = []
     for observation in step.observations:
         source = plain_text(observation.tool_call_id)
@@ -159,7 +159,7 @@ def _metrics(rollout: FinishedRollout, step: Step) -> dict[str, Any]:
 
 
 def _tokens(calls: Sequence[ModelCall]) -> dict[str, Any]:
-    """Return the exact tokens of a step of one call; several have no one prompt."""
+    """Return the exact tokens of a step with one call; several calls have several prompts."""
     if len(calls) != 1:
         return {}
     [call] = calls

@@ -1,4 +1,4 @@
-"""When one leaf's trajectory was set up, run and verified."""
+"""The times of the setup, the agent and the verifier of one leaf."""
 
 from typing import Any
 
@@ -8,12 +8,11 @@ from .steps import iso
 
 
 def trial_times(rollout: FinishedRollout, leaf: RolloutNode, *, in_steps: bool) -> dict[str, Any]:
-    """Return the times of a trial and of its phases; what was not measured is absent.
+    """Return the times of a trial and of its phases. A time that was not measured is absent.
 
-    With `in_steps` the agent's and the verifier's are left to the steps, as Harbor does.
-
-    Set-up is that of the first world: the worlds of later forks are made within the agent's
-    execution, which ends with the leaf's last step.
+    With `in_steps`, only the steps have times of the agent and the verifier, as in Harbor.
+    The setup is that of the first world. Later forks happen during the agent's execution,
+    which ends with the leaf's last step.
     """
     path = {node.id for node in leaf.path}
     phases = [e for e in rollout.events if isinstance(e, PhaseEntered) and e.node in path]
@@ -45,7 +44,7 @@ def trial_times(rollout: FinishedRollout, leaf: RolloutNode, *, in_steps: bool) 
 
 
 def verified_since(rollout: FinishedRollout, node: RolloutNode, scored: float) -> float | None:
-    """Return when the verifier of a verdict at `node` began; `None` when none was run."""
+    """Return when the verifier of the verdict at `node` began, or None if none ran."""
     path = {each.id for each in node.path}
     phases = [e for e in rollout.events if isinstance(e, PhaseEntered) and e.node in path]
     last = next((e for e in reversed(phases) if e.ts <= scored), None)
@@ -53,7 +52,7 @@ def verified_since(rollout: FinishedRollout, node: RolloutNode, scored: float) -
 
 
 def span(start: float, end: float) -> dict[str, str]:
-    """Return Harbor's `TimingInfo`; times are in seconds since the epoch."""
+    """Return Harbor's `TimingInfo`. Times are in seconds since the epoch."""
     return {"started_at": iso(start), "finished_at": iso(end)}
 
 

@@ -1,4 +1,4 @@
-"""A leaf as one of Harbor's trials.
+"""A leaf as a trial of Harbor.
 
 Source of the format: harbor 0.24.0, `TrialConfig` and `TrialResult`.
 """
@@ -21,10 +21,10 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][\w.@-]{0,199}", re.ASCII)
 
 
 def trial_name(rollout: FinishedRollout, leaf: RolloutNode) -> str:
-    """Return the name of the trial's directory: the rollout's, and of a tree the leaf's.
+    """Return the name of the trial's directory. In a tree, the name includes the leaf.
 
     Raises:
-        StoreError: The rollout is not one of ours: its id is no file name.
+        StoreError: The id is not a file name, so another program wrote the rollout.
     """
     tree = rollout.tree
     name = tree.rollout_id if len(tree.leaves) == 1 else f"{tree.rollout_id}__{leaf.id}"
@@ -36,12 +36,12 @@ def trial_name(rollout: FinishedRollout, leaf: RolloutNode) -> str:
 
 
 def job_id(job: str) -> str:
-    """Return the id of a job, the same each time that it is exported."""
+    """Return the id of a job. Every export of the job has the same id."""
     return str(uuid5(NAMESPACE_OID, f"benchflow:{job}"))
 
 
 def task_config(rollout: FinishedRollout) -> dict[str, Any]:
-    """Return Harbor's `TaskConfig`: where the task lay, and the dataset in its name."""
+    """Return Harbor's `TaskConfig`: the task's path, and the dataset in its name."""
     path = rollout.task_path or rollout.tree.task_id
     return {"path": plain_text(str(path)), "source": _dataset(rollout)}
 
@@ -53,7 +53,7 @@ def agent_config(rollout: FinishedRollout) -> dict[str, Any]:
 
 
 def environment_config(rollout: FinishedRollout) -> dict[str, Any]:
-    """Return Harbor's `EnvironmentConfig`: our provider, which is none of its own types."""
+    """Return Harbor's `EnvironmentConfig` with our provider, which Harbor does not know."""
     return {"import_path": f"benchflow.sandboxes:{plain_text(rollout.sandbox)}"}
 
 
@@ -73,8 +73,8 @@ def trial_result(
 ) -> dict[str, Any]:
     """Return `result.json` of a trial.
 
-    Tokens are those of the steps that are the leaf's own: over the trials of a job they add
-    up to what was spent.
+    The tokens are those of the steps that the leaf owns. So the sum over the trials of a job is
+    the real use.
     """
     name, found = (
         trial_name(rollout, leaf),
@@ -129,7 +129,7 @@ def _agent_info(rollout: FinishedRollout) -> dict[str, Any]:
 def _rollout_details(
     rollout: FinishedRollout, leaf: RolloutNode, owned: Mapping[str, str]
 ) -> list[dict[str, Any]] | None:
-    """Return the exact tokens, call by call; `None` when those of one call are unknown."""
+    """Return the exact tokens of each call, or None if the tokens of one call are unknown."""
     calls = [
         (call, owned[node.id] != leaf.id)
         for node in leaf.path

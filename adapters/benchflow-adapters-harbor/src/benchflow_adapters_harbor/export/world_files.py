@@ -1,4 +1,4 @@
-"""What the world of a leaf left in the rollout's directory: output of tests, and artifacts."""
+"""Copy the output of tests and the artifacts of a leaf from the rollout's directory."""
 
 import os
 import shutil
@@ -14,13 +14,13 @@ from benchflow_contracts.cause import refuse_shortage
 from .plain import plain_text
 
 _STDOUT = 2_000_000
-"""Bytes of the tests' output that are looked at."""
+"""Largest number of bytes that are read of the tests' output."""
 
 
 class WorldFiles:
-    """The files of the world in which `node` was graded, or step `step` of the task there.
+    """The files of the world in which `node`, or step `step` of the task, was graded.
 
-    The directory may be anybody's: links and pipes in it are neither followed nor copied.
+    The directory is not trusted: links and pipes are neither followed nor copied.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class WorldFiles:
         self._home = home if home is None or step is None else home / "steps" / step
 
     def test_output(self) -> str | None:
-        """Return what the tests printed, if that was kept."""
+        """Return the output of the tests, or None if it was not saved."""
         if self._home is None:
             return None
         with suppress(OSError):
@@ -42,7 +42,7 @@ class WorldFiles:
         return None
 
     def copy_artifacts(self, target: Path) -> None:
-        """Copy the kept artifacts and their manifest into the directory `target`."""
+        """Copy the saved artifacts and their manifest into the directory `target`."""
         source = None if self._home is None else self._home / "artifacts"
         if source is None or source.is_symlink():
             return
@@ -61,7 +61,7 @@ def _world(home: Path | None, node: RolloutNode) -> Path | None:
 
 
 def _regular(source: Path) -> Iterator[tuple[Path, str | None]]:
-    """Yield each directory below `source`, itself too, and each regular file in one."""
+    """Yield `source`, each directory below it, and each regular file in them."""
     for directory, _, files in os.walk(source, onerror=partial(refuse_shortage, "read a record")):
         yield Path(directory), None
         for name in files:

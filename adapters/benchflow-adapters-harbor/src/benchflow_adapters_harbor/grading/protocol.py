@@ -1,4 +1,4 @@
-"""How Harbor 0.24 places the tests, runs them and reads their reward, done safely."""
+"""Place tests, run them and read their reward as Harbor 0.24 does, but safely."""
 
 import asyncio
 import shlex
@@ -47,7 +47,7 @@ if [ -e /tests ] || [ -L /tests ]; then echo tests; fi
 rm -rf -- "$@"
 make_empty {VERIFIER_LOGS} "$owner" "$mode"
 """
-"""Prints whether something is at /tests. `$@` is what must not outlive the agent."""
+"""Print whether /tests exists. `$@` are paths of the agent to delete."""
 
 _NAMES: Final = " -o ".join(f"-name '{name}'" for name in [*sorted(START_UP), "*.pth"])
 _DIRS: Final = " -o ".join(f"-path '*/{name}/*'" for name in [*sorted(START_UP_DIRS), ".git/hooks"])
@@ -58,7 +58,7 @@ for p in "$@"; do
   find "$p" -depth -mindepth 1 -type d -exec rmdir -- {{}} + 2>/dev/null || :
 done
 """
-"""Leaves the image's own start-up files, which never come with an artifact."""
+"""Keep the image's own start-up files, which an artifact never contains."""
 _CLEAR = 'set -eu; for p in "$@"; do rm -rf -- "$p"; done'
 
 
@@ -75,7 +75,7 @@ _RULES: Final = ProtocolRules(
 
 @dataclass(frozen=True, slots=True)
 class HarborProtocol:
-    """`protocol = "harbor"`: by the script's first line, any exit code, any finite numbers.
+    """`protocol = "harbor"`: the script's first line, any exit code and any finite numbers.
 
     Unlike in Harbor, only the verifier's user can write to `/logs/verifier`, and two reward files
     are an error, unless `[verifier] reward_files` is `open`.

@@ -28,20 +28,20 @@ _HINT = "test.sh writes reward.json, an object of finite numbers, or reward.txt,
 
 
 def parse_rewards(directory: Path, reward_files: RewardFiles) -> dict[str, float]:
-    """Read the rewards below `directory`, whose contents nobody trusts.
+    """Read the rewards below `directory`, whose contents are not trusted.
 
-    `reward.json` is an object of any finite numbers by any names, `true` and `false` among
-    them; an empty one is none at all. `reward.txt` is what `float()` reads, and finite: the key
-    `reward`. Beyond Harbor, either has at most 64 KiB, and the object at most 256 keys of 128
-    characters, each once, with numbers of at most 64 digits.
+    `reward.json` is an object of finite numbers with any names. `true` and `false` count as
+    numbers; an empty object has no rewards. `reward.txt` is a finite number that `float()`
+    reads, and becomes the key `reward`. Stricter than Harbor, a file has at most 64 KiB. The
+    object has at most 256 different keys of 128 characters, with numbers of at most 64 digits.
 
-    With `reward_files = "open"`, `reward.txt` is not read when there is a `reward.json`.
+    With `reward_files = "open"`, `reward.txt` is not read if there is a `reward.json`.
 
     Raises:
-        TwoRewardFilesError: Both exist, and `reward_files` is `strict`.
-        RewardFileNotFoundError: There is neither.
-        RewardFileEmptyError: It has no bytes.
-        VerifierOutputParseError: Anything else. No other error leaves this function.
+        TwoRewardFilesError: Both files exist, and `reward_files` is `strict`.
+        RewardFileNotFoundError: Neither file exists.
+        RewardFileEmptyError: The file has no bytes.
+        VerifierOutputParseError: Any other error. The function raises no other exception.
     """
     try:
         with open_directory(directory) as fd:
@@ -68,7 +68,7 @@ def _check_one(directory: int) -> None:
 
 
 def return_of(rewards: Mapping[str, float]) -> float | None:
-    """Return the one number: the key `reward`, else the mean of all; `None` where there is none."""
+    """Return the key `reward`, else the mean of all rewards, or None without rewards."""
     if "reward" in rewards or not rewards:
         return rewards.get("reward")
     return math.fsum(value / len(rewards) for value in rewards.values())
@@ -96,7 +96,9 @@ def _from_json(data: bytes) -> dict[str, float]:
     if not isinstance(document, dict):
         raise _parse_error("reward.json is not an object")
     if len(document) > MAX_KEYS or any(len(key) > MAX_KEY_CHARS for key in document):
-        raise _parse_error(f"reward.json has over {MAX_KEYS} keys, or one of over {MAX_KEY_CHARS}")
+        raise _parse_error(
+            f"reward.json has over {MAX_KEYS} keys, or one of over {MAX_KEY_CHARS} characters"
+        )
     return {key: _number(key, value) for key, value in document.items()}
 
 

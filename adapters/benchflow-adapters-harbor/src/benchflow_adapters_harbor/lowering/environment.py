@@ -31,15 +31,14 @@ NETWORKS: Final[dict[str, Network]] = {
 }
 _LOGS = "/logs/agent /logs/verifier /logs/artifacts"
 _MAKE_LOGS = SetupCommand(command=f"mkdir -p {_LOGS} && chmod 777 {_LOGS}", timeout_sec=60, cwd="/")
-"""What Harbor mounts into each container."""
+"""Create the directories that Harbor mounts into each container."""
 _SHORTEST_SEC = 0.01
 
 
 def lower_environment(environment: HarborEnvironment, network: NetworkPolicy) -> TaskEnvironment:
-    """Return the box that `environment` describes, reaching `network`.
+    """Convert `environment` with the network `network`.
 
-    Its user is the image's own. An amount of 0 is none that is given. A healthcheck is asked at
-    least once.
+    The user is the image's own. An amount of 0 sets no limit. A healthcheck runs at least once.
     """
     check = environment.healthcheck
     return TaskEnvironment(
@@ -63,19 +62,19 @@ def lower_environment(environment: HarborEnvironment, network: NetworkPolicy) ->
 
 
 def recipe(environment: HarborEnvironment, context: Path) -> ImageRecipe | None:
-    """Return what the image is made from; `None` where `environment` names one."""
+    """Return the recipe of the image, or None if `environment` names an image."""
     if environment.docker_image:
         return None
     return ImageRecipe(context=context, timeout_sec=environment.build_timeout_sec)
 
 
 def user_name(user: str | int | None) -> str:
-    """Return a user in our words, where the image's own is empty."""
+    """Return the user as text. The empty text is the image's own user."""
     return "" if user is None else str(user)
 
 
 def lower_healthcheck(check: HarborHealthcheck) -> Healthcheck:
-    """Return a healthcheck in our words; it is tried at least once, and not without a pause."""
+    """Convert a healthcheck. It runs at least once, and every pause is at least 0.01 s."""
     return Healthcheck(
         command=check.command,
         interval_sec=max(check.interval_sec, _SHORTEST_SEC),
@@ -101,17 +100,17 @@ _HOST_VARIABLE = re.compile(r"\$\{[^}:]+(?::-.*)?\}")
 
 
 class Variables(TypedDict):
-    """The two fields of each table of ours that has variables."""
+    """The two fields for variables in the tables of BenchFlow's tasks."""
 
     env: dict[str, str]
     host_env: dict[str, str]
 
 
 def variables(written: Mapping[str, str]) -> Variables:
-    """Tell literal values from `${NAME}` and `${NAME:-default}`.
+    """Separate literal values from `${NAME}` and `${NAME:-default}`.
 
-    Only a value as a whole is such a name; anything else with a `$` is literal, as for
-    Harbor 0.24 (`resolve_env_vars`).
+    The form must be the whole value. Any other text with a `$` is literal, as in Harbor 0.24
+    (`resolve_env_vars`).
     """
     of_host = {name: text for name, text in written.items() if _HOST_VARIABLE.fullmatch(text)}
     literal = {name: text for name, text in written.items() if name not in of_host}

@@ -37,7 +37,7 @@ from .environment import (
 )
 
 _UNLIMITED_SEC: Final = 30 * 24 * 3600.0
-"""The time of what a task sets no limit for."""
+"""The time limit if a task does not set one."""
 _ORACLE_ENV: Final = {"DEBIAN_FRONTEND": "noninteractive"}
 _SETUP = "setup.sh"
 _ORACLE_LOG: Final = "/logs/agent/oracle.txt"
@@ -48,20 +48,19 @@ head -c 1000000 {_ORACLE_LOG}
 exit $code
 """
 """Run the script as Harbor does: by its interpreter line, with the output in a log that the tests
-may read. The shell runs a script that does not have that line."""
+may read. The shell runs a script without an interpreter line."""
 _EMPTIED: Final = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
-"""What Harbor takes out of the container at the end of each step."""
+"""The directories that Harbor empties at the end of each step."""
 
 
 def lower(task: HarborTask, policy: HostPolicy = HostPolicy()) -> Task:  # noqa: B008
-    """Return `task` as a Task. Nothing is read but its Dockerfile, and nothing is run.
+    """Convert `task` to a Task. Read only its Dockerfile, and run nothing.
 
-    `policy` says what its compose file may have of the operator.
-
-    What a Task cannot say is told by `unsupported`; here it would be lost.
+    `policy` gives the operator's permissions for the compose file. What a Task cannot say is
+    lost here; `blockers` reports it before.
 
     Raises:
-        TaskError: A value is beyond what our own tasks may have.
+        TaskError: A value is beyond the limits of a Task.
     """
     try:
         return _lower(task, policy)
@@ -81,7 +80,7 @@ def _lower(task: HarborTask, policy: HostPolicy) -> Task:
     compose = harbor_compose(task) if old else task.compose
     if compose is None:
         return single
-    # The models of a compose file take longer to make than all else here; few tasks have one.
+    # These models take long to import, and few tasks have a compose file.
     from .composed import composed_stack, with_stack  # noqa: PLC0415
 
     return with_stack(single, composed_stack(task, compose, policy), task)
@@ -119,7 +118,7 @@ def _single_container(task: HarborTask) -> Task:
 
 
 def _task_name(name: str) -> str:
-    """Return the name as our tasks may have one; a Harbor name may have any letter case."""
+    """Return the name in the form of a Task's name. A Harbor name may have any letter case."""
     plain = re.sub(r"[^a-z0-9._/-]+", "-", name.lower())
     parts = [part.lstrip("._-") for part in plain.split("/")]
     return "/".join(part or "task" for part in parts)
@@ -180,7 +179,7 @@ def _artifacts(step: HarborStep) -> tuple[Artifact, ...]:
 
 
 def _shared_artifacts(task: HarborTask) -> tuple[Artifact, ...]:
-    """Return what every step hands over: the task's own artifacts."""
+    """Return the artifacts that every step has: the task's own artifacts."""
     others = [_artifacts(step) for step in task.steps[1:]]
     return tuple(p for p in _artifacts(task.steps[0]) if all(p in other for other in others))
 
@@ -199,7 +198,7 @@ def _solution_variables(env: Mapping[str, str]) -> Variables:
 
 
 def lower_verifier(step: HarborStep) -> TaskVerifier:
-    """Return the `[verifier]` of one step: in a twin, or in a container of its own."""
+    """Convert the `[verifier]` of one step. It grades in a twin, or in its own container."""
     plan = step.verifier
     own = plan.environment
     network = NETWORKS[plan.network.network_mode]
@@ -219,7 +218,7 @@ def lower_verifier(step: HarborStep) -> TaskVerifier:
 
 
 def grading_recipe(step: HarborStep) -> ImageRecipe | None:
-    """Return what the image of a verifier's own container is made from, if anything."""
+    """Return the recipe of the image of the verifier's own container, or None."""
     plan = step.verifier
     if plan.environment is None or plan.directory is None:
         return None

@@ -1,4 +1,4 @@
-"""A compose file's services, in the words of our contracts."""
+"""Convert the services of a compose file to the contracts of BenchFlow."""
 
 from .stack import composed_stack
 from .task import with_stack

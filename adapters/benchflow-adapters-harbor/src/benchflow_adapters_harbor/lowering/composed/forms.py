@@ -16,7 +16,7 @@ _BYTES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def _words(value: object) -> object:
-    """A command line as a shell splits it, or a list of words."""
+    """Convert a command line, split as a shell does, or a list of words."""
     return shlex.split(value) if isinstance(value, str) else value
 
 
@@ -24,7 +24,7 @@ def _seconds(value: object) -> object:
     if not isinstance(value, str):
         return value
     if not _DURATION.fullmatch(value):
-        raise ValueError(f"{value[:40]!r} is no duration such as '1m30s'")
+        raise ValueError(f"{value[:40]!r} is not a duration such as '1m30s'")
     return sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(value))
 
 
@@ -32,7 +32,7 @@ def _megabytes(value: object) -> object:
     text = str(value)
     found = _SIZE.fullmatch(text)
     if isinstance(value, bool) or found is None:
-        raise ValueError(f"{text[:40]!r} is no size such as '512m'")
+        raise ValueError(f"{text[:40]!r} is not a size such as '512m'")
     return max(1, int(float(found[1]) * _BYTES[found[2].lower()]) >> 20)
 
 
@@ -59,14 +59,14 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_one_or_more)]
 Text = Annotated[str, BeforeValidator(_text)]
 Cpus = Annotated[float, BeforeValidator(_cpus)]
 UnlessEmpty = BeforeValidator(_unless_empty)
-"""An empty text is nothing: `harbor task migrate` writes limits whose variables may be unset."""
+"""Treat an empty text as None: `harbor task migrate` writes limits with unset variables."""
 
 
 _NOTHING: Final[dict[str, object]] = {}
 
 
 def as_build(value: object) -> object:
-    """A directory, or a table."""
+    """Convert a directory to a table."""
     if isinstance(value, str):
         return {"context": value}
     return drop_keys(value, "labels", "no_cache", "pull", "platforms", "cache_from", "tags")
@@ -78,7 +78,7 @@ def _listed(value: object) -> Sequence[object] | None:
 
 
 def as_named(value: object) -> object:
-    """A list of names, or a table of them."""
+    """Convert a list of names to a table."""
     if isinstance(value, Mapping):
         table = cast("Mapping[object, object]", value)
         return {str(name): item or _NOTHING for name, item in table.items()}
@@ -87,12 +87,12 @@ def as_named(value: object) -> object:
 
 
 def as_test(value: object) -> object:
-    """A line of a shell, or `CMD` and its words."""
+    """Convert a shell line to `CMD-SHELL` and the line."""
     return ("CMD-SHELL", value) if isinstance(value, str) else value
 
 
 def as_volume(value: object) -> object:
-    """The short form `[SOURCE:]TARGET[:MODE]`, or the long one."""
+    """Convert the short form `[SOURCE:]TARGET[:MODE]` to a table."""
     if not isinstance(value, str):
         return drop_keys(value, "bind", "consistency", "tmpfs")
     parts = value.split(":")
@@ -100,7 +100,7 @@ def as_volume(value: object) -> object:
         return {"target": value}
     mode = set(parts[2].split(",")) if len(parts) == 3 else set[str]()
     if len(parts) > 3 or not mode <= _MODES:
-        raise ValueError(f"{value[:80]!r} is no volume such as './conf:/etc/conf:ro'")
+        raise ValueError(f"{value[:80]!r} is not a volume such as './conf:/etc/conf:ro'")
     path = parts[0].startswith((".", "/", "~"))
     return {
         "type": "bind" if path else "volume",
@@ -114,7 +114,7 @@ _MODES: Final = {"ro", "rw", "z", "Z", "cached", "delegated", "consistent", "noc
 
 
 def drop_keys(value: object, *keys: str) -> object:
-    """A table without what changes nothing for who is inside, which `x-` keys never do."""
+    """Return a table without `keys` and `x-` keys, which have no effect in the container."""
     if not isinstance(value, Mapping):
         return value
     table = cast("Mapping[object, object]", value)
@@ -123,7 +123,7 @@ def drop_keys(value: object, *keys: str) -> object:
 
 
 def as_pairs(value: object) -> object:
-    """`NAME: value` or `NAME=value`; what is named alone is `None`."""
+    """Convert `NAME=value` to a table. A name without a value gets None."""
     if isinstance(value, Mapping):
         table = cast("Mapping[object, object]", value)
         return {str(name): _scalar(item) for name, item in table.items()}
@@ -143,7 +143,7 @@ def _scalar(value: object) -> object:
 
 
 def as_addresses(value: object) -> object:
-    """`NAME:ADDRESS` or `NAME=ADDRESS`, or a table of them."""
+    """Convert `NAME:ADDRESS` or `NAME=ADDRESS` to a table."""
     items = _listed(value)
     if items is None:
         return value
@@ -153,7 +153,7 @@ def as_addresses(value: object) -> object:
 
 
 def as_ulimits(value: object) -> object:
-    """A number is both the soft and the hard limit."""
+    """Use a plain number as both the soft and the hard limit."""
     if not isinstance(value, Mapping):
         return value
     table = cast("Mapping[object, object]", value)
@@ -164,7 +164,7 @@ def as_ulimits(value: object) -> object:
 
 
 def as_grants(value: object) -> object:
-    """Names, or tables with a `source`."""
+    """Convert names to tables with a `source`."""
     items = _listed(value)
     if items is None:
         return value
@@ -175,7 +175,7 @@ def as_grants(value: object) -> object:
 
 
 def as_env_files(value: object) -> object:
-    """A path, or a list of paths and of tables with a `path`."""
+    """Convert a path, or a list of paths, to tables with a `path`."""
     items = _listed(value)
     return [
         {"path": item} if isinstance(item, str) else item
@@ -184,5 +184,5 @@ def as_env_files(value: object) -> object:
 
 
 def as_deploy(value: object) -> object:
-    """`deploy`, without what only a swarm has a use for."""
+    """Return `deploy` without the keys that only a swarm uses."""
     return drop_keys(value, "labels", "mode", "update_config", "rollback_config", "endpoint_mode")

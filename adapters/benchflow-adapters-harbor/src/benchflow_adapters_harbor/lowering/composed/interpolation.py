@@ -1,4 +1,7 @@
-"""Variables in a compose file, as https://github.com/compose-spec/compose-spec has them."""
+"""Replace variables in a compose file.
+
+The rules are those of https://github.com/compose-spec/compose-spec.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,13 +16,13 @@ _DEEPEST = 16
 def interpolate(
     value: object, variables: Mapping[str, str], unset: set[str] | None = None
 ) -> object:
-    """Return `value` with `$NAME` and `${NAME}` forms of every text in it replaced.
+    """Return `value` with the forms `$NAME` and `${NAME}` replaced in every text.
 
-    A name that is not in `variables` and has no default is empty, as compose has it, and is
+    As in compose, a name that is not in `variables` and has no default is empty. The name is
     added to `unset`.
 
     Raises:
-        ValueError: A name is required and not set, a text grows too long, or a form is malformed.
+        ValueError: A required name is not set, a text grows too long, or a form is malformed.
     """
     if isinstance(value, str):
         return interpolate_text(value, variables, unset)
@@ -32,7 +35,7 @@ def interpolate(
 
 
 def interpolate_text(text: str, variables: Mapping[str, str], unset: set[str] | None = None) -> str:
-    """Return one text, filled in as `filled` does."""
+    """Return one text with its variables replaced as `interpolate` does."""
     found = _Text(text, variables, set[str]() if unset is None else unset).read(0)
     if len(found) > _LONGEST:
         raise ValueError(f"{text[:80]!r} grows beyond {_LONGEST} characters")
@@ -40,7 +43,7 @@ def interpolate_text(text: str, variables: Mapping[str, str], unset: set[str] | 
 
 
 class _Text:
-    """One pass over a text; defaults may hold variables again."""
+    """Parse one text once. A default may contain variables."""
 
     def __init__(self, text: str, variables: Mapping[str, str], unset: set[str]) -> None:
         self._text = text
@@ -49,7 +52,7 @@ class _Text:
         self._at = 0
 
     def read(self, depth: int) -> str:
-        """Read up to the end of the text, or of the default that it is `depth` braces in."""
+        """Read to the end of the text, or to the end of the default at `depth` braces."""
         if depth > _DEEPEST:
             raise ValueError(f"{self._text[:80]!r} has defaults within defaults")
         parts: list[str] = []
@@ -74,17 +77,17 @@ class _Text:
         braced = self._take("{")
         name = _NAME.match(self._text, self._at)
         if name is None:
-            raise ValueError(f"{self._text[:80]!r} has a $ that begins no plain variable")
+            raise ValueError(f"{self._text[:80]!r} has a $ that does not start a variable")
         self._at = name.end()
         if not braced:
             return self._value(name[0], "", "")
         found = _RULE.match(self._text, self._at)
         rule = "" if found is None else found[0]
         self._at += len(rule)
-        # It is read also where it is not used: what is wrong there is wrong.
+        # Read the default even if it is not used, so that an error in it is found.
         other = self.read(depth + 1) if rule else ""
         if not self._take("}"):
-            raise ValueError(f"{self._text[:80]!r} has a $ that begins no plain variable")
+            raise ValueError(f"{self._text[:80]!r} has a $ that does not start a variable")
         return self._value(name[0], rule, other)
 
     def _take(self, mark: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a service of a compose file gives its container beside its image."""
+"""The container options of a compose service, except its image."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,10 +27,10 @@ _PLACES: Final[dict[GrantKind, str]] = {"secrets": "/run/secrets/", "configs": "
 def options_of(
     name: str, service: ComposeService, project: Project, task: HarborTask
 ) -> ContainerOptions:
-    """Return the options of the service `name`, also when it is the main one.
+    """Return the options of the service `name`, which may be the main one.
 
     Raises:
-        TaskError: A path leaves `environment/`, or something that is named is not there.
+        TaskError: A path leaves `environment/`, or a named entry does not exist.
     """
     place = f"{task.context / 'docker-compose.yaml'}:services.{name}"
     files, texts = _grants(service, project, task, place)
@@ -53,7 +53,7 @@ def options_of(
 
 
 def _is_log_volume(volume: Volume) -> bool:
-    """Whether a volume is one of Harbor's own, which are there anyway."""
+    """Return whether Harbor mounts the volume anyway."""
     places = {*LOGS.values(), *OLD_LOGS.values()}
     return volume.source == volume.target and volume.target in places
 
@@ -61,7 +61,9 @@ def _is_log_volume(volume: Volume) -> bool:
 def _hosts(service: ComposeService, place: str) -> Mapping[str, str]:
     if "host-gateway" in service.extra_hosts.values():
         raise TaskError(
-            "the address of this machine", where=f"{place}.extra_hosts", hint="leave it out"
+            "host-gateway is the address of this machine",
+            where=f"{place}.extra_hosts",
+            hint="leave it out",
         )
     return service.extra_hosts
 
@@ -74,7 +76,7 @@ def _needs(
             yield name, _CONDITIONS[dependency.condition]
         elif dependency.required:
             raise TaskError(
-                f"{name[:80]!r} is no service that is started",
+                f"{name[:80]!r} is not a service that starts",
                 where=f"{place}.depends_on",
                 hint="name a service without profiles, or say `required: false`",
             )
@@ -100,7 +102,7 @@ def _mounted_files(
 
 
 def copies_of(main: ComposeService, project: Project, task: HarborTask) -> Copies:
-    """Return the paths of the task that the main container may write."""
+    """Return the paths of the task that the main container may write to."""
     place = f"{task.context / 'docker-compose.yaml'}:services.{MAIN}"
     binds = _binds(main, project, task, place)
     return [(path, v.target) for v, path in binds if is_inside(task, path) and not v.read_only]
@@ -129,7 +131,7 @@ def _binds(
 def _grants(
     service: ComposeService, project: Project, task: HarborTask, place: str
 ) -> tuple[dict[str, Path], dict[str, str]]:
-    """Return what is shown of files of the task, and what of contents in the compose file."""
+    """Return the granted files of the task, and the granted texts of the compose file."""
     granted: list[tuple[GrantKind, Grant]] = [
         *(("secrets", grant) for grant in service.secrets),
         *(("configs", grant) for grant in service.configs),
@@ -155,7 +157,7 @@ def _file(
     file = entry.get("file")
     if not isinstance(file, str):
         raise TaskError(
-            f"{grant.source[:80]!r} is no file of the task",
+            f"{grant.source[:80]!r} is not a file of the task",
             where=where,
             hint="declare it with `file:`, a path below environment/, or a config with `content:`",
         )

@@ -31,24 +31,24 @@ class _Extends(Record):
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """Paths in it are relative to `environment/`."""
+    """A resolved compose file. Its paths are relative to `environment/`."""
 
     services: Mapping[str, ComposeService]
-    """Those that are started: none that is in a profile."""
+    """The services that start: those without a profile."""
     internal_networks: frozenset[str]
-    """The networks that nothing leads out of."""
+    """The networks without a route to the outside."""
     trusted: bool
-    """Its paths may lead out of the task."""
+    """Whether its paths may lead out of the task."""
     grants: Mapping[GrantKind, Mapping[str, Mapping[str, Any]]]
-    """Secrets and configs, by name, as the file declares them."""
+    """Secrets and configs as declared, by name."""
 
 
 def read_project(task: HarborTask, compose: Compose, policy: HostPolicy) -> Project:
-    """Return what the compose file of `task` comes to.
+    """Resolve the compose file of `task`.
 
     Raises:
-        TaskError: Something in it is not known, leaves the task or names what is not there,
-            with `file:key`.
+        TaskError: A key is unknown, a path leaves the task, or a name does not exist. The
+            error has `file:key`.
     """
     variables = compose_variables(task, policy.forwarded)
     reader = _Reader(task, variables, trusted=policy.host_access)
@@ -98,7 +98,7 @@ class _Reader:
         self._variables = variables
 
     def service(self, name: str, compose: Compose, file: Path, depth: int) -> ComposeService:
-        """Return a service of a file, with what it extends."""
+        """Return a service of a file, merged with the service that it extends."""
         place = f"{file}:services.{name}"
         if name not in compose.services:
             raise TaskError("there is no such service", where=place, hint="correct `extends`")
@@ -125,17 +125,17 @@ class _Reader:
         return self.service(extends.service, read, other, depth + 1)
 
     def interpolate(self, value: object, place: str) -> object:
-        """Return `value` with the variables of the task in it."""
+        """Return `value` with the task's variables replaced."""
         try:
             return interpolate(value, self._variables)
         except ValueError as error:
-            hint = "--forward-env NAME, if this task may have your variable of that name"
+            hint = "use --forward-env NAME if this task may have your variable of that name"
             raise TaskError(str(error), where=place, hint=hint) from error
 
     def with_environment(self, name: str, service: ComposeService, file: Path) -> ComposeService:
-        """Return a service whose `environment` is all that it is given.
+        """Return a service whose `environment` includes the variables of its files.
 
-        A variable without a value is one of the task's, or of nobody's.
+        A variable without a value gets the task's value, or is removed.
         """
         found: dict[str, str] = {}
         for each in service.env_file:
@@ -144,7 +144,7 @@ class _Reader:
             if not each.required and not path.exists():
                 continue
             found_at = inside(self._task, path, place, trusted=self._trusted)
-            # Links were followed, and where they may lead was checked.
+            # `inside` has followed and checked the links.
             text = read_text(found_at.parent, found_at, cap=MAX_BYTES)
             try:
                 found |= read_variables(text, {**self._variables, **found})
@@ -159,29 +159,29 @@ class _Reader:
 
 
 def inside(task: HarborTask, path: Path, where: str, *, trusted: bool = False) -> Path:
-    """Return where `path` leads, which is anywhere on this machine for a trusted file.
+    """Return `path` with links followed. A trusted path may be anywhere on this machine.
 
     Raises:
-        TaskError: There is nothing, or it is outside of `environment/`.
+        TaskError: The path does not exist, or is outside `environment/`.
     """
     found = path.resolve()
     if trusted and not found.exists():
-        raise TaskError(f"{str(found)!r} is not there", where=where, hint="make it first")
+        raise TaskError(f"{str(found)!r} does not exist", where=where, hint="create it first")
     if not trusted and not (is_inside(task, found) and found.exists()):
         shown = str(path).removeprefix(f"{task.context}/")[:80]
         raise TaskError(
-            f"{shown!r} is nothing below environment/", where=where, hint="add it there"
+            f"{shown!r} does not exist below environment/", where=where, hint="add it there"
         )
     return found
 
 
 def is_inside(task: HarborTask, path: Path) -> bool:
-    """Return whether `path`, links followed, is the task's own."""
+    """Return whether `path`, with links followed, is below `environment/`."""
     return path.is_relative_to(task.context.resolve())
 
 
 def _rebase_paths(service: ComposeService, prefix: Path) -> ComposeService:
-    """Return a service of a file in another directory, with paths from `environment/`."""
+    """Return a service of a file in another directory, with paths relative to `environment/`."""
     if prefix == Path():
         return service
 
@@ -206,11 +206,11 @@ def _rebase_paths(service: ComposeService, prefix: Path) -> ComposeService:
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
 _ADDED = {"tmpfs", "env_file", "secrets", "configs", "profiles"}
-"""Lists of a service whose entries are added up; of another list the later one holds."""
+"""Lists of a service whose entries are concatenated. A later one replaces any other list."""
 
 
 def merge_services(base: ComposeService, over: ComposeService) -> ComposeService:
-    """Return `base` with what `over` says laid over it, as compose merges services."""
+    """Merge `over` into `base` as compose merges services."""
     found = _overlay(base, over)
     if "volumes" in over.model_fields_set:
         by_target: dict[str, Volume] = {

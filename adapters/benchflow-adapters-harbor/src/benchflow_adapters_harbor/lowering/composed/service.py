@@ -1,4 +1,4 @@
-"""One service of a compose file, in its one normal form."""
+"""One service of a compose file in normal form."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -31,16 +31,16 @@ from .forms import (
 Condition = Literal["service_started", "service_healthy", "service_completed_successfully"]
 
 _WITHOUT_EFFECT = (
-    # Nobody is outside, or at the logs of a service; its name is ours.
+    # Nobody outside uses ports or logs, and BenchFlow chooses the name.
     *("ports", "expose", "logging", "container_name", "labels", "label_file", "annotations"),
     *("platform", "pull_policy", "attach", "develop"),
-    # What ends and confines a container is ours, and stricter.
+    # BenchFlow stops and confines containers itself, and is stricter.
     *("stop_grace_period", "stop_signal", "init", "cap_drop", "security_opt"),
-    # Wishes of a scheduler.
+    # Settings of a scheduler.
     *("cpu_shares", "mem_reservation", "memswap_limit", "mem_swappiness", "blkio_config"),
     *("oom_score_adj", "oom_kill_disable", "cpuset"),
 )
-"""Keys of compose that change nothing for who is inside."""
+"""Keys of compose that change nothing inside the container."""
 
 
 class _Strict(Record):
@@ -145,7 +145,7 @@ class Deploy(_Strict):
 
 
 class ComposeService(_Strict):
-    """A service whose every key is known. Others are errors: none is passed over silently."""
+    """A service. An unknown key is an error and is not ignored."""
 
     image: str | None = None
     build: Annotated[Build | None, BeforeValidator(as_build)] = None
@@ -181,7 +181,7 @@ class ComposeService(_Strict):
 
     @property
     def limits(self) -> Limits:
-        """Of `deploy`."""
+        """The limits in `deploy`."""
         return self.deploy.resources.limits
 
     @field_validator("cap_add", mode="before")
@@ -189,8 +189,8 @@ class ComposeService(_Strict):
     def _no_more_capabilities(cls, value: Any) -> Any:  # noqa: ANN401 - what YAML gave
         if value:
             raise ValueError(
-                "no container is given more than Docker's usual capabilities;"
-                " leave it out if the task works without"
+                "no container gets more than Docker's default capabilities;"
+                " remove this key if the task works without it"
             )
         return ()
 

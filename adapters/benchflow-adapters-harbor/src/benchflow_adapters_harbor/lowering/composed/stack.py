@@ -1,4 +1,4 @@
-"""The services of a task, and what its compose file says of the main container."""
+"""Convert the services of a task and the compose options of its main container."""
 
 import shlex
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from .project import Project, inside, read_project
 from .service import ComposeService, Health
 
 _RESTARTS: Final = 10
-"""Of a service that fails and is to be started again: for ever is not for a rollout."""
+"""Largest number of restarts after failures, so that a rollout ends."""
 _BY_DEPLOY: Final = {"none": "no", "on-failure": "on-failure", "any": "always"}
 _RESTART: Final[dict[str, int | Literal["always"]]] = {
     "no": 0,
@@ -41,35 +41,35 @@ _IDLE: Final = {
     ("bash", "-c", "sleep infinity"),
     ("tail", "-f", "/dev/null"),
 }
-"""Commands that only keep a container there."""
+"""Commands that only keep a container running."""
 _SHELLS: Final = {("sh",), ("bash",), ("/bin/sh",), ("/bin/bash",)}
-"""The same, of a container with a terminal."""
+"""Commands that only keep a container with a terminal running."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComposedStack:
-    """What a compose file adds to a task of one container."""
+    """The additions of a compose file to a task of one container."""
 
     services: tuple[ServiceSpec, ...]
     inner_networks: frozenset[str]
     main: ComposeService
     container: ContainerOptions
-    """Of the main container."""
+    """The options of the main container."""
     recipe: ImageRecipe | None
-    """Of the main container, where it says `build`."""
+    """The recipe of the main container, if it has a `build`."""
     healthcheck: Healthcheck | None
-    """Of the main container."""
+    """The healthcheck of the main container."""
     copies: Copies
-    """Paths of the task that the main container may write."""
+    """Paths of the task that the main container may write to."""
     directories: tuple[str, ...]
-    """Of the main container, which are a `tmpfs` in compose: no copy of it would have those."""
+    """`tmpfs` paths of the main container. They become directories, which a copy also has."""
 
 
 def composed_stack(task: HarborTask, compose: Compose, policy: HostPolicy) -> ComposedStack:
     """Return the services of `task`.
 
     Raises:
-        TaskError: Something is none of what is known to be run alike, with `file:key`.
+        TaskError: A key cannot run here as in compose. The error has `file:key`.
     """
     file = task.context / "docker-compose.yaml"
     project = read_project(task, compose, policy)
@@ -121,9 +121,9 @@ def _network_of(service: ComposeService, project: Project, place: str) -> str | 
     kind, _, other = service.network_mode.partition(":")
     if kind == "service" and (other == MAIN or other not in project.services):
         raise TaskError(
-            f"there is no network of {other[:80]!r} to be in",
+            f"the network of {other[:80]!r} cannot be shared",
             where=f"{place}.network_mode",
-            hint="name another service: a copy that grades takes the place of `main`",
+            hint="name another service: the grading copy replaces `main`",
         )
     return other if kind else None
 
@@ -139,9 +139,9 @@ def _restarts(service: ComposeService, place: str) -> int | Literal["always"]:
     wanted, _, count = (service.restart or by_deploy).partition(":")
     if wanted not in _RESTART:
         raise TaskError(
-            f"{wanted[:40]!r} is no way to be started again",
+            f"{wanted[:40]!r} is not a restart policy",
             where=f"{place}.restart",
-            hint="no, on-failure, on-failure:N, always or unless-stopped",
+            hint="use no, on-failure, on-failure:N, always or unless-stopped",
         )
     if wanted != "on-failure":
         return _RESTART[wanted]
@@ -152,7 +152,7 @@ def _recipe(service: ComposeService, project: Project, task: HarborTask, where: 
     assert service.build is not None
     build = service.build
     if build.dockerfile_inline and "dockerfile" in build.model_fields_set:
-        raise TaskError("dockerfile and dockerfile_inline", where=where, hint="keep one of both")
+        raise TaskError("dockerfile and dockerfile_inline", where=where, hint="remove one of them")
     return ImageRecipe(
         context=inside(task, task.context / build.context, where, trusted=project.trusted),
         dockerfile="dockerfile_inline" if build.dockerfile_inline else build.dockerfile,
@@ -207,7 +207,7 @@ def _check_main(main: ComposeService, file: Path) -> None:
         wrong = "read_only"
     if wrong is not None:
         raise TaskError(
-            "the main container cannot be given it",
+            "the main container cannot have this key",
             where=f"{file}:services.{MAIN}.{wrong}",
-            hint="leave it out: [environment] network_mode says what the container reaches",
+            hint="remove it: [environment] network_mode sets the network",
         )

@@ -14,13 +14,13 @@ from .stack import ComposedStack
 
 
 def with_stack(single: Task, stack: ComposedStack, task: HarborTask) -> Task:
-    """Return `single` with what its compose file adds to it.
+    """Return `single` with the additions of its compose file.
 
-    Harbor 0.24 lays the task's file over its own: an image or a build there wins, and the
-    variables of `[environment] env` win over those of the service.
+    Harbor 0.24 merges the task's file over its own. An image or a build in the task's file
+    wins, and the variables of `[environment] env` win over those of the service.
 
     Raises:
-        TaskError: The main container is made of nothing, or has two healthchecks.
+        TaskError: The main container has no image and no build, or has two healthchecks.
     """
     environment = _environment(single.config.environment, stack, task)
     made = _recipe(single, stack, task)
@@ -47,7 +47,7 @@ def _recipe(single: Task, stack: ComposedStack, task: HarborTask) -> ImageRecipe
     old = task.terminal_bench is not None
     if single.parts.recipe is not None and not (task.dockerfile or old):
         raise TaskError(
-            "the main container has nothing to be made of",
+            "the main container has neither an image nor a build",
             where=f"{task.context / 'docker-compose.yaml'}:services.main",
             hint="add environment/Dockerfile, environment.docker_image or an image here",
         )
@@ -58,9 +58,9 @@ def _environment(own: TaskEnvironment, stack: ComposedStack, task: HarborTask) -
     main = stack.main
     if own.healthcheck is not None and stack.healthcheck is not None:
         raise TaskError(
-            "a healthcheck of the main container beside that of [environment]",
+            "both [environment] and the main container have a healthcheck",
             where=f"{task.context / 'docker-compose.yaml'}:services.main.healthcheck",
-            hint="keep one of both",
+            hint="remove one of them",
         )
     return own.model_copy(
         update={
@@ -90,10 +90,13 @@ _MAX_BYTES: Final = 1024 * 1024
 def with_copies(
     recipe: ImageRecipe | None, image: str | None, copies: Copies, task: HarborTask
 ) -> ImageRecipe | None:
-    """Return the recipe of an image that also holds `copies`.
+    """Return the recipe of an image that also contains `copies`.
+
+    Compose would mount these paths, so that an agent would change the task for all later
+    rollouts. A copy belongs to one sandbox; changes of a copy are graded with it.
 
     Raises:
-        TaskError: A path is not part of what the image is built from.
+        TaskError: A path is outside the build context of the image.
     """
     if not copies:
         return recipe
@@ -105,12 +108,12 @@ def with_copies(
     else:
         text = recipe.inline or _dockerfile(recipe, task)
     context = recipe.context.resolve()
-    # A further stage: what is built is not always the last one of the file.
+    # Add a stage, because the target is not always the last stage of the file.
     lines = [f"FROM {recipe.target}"] if recipe.target else []
     for source, target in copies:
         if not source.is_relative_to(context):
             raise TaskError(
-                f"{source.name[:80]!r} is outside of the build's context",
+                f"{source.name[:80]!r} is outside the build context",
                 where=where,
                 hint="mount it read-only (`:ro`), or build from environment/",
             )

@@ -30,17 +30,17 @@ _OLD: Final = {
     "T_BENCH_TASK_DOCKER_CLIENT_IMAGE_NAME": "main",
     "T_BENCH_TASK_DOCKER_CLIENT_CONTAINER_NAME": "main",
 }
-"""What Terminal-Bench sets for the compose file of an old task."""
+"""The variables that Terminal-Bench sets for the compose file of an old task."""
 
 
 def compose_variables(task: HarborTask, forwarded: Mapping[str, str]) -> dict[str, str]:
-    """Return what Harbor 0.24 sets for compose: the task's variables, and its own over them.
+    """Return the variables that Harbor 0.24 sets for compose.
 
-    Below them are those that the operator forwards, and below these are those of
-    `environment/.env`, which compose reads by itself.
+    In decreasing order of precedence: Harbor's own variables, those of the task, those that
+    the operator forwards, and those of `environment/.env`, which compose itself reads.
 
     Raises:
-        TaskError: That file cannot be read.
+        TaskError: `environment/.env` cannot be read.
     """
     environment = task.config.environment
     own = dict(_OLD) if task.terminal_bench is not None else {}
@@ -62,7 +62,7 @@ def compose_variables(task: HarborTask, forwarded: Mapping[str, str]) -> dict[st
 
 
 def unset_variables(task: HarborTask, forwarded: Mapping[str, str]) -> list[str]:
-    """Return the variables that the compose file names and nobody sets, without a default."""
+    """Return the variables that the compose file uses, that are not set and have no default."""
     old = task.terminal_bench is not None and not task.is_migrated
     compose = harbor_compose(task) if old else task.compose
     unset = set[str]()
@@ -70,7 +70,7 @@ def unset_variables(task: HarborTask, forwarded: Mapping[str, str]) -> list[str]
         try:
             interpolate(compose.document, compose_variables(task, forwarded), unset)
         except (TaskError, ValueError):
-            # The task is refused for that.
+            # `blockers` reports this error.
             return []
     return sorted(unset)
 
@@ -100,13 +100,13 @@ _MEANT = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "$": "$$"}
 
 
 def read_variables(text: str, known: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a file. Values may name earlier ones of it, and `known` ones.
+    """Return the variables of a file. A value may use `known` and earlier variables.
 
-    A name without a value is the operator's variable, and is left out. The form is that of
-    compose-go's `dotenv`.
+    A name without a value is the operator's variable, and is left out. The format is that of
+    `dotenv` in compose-go.
 
     Raises:
-        ValueError: A line is not of that form, or requires a variable that is not known.
+        ValueError: A line does not have this format, or requires a variable that is not set.
     """
     text, at = text.replace("\r\n", "\n"), 0
     found: dict[str, str] = {}
@@ -117,7 +117,7 @@ def read_variables(text: str, known: Mapping[str, str]) -> dict[str, str]:
         entry = _ENTRY.match(text, at)
         if entry is None:
             line = text.count("\n", 0, at) + 1
-            raise ValueError(f"line {line} is no NAME=value")
+            raise ValueError(f"line {line} is not NAME=value")
         at = entry.end()
         value = _value(entry, {**known, **found})
         if value is not None:
