@@ -38,7 +38,6 @@ from benchflow_contracts import (
     ExecResult,
     Observation,
     Role,
-    RolloutConfig,
     RolloutNode,
     SandboxSpec,
     Step,
@@ -48,7 +47,7 @@ from benchflow_contracts import (
     ToolCall,
     VerifyResult,
 )
-from benchflow_kernel import AutoUser, Planes, run_rollout
+from benchflow_kernel import AutoUser, Planes, RolloutConfig, run_rollout
 from report import emit
 
 HERE = Path(__file__).resolve()

@@ -16,22 +16,25 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchflow_contracts import (
-    BranchBudget,
     Event,
     Evidence,
-    GroupBranch,
     PhaseEntered,
     Role,
-    RolloutConfig,
     RolloutNode,
     SandboxCapabilities,
-    Scene,
-    Turn,
     VerifyResult,
 )
 from benchflow_engine.options import RunOptions
 from benchflow_engine.planes import assemble
-from benchflow_kernel import load_task, run_rollout
+from benchflow_kernel import (
+    BranchBudget,
+    GroupBranch,
+    RolloutConfig,
+    Scene,
+    Turn,
+    load_task,
+    run_rollout,
+)
 from benchflow_sandbox_local import LocalProvider
 from report import emit
 

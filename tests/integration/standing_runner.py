@@ -14,11 +14,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchflow_contracts import GroupBranch, Role, RolloutConfig, Scene, Turn
-from benchflow_contracts.config import Keep
+from benchflow_contracts import Role
 from benchflow_engine.options import RunOptions
 from benchflow_engine.planes import assemble
-from benchflow_kernel import Planes, load_task, run_rollout
+from benchflow_kernel import (
+    GroupBranch,
+    Keep,
+    Planes,
+    RolloutConfig,
+    Scene,
+    Turn,
+    load_task,
+    run_rollout,
+)
 from benchflow_kernel.rollout.checkpoint_writer import CheckpointWriter
 from benchflow_sandbox_local import LocalProvider
 

@@ -10,27 +10,31 @@ from typing import Any
 
 import pytest
 from benchflow_contracts import (
-    AskUserBranch,
-    BestOfBranch,
-    BranchBudget,
-    BranchPolicy,
     EnvironmentError_,
     Fidelity,
-    GroupBranch,
     Role,
-    RolloutConfig,
     RolloutNode,
     RolloutTree,
     SandboxCapabilities,
     SandboxImage,
+)
+from benchflow_engine.options import RunOptions
+from benchflow_engine.planes import assemble
+from benchflow_kernel import (
+    AskUserBranch,
+    BestOfBranch,
+    BranchBudget,
+    BranchPolicy,
+    GroupBranch,
+    RolloutConfig,
     Scene,
     Turn,
     ValueBranch,
     diff_states,
+    load_task,
+    run_rollout,
+    trajectories,
 )
-from benchflow_engine.options import RunOptions
-from benchflow_engine.planes import assemble
-from benchflow_kernel import load_task, run_rollout, trajectories
 from benchflow_sandbox_local import LocalProvider
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -3,10 +3,8 @@
 from pathlib import Path
 
 import pytest
-from benchflow_contracts import (
-    EnvironmentError_,
-    diff_states,
-)
+from benchflow_contracts import EnvironmentError_
+from benchflow_kernel import diff_states
 from shop import HEAD, rows, run, shop
 
 # Two files that always hold the same number, one after the other, for ever.

@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+
 from benchflow_contracts import (
     AccountError,
     AgentError,

@@ -1,7 +1,8 @@
 """The error tree."""
 
-import benchflow_contracts
 import pytest
+
+import benchflow_contracts
 from benchflow_contracts import (
     AgentTimeoutError,
     BenchFlowError,

@@ -1,6 +1,9 @@
 """The data models: what goes to disk comes back, and nothing wrong gets in."""
 
 import pytest
+from hypothesis import given, strategies as st
+from pydantic import ValidationError
+
 from benchflow_contracts import (
     Answer,
     Ask,
@@ -33,9 +36,6 @@ from benchflow_contracts import (
 )
 from benchflow_contracts.door import Endpoint
 from benchflow_contracts.sandbox import SandboxSpec
-from hypothesis import given
-from hypothesis import strategies as st
-from pydantic import ValidationError
 
 text = st.text(max_size=12)
 names = st.text(min_size=1, max_size=8)

@@ -7,9 +7,9 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from hypothesis import given, strategies as st
+
 from benchflow_contracts.redaction import MASK, RedactedLines, Redactor, redacting, redactor
-from hypothesis import given
-from hypothesis import strategies as st
 
 SECRET = 's3cret/"äöü"\\key+9'
 SECRETS = st.text(st.characters(codec="utf-8"), min_size=8, max_size=40).filter(

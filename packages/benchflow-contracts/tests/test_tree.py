@@ -2,9 +2,9 @@
 
 from itertools import pairwise
 
+from hypothesis import given, strategies as st
+
 from benchflow_contracts import RolloutNode, RolloutTree, Step, VerifyResult
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def grow(parents: list[int]) -> list[RolloutNode]:

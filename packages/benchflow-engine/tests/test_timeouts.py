@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 from benchflow_adapters_harbor import HarborAdapter
-from benchflow_contracts import RolloutConfig, Task
+from benchflow_contracts import Task
 from benchflow_engine.options import RunOptions
 from benchflow_engine.rollout import run_in
+from benchflow_kernel import RolloutConfig
 from benchflow_kernel.resolve.effective_task import effective_task
 from benchflow_kernel.resolve.host_env import HostVariables
 from benchflow_kernel.resolve.settings import Origins

@@ -9,18 +9,24 @@ from typing import Any
 
 import pytest
 from benchflow_contracts import (
-    AskUserBranch,
     Endpoint,
     Event,
     Role,
-    RolloutConfig,
     RolloutTree,
-    Scene,
     Task,
     TaskConfig,
     TaskStep,
 )
-from benchflow_kernel import Planes, fold, read_events, run_rollout, tree_to_bytes
+from benchflow_kernel import (
+    AskUserBranch,
+    Planes,
+    RolloutConfig,
+    Scene,
+    fold,
+    read_events,
+    run_rollout,
+    tree_to_bytes,
+)
 from benchflow_testing.fakes import (
     FAKE_WITHOUT_LIVE,
     FakeAgent,

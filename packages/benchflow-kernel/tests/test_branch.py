@@ -6,15 +6,12 @@ from benchflow_contracts import (
     AgentError,
     Answer,
     Ask,
-    AskUserBranch,
-    BranchBudget,
     EnvironmentError_,
     Role,
     SandboxError,
-    Scene,
     Value,
 )
-from benchflow_kernel import fold, trajectories
+from benchflow_kernel import AskUserBranch, BranchBudget, Scene, fold, trajectories
 from benchflow_testing.fakes import (
     FAKE_CAPABILITIES,
     Act,

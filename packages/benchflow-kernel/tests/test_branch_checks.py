@@ -2,11 +2,8 @@
 
 import asyncio
 
-from benchflow_contracts import (
-    AgentError,
-    AskUserBranch,
-    BranchBudget,
-)
+from benchflow_contracts import AgentError
+from benchflow_kernel import AskUserBranch, BranchBudget
 from benchflow_testing.fakes import (
     FakeAgent,
 )

@@ -1,14 +1,10 @@
 """Forks within forks, and in later turns."""
 
 from benchflow_contracts import (
-    AskUserBranch,
-    BranchBudget,
     Role,
-    Scene,
     SnapshotError,
-    Turn,
 )
-from benchflow_kernel import trajectories
+from benchflow_kernel import AskUserBranch, BranchBudget, Scene, Turn, trajectories
 from benchflow_testing.fakes import (
     FakeAgent,
     FakeReward,

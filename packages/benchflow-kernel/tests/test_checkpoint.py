@@ -6,16 +6,11 @@ import pytest
 from benchflow_contracts import (
     AgentError,
     Answer,
-    AskUserBranch,
-    BestOfBranch,
     EnvironmentError_,
-    GroupBranch,
     Role,
-    Scene,
     SnapshotError,
-    Turn,
-    ValueBranch,
 )
+from benchflow_kernel import AskUserBranch, BestOfBranch, GroupBranch, Scene, Turn, ValueBranch
 from benchflow_testing.fakes import (
     FAKE_CAPABILITIES,
     Act,

@@ -8,9 +8,9 @@ from benchflow_contracts import (
     RewardError,
     Role,
     SandboxError,
-    Scene,
     VerifyResult,
 )
+from benchflow_kernel import Scene
 from benchflow_testing.fakes import (
     Act,
     Crash,

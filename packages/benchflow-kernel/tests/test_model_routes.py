@@ -5,15 +5,11 @@ import asyncio
 import pytest
 from benchflow_contracts import (
     AgentError,
-    AskUserBranch,
-    BranchBudget,
-    GroupBranch,
     Role,
-    Scene,
     SnapshotError,
     StoreError,
-    Turn,
 )
+from benchflow_kernel import AskUserBranch, BranchBudget, GroupBranch, Scene, Turn
 from benchflow_testing.fakes import (
     Act,
     FakeAgent,

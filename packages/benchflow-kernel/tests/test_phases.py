@@ -4,10 +4,10 @@ import pytest
 from benchflow_contracts import (
     Endpoint,
     ExecResult,
-    GroupBranch,
     TaskStep,
     VerifyResult,
 )
+from benchflow_kernel import GroupBranch
 from benchflow_testing.fakes import (
     FAKE_WITHOUT_LIVE,
     Act,

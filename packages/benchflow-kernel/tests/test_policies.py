@@ -6,17 +6,19 @@ import pytest
 from benchflow_contracts import (
     AgentError,
     Answer,
+    Role,
+    SnapshotError,
+)
+from benchflow_kernel import (
     AskUserBranch,
     BestOfBranch,
     BranchBudget,
     GroupBranch,
-    Role,
     Scene,
-    SnapshotError,
     Turn,
     ValueBranch,
+    trajectories,
 )
-from benchflow_kernel import trajectories
 from benchflow_testing.fakes import (
     Act,
     Crash,

@@ -6,13 +6,15 @@ from tempfile import TemporaryDirectory
 import pytest
 from benchflow_contracts import (
     AgentError,
+    Role,
+    SnapshotError,
+)
+from benchflow_kernel import (
     AskUserBranch,
     BestOfBranch,
     BranchBudget,
     GroupBranch,
-    Role,
     Scene,
-    SnapshotError,
     Turn,
     ValueBranch,
 )

@@ -2,7 +2,12 @@
 
 import asyncio
 
-from benchflow_contracts import AgentNeeds, Bundle, Deadlines, Role, RolloutConfig, Scene
+from benchflow_contracts import (
+    AgentNeeds,
+    Bundle,
+    Role,
+)
+from benchflow_kernel import Deadlines, RolloutConfig, Scene
 from benchflow_kernel.resolve import Contributions, Origin, Plan, make_plan, resolve
 
 

@@ -11,12 +11,10 @@ from benchflow_contracts import (
     ReadinessProbe,
     Role,
     SandboxMade,
-    Scene,
     StoreError,
     TaskStep,
-    Turn,
 )
-from benchflow_kernel import EventLog, fold, read_events
+from benchflow_kernel import EventLog, Scene, Turn, fold, read_events
 from benchflow_testing.fakes import (
     FAKE_WITHOUT_LIVE,
     Act,

@@ -5,18 +5,22 @@ import json
 
 import pytest
 from benchflow_contracts import (
-    AskUserBranch,
     Endpoint,
-    GroupBranch,
-    Keep,
     Role,
-    RolloutConfig,
-    Scene,
     SnapshotError,
     StoreError,
-    Turn,
 )
-from benchflow_kernel import continue_from, read_manifest, saved_checkpoints
+from benchflow_kernel import (
+    AskUserBranch,
+    GroupBranch,
+    Keep,
+    RolloutConfig,
+    Scene,
+    Turn,
+    continue_from,
+    read_manifest,
+    saved_checkpoints,
+)
 from benchflow_testing.fakes import (
     Act,
     FakeAgent,

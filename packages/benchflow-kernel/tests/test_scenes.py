@@ -1,6 +1,9 @@
 import pytest
-from benchflow_contracts import Role, RolloutConfig, Scene, Turn, UsageError
-from benchflow_kernel import lower_scenes
+from benchflow_contracts import (
+    Role,
+    UsageError,
+)
+from benchflow_kernel import RolloutConfig, Scene, Turn, lower_scenes
 
 
 def test_the_usual_config_is_one_turn_with_the_instruction():

@@ -5,21 +5,25 @@ from collections import Counter
 
 import pytest
 from benchflow_contracts import (
-    AskUserBranch,
-    BestOfBranch,
     ExecResult,
-    GroupBranch,
-    Keep,
     Role,
-    RolloutConfig,
-    Scene,
     SetupCommand,
     SnapshotError,
     TaskStep,
+)
+from benchflow_kernel import (
+    AskUserBranch,
+    BestOfBranch,
+    GroupBranch,
+    Keep,
+    RolloutConfig,
+    Scene,
     Turn,
     ValueBranch,
+    continue_from,
+    saved_checkpoints,
+    step_verdicts,
 )
-from benchflow_kernel import continue_from, saved_checkpoints, step_verdicts
 from benchflow_testing.fakes import (
     FAKE_WITHOUT_LIVE,
     Act,

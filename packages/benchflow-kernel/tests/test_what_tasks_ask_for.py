@@ -6,14 +6,12 @@ from pathlib import Path
 import pytest
 from benchflow_contracts import (
     AgentNeeds,
-    Deadlines,
     Role,
-    RolloutConfig,
-    Scene,
     TaskError,
     TaskParts,
     TaskStep,
 )
+from benchflow_kernel import Deadlines, RolloutConfig, Scene
 from benchflow_kernel.resolve import Plan, make_plan
 from benchflow_testing.fakes import FakeAgent, FakeReward, Say
 

@@ -6,8 +6,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchflow_contracts import EnvState, ProvisionContext, Sandbox, SandboxSpec, diff_states
+from benchflow_contracts import (
+    EnvState,
+    ProvisionContext,
+    Sandbox,
+    SandboxSpec,
+)
 from benchflow_env_manifest import ManifestEnvironment, manifest_environment
+from benchflow_kernel import diff_states
 from benchflow_sandbox_local import LocalProvider
 
 HEAD = """

@@ -4,7 +4,15 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, runtime_checkable
 
-from .env_diff import FileDiff
+from ._model import Model
+
+
+class FileDiff(Model):
+    """Paths, by what happened to them."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
 
 
 class FileChanges(FileDiff):

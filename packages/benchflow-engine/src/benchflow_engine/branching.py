@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from benchflow_contracts import (
+from benchflow_contracts import UsageError
+from benchflow_kernel import (
     AskUserBranch,
     BestOfBranch,
     BranchBudget,
     BranchPolicy,
     GroupBranch,
-    UsageError,
     ValueBranch,
 )
 

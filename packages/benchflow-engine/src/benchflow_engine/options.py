@@ -10,15 +10,13 @@ from benchflow_contracts import (
     AdapterOptions,
     Endpoint,
     Fidelity,
-    Keep,
     Model,
     PullPolicy,
     RewardFiles,
     Role,
-    RolloutConfig,
-    Scene,
     UsageError,
 )
+from benchflow_kernel import Keep, RolloutConfig, Scene
 from benchflow_store import RanWith
 from pydantic import Field, field_validator
 

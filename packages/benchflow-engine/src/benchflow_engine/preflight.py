@@ -9,7 +9,6 @@ from benchflow_contracts import (
     BaseProvider,
     BenchFlowError,
     Role,
-    RolloutConfig,
     SandboxCapabilities,
     SandboxProvider,
     SandboxUnsupportedError,
@@ -17,6 +16,7 @@ from benchflow_contracts import (
     TaskVerifier,
     UsageError,
 )
+from benchflow_kernel import RolloutConfig
 from benchflow_kernel.resolve import (
     Contributions,
     Plan,

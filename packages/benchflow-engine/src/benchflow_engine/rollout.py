@@ -7,7 +7,6 @@ from typing import Any
 
 from benchflow_contracts import (
     Event,
-    RolloutConfig,
     RolloutTree,
     SandboxProvider,
     Task,
@@ -16,7 +15,7 @@ from benchflow_contracts import (
 )
 from benchflow_contracts.redaction import redacting
 from benchflow_export import write_trainer_rows
-from benchflow_kernel import Planes, continue_from, run_rollout, trajectories
+from benchflow_kernel import Planes, RolloutConfig, continue_from, run_rollout, trajectories
 from benchflow_store import (
     RolloutRecord,
     StoredRollout,

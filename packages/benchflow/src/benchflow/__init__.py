@@ -13,22 +13,25 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from benchflow_contracts import (
-        AskUserBranch,
         BenchFlowError,
-        BranchBudget,
         Endpoint,
         Role,
-        RolloutConfig,
         RolloutTree,
-        Scene,
         Task,
         Trajectory,
-        Turn,
     )
     from benchflow_engine.options import RunOptions
     from benchflow_engine.rollout import RunResult, run
     from benchflow_jobs import JobOptions, JobReport, run_job
-    from benchflow_kernel import find_tasks, load_task
+    from benchflow_kernel import (
+        AskUserBranch,
+        BranchBudget,
+        RolloutConfig,
+        Scene,
+        Turn,
+        find_tasks,
+        load_task,
+    )
 
 __all__ = [
     "AskUserBranch",
@@ -53,7 +56,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("find_tasks", "load_task"), "benchflow_kernel"),
+    **dict.fromkeys(("AskUserBranch", "BranchBudget", "RolloutConfig"), "benchflow_kernel"),
+    **dict.fromkeys(("Scene", "Turn", "find_tasks", "load_task"), "benchflow_kernel"),
     **dict.fromkeys(("JobOptions", "JobReport", "run_job"), "benchflow_jobs"),
     "RunOptions": "benchflow_engine.options",
     **dict.fromkeys(("RunResult", "run"), "benchflow_engine.rollout"),

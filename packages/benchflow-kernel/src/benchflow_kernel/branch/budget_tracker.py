@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchflow_contracts import BranchBudget
+from benchflow_kernel.config import BranchBudget
 
 from .checkpoint_refs import CheckpointRefs
 

@@ -1,6 +1,8 @@
 """Decide by a branch policy about one state of a branch run."""
 
-from benchflow_contracts import Ask, AskUserBranch, BranchPolicy, ValueBranch
+from benchflow_contracts import Ask
+
+from benchflow_kernel.config import AskUserBranch, BranchPolicy, ValueBranch
 
 
 def forks_at_turn(policy: BranchPolicy, turn: int, states: int) -> bool:

@@ -1,6 +1,11 @@
 """The deadlines of the phases, extended to what the task allows."""
 
-from benchflow_contracts import Deadlines, RolloutConfig, Task, TaskConfig
+from benchflow_contracts import (
+    Task,
+    TaskConfig,
+)
+
+from benchflow_kernel.config import Deadlines, RolloutConfig
 
 from .settings import Origins
 

@@ -4,7 +4,6 @@ from typing import TypeVar
 
 from benchflow_contracts import (
     ImageRecipe,
-    RolloutConfig,
     Task,
     TaskAgent,
     TaskEnvironment,
@@ -14,6 +13,8 @@ from benchflow_contracts import (
     TaskUser,
     TaskVerifier,
 )
+
+from benchflow_kernel.config import RolloutConfig
 
 from .host_env import HostVariables
 from .settings import Origin, Origins

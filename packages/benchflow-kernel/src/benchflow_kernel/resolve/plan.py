@@ -6,13 +6,13 @@ from pathlib import Path
 
 from benchflow_contracts import (
     Reward,
-    RolloutConfig,
     SandboxCapabilities,
     SandboxSpec,
     Task,
     TaskVerifier,
 )
 
+from benchflow_kernel.config import RolloutConfig
 from benchflow_kernel.scenes import LoweredTurn
 
 from .network_policy import StepPhases

@@ -8,7 +8,6 @@ from benchflow_contracts import (
     Agent,
     AgentNeeds,
     Role,
-    RolloutConfig,
     SandboxCapabilities,
     SandboxSpec,
     Task,
@@ -16,6 +15,7 @@ from benchflow_contracts import (
     UsageError,
 )
 
+from benchflow_kernel.config import RolloutConfig
 from benchflow_kernel.faults import boundary
 
 from .deadlines import effective_deadlines

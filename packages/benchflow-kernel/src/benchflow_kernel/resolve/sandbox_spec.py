@@ -8,12 +8,13 @@ from benchflow_contracts import (
     Bundle,
     Door,
     Role,
-    RolloutConfig,
     SandboxSpec,
     Task,
     TaskVerifier,
     UsageError,
 )
+
+from benchflow_kernel.config import RolloutConfig
 
 from .settings import Origin, Origins
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from benchflow_contracts import (
     PriorContextError,
     Role,
-    RolloutConfig,
     Task,
     TaskError,
     UsageError,
 )
 
+from benchflow_kernel.config import RolloutConfig
 from benchflow_kernel.scenes import LoweredTurn, lower_scenes
 
 from .sandbox_spec import Needs

@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 from benchflow_contracts import (
     Answer,
     Ask,
-    AskUserBranch,
-    BranchPolicy,
     BranchRecord,
     Fidelity,
     ModelCall,
 )
 
 from benchflow_kernel.branch import Checkpoint, Exchange, children_of, labels_of
+from benchflow_kernel.config import AskUserBranch, BranchPolicy
 from benchflow_kernel.scenes import LoweredTurn
 
 

@@ -9,8 +9,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
 
-from benchflow_contracts import RolloutConfig, RolloutTree, StoreError, Task
+from benchflow_contracts import (
+    RolloutTree,
+    StoreError,
+    Task,
+)
 
+from benchflow_kernel.config import RolloutConfig
 from benchflow_kernel.resolve import Planes
 from benchflow_kernel.tree import tree_to_bytes
 

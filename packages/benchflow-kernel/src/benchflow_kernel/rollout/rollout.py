@@ -12,7 +12,6 @@ from benchflow_contracts import (
     BenchFlowError,
     NodeCredited,
     NodeScored,
-    RolloutConfig,
     RolloutFinished,
     RolloutStarted,
     RolloutTree,
@@ -22,6 +21,7 @@ from benchflow_contracts import (
 )
 
 from benchflow_kernel.branch import MachineSlots
+from benchflow_kernel.config import RolloutConfig
 from benchflow_kernel.events import EventCallback, EventLog
 from benchflow_kernel.faults import boundary, node_error, within
 from benchflow_kernel.resolve import Plan, Planes, make_plan

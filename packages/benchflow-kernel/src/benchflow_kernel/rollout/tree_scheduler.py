@@ -9,7 +9,6 @@ from pathlib import Path
 
 from benchflow_contracts import (
     BenchFlowError,
-    BranchBudget,
     Branched,
     NodeValued,
     RewardError,
@@ -24,6 +23,7 @@ from benchflow_kernel.branch import (
     FidelitySelector,
     MachineSlots,
 )
+from benchflow_kernel.config import BranchBudget
 from benchflow_kernel.faults import boundary, shielded, shielded_beside
 from benchflow_kernel.resolve import Plan
 from benchflow_kernel.tree import value_of

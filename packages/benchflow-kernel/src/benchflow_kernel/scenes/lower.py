@@ -3,7 +3,12 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from benchflow_contracts import Role, RolloutConfig, Scene, UsageError
+from benchflow_contracts import (
+    Role,
+    UsageError,
+)
+
+from benchflow_kernel.config import RolloutConfig, Scene
 
 
 @dataclass(frozen=True, slots=True)

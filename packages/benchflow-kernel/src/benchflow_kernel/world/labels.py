@@ -3,8 +3,9 @@
 import math
 import time
 
-from benchflow_contracts import DEADLINE, Deadlines
+from benchflow_contracts import DEADLINE
 
+from benchflow_kernel.config import Deadlines
 from benchflow_kernel.resolve import Plan
 
 

@@ -3,10 +3,9 @@
 import asyncio
 from pathlib import Path
 
-from benchflow_contracts.config import RolloutConfig
 from benchflow_contracts.sandbox import SupportsKillAll
 from benchflow_contracts.task import Task, TaskConfig
-from benchflow_kernel import AutoUser, Planes, run_rollout
+from benchflow_kernel import AutoUser, Planes, RolloutConfig, run_rollout
 from benchflow_reward import make_rewards
 
 from benchflow_testing.check import CheckSkippedError, expect, expect_equal, promise

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from benchflow_contracts import EnvDiff, TableDiff
+from benchflow_kernel import EnvDiff, TableDiff
 
 from .output import note, stdout, visible
 

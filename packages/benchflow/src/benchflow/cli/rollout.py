@@ -3,9 +3,13 @@
 from pathlib import Path
 from typing import Annotated
 
-from benchflow_contracts import EnvState, RolloutTree, UsageError, diff_states
+from benchflow_contracts import (
+    EnvState,
+    RolloutTree,
+    UsageError,
+)
 from benchflow_export import load_exporter
-from benchflow_kernel import tree_to_json
+from benchflow_kernel import diff_states, tree_to_json
 from benchflow_store import StoredRollout, TrajectoryView
 from cyclopts import Parameter
 from cyclopts.validators import Number

@@ -7,7 +7,6 @@ from benchflow_contracts import (
     AgentProtocolError,
     Ask,
     Branched,
-    BranchPolicy,
     BranchRecord,
     Checkpointed,
     ModelCall,
@@ -26,6 +25,7 @@ from benchflow_kernel.branch import (
     forks_at_turn,
     needs_base_checkpoint,
 )
+from benchflow_kernel.config import BranchPolicy
 from benchflow_kernel.rollout.branch_start import Fork, Position
 from benchflow_kernel.rollout.checkpoint_writer import CheckpointWriter
 

@@ -4,14 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
+from benchflow_contracts import Endpoint, Fidelity, Model, ResourceLimits, RewardFiles, Role
 from pydantic import Field
-
-from ._model import Model
-from .agent import Role
-from .door import Endpoint
-from .limits import ResourceLimits
-from .tree import Fidelity
-from .verdict import RewardFiles
 
 SkillMode = Literal["no-skill", "with-skill"]
 

@@ -4,10 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from benchflow_contracts import EnvState, FileDiff, Model, TableState
 from pydantic import Field
-
-from ._model import Model
-from .environment import EnvState, TableState
 
 Row = tuple[Any, ...]
 Rows = tuple[Row, ...]
@@ -34,14 +32,6 @@ class TableDiff(Model):
     """It differs, but it is too big for rows on one side at least: only counts are known."""
     rows_before: int = Field(default=0, ge=0)
     rows_after: int = Field(default=0, ge=0)
-
-
-class FileDiff(Model):
-    """State files by path."""
-
-    added: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()
 
 
 class EnvDiff(Model):

@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from benchflow_contracts.env_diff import EnvDiff, RowChange, TableDiff, diff_states
 from benchflow_contracts.environment import EnvState, TableState
+from benchflow_kernel import EnvDiff, RowChange, TableDiff, diff_states
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
