@@ -103,7 +103,7 @@ def test_what_another_store_saved_is_refused_and_its_secret_is_its_own(with_prov
             secret = tmp_path / "other" / "seal"
             assert secret.stat().st_mode & 0o777 == 0o600
             secret.chmod(0o644)
-            with pytest.raises(SnapshotError, match="no secret of this user alone"):
+            with pytest.raises(SnapshotError, match="not readable by this user alone"):
                 await other.load(theirs)
         async with LocalProvider(store=tmp_path / "store") as later:
             loaded = await later.load(saved)

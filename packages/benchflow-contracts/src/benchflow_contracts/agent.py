@@ -18,7 +18,7 @@ StepHandler = Callable[[Step], None]
 
 
 class McpServer(Model):
-    """A tool server that the agent is told about in its session."""
+    """A tool server that the agent can use in its session."""
 
     name: str
     transport: Literal["stdio", "http", "sse"] = "stdio"
@@ -41,30 +41,30 @@ class Role(Model):
     skills: tuple[str, ...] = ()
     """Names of the skills this role was given."""
     skills_dir: str | None = None
-    """Where they lie inside the sandbox."""
+    """The directory of the skills inside the sandbox."""
     mcp_servers: tuple[McpServer, ...] = ()
     timeout_sec: float = Field(default=3600, gt=0)
-    """For one prompt turn. When it is not given, the task's limit holds, also a longer one."""
+    """For one prompt turn. If it is not set explicitly, the task's limit applies."""
     solution_command: str = ""
     """`[solution] command`, for agents that need the solution."""
     solution_may_fail: bool = False
     """`[solution] may_fail`, for agents that need the solution."""
     idle_timeout_sec: float = Field(default=600, gt=0)
-    """Without any update from the agent."""
+    """The longest time without an update from the agent."""
 
 
 class AgentCapabilities(Model):
-    """What this agent can do, as proven by a probe and not as announced."""
+    """What the agent can do, as a probe has shown it."""
 
     protocol: str
     version: str | None = None
     nudges: bool = True
-    """Whether a session takes a second prompt."""
+    """Whether a session accepts a second prompt."""
     ask_user: bool = False
     session_snapshot: Literal["none", "files", "same_path_files"] = "none"
     token_logprobs: bool = False
     proven: Mapping[str, str] = {}
-    """What the probe saw carried, such as `live`, `live-ask` or `state`: version and date."""
+    """What the probe saw forked, such as `live`, `live-ask` or `state`: version and date."""
 
 
 class AgentNeeds(Model):
@@ -74,28 +74,28 @@ class AgentNeeds(Model):
     doors: tuple[Door, ...] = ()
     env: Mapping[str, str] = {}
     solution: bool = False
-    """Whether the task's `solution/` is shown at `/solution`: only the oracle's need."""
+    """Whether the task's `solution/` is uploaded to `/solution`. Only the oracle needs it."""
 
 
 class SessionSnapshot(Model):
-    """A session at a turn boundary: what a new process needs to go on from it."""
+    """A session at a turn boundary: what a new process needs to resume it."""
 
     agent: str
     session_id: str
     cwd: str
     files: tuple[str, ...] = ()
-    """Absolute paths inside the sandbox that carry the session."""
+    """Absolute paths of the session's files inside the sandbox."""
     config: Mapping[str, str | bool] = {}
     """Mode, model and options to apply again after loading."""
     steps: int = Field(default=0, ge=0)
-    """Steps that the session had made, so that a loaded one goes on counting."""
+    """The steps so far, so that a loaded session continues to count."""
 
 
 class SessionState(Model):
-    """The host's half of a session whose process a live image carries.
+    """The host's half of a session whose process is in a live image.
 
-    It fits the instant of the freeze that it was taken in, and no other. Any number of
-    children may go on from one. It can be written as JSON.
+    It belongs to the instant of the freeze in which it was captured. Any number of children may
+    resume from it. It can be written as JSON.
     """
 
     agent: str
@@ -103,17 +103,17 @@ class SessionState(Model):
     process_id: str
     """The agent's process, for `Sandbox.attach`."""
     ask: Ask | None = None
-    """The question that was waiting for its answer."""
+    """The question that was open."""
     steps: tuple[Step, ...] = ()
     data: Mapping[str, Any] = {}
-    """The agent plane's own: JSON values that nobody else reads."""
+    """JSON values that only the agent's plane reads."""
 
 
 class Session(Protocol):
     """A live agent session.
 
-    Every call ends: with a result, or with an `AgentError` when the agent breaks
-    its protocol, dies, or is silent for longer than the role allows.
+    Every call ends: with a result, or with an `AgentError` if the agent breaks its protocol, ends,
+    or is silent for longer than the role allows.
     """
 
     @property
@@ -127,7 +127,7 @@ class Session(Protocol):
         ...
 
     async def prompt(self, text: str) -> StopReason:
-        """Run one prompt turn: the instruction, or a nudge. All its steps are out.
+        """Run one prompt turn: the instruction, or a nudge. All its steps are reported on return.
 
         Raises:
             AgentError: The agent failed.
@@ -137,53 +137,53 @@ class Session(Protocol):
         ...
 
     async def cancel(self) -> None:
-        """End the running turn with stop reason `cancelled`. No-op when idle."""
+        """End the running turn with stop reason `cancelled`. Do nothing when idle."""
         ...
 
     def on_ask_user(self, handler: AskUserHandler) -> None:
-        """Let `handler` answer every Ask. The agent waits meanwhile.
+        """Let `handler` answer every Ask. The agent waits for the answer.
 
-        The step that the Ask ends is out (`on_step`) before the handler is called.
+        The step that the Ask ends is reported (`on_step`) before the handler is called.
         """
         ...
 
     def on_step(self, handler: StepHandler) -> None:
-        """Call `handler` with each step as it finishes; it must not block."""
+        """Call `handler` with each step as the step ends. It must not block."""
         ...
 
     async def snapshot(self) -> SessionSnapshot:
         """Describe the session at a turn boundary.
 
         Raises:
-            SnapshotError: A turn is running, or the agent's sessions cannot be carried.
+            SnapshotError: A turn is running, or the agent cannot resume a session.
         """
         ...
 
     async def capture(self) -> SessionState:
         """Copy the host's half of the session, for children of a live snapshot.
 
-        The caller holds `sandbox.freeze()`, at a turn boundary or while the handler of
-        an Ask is awaited. All that the process wrote before the freeze is in the copy.
-        The session itself goes on.
+        Call it inside `sandbox.freeze()`, at a turn boundary or while the handler of an Ask
+        runs. The copy holds all output that the process wrote before the freeze. The session
+        itself continues.
 
         Raises:
-            SnapshotError: The agent cannot be carried, or not at this point; `retryable`
-                when a later point may do, such as after a running tool call.
+            SnapshotError: The agent cannot be captured, or not now; `retryable` if a later try may
+                succeed, such as after a running tool call.
         """
         ...
 
     async def answer(self, answer: Answer) -> StopReason:
-        """Answer the Ask that was carried in, and run the rest of its prompt turn.
+        """Answer the restored Ask, and run the rest of its prompt turn, as `prompt` does.
 
-        As `prompt`, only once, and only right after `Agent.attach`.
+        Call it once, as the first call after `Agent.attach`.
 
         Raises:
-            RuntimeError: No carried Ask is waiting.
+            RuntimeError: No restored Ask is open.
         """
         ...
 
     async def aclose(self) -> None:
-        """End the agent process and everything that it started. Idempotent."""
+        """End the agent's process and all processes that it started. Idempotent."""
         ...
 
 
@@ -200,11 +200,11 @@ class Agent(Protocol):
         ...
 
     def capabilities(self) -> AgentCapabilities:
-        """Return what the agent's declaration proves."""
+        """Return what a probe has shown, from the agent's declaration."""
         ...
 
     async def needs(self, role: Role) -> AgentNeeds:
-        """Say what the sandbox must offer; may install the agent on the host first.
+        """Return what the sandbox must have. May install the agent on the host first.
 
         Raises:
             AgentError: The agent cannot be made available on this machine.
@@ -221,11 +221,11 @@ class Agent(Protocol):
     ) -> Session:
         """Start the agent inside `sandbox` and open (or load) a session.
 
-        `log_dir` is a host directory for the wire log and the agent's stderr; the agent
-        makes it when it writes there.
+        `log_dir` is a host directory for the wire log and the agent's stderr. The agent plane
+        creates it.
 
         Raises:
-            AgentError: It did not start, or refused the session. No process is left.
+            AgentError: The agent did not start, or refused the session. No process is left.
         """
         ...
 
@@ -237,9 +237,9 @@ class Agent(Protocol):
         *,
         log_dir: Path | None = None,
     ) -> Session:
-        """Go on with the process that a live image carried into `sandbox`.
+        """Continue with the process that is in `sandbox` from a live image.
 
-        Nothing is started and nothing is sent; `steps` are those of the state.
+        Nothing is started and nothing is sent. `Session.steps` are the steps of `state`.
 
         Raises:
             AgentError: The state is not this agent's, or its process is not there.

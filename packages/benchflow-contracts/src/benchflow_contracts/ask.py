@@ -18,7 +18,7 @@ class AskOption(Model):
     label: str
     description: str = ""
     kind: str | None = None
-    """The protocol's own class of the option, such as `allow_once`."""
+    """The protocol's kind of the option, such as `allow_once`."""
 
 
 class Question(Model):
@@ -33,10 +33,9 @@ class Question(Model):
 
 
 class Ask(Model):
-    """What the agent asked, in one shape for every protocol form.
+    """What the agent asked, in one form for every protocol.
 
-    Only `kind="question"` is a branch point by default; `permission` is a gate on
-    a tool call.
+    By default, only `kind="question"` is a branch point. `permission` guards a tool call.
     """
 
     id: str
@@ -45,11 +44,11 @@ class Ask(Model):
     questions: tuple[Question, ...] = Field(min_length=1)
     tool_call_id: str | None = None
     raw: Mapping[str, Any] = {}
-    """The request as it came over the wire."""
+    """The request as received."""
 
     @property
     def branchable(self) -> bool:
-        """Whether it has a finite set of answers: one question with two or more options."""
+        """Whether the set of answers is finite: one question with two or more options."""
         return len(self.questions) == 1 and len(self.questions[0].options) >= 2
 
 

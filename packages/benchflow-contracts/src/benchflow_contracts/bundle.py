@@ -1,4 +1,4 @@
-"""Read-only trees that a sandbox shows."""
+"""Read-only files and directories of the host that a sandbox contains."""
 
 import hashlib
 import os
@@ -9,7 +9,7 @@ from ._model import Model
 
 
 class Bundle(Model):
-    """A file or directory of the host that a sandbox shows read-only at `target`.
+    """A file or directory of the host that is read-only at `target` inside a sandbox.
 
     A provider on this host binds `source`. A cloud uploads or bakes the tree once for each `key`.
     """

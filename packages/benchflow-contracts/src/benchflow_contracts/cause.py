@@ -76,8 +76,8 @@ def caused_outside(error: BaseException) -> bool:
 
 
 def caused_inside(error: BaseException) -> bool:
-    """Whether whoever ran in the sandbox that failed caused `error`, as `blame` sees it."""
-    # Nothing but `inside` is ever the agent's.
+    """Return whether a process inside the sandbox that failed caused `error`; see `blame`."""
+    # Only `inside` leads to this culprit.
     return blame(error, inside="agent").by == "agent"
 
 
@@ -95,9 +95,9 @@ _OUR_SCRATCH = ("bf-", "benchflow-")
 
 
 def host_is_short(error: BaseException) -> bool:
-    """Whether an error of Python itself says that the host lacks something.
+    """Return whether an error of Python itself says that the host lacks a resource.
 
-    Subclasses of `OSError` that others define may report what happened inside a sandbox.
+    Other packages' subclasses of `OSError` may report an event inside a sandbox.
     """
     if isinstance(error, RuntimeError):
         return str(error) in _NO_THREAD
@@ -109,7 +109,7 @@ def host_is_short(error: BaseException) -> bool:
 
 
 def _lost_temporary(error: FileNotFoundError) -> bool:
-    """Whether the temporary directory, or our own directory in it, was removed."""
+    """Return whether the temporary directory, or our directory in it, was removed."""
     if _NO_TEMPORARY in str(error.strerror):
         return True
     if not isinstance(error.filename, str) or tempfile.tempdir is None:
@@ -120,19 +120,19 @@ def _lost_temporary(error: FileNotFoundError) -> bool:
     first = below.relative_to(tempfile.tempdir).parts[:1]
     if not first or not first[0].startswith(_OUR_SCRATCH):
         return False
-    # A file may be missing below a directory that is there.
+    # A file may be missing in a directory that exists.
     return not Path(tempfile.tempdir, first[0]).exists()
 
 
 def host_error(doing: str, error: BaseException) -> HostError:
-    """Return the error of a host that could not do its part of `doing`, with the path if any."""
+    """Return a `HostError`: the host could not do `doing`. Name the path if there is one."""
     why = error.strerror if isinstance(error, OSError) else str(error)
     at = f": {error.filename!r}" if isinstance(error, OSError) and error.filename else ""
     return HostError(f"cannot {doing}: {why or type(error).__name__}{at} (on the host)")
 
 
 def refuse_shortage(doing: str, error: OSError) -> None:
-    """Raise `HostError` when `error` says what the host lacks, and not what a name leads to."""
+    """Raise `HostError` if `error` says that the host lacks a resource."""
     if host_is_short(error):
         raise host_error(doing, error) from error
 
@@ -150,9 +150,9 @@ class SupportsHostShortage(Protocol):
 
 
 def expect_host(sandbox: object) -> None:
-    """Raise `HostError` when the host refused a resource to the processes of `sandbox`.
+    """Raise `HostError` if the host refused a resource to the processes of `sandbox`.
 
-    The results of such processes do not tell how the agent or the tests did.
+    The results of such processes say nothing about the agent or the tests.
     """
     short = sandbox.host_shortage() if isinstance(sandbox, SupportsHostShortage) else None
     if short is not None:

@@ -1,4 +1,4 @@
-"""What a host knows of the files that changed in a sandbox."""
+"""The files that changed in a sandbox, as the host sees them."""
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
@@ -8,7 +8,7 @@ from ._model import Model
 
 
 class FileDiff(Model):
-    """Paths, by what happened to them."""
+    """Changed paths, grouped by kind of change."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
@@ -16,58 +16,58 @@ class FileDiff(Model):
 
 
 class FileChanges(FileDiff):
-    """Absolute paths of a box, by what happened to them. Bytes that are no text are escaped."""
+    """Changed absolute paths in a sandbox. Non-UTF-8 bytes are escaped."""
 
     links: Mapping[str, str] = {}
-    """Of those that are there: where the symbolic ones lead."""
+    """The targets of symbolic links among the paths that exist."""
     endless: tuple[str, ...] = ()
-    """Of those that are there: what a reader may never reach the end of. Named pipes, and files
-    whose size is far over what a disk of a sandbox holds."""
+    """The paths that exist and that a reader may never reach the end of: named pipes, and files
+    that are much larger than the disk of a sandbox."""
 
 
 @runtime_checkable
 class TracksFileChanges(Protocol):
-    """What a sandbox can do whose files the host can compare with what they were.
+    """A sandbox whose files the host can compare with a baseline.
 
-    All of it is told by the host: nothing inside is run or believed, so it holds against
-    a root inside.
+    The host does all of it. Nothing inside is run or trusted, so root inside cannot falsify it.
     """
 
     async def set_baseline(self) -> None:
-        """Take the files as they are now for what `changes` compares with.
+        """Set the baseline that `changed_files` compares with to the files as they are now.
 
-        Snapshots carry it, saved ones too: a sandbox made from one compares with the mark of the
-        first.
+        Snapshots keep the baseline, also saved ones: a sandbox from a snapshot compares with the
+        baseline of the first sandbox.
 
         Raises:
-            SandboxUnsupportedError: Too much has been written already to be kept in mind, or
-                this sandbox was made from a snapshot.
-            SandboxError: It failed; no mark holds.
+            SandboxUnsupportedError: Too many files were written already, or this sandbox was made
+                from a snapshot.
+            SandboxError: It failed, and there is no baseline.
         """
         ...
 
     def ignore_changes(self) -> AbstractAsyncContextManager[None]:
-        """Let what is written while it is held be no change, here and in what is made of it.
+        """Ignore changes made inside this block, in this sandbox and in its forks.
 
-        Nothing but what this holder starts may be alive at the beginning: whoever else is
-        there could write too. A path that had changed before stays a change.
+        No other process may run when the block begins, because it could write too. A path that
+        changed before the block stays a change.
 
         Raises:
-            SandboxUnsupportedError: Something else is alive, or no mark holds; nothing is
-                taken.
-            SandboxError: It failed; what was written counts as a change.
+            SandboxUnsupportedError: Another process runs, or there is no baseline. Nothing is
+                ignored.
+            SandboxError: It failed. The writes of the block count as changes.
         """
         ...
 
     async def changed_files(self) -> FileChanges:
-        """Return the absolute paths that are neither as they were at the mark nor `ours`.
+        """Return the absolute paths that differ from the baseline and are not ignored.
 
-        Complete for what a snapshot holds: mounts are left out. A directory is named when
-        it was made, removed, replaced or itself changed, not for what is in it. A file that
-        was written with what it held, or only touched, may be named `changed`.
+        The result is complete for all files that a snapshot holds. Mounts are not included. A
+        directory is included if it was created, removed or replaced, or if its own metadata
+        changed, but not for a change of its entries. A file that was written with equal bytes, or
+        only touched, may be `changed`.
 
         Raises:
-            SandboxUnsupportedError: No mark was made, or this sandbox lost it.
+            SandboxUnsupportedError: There is no baseline, or this sandbox lost it.
             SandboxError: It failed.
         """
         ...

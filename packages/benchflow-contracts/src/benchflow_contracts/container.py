@@ -1,4 +1,4 @@
-"""What an engine of containers gives one, beside its image."""
+"""Options of a container beside its image."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,45 +7,46 @@ from typing import Literal
 from ._model import Model
 
 ServiceCondition = Literal["started", "healthy", "completed"]
-"""What a dependent waits for. `completed` is an end with exit code 0."""
+"""The condition that a dependent waits for. `completed` is an end with exit code 0."""
 
 
 class HostMount(Model):
-    """A path of this machine that a container may read, and write unless it says otherwise."""
+    """A path of this machine that a container may read, and may write unless `read_only`."""
 
     path: Path
     read_only: bool = False
 
 
 class ContainerOptions(Model):
-    """Of a service, or of the sandbox itself. Needs the capability `services`."""
+    """Options of a service, or of the sandbox itself. Needs the capability `services`."""
 
     entrypoint: tuple[str, ...] | None = None
-    """`None` is the image's own."""
+    """`None`: the entrypoint of the image."""
     command: tuple[str, ...] | None = None
-    """`None` is a service's image's own; the sandbox itself idles then."""
+    """`None`: the command of a service's image; a sandbox idles."""
     user: str = ""
-    """Of the entrypoint, as the next; `""` is the image's own."""
+    """The user of the entrypoint; `""` is the image's own."""
     workdir: str = ""
+    """The working directory of the entrypoint; `""` is the image's own."""
     hostname: str = ""
-    """A name in its networks, too."""
+    """Also a name of the container in its networks."""
     hosts: Mapping[str, str] = {}
-    """Addresses by name, which only this container knows."""
+    """Addresses by name, for this container only."""
     networks: Mapping[str, tuple[str, ...]] = {}
-    """Those that it is on, each with the names that it has there beside its own. They are the
-    sandbox's and made for it. Empty is one that is named `default`."""
+    """Networks of the container, each with additional names of the container there. The networks
+    belong to the sandbox. Empty means one network, named `default`."""
     needs: Mapping[str, ServiceCondition] = {}
-    """What must be so of services, or of `main`, before it starts."""
+    """Conditions of services, or of `main`, that must hold before the container starts."""
     volumes: Mapping[str, str] = {}
-    """Names of the sandbox's own volumes, by absolute path inside. Empty at first."""
+    """Names of the sandbox's volumes, by absolute path inside. Volumes are empty at first."""
     files: Mapping[str, Path] = {}
-    """Files and directories of the task on the host, shown read-only, by path inside."""
+    """Files and directories of the task on the host, read-only, by path inside."""
     host_mounts: Mapping[str, HostMount] = {}
-    """Paths of this machine by path inside, only of tasks that the operator trusts with them. They
-    are in no snapshot, and every copy of the container has the same."""
+    """Paths of this machine by path inside, only for tasks that the operator trusts with them.
+    Snapshots do not contain them, and all copies of the container share them."""
     texts: Mapping[str, str] = {}
-    """Contents of files that anybody inside may read and nobody write, by path inside."""
+    """Contents of files that every user inside may read and no user may write, by path inside."""
     ulimits: Mapping[str, tuple[int, int]] = {}
-    """Soft and hard, by the names of `ulimit` in Docker; -1 is none."""
+    """Soft and hard limits, by the names of `ulimit` in Docker; -1 means no limit."""
     shm_mb: int | None = None
-    """Of `/dev/shm`."""
+    """The size of `/dev/shm`."""

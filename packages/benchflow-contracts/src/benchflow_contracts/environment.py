@@ -13,7 +13,7 @@ from .sandbox import Sandbox, SandboxSpec
 
 
 class StateSnapshot(Model):
-    """The world's state at one instant. Its files lie inside the sandbox."""
+    """The world's state at one instant. Its files are inside the sandbox."""
 
     id: str
     path: str
@@ -36,17 +36,17 @@ class ReadinessProbe(Model):
 
     ready: bool
     checked: Mapping[str, bool] = {}
-    """Each probe by its URL or `tcp:port`."""
+    """Whether each probe answered, by its URL or `tcp:port`."""
     error: str | None = None
     waited_sec: float = Field(default=0, ge=0)
 
 
 class TableState(Model):
-    """One table: its rows, or only its size and digest when it is big."""
+    """One table: its rows, or only its size and digest if it is large."""
 
     columns: tuple[str, ...]
     key: tuple[str, ...] = ()
-    """The columns of the primary key, where there is one; rows are compared by it."""
+    """The columns of the primary key, if there is one. Rows are compared by the key."""
     rows: tuple[tuple[Any, ...], ...] | None = None
     """In primary-key order; `None` beyond the row cap. Blobs are `sha256:` digests."""
     row_count: int = Field(ge=0)
@@ -54,9 +54,9 @@ class TableState(Model):
 
 
 class EnvState(Model):
-    """The world's real state, so that two of them can be compared.
+    """The world's real state. Two states can be compared.
 
-    `databases` maps a state path, or what a backend calls its database, to its tables.
+    `databases` maps a state path, or the backend's name of a database, to its tables.
     """
 
     databases: Mapping[str, Mapping[str, TableState]] = {}
@@ -66,28 +66,26 @@ class EnvState(Model):
 
 @dataclass(frozen=True, slots=True)
 class ProvisionContext:
-    """What an environment is provisioned with."""
+    """The input of `Environment.provision`."""
 
     sandbox: Sandbox
     task_id: str
     resumed: bool = False
-    """The sandbox was made from a checkpoint: its state stands, seed nothing."""
+    """The sandbox was made from a checkpoint. Keep its state; do not seed."""
     live_services: Mapping[str, str] | None = None
-    """Set in a live child, with `resumed`: what `Environment.live_services` returned. The services
-    run already: start nothing, take hold of these, and let servers that `quiesce` held
-    go on."""
+    """Set in a live child, with `resumed`: the result of `Environment.live_services`. The services
+    run already: start nothing, attach to them, and release the servers that `quiesce` paused."""
     state: EnvState | None = None
-    """Set in a live child: what `query` showed at that instant. What was held until now
-    must still be so."""
+    """Set in a live child: the result of `query` at that instant. State that `quiesce` protected
+    must still be equal to it."""
 
 
 class Environment(Protocol):
-    """One world, in one sandbox. Made anew for every rollout and every fork.
+    """One world, in one sandbox. Every rollout and every fork creates a new object.
 
-    `prepare` is called once for a rollout, on an object of its own, before any sandbox exists.
-    For each world, the order of calls is `provision`, `readiness`, then any of `query`,
-    `snapshot`, `restore`, `reset`, `check`, `reseed`, `quiesce` and `live_services`, and
-    `teardown` always.
+    `prepare` is called once for each rollout, on a separate object, before a sandbox exists. For
+    each world, the calls are `provision`, `readiness`, then any of `query`, `snapshot`, `restore`,
+    `reset`, `check`, `reseed`, `quiesce` and `live_services`, and always `teardown` at the end.
     """
 
     @property
@@ -100,56 +98,55 @@ class Environment(Protocol):
         ...
 
     async def provision(self, ctx: ProvisionContext) -> EnvHandle:
-        """Start the world. Raises `EnvironmentError_`; what started is stopped again."""
+        """Start the world. On `EnvironmentError_`, everything that was started is stopped."""
         ...
 
     async def readiness(self) -> ReadinessProbe:
-        """Wait until every probe answers, at most the manifest's timeout."""
+        """Wait until every probe answers, at most for the manifest's timeout."""
         ...
 
     async def query(self) -> EnvState:
         """Read the state, consistent at one instant, without changing it.
 
-        Works also while the caller holds `sandbox.freeze()`, once the world is ready.
-        A world whose servers alone can read their state shows it there only within
-        `quiesce()`.
+        Works also inside `sandbox.freeze()`, once the world is ready. If the state is readable
+        only through a running server, call this inside `quiesce()`.
         """
         ...
 
     def quiesce(self) -> AbstractAsyncContextManager[None]:
-        """Keep the world's servers from writing, and their files complete, while held.
+        """Stop the world's servers from writing inside this block, with complete files.
 
-        For a checkpoint: entered before `sandbox.freeze()` and left after it. Leaving
-        never fails. A live image carries the hold into each child, whose `provision`
-        ends it. A world of plain files and SQLite needs none, and does nothing.
+        A checkpoint enters the block before `sandbox.freeze()` and leaves it afterwards. Leaving
+        never fails. The servers are still paused in each child of a live image, and the child's
+        `provision` releases them. A world of plain files and SQLite does nothing here.
 
         Raises:
-            EnvironmentError_: A server did not come to rest; `retryable`. Nothing is held.
+            EnvironmentError_: A server did not stop writing; `retryable`. No server is paused.
         """
         ...
 
     async def snapshot(self) -> StateSnapshot:
-        """Capture the state; right also while services hold it open and write.
+        """Capture the state. It is consistent also while services have it open and write.
 
         Raises:
             RuntimeError: The environment declares no state.
-            EnvironmentError_: It failed; no half snapshot is left.
+            EnvironmentError_: The snapshot failed, and nothing is left of it.
         """
         ...
 
     async def restore(self, snap: StateSnapshot) -> None:
-        """Roll the world back. Services see it at once, also in WAL mode."""
+        """Roll the world back. Services see the old state at once, also in WAL mode."""
         ...
 
     async def reset(self) -> None:
-        """Go back to the baseline taken at `provision`."""
+        """Restore the baseline that `provision` captured."""
         ...
 
     async def check(self, expected: EnvState | None = None) -> None:
-        """Hold the world against its own invariants. Changes nothing.
+        """Check the world's own invariants, without changing anything.
 
-        With `expected`, the state is also held against it, as `query` would show it: a
-        world may prove both by one reading.
+        With `expected`, also compare the state with it, as `query` reports the state. A world may
+        do both with one reading.
 
         Raises:
             EnvironmentError_: An invariant does not hold, or cannot be checked.
@@ -158,9 +155,9 @@ class Environment(Protocol):
         ...
 
     async def reseed(self, seed: int) -> None:
-        """Give a fork randomness of its own, before its agent is prompted.
+        """Seed the random numbers of a fork, before its agent gets a prompt.
 
-        Does nothing when the world declares no such hook.
+        Do nothing if the world does not declare a hook for it.
 
         Raises:
             EnvironmentError_: The hook failed.
@@ -168,12 +165,12 @@ class Environment(Protocol):
         ...
 
     async def live_services(self) -> Mapping[str, str]:
-        """Return what `ProvisionContext.live_services` needs: the process id of each service.
+        """Return the process id of each service, for `ProvisionContext.live_services`.
 
-        Within `quiesce`, also of whatever else holds the world's servers.
+        Inside `quiesce`, also return the processes that keep the servers paused.
 
         Raises:
-            SnapshotError: A service cannot be carried live.
+            SnapshotError: A service cannot be part of a live image.
         """
         ...
 
@@ -183,7 +180,7 @@ class Environment(Protocol):
 
 
 class EnvironmentFactory(Protocol):
-    """Makes one Environment per sandbox.
+    """Creates one Environment per sandbox.
 
     An entry point of the group `benchflow.environments` takes the manifest's
     `pathlib.Path` and returns an EnvironmentFactory; it raises `ManifestError`.

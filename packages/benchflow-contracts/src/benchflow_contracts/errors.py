@@ -2,17 +2,17 @@
 
 BenchFlowError
 ├── UsageError               the operator asked for something impossible
-│   └── UnknownProviderError   a name that no registry group knows
+│   └── UnknownProviderError     a name that no registry group knows
 ├── TaskError                a task directory is malformed
-│   ├── SetupError               a command that makes its box ready failed
-│   └── PriorContextError        it begins after what the agent cannot load
+│   ├── SetupError               a command that prepares the sandbox failed
+│   └── PriorContextError        the agent cannot load what came before the task
 ├── ManifestError            an environment.toml is malformed
 ├── SandboxError             the substrate failed
 │   ├── SandboxUnsupportedError  the machine or provider lacks a capability
-│   ├── SandboxTimeoutError      a call ran out of time; what it ran was killed
-│   ├── SandboxFrozenError       the caller itself holds the sandbox still
-│   ├── SandboxLimitError        what ran inside hit a limit of the sandbox
-│   ├── TransferError            what lies inside, or was named, cannot be transferred
+│   ├── SandboxTimeoutError      a call ran out of time; its processes were killed
+│   ├── SandboxFrozenError       the caller itself has frozen the sandbox
+│   ├── SandboxLimitError        a process inside reached a limit of the sandbox
+│   ├── TransferError            a file or directory cannot be transferred
 │   ├── HostError                the host could not do its part; a retry may succeed
 │   │   ├── CapacityError            the provider does not have room for it now
 │   │   └── SandboxLostError         the host took the sandbox away, or cannot reach it again
@@ -23,19 +23,19 @@ BenchFlowError
 ├── AgentError               the agent or its protocol failed
 │   ├── AgentTimeoutError        no reply in time, or idle for too long
 │   ├── AgentProtocolError       the agent sent something that the protocol forbids
-│   └── ModelEndpointError       the endpoint behind its model does not answer
+│   └── ModelEndpointError       the endpoint of its model does not answer
 ├── EnvironmentError_        the stateful world failed
 │   └── ReadinessError           the world did not become healthy in time
 ├── RewardError              scoring failed; there is no reward
-│   ├── EvidenceMissingError     the reward needs a live world or a task, and has none
+│   ├── EvidenceMissingError     the reward needs a live world or a task
 │   ├── VerifierTimeoutError     the tests ran out of time
 │   ├── AddTestsDirError         the tests could not be placed
-│   ├── DownloadVerifierDirError what the tests left could not be fetched
+│   ├── DownloadVerifierDirError the output of the tests could not be fetched
 │   └── RewardFormatError        a reward file breaks the grammar
-│       ├── RewardFileNotFoundError   there is none
-│       ├── RewardFileEmptyError      it has no bytes
+│       ├── RewardFileNotFoundError   the file does not exist
+│       ├── RewardFileEmptyError      the file is empty
 │       ├── TwoRewardFilesError       reward.json and reward.txt both exist
-│       └── VerifierOutputParseError  it holds no finite numbers
+│       └── VerifierOutputParseError  the file holds something else than finite numbers
 ├── SnapshotError            a checkpoint, restore or fork failed
 │   ├── FidelityError            the demanded fidelity is not available
 │   └── ReplayDivergedError      an agent did not repeat the model calls on record
@@ -63,18 +63,18 @@ Boundary = Literal[
     "store",
     "internal",
 ]
-"""Where a failure belongs. `internal` is a defect of ours."""
+"""Where a failure belongs. `internal` is a defect of BenchFlow."""
 
 
 class BenchFlowError(Exception):
     """The root. `str(error)` says what happened and to which identifier.
 
     Attributes:
-        hint: One line that tells the reader what to do about it.
+        hint: One line that says what to do about it.
         retryable: Whether the same call may succeed when repeated unchanged.
-        where: `file:line` or `file:key` of the offending input, when there is one.
-        caused_by: Who caused it. `inside`: whoever ran last in the sandbox that failed, which
-            only the caller knows; see `blame`.
+        where: `file:line` or `file:key` of the wrong input, if there is one.
+        caused_by: Who caused it. `inside`: the last tenant of the sandbox that failed. Only the
+            caller knows the tenant; see `blame`.
     """
 
     boundary: ClassVar[Boundary] = "internal"
@@ -105,14 +105,14 @@ class BenchFlowError(Exception):
 
 
 class UsageError(BenchFlowError):
-    """The operator asked for something that cannot be done."""
+    """The operator asked for something impossible."""
 
     boundary = "usage"
     default_hint = "see `bench --help`"
 
 
 class UnknownProviderError(UsageError):
-    """No entry point of that name exists. The message lists the known ones."""
+    """No entry point has this name. The message lists the known names."""
 
     default_hint = "install the package that provides it, or check the spelling"
 
@@ -126,15 +126,15 @@ class TaskError(BenchFlowError):
 
 
 class SetupError(TaskError):
-    """A command that makes the task's box ready, or that of one of its steps, failed."""
+    """A command that prepares the sandbox of a task, or of one of its steps, failed."""
 
     default_hint = "run the command in the task's image"
 
 
 class PriorContextError(TaskError):
-    """The task begins after what another agent did, which the chosen one cannot load."""
+    """The task starts after the work of another agent, and the chosen agent cannot load it."""
 
-    default_hint = "the oracle alone can run it"
+    default_hint = "run it with --agent oracle"
 
 
 class ManifestError(BenchFlowError):
@@ -153,38 +153,37 @@ class SandboxError(BenchFlowError):
 
 
 class SandboxUnsupportedError(SandboxError):
-    """This machine or provider cannot do what was asked, found by trying."""
+    """This machine or provider does not support the request."""
 
 
 class SandboxTimeoutError(SandboxError):
-    """A call ran out of time. Its whole process group is dead when this is raised."""
+    """A call ran out of time. Its whole process group was killed before."""
 
     default_hint = "raise the timeout"
 
 
 class SandboxFrozenError(SandboxError):
-    """The caller holds the sandbox still, so its command would never run."""
+    """The caller has frozen the sandbox, so its command would never run."""
 
     default_hint = "leave the freeze() block first"
 
 
 class SandboxLimitError(SandboxError):
-    """What ran in the sandbox hit one of its limits. A shortage of the host is a `HostError`."""
+    """A process inside reached a limit of the sandbox. A shortage of the host is a `HostError`."""
 
     default_culprit = "inside"
     default_hint = "raise the limit in the task's [environment] table"
 
 
 class TransferError(SandboxError):
-    """What lies in the sandbox, or what was named, cannot be transferred.
+    """A file or directory cannot be transferred: a link, a device, a missing or too large file.
 
-    Such are a link, a device, a missing file, and one over its cap. Nothing partial is left
-    behind. What the host could not do is a `HostError`. For what is to be uploaded, nobody inside
-    is to blame: `caused_by` is `unknown` then.
+    Nothing partial is left. A failure of the host is a `HostError`. For an upload, `caused_by` is
+    `unknown`, because nobody inside is to blame.
     """
 
     default_culprit = "inside"
-    default_hint = "only regular files and directories below the named path can be moved"
+    default_hint = "only regular files and directories can be transferred"
 
 
 class HostError(SandboxError):
@@ -267,15 +266,15 @@ class AgentTimeoutError(AgentError):
 
 
 class AgentExitError(AgentError):
-    """The agent's own program ended in failure in a turn. What it did until then is graded."""
+    """The agent's own program failed in a turn. Its work until then is graded."""
 
 
 class AgentProtocolError(AgentError):
-    """The agent sent bytes that its protocol forbids. The session is over."""
+    """The agent sent bytes that its protocol forbids. The session has ended."""
 
 
 class ModelEndpointError(AgentError):
-    """The endpoint that an agent's model is behind does not answer."""
+    """The endpoint of an agent's model does not answer."""
 
     default_hint = "start the model server, or correct --base-url"
 
@@ -294,7 +293,7 @@ class ReadinessError(EnvironmentError_):
 class RewardError(BenchFlowError):
     """Scoring failed. The node stays unscored; no fault yields a reward.
 
-    `retryable` when a sandbox failed in a way that passes: the whole rollout may be run again.
+    `retryable` if the failure of a sandbox was temporary: the whole rollout may be run again.
     """
 
     boundary = "reward"
@@ -322,7 +321,7 @@ class RewardFileEmptyError(RewardFormatError):
 
 
 class TwoRewardFilesError(RewardFormatError):
-    """Both reward files exist, so it is not known which one is the verdict."""
+    """Both reward files exist, so the verdict is ambiguous."""
 
     default_hint = "let the tests write one of reward.json and reward.txt, and delete the other"
 
@@ -338,15 +337,15 @@ class VerifierTimeoutError(RewardError):
 
 
 class AddTestsDirError(RewardError):
-    """The tests could not be placed in the grading box."""
+    """The tests could not be placed in the grading sandbox."""
 
 
 class DownloadVerifierDirError(RewardError):
-    """What the tests left could not be fetched."""
+    """The output of the tests could not be fetched."""
 
 
 class SnapshotError(BenchFlowError):
-    """A checkpoint, restore or fork failed. Nothing half-made is visible."""
+    """A checkpoint, restore or fork failed. Nothing partial is visible."""
 
     boundary = "snapshot"
     default_hint = "run `bench doctor` to see which snapshot levels work here"
@@ -357,9 +356,9 @@ class FidelityError(SnapshotError):
 
 
 class ReplayDivergedError(SnapshotError):
-    """An agent that repeats a record made other model calls than those on it.
+    """An agent in a replay made a model call that differs from the recorded one.
 
-    What it did since then says nothing about the record, so it is not scored.
+    Its work after the call says nothing about the record, so it is not scored.
     """
 
     default_hint = (

@@ -1,7 +1,7 @@
-"""The event log: what happened in a rollout, in order, append-only.
+"""The events of a rollout, in order. The log is append-only.
 
-One event is one JSON line of `events.jsonl`. The tree is a pure fold over them.
-`seq` counts from 0 without gaps; a torn last line is cut and counted by readers.
+One event is one JSON line of `events.jsonl`. The tree is a pure fold over the events. `seq` counts
+from 0 without gaps. A reader removes and counts an incomplete last line.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ class _Event(Model):
 
 
 class RolloutStarted(_Event):
-    """The first event. Makes the root node."""
+    """The first event. It creates the root node."""
 
     kind: Literal["rollout_started"] = "rollout_started"
     rollout_id: str
@@ -54,14 +54,14 @@ class PhaseEntered(_Event):
 
 
 class WorldClosed(_Event):
-    """A world was torn down. What its rollout does afterwards is none of its phases."""
+    """A world was torn down. It has no phase after this event."""
 
     kind: Literal["world_closed"] = "world_closed"
     node: str
 
 
 class SandboxMade(_Event):
-    """A world's sandbox was made from its spec, and not from a checkpoint."""
+    """A world's sandbox was created from its spec, not from a checkpoint."""
 
     kind: Literal["sandbox_made"] = "sandbox_made"
     node: str
@@ -72,7 +72,7 @@ class SandboxMade(_Event):
 
 
 class StepFinished(_Event):
-    """An edge: makes `node` below `parent`."""
+    """An edge: creates `node` below `parent`."""
 
     kind: Literal["step_finished"] = "step_finished"
     node: str
@@ -90,8 +90,8 @@ class Checkpointed(_Event):
     layers: Mapping[str, str]
     """The digest of each layer: sandbox, environment, session."""
     took_sec: Mapping[str, float] = {}
-    """Seconds of `quiesce` (until model calls had ended), of the whole `checkpoint` after that, and
-    in it what the provider measured: `frozen`, `dump`."""
+    """Seconds of `quiesce` (until the model calls had ended) and of the `checkpoint` after it, and of
+    the parts of the checkpoint that the provider measured: `frozen` and `dump`."""
 
 
 class Branched(_Event):
@@ -138,8 +138,8 @@ class NodeCredited(_Event):
 class NodeFailed(_Event):
     """The branch at `node` ended early.
 
-    With `parent`, `node` is a child that was lost before its first step: it is made
-    here, without an edge, so that the tree shows the loss.
+    With `parent`, `node` is a child that was lost before its first step. This event then creates
+    the node, without an edge, so that the tree shows the loss.
     """
 
     kind: Literal["node_failed"] = "node_failed"
@@ -175,4 +175,4 @@ Event = Annotated[
 ]
 
 event_adapter: TypeAdapter[Event] = TypeAdapter(Event)
-"""Parses and prints one event."""
+"""Reads and writes one event."""

@@ -1,4 +1,4 @@
-"""The exporter: writes finished rollouts in somebody else's format."""
+"""The exporter, which writes finished rollouts in another format."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,10 +15,10 @@ from .tree import RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class FinishedRollout:
-    """What a rollout left. Its texts are a sandbox's and an agent's: hostile."""
+    """The record of a rollout. Do not trust its texts: they come from a sandbox and an agent."""
 
     tree: RolloutTree
-    """With a root alone when the rollout could not begin; then `tree.error` says why."""
+    """Only a root if the rollout could not start; `tree.error` then says why."""
     task_digest: str
     instruction: str
     agent: str
@@ -28,11 +28,11 @@ class FinishedRollout:
     finished_at: float
     """Seconds since the epoch."""
     task_path: Path | None = None
-    """Where the task lay when it was run, if that is known; it may be gone since."""
+    """The task's directory during the run, if it is known. It may not exist any more."""
     task_format: str = "benchflow"
     """`Task.format`."""
     events: Sequence[Event] = ()
-    """The log that `tree` was folded from; it holds the times."""
+    """The events that `tree` was folded from, with their times."""
     calls: Mapping[str, ModelCall] = field(default_factory=dict[str, ModelCall])
     """The recorded model calls by id."""
     directory: Path | None = None
@@ -40,28 +40,27 @@ class FinishedRollout:
 
 
 class Exported(Model):
-    """What an export holds."""
+    """The counts of an export."""
 
     trajectories: int = Field(ge=0)
     """Root-to-leaf paths that were written."""
     unscored: int = Field(ge=0)
-    """Leaves without a reward, whether they were written or left out."""
+    """Leaves without a reward, whether or not they were written."""
     tampered: int = Field(default=0, ge=0)
     """Of `unscored`: leaves with a verdict that the agent may have steered."""
 
 
 class Exporter(Protocol):
-    """Writes a directory. What it writes for a trainer has no unscored trajectory in it."""
+    """Writes a directory. Files for a trainer contain only scored trajectories."""
 
     def export(self, job: str, rollouts: Iterable[FinishedRollout], directory: Path) -> Exported:
         """Write `rollouts` as the job called `job` into `directory`.
 
-        `directory` exists and is empty, and gets its name when this returns: a reader never
-        sees half of it, and its path must not be written down. Only regular files and
-        directories are made, and only below it. The same rollouts give the same bytes.
-        `rollouts` is read once, one at a time.
+        `directory` is a temporary directory, which is empty and is renamed on success. Do not
+        store its path in the output. Create only regular files and directories, only below it.
+        Equal rollouts must give equal bytes. Read `rollouts` once, one at a time.
 
         Raises:
-            StoreError: The format cannot hold what a rollout left.
+            StoreError: The format cannot represent a rollout.
         """
         ...

@@ -1,4 +1,4 @@
-"""What the entry points of a registry group are called with."""
+"""The signatures of the entry points of each registry group."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,12 +24,12 @@ class SandboxProviderFactory(Protocol):
 
 
 class FetchingProviderFactory(Protocol):
-    """Group `benchflow.sandboxes`, where images are fetched: known by its parameter `pull`."""
+    """Group `benchflow.sandboxes`, for providers that pull images; they have a parameter `pull`."""
 
     def __call__(
         self, *, allow_unisolated: bool = False, pull: PullPolicy | None = None
     ) -> SandboxProvider:
-        """Return a provider. Starts nothing; without `pull` it is the provider's to say."""
+        """Return a provider. Starts nothing. Without `pull`, the provider chooses."""
         ...
 
 
@@ -45,9 +45,9 @@ class EnvironmentLoader(Protocol):
     """Group `benchflow.environments`, and what `--environment-import-path` names."""
 
     def __call__(self, task: Task, *, manifest: Path | None = None) -> EnvironmentFactory:
-        """Return what makes the environment of `task`; starts nothing.
+        """Return the factory of the environment of `task`. Starts nothing.
 
-        `manifest` is the `environment.toml` that belongs to the task, if there is one. Own
+        `manifest` is the `environment.toml` of the task, if there is one. The provider's own
         settings are in `task.config.environment.options`.
 
         Raises:
@@ -69,11 +69,11 @@ class RewardFactory(Protocol):
         judge_model: str | None = None,
         protocol: object = None,
     ) -> Sequence[Reward]:
-        """Return the rewards of `task`; exactly one is named `reward`, and is its return.
+        """Return the rewards of `task`. Exactly one is named `reward`; it gives the return.
 
-        Own settings are in `task.config.verifier.options`. `protocol` is the registered object of
-        the group `benchflow.grading_protocols` that the verifier's `protocol` names, for rewards
-        that run tests. `None` is the default protocol of the rewards.
+        The reward's own settings are in `task.config.verifier.options`. `protocol` is the
+        registered object of the group `benchflow.grading_protocols` that the verifier's `protocol`
+        names, for rewards that run tests. `None` is the default protocol of the rewards.
 
         Raises:
             TaskError: The `[verifier]` table asks for what does not exist.

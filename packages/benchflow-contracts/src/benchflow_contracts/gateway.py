@@ -1,4 +1,4 @@
-"""The model gateway: every model call of a rollout, recorded before it is answered."""
+"""The model gateway, which records every model call of a rollout before it answers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
@@ -15,27 +15,24 @@ ModelApi = Literal["openai-chat", "openai-responses", "anthropic-messages", "gem
 
 
 class ModelCall(Model):
-    """One call of a model, as it was made and as it was answered.
-
-    Credentials are never in it.
-    """
+    """One model call: its request and its response. It never contains credentials."""
 
     id: str
     node: str
-    """The node of the route that the call was made on."""
+    """The node of the call's route."""
     api: ModelApi
     purpose: Literal["main", "aux"] = "main"
-    """`aux` is what an agent asks beside its work, such as a title for the session."""
+    """`aux`: a call beside the agent's work, such as one for a title of the session."""
     request: Mapping[str, Any]
-    """The body as the agent sent it; of Gemini also the `model` and `stream` of its path."""
+    """The body as the agent sent it. For Gemini, also `model` and `stream` from the path."""
     response: Mapping[str, Any] | None = None
-    """The whole answer in the agent's wire format, also of a streamed one; `None` when
-    there was none."""
+    """The whole response in the agent's wire format, also if it was streamed; `None` without a
+    response."""
     status: int
-    """Of the HTTP answer to the agent; 0 when the agent went away before one."""
+    """Of the HTTP response to the agent; 0 if the agent disconnected before it."""
     model: str | None = None
     policy_version: str | None = None
-    """Which weights answered, when the upstream says so."""
+    """The version of the weights, if the upstream reports it."""
     prompt_token_ids: tuple[int, ...] | None = None
     completion_token_ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
@@ -43,9 +40,9 @@ class ModelCall(Model):
     usage: Usage = Usage()
     cost_usd: float | None = Field(default=None, ge=0)
     replayed: bool = False
-    """Whether a recorded call answered it."""
+    """Whether the response came from a recorded call."""
     diverged: bool = False
-    """Whether a replay was asked for and this request was not the recorded one."""
+    """Whether the request differs from the recorded one in a replay."""
     error: str | None = None
     started_at: float
     """Seconds since the epoch."""
@@ -53,7 +50,7 @@ class ModelCall(Model):
 
 
 class CallBudget(Model):
-    """Bounds on one route's calls. The call that would pass one is refused."""
+    """Limits on the calls of one route. A call over a limit is refused."""
 
     calls: int | None = Field(default=None, ge=0)
     tokens: int | None = Field(default=None, ge=0)
@@ -70,53 +67,53 @@ class ModelRoute(Protocol):
 
     @property
     def in_flight(self) -> int:
-        """Calls that are not wholly answered."""
+        """The number of calls without a complete response."""
         ...
 
     @property
     def error(self) -> BenchFlowError | None:
         """Why the route ended its agent's work; `None` while it serves.
 
-        An `AgentError` is what the agent brought on itself, such as a bound that it passed.
-        Of any other error, such as `ReplayDivergedError`, the rollout is to end without a score.
+        The agent caused an `AgentError`, such as a reached limit. After any other error, such as
+        `ReplayDivergedError`, the rollout must end without a score.
         """
         ...
 
     @property
     def unplayed(self) -> int:
-        """Recorded calls of the agent's work that it has not asked for again."""
+        """The number of recorded calls of the agent's work that it has not repeated."""
         ...
 
-    def watch(self, told: Callable[[BenchFlowError], None]) -> None:
-        """Call `told` once when there is an `error`, at once if there is one already."""
+    def watch(self, on_error: Callable[[BenchFlowError], None]) -> None:
+        """Call `on_error` once when there is an `error`, at once if there is one already."""
         ...
 
     def calls(self) -> Sequence[ModelCall]:
-        """The calls answered so far, in the order in which they began."""
+        """Return the calls with a response so far, in the order in which they began."""
         ...
 
     def outline(self) -> Sequence[ModelCall]:
-        """The calls so far, in the order in which they ended, without what was said.
+        """Return the calls so far, in the order in which they ended.
 
-        Request, response and tokens may be left out, so that it costs little to look often.
+        Requests, responses and tokens may be missing, so that frequent calls are cheap.
         """
         ...
 
     async def quiesce(self, timeout: float) -> bool:
-        """Wait until no call is in flight; false after `timeout` seconds."""
+        """Wait until no call is in flight; return false after `timeout` seconds."""
         ...
 
     async def swap(self, upstream: Endpoint) -> None:
-        """Send later calls to `upstream`. Calls in flight end where they began."""
+        """Send later calls to `upstream`. Calls in flight stay at the old upstream."""
         ...
 
     async def aclose(self) -> None:
-        """Refuse later calls and cut those in flight. What was recorded stays. Idempotent."""
+        """Refuse later calls and cut those in flight. Keep the record. Idempotent."""
         ...
 
 
 class ModelGateway(Protocol):
-    """How a sandbox without a network reaches a model."""
+    """Creates routes to a model, for sandboxes without a network."""
 
     async def open(
         self,
@@ -127,12 +124,11 @@ class ModelGateway(Protocol):
         replay: Sequence[ModelCall] = (),
         budget: CallBudget | None = None,
     ) -> ModelRoute:
-        """Make the route of a node.
+        """Create the route of a node.
 
-        The calls of `replay` are answered from the record, in order, as long as each
-        request is the recorded one; after the last of them, `upstream` answers. A request
-        that is not the recorded one is refused and marked `diverged`, and the route's
-        `error` is a `ReplayDivergedError`.
+        The calls of `replay` are answered from the record, in order, as long as each request
+        equals the recorded one. After the last of them, `upstream` answers. A request that differs
+        is refused and marked `diverged`, and the route's `error` is a `ReplayDivergedError`.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""What an image is made from."""
+"""How an image is built."""
 
 from pathlib import Path
 from typing import Literal
@@ -8,14 +8,14 @@ from pydantic import Field
 from ._model import Model
 
 PullPolicy = Literal["missing", "always", "never"]
-"""When a provider fetches images and the bases of recipes: `always` is once per run."""
+"""When a provider pulls images and the base images of recipes. `always`: once per run."""
 
 
 class ImageRecipe(Model):
-    """A directory with a Dockerfile, from which a provider makes an image.
+    """A directory with a Dockerfile, from which a provider builds an image.
 
-    The context is the task's: nothing in it is trusted, and links in it are not followed.
-    The same bytes make an image once on a machine.
+    The context belongs to the task: it is not trusted, and links in it are not followed. Equal
+    bytes are built once on a machine.
     """
 
     context: Path
@@ -23,10 +23,10 @@ class ImageRecipe(Model):
     dockerfile: str = "Dockerfile"
     """Relative to `context`."""
     inline: str = ""
-    """The text of the Dockerfile, where it is no file: `dockerfile` is what that is called then."""
+    """The text of the Dockerfile, if it is not a file. `dockerfile` is then only its name."""
     args: tuple[tuple[str, str], ...] = ()
     """Values of `ARG`, by name."""
     target: str = ""
-    """The stage that is made; `""` is the last."""
+    """The stage to build; `""` is the last one."""
     timeout_sec: float = Field(default=600, gt=0)
-    """For one build; one that is found made already takes none of it."""
+    """For one build. An image that exists already needs no time."""

@@ -1,4 +1,4 @@
-"""Caps on what a sandbox or a service may use."""
+"""Resource limits of a sandbox or a service."""
 
 from typing import Literal
 
@@ -10,11 +10,11 @@ ResourceKind = Literal["memory", "pids", "cpu", "disk", "output"]
 
 
 class ResourceLimits(Model):
-    """Caps on one sandbox. `None` means that the provider's default holds."""
+    """Limits of one sandbox. `None` is the provider's default."""
 
     memory_mb: int | None = Field(default=None, gt=0)
     pids: int | None = Field(default=512, gt=0)
     cpus: float | None = Field(default=None, gt=0)
     disk_mb: int | None = Field(default=2048, gt=0)
     output_bytes: int = Field(default=10 * 1024 * 1024, gt=0)
-    """Bytes kept of each of stdout and stderr per `exec`; the rest is counted."""
+    """Bytes of stdout, and of stderr, that one `exec` returns. Further bytes are only counted."""

@@ -1,4 +1,4 @@
-"""A sandbox that is moved between the phases of a task while it runs."""
+"""A sandbox whose network and default user change between the phases of a task."""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
@@ -8,30 +8,30 @@ from .sandbox import NetworkMode
 
 @runtime_checkable
 class SupportsNetworkSwitch(Protocol):
-    """What a sandbox can do whose network and default user change while it runs.
+    """A sandbox whose network and default user can change while it runs.
 
-    Processes go on, and `spec` tells what holds now; `restore` keeps it.
+    Processes continue. `spec` has the current values, and `restore` keeps them.
     """
 
     async def switch_network(self, mode: NetworkMode, allowed_hosts: Sequence[str] = ()) -> None:
-        """Let the inside reach what `mode` says, and nothing else, from the return on.
+        """Switch the network to `mode`. On return, the inside reaches nothing that it forbids.
 
-        `mode` is one of the spec's `switches`, or its network of now. What the new network
-        forbids is cut, open connections too; the loopback, services beside it and whatever
-        the host asks of the inside stay. Processes that ran before may not find a way that
-        is new. When it fails, less may be reached than before, and never more.
+        `mode` is one of the spec's `switches`, or its current network. Connections that the new
+        network forbids are cut. The loopback, services beside the sandbox and connections from the
+        host stay. Processes that ran before may be unable to use a newly allowed address. After an
+        error, the inside may reach less than before, but never more.
 
         Raises:
-            SandboxUnsupportedError: The spec does not name the mode; all is as it was.
-            UsageError: The hosts are none, or mean nothing in this mode; all is as it was.
+            SandboxUnsupportedError: The spec does not name the mode; nothing changed.
+            UsageError: The hosts are invalid, or this mode does not use hosts; nothing changed.
             SandboxError: It failed.
         """
         ...
 
     async def switch_user(self, user: str) -> None:
-        """Let commands and processes that name no user run as `user` from now on.
+        """Set the default user of later commands and processes.
 
         Raises:
-            SandboxError: There is no such user inside; none is made, and all is as it was.
+            SandboxError: The user does not exist inside; nothing changed.
         """
         ...

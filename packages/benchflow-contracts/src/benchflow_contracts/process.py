@@ -11,7 +11,7 @@ class ByteReader(Protocol):
         ...
 
     def waiting(self) -> int:
-        """Count the bytes that `read` would return without waiting, wherever they lie.
+        """Count the bytes that `read` would return without waiting, wherever they are buffered.
 
         A provider without live snapshots may return 0 at any time.
         """
@@ -22,11 +22,11 @@ class ByteWriter(Protocol):
     """The writing end of a pipe."""
 
     async def write(self, data: bytes) -> None:
-        """Write all of `data`; raise `SandboxError` when the reader is gone."""
+        """Write all of `data`; raise `SandboxError` if the reader is gone."""
         ...
 
     async def aclose(self) -> None:
-        """Close this end, so that the reader sees the end. Idempotent."""
+        """Close this end, so that the reader gets the end of the stream. Idempotent."""
         ...
 
 
@@ -50,11 +50,11 @@ class Process(Protocol):
 
     @property
     def stderr(self) -> ByteReader:
-        """The pipe of its error output. Somebody must drain it."""
+        """The pipe of the error output. The caller must drain it."""
         ...
 
     async def wait(self) -> int:
-        """Return the exit code, as `ExecResult.exit_code` states it."""
+        """Wait for the end, and return the exit code, as in `ExecResult.exit_code`."""
         ...
 
     async def kill(self) -> None:
@@ -62,5 +62,5 @@ class Process(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Kill when still running and release the pipes. Idempotent."""
+        """Kill the process if it still runs, and release the pipes. Idempotent."""
         ...

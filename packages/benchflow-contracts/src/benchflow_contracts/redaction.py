@@ -1,10 +1,10 @@
-"""Keeping the operator's secrets out of what is written of a rollout.
+"""Removes the operator's secrets from the record of a rollout.
 
-Whoever writes bytes of a sandbox, an agent or a model to disk takes the redactor that is in
-force, `redactor()`, and passes them through it first. It knows exact values and looks for them
-as they are and as programs print them: reversed, in hex, in base64 at each of its three
-alignments, percent-encoded, and escaped in JSON up to three deep. Base64 and hex may be
-wrapped. A value that was cut, or that somebody else encoded, is not found.
+Code that writes bytes of a sandbox, an agent or a model to disk must pass them through
+`redactor()` first. A redactor knows exact values. It finds each value as it is and as programs
+print it: reversed, in hex, in base64 at each of its three alignments, percent-encoded, and escaped
+in JSON up to three deep. Base64 and hex may be wrapped. A value that was cut, or that is encoded in
+another way, is not found.
 """
 
 import base64
@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 MASK = "[redacted]"
 LEAST_SECRET = 6
-"""Shorter values are no secrets: they would be found everywhere."""
+"""Shorter values are not redacted, because they would match everywhere."""
 
 _LEAST_ENCODED = 8
 _JSON_DEPTH = 3
@@ -28,7 +28,7 @@ _WRAP = rb"(?:\s|\\+[rnt])*"
 
 
 class Redactor:
-    """Masks exact values in bytes, text and JSON. Holds no state: same in, same out."""
+    """Masks exact values in bytes, text and JSON. Equal input gives equal output."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         known = {line for secret in secrets for line in _lines(secret)}
@@ -56,7 +56,7 @@ class Redactor:
     def json(self, data: bytes) -> bytes:
         """Return one JSON value without the secrets: still JSON, of the same shape.
 
-        What is no JSON is redacted as it stands.
+        Bytes that are not JSON are redacted as bytes.
         """
         if self.data(data) == data:
             return data
@@ -82,10 +82,10 @@ class Redactor:
 
 
 class RedactedLines:
-    """Redacts a stream by its lines, in whatever pieces it comes.
+    """Redacts a stream line by line, independent of the size of its pieces.
 
-    The last line is held back until it ends, and complete lines while a wrapped value may
-    continue in the next one. Of more than `longest` bytes only the end is held.
+    An incomplete line waits for its end. Complete lines wait while a wrapped value may continue in
+    the next line. At most about `longest` bytes wait.
     """
 
     def __init__(self, redact: Callable[[bytes], bytes], *, longest: int = 65536) -> None:
@@ -94,7 +94,7 @@ class RedactedLines:
         self._held = b""
 
     def feed(self, chunk: bytes) -> bytes:
-        """Take a piece; return what is whole by now."""
+        """Add a piece, and return the redacted lines that are complete."""
         data = self._held + chunk
         end = _end_of_whole(data)
         if len(data) - end > self._longest:
@@ -111,7 +111,7 @@ class RedactedLines:
         return 0
 
     def finish(self) -> bytes:
-        """Return what was held back."""
+        """Return the rest."""
         rest, self._held = self._held, b""
         return self._redact(rest)
 
@@ -121,7 +121,7 @@ _ENDS_ENCODED = re.compile(rb"[\w+/=-]{4}\s*\Z")
 
 
 def _end_of_whole(data: bytes) -> int:
-    """Return where the complete lines end after which no wrapped value continues."""
+    """Return the end of the complete lines after which no wrapped value continues."""
     end = data.rfind(b"\n") + 1
     while end:
         start = data.rfind(b"\n", 0, end - 1) + 1
@@ -135,7 +135,7 @@ def _end_of_whole(data: bytes) -> int:
 
 
 def _lines(secret: str) -> list[str]:
-    """Return the value, and the lines of one that has several: a key in PEM is printed so."""
+    """Return the value and, such as for a key in PEM, each of its lines."""
     lines = (line.strip() for line in (secret, *secret.splitlines()))
     return [line for line in lines if len(line) >= LEAST_SECRET]
 
@@ -175,7 +175,7 @@ def _lower_percent(text: str) -> str:
 
 
 def _whole_characters(encoded: bytes, shift: int, size: int) -> bytes:
-    """Return the characters that hold nothing but the secret, whatever is around it."""
+    """Return the characters that depend on the secret only, not on its neighbours."""
     return encoded[(0, 2, 3)[shift] : (shift + size) * 8 // 6]
 
 
@@ -192,13 +192,13 @@ _IN_FORCE: ContextVar[Redactor] = ContextVar("benchflow_redactor", default=_NONE
 
 
 def redactor() -> Redactor:
-    """Return the redactor that is in force for the running rollout; one of nothing else."""
+    """Return the redactor of the running rollout; without one, a redactor of no secrets."""
     return _IN_FORCE.get()
 
 
 @contextmanager
 def redacting(secrets: Iterable[str]) -> Generator[Redactor]:
-    """Put a redactor of `secrets` in force, for this task and all that it starts."""
+    """Use a redactor of `secrets` inside this block, also in tasks that it starts."""
     made = Redactor(secrets)
     token = _IN_FORCE.set(made)
     try:

@@ -1,8 +1,7 @@
-"""What tells something that this user wrote here from what somebody else wrote.
+"""A code that proves which user wrote a file on this machine.
 
-A digest says that nothing broke; whoever changes a file can change its digest, too. Where
-reading something back means running it, nothing of it is believed without a code that only
-its writer can make.
+A digest finds damage, but anyone who changes a file can change its digest too. Data that is run
+after it was read, such as a saved process, therefore needs a code that only its writer can make.
 """
 
 import hmac
@@ -16,9 +15,9 @@ _BYTES = 32
 
 
 class Seal:
-    """A secret in a file that nobody but this user reads; made when it is first needed.
+    """A secret in a file that only this user can read. It is created at the first use.
 
-    What was sealed with a secret that is lost fits no more.
+    A code that was made with a lost secret does not fit any more.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,7 +34,7 @@ class Seal:
         return self._code(text)
 
     def fits(self, text: str, code: str) -> bool:
-        """Return whether `code` was made for `text` with this secret.
+        """Return whether `code` belongs to `text` and this secret.
 
         Raises:
             OSError: The secret cannot be read, or is not this user's alone.
@@ -56,7 +55,7 @@ class Seal:
             file.flush()
             os.fsync(file.fileno())
         try:
-            # Two that begin at once must not have a secret each.
+            # Two processes that start at once must share one secret.
             os.link(fresh, self._path)
         finally:
             fresh.unlink()
@@ -67,5 +66,5 @@ class Seal:
             info = os.fstat(fd)
             private = stat.S_ISREG(info.st_mode) and not info.st_mode & 0o077
             if not private or info.st_uid != os.geteuid() or info.st_size != _BYTES:
-                raise PermissionError(f"{str(self._path)!r} is no secret of this user alone")
+                raise PermissionError(f"{str(self._path)!r} is not readable by this user alone")
             return hmac.digest(file.read(_BYTES), text.encode(), "sha256").hex()

@@ -1,4 +1,4 @@
-"""Services: containers beside the sandbox's own, in a network that they share."""
+"""Services: containers beside the sandbox, in a shared network."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -11,48 +11,48 @@ from .image import ImageRecipe
 from .limits import ResourceLimits
 
 MAIN = "main"
-"""What services call the sandbox itself."""
+"""The name of the sandbox itself among its services."""
 
 SERVICE_NAME = r"^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$"
 
 
 class ServiceHealth(Model):
-    """How a service is found healthy, as in a Dockerfile's HEALTHCHECK."""
+    """The health check of a service, as HEALTHCHECK in a Dockerfile."""
 
     test: tuple[str, ...] = Field(min_length=1)
-    """`CMD` and an argument vector, or `CMD-SHELL` and a line; `NONE` switches the image's
-    own off. As the engine's API has it."""
+    """`CMD` and an argument vector, or `CMD-SHELL` and a line, as in the engine's API. `NONE` turns
+    the image's own check off."""
     interval_sec: float = Field(default=30, gt=0)
     timeout_sec: float = Field(default=30, gt=0)
     start_period_sec: float = Field(default=0, ge=0)
     start_interval_sec: float | None = Field(default=None, gt=0)
-    """Between the tries within the start period; an older engine takes `interval_sec`."""
+    """Between checks in the start period. An older engine uses `interval_sec` instead."""
     retries: int = Field(default=3, ge=1)
 
 
 class ServiceSpec(ContainerOptions):
-    """One container beside the sandbox's own. Who shares a network reaches it by its name.
+    """One container beside the sandbox. Containers of the same network reach it by its name.
 
-    It reaches what the sandbox may reach and no model. What it may do to the host is
-    what the sandbox may.
+    It reaches what the sandbox may reach, except for doors. It has the sandbox's rights on the
+    host.
     """
 
     name: str = Field(pattern=SERVICE_NAME)
     image: str | None = None
     recipe: ImageRecipe | None = None
-    """One of both makes its image."""
+    """The image is made from this if `image` is `None`. Exactly one of them is set."""
     env: Mapping[str, str] = {}
     network_of: str | None = None
-    """The container whose network it is in, a service or `main`, instead of `networks`; `""` is
-    nobody's: it reaches and is reached by none."""
+    """The service, or `main`, whose network this container joins, instead of `networks`. `""`: the
+    container has no network."""
     health: ServiceHealth | None = None
-    """`None` is the image's own, if it has one."""
+    """`None`: the health check of the image, if there is one."""
     tmpfs: tuple[str, ...] = ()
     read_only: bool = False
-    """Whether its root is; volumes and `tmpfs` are not."""
+    """Whether the root file system is read-only. Volumes and `tmpfs` are writable."""
     restarts: Annotated[int, Field(ge=0)] | Literal["always"] = 0
-    """How often it is started again after an end with another exit code than 0; `always` is after
-    each end, for as long as the sandbox is there. It keeps its files then."""
+    """How often the service is restarted after an exit code other than 0. `always`: after each end,
+    until the sandbox is deleted. A restart keeps the files."""
     limits: ResourceLimits = ResourceLimits()
 
     @model_validator(mode="after")

@@ -10,7 +10,7 @@ from .sandbox import Sandbox, SandboxImage, SandboxSpec
 
 @runtime_checkable
 class SupportsServices(Protocol):
-    """What a sandbox can do that has services."""
+    """A sandbox that has services."""
 
     async def service_exec(
         self,
@@ -20,11 +20,11 @@ class SupportsServices(Protocol):
         user: str | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Run a command in a service, and return its exit code. Its output is dropped.
+        """Run a command in a service, and return its exit code. The output is discarded.
 
         Raises:
-            SandboxTimeoutError: The time ran out; the command may go on.
-            SandboxError: There is no such service, or it does not run.
+            SandboxTimeoutError: The time ran out; the command may continue.
+            SandboxError: The service does not exist, or does not run.
         """
         ...
 
@@ -35,20 +35,21 @@ class SupportsServices(Protocol):
         ...
 
     async def service_logs(self, service: str, *, max_bytes: int = 1 << 20) -> bytes:
-        """Return the last of what a service printed, both streams as they came."""
+        """Return the end of a service's output: both streams, in order of arrival."""
         ...
 
     def replace_main(
         self, image: SandboxImage, spec: SandboxSpec, *, labels: Mapping[str, str]
     ) -> AbstractAsyncContextManager[Sandbox]:
-        """Make a sandbox that the services take for this one, for the length of the block.
+        """Put a new sandbox in the place of this one, beside its services, inside this block.
 
-        It is made of `image`, a snapshot, and of `spec`: no variable, user or model of this one
-        is in it, only its networks, names and volumes. This one stands still meanwhile and is
-        on no network; then it goes on, with its connections to services broken.
+        The new sandbox is created from `image`, a snapshot, and from `spec`. It has this sandbox's
+        networks, names and volumes, but not its variables, user or doors. Inside the block, this
+        sandbox is paused and disconnected. Afterwards it continues, but its connections to
+        services are broken.
 
         Raises:
             SandboxUnsupportedError: `spec` reaches less than the services do.
-            SandboxError: It could not be made, or this one could not be brought back.
+            SandboxError: The new sandbox did not start, or this one could not be resumed.
         """
         ...

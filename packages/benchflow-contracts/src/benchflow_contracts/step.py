@@ -21,12 +21,12 @@ class ToolCall(Model):
     kind: str = "other"
     """ACP's ToolKind."""
     name: str | None = None
-    """The tool's own name, when the agent tells it."""
+    """The tool's own name, if the agent reports it."""
     raw_input: Any = None
 
 
 class Observation(Model):
-    """What came back from a tool call."""
+    """The result of a tool call."""
 
     tool_call_id: str
     status: ToolStatus
@@ -35,7 +35,7 @@ class Observation(Model):
 
 
 class Usage(Model):
-    """Tokens of the model calls of a step, where something reported them."""
+    """Tokens of the model calls of a step, as reported."""
 
     input_tokens: int = Field(default=0, ge=0)
     output_tokens: int = Field(default=0, ge=0)
@@ -45,8 +45,8 @@ class Usage(Model):
 class Step(Model):
     """One edge: (reason, act) then (tool in, tool out).
 
-    An Ask ends a step and its Answer opens the next one, so that a question is
-    always a node and each answer an edge of its own.
+    An Ask ends a step, and its Answer starts the next step. So a question is always a node, and
+    each answer is a separate edge.
     """
 
     id: str
@@ -55,7 +55,7 @@ class Step(Model):
     prompt: str | None = None
     """Set on the first step of a prompt turn."""
     answer: Answer | None = None
-    """The answer that opened this step."""
+    """The answer that started this step."""
     reasoning: str = ""
     message: str = ""
     tool_calls: tuple[ToolCall, ...] = ()

@@ -1,4 +1,4 @@
-"""A Task: the problem, as it lies in a directory."""
+"""A Task: the problem in a directory."""
 
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
@@ -16,14 +16,14 @@ from .service import ServiceSpec
 from .verdict import Grading, RewardFiles
 
 _MANY_PIDS = 16384
-"""What an uncapped box may have: no task needs more, and a fork bomb ends there."""
+"""The limit of an uncapped sandbox: no task needs more, and it stops a fork bomb."""
 
 IMAGE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$"
-"""What an image may be called by files that the operator did not write."""
+"""The image names that are allowed in files that the operator did not write."""
 
 
 class Artifact(Model):
-    """A file or directory that outlives the agent's box, and that a hermetic grader is given.
+    """A file or directory that is copied out of the agent's sandbox, also to a hermetic grader.
 
     In `task.toml` a bare string is a `source`.
     """
@@ -31,12 +31,12 @@ class Artifact(Model):
     source: str
     """An absolute path. Some grading protocols allow one relative to the working directory."""
     destination: str = ""
-    """Where it is kept below `artifacts/` of the record; `""` mirrors `source`. A grader finds it
-    at `source` all the same."""
+    """Its path below `artifacts/` of the record; `""` mirrors `source`. A grader always finds it at
+    `source`."""
     service: str = ""
-    """The service that it is taken from; `""` is the box itself."""
+    """The service to copy it from; `""` is the sandbox itself."""
     exclude: tuple[str, ...] = ()
-    """Patterns of what to leave out of a directory, as `tar --exclude` reads them."""
+    """Patterns of paths in a directory to exclude, as in `tar --exclude`."""
 
     @model_validator(mode="after")
     def _destination_stays_below(self) -> "Artifact":
@@ -56,7 +56,7 @@ Artifacts = tuple[Annotated[Artifact, BeforeValidator(_artifact)], ...]
 class SetupCommand(Model):
     """A command run as `user` in the sandbox before the environment starts.
 
-    The user `""` is the box's own default user.
+    The user `""` is the default user of the sandbox.
     """
 
     command: str
@@ -67,35 +67,35 @@ class SetupCommand(Model):
 
 
 class CollectCommand(SetupCommand):
-    """A command that prepares what is copied out of a box, or of a service beside it."""
+    """A command that prepares files to be copied out of a sandbox or of a service."""
 
     service: str = ""
-    """Where it runs; `""` is the box itself. A service takes no `cwd` and no `env`."""
+    """Where it runs; `""` is the sandbox itself. A service does not support `cwd` and `env`."""
 
 
 class Healthcheck(Model):
-    """A command that must succeed before any agent is connected, as in a Dockerfile."""
+    """A command that must succeed before an agent connects, as HEALTHCHECK in a Dockerfile."""
 
     command: str
     interval_sec: float = Field(default=5, gt=0)
     timeout_sec: float = Field(default=30, gt=0)
     start_period_sec: float = Field(default=0, ge=0)
-    """Failures within it do not count."""
+    """Failures in this period do not count."""
     start_interval_sec: float = Field(default=5, gt=0)
-    """Between the tries within the start period."""
+    """Between the checks in the start period."""
     retries: int = Field(default=3, ge=1)
-    """Failures in a row that make the box unhealthy."""
+    """Failures in a row that make the sandbox unhealthy."""
 
 
 class TaskAgent(Model):
-    """`[agent]`: limits on the agent's turn, and what holds only for its length."""
+    """`[agent]`: settings of the agent's turns."""
 
     network: NetworkMode | None = None
-    """What the box reaches while an agent is in it; `None` is the environment's."""
+    """The network during the agent's turns; `None` is the environment's."""
     allowed_hosts: tuple[str, ...] = ()
     """For `network = "allowlist"`."""
     user: str | None = None
-    """Who the agent is, if not the environment's user. It must be there already: none is made."""
+    """The agent's user, which must exist; `None` is the environment's."""
     timeout_sec: float | None = Field(default=None, gt=0)
     prompt_prefix: str = ""
     max_turns: int = Field(default=1, ge=1)
@@ -109,7 +109,7 @@ class TaskAgent(Model):
 
 
 class TaskEnvironment(Model):
-    """`[environment]`: the box."""
+    """`[environment]`: the sandbox."""
 
     provider: str | None = Field(default=None, min_length=1)
     """The stateful environment: the name that a package has in the group
@@ -121,24 +121,24 @@ class TaskEnvironment(Model):
     workdir: str = "/workspace"
     """`""` is the image's own."""
     user: str = "agent"
-    """Who commands in the box run as, and the agent, unless it has a user of its own. `""` is the
-    image's own user."""
+    """The user of commands in the sandbox, and of the agent unless `[agent] user` is set. `""` is
+    the image's own user."""
     env: Mapping[str, str] = {}
     host_env: Mapping[str, str] = {}
-    """Values of `${NAME}` or `${NAME:-default}`, filled in from the operator's variables when
-    the box is made, where the operator allows NAME. What is filled in is never recorded."""
+    """Values such as `${NAME}` or `${NAME:-default}`, filled in from the operator's variables when
+    the sandbox is created, if the operator allows NAME. Filled-in values are never recorded."""
     keep_entrypoint: bool = False
-    """The image's own entrypoint runs, as `SandboxSpec.entrypoint = "image"` says."""
+    """Whether the image's own entrypoint runs, as with `SandboxSpec.entrypoint = "image"`."""
     network: NetworkMode = "none"
-    """What the box reaches, but for the agent's time in it and tests that run in it."""
+    """The network, except during the agent's turns and tests in this sandbox."""
     allowed_hosts: tuple[str, ...] = ()
     """For `network = "allowlist"`."""
     mcp_servers: tuple[McpServer, ...] = ()
-    """Tool servers in the box that the agent is told of."""
+    """Tool servers in the sandbox for the agent."""
     skills_dir: str | None = None
-    """Skills in the image, by the absolute path in the box, that the agent is told of."""
+    """The absolute path of skills in the image for the agent."""
     image_timeout_sec: float | None = Field(default=None, gt=0)
-    """What making or fetching the image may take, beside the start of the box."""
+    """The time to build or pull the image, in addition to the start of the sandbox."""
     healthcheck: Healthcheck | None = None
     setup_commands: tuple[SetupCommand, ...] = ()
     memory_mb: int | None = Field(default=None, gt=0)
@@ -146,10 +146,10 @@ class TaskEnvironment(Model):
     storage_mb: int | None = Field(default=None, gt=0)
     pids: int | None = Field(default=None, gt=0)
     uncapped: bool = False
-    """Amounts that are not given are the provider's defaults, not ours."""
+    """Whether limits that are not set are the provider's defaults, not BenchFlow's."""
 
     def limits(self) -> ResourceLimits:
-        """Return the caps that the task sets over the provider's defaults."""
+        """Return the limits that the task sets over the provider's defaults."""
         given = {
             "memory_mb": self.memory_mb,
             "cpus": self.cpus,
@@ -165,7 +165,7 @@ class TaskVerifier(Model):
     """`[verifier]`: how the result is graded."""
 
     type: str = Field(default="script", min_length=1)
-    """`script`, `rewards`, `judge`, or the name that another package has in the group
+    """`script`, `rewards`, `judge`, or a name that another package registers in the group
     `benchflow.rewards`."""
     options: Mapping[str, Any] = {}
     """Settings of a reward of another package, which reads and checks them."""
@@ -175,34 +175,33 @@ class TaskVerifier(Model):
     host_env: Mapping[str, str] = {}
     """As `[environment] host_env`."""
     network: NetworkMode = "none"
-    """What the tests reach, in whatever box they run."""
+    """The network of the tests, in every grading mode."""
     allowed_hosts: tuple[str, ...] = ()
     """For `network = "allowlist"`."""
     reward_range: tuple[float, float] = (0.0, 1.0)
     user: str = "root"
-    """`""` is the box's own default user."""
+    """`""` is the default user of the sandbox."""
     protocol: str = Field(default="benchflow", min_length=1)
-    """How test.sh is placed and run, and its reward is read. `benchflow` is the default
-    of the rewards; another name is one that a package has in the group
-    `benchflow.grading_protocols`."""
+    """How test.sh is placed and run, and how its reward is read: `benchflow`, or a name that a
+    package registers in the group `benchflow.grading_protocols`."""
     environment: TaskEnvironment | None = None
-    """The grading box, when it is not made as the agent's. Only for hermetic grading."""
+    """The grading sandbox, if it differs from the agent's. Only for hermetic grading."""
     tests_in_image: bool = False
-    """The grading box's image brings `/tests`; none are uploaded."""
+    """Whether `/tests` is in the grading image. Tests are not uploaded then."""
     collect: tuple[CollectCommand, ...] = ()
-    """Run in the agent's box once the agent is dead, before anything is copied out of it.
-    One that fails is noted."""
+    """Run in the agent's sandbox after the agent ended, before files are copied out of it. A
+    failure is recorded, and the grading continues."""
     expects_changes: tuple[str, ...] = ()
-    """Paths of the system, or patterns of them, that an honest agent changes; what is below
-    them is meant too. A twin's integrity report leaves them out."""
+    """System paths, or patterns of them, that an honest agent changes, with everything below them.
+    The integrity report of a twin does not include them."""
     may_grade_in_place: bool = False
-    """For `isolation = "twin"`: when something that is not in files may be a part of the result,
-    such as a server that the agent started, and the twin does not give the full reward, the tests
-    run once more in the agent's own box. That verdict is never `clean`."""
+    """For `isolation = "twin"`: if the result may include more than files, such as a server that
+    the agent started, and the twin does not give the full reward, run the tests again in the
+    agent's own sandbox. That verdict is never `clean`."""
     reward_files: RewardFiles = "strict"
     """Who may write the reward files, and how many may exist, if the protocol has this choice."""
     executes_artifacts: bool = False
-    """The tests run code that the agent wrote; they do so in an unprivileged child."""
+    """Whether the tests run code of the agent, in an unprivileged child process."""
     rewards: tuple[Mapping[str, Any], ...] = ()
     """For `type = "rewards"`: reward functions and their weights; for any type,
     extra signals beside the verdict when `weight = 0`."""
@@ -223,14 +222,14 @@ class ScriptedAnswer(Model):
     match: str = ".*"
     """A regular expression searched in the question's text."""
     option: str | None = None
-    """The option to choose: its id or label, or a regular expression that is found in
-    the id, label or description of exactly one."""
+    """The option to choose: its id or label, or a regular expression that matches the id, label or
+    description of exactly one option."""
     text: str | None = None
-    """What to say where no option fits and free text is allowed."""
+    """The text if no option fits and free text is allowed."""
 
 
 class TaskUser(Model):
-    """`[user]`: who answers the agent's questions."""
+    """`[user]`: the user who answers the agent's questions."""
 
     mode: Literal["scripted", "simulated", "auto", "human"] = "auto"
     answers: tuple[ScriptedAnswer, ...] = ()
@@ -241,7 +240,7 @@ class TaskUser(Model):
 
 
 class TaskSolution(Model):
-    """`[solution]`: what only the reference solution gets."""
+    """`[solution]`: settings of the reference solution."""
 
     env: Mapping[str, str] = {}
     host_env: Mapping[str, str] = {}
@@ -250,7 +249,7 @@ class TaskSolution(Model):
     """The shell command that plays the solution, after `solve.sh` became executable. `""` runs
     `solve.sh` by bash, or by sh if there is no bash."""
     may_fail: bool = False
-    """The exit code of the solution is only recorded."""
+    """Whether a failed solution is only recorded."""
 
 
 class TaskConfig(Model):
@@ -263,50 +262,50 @@ class TaskConfig(Model):
     keywords: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = {}
     artifacts: Artifacts = ()
-    """What is copied out of the agent's box: into the record, and for a hermetic grader."""
+    """Copied out of the agent's sandbox, into the record and for a hermetic grader."""
     agent: TaskAgent = TaskAgent()
     environment: TaskEnvironment = TaskEnvironment()
     verifier: TaskVerifier = TaskVerifier()
     user: TaskUser = TaskUser()
     solution: TaskSolution = TaskSolution()
     step_reward: Literal["mean", "final"] = "mean"
-    """In a task of several steps: how their rewards become the rollout's. `mean` is by key,
-    where a step that lacks one counts as 0 there. A step that was never reached does not
-    count; one that was, and has no verdict, leaves the rollout without a reward."""
+    """How the rewards of several steps become the rollout's reward. `mean` is by key; a step
+    without the key counts as 0. A step that was not reached does not count. If a step that was
+    reached has no verdict, the rollout does not have a reward."""
 
 
 class TaskParts(Model):
-    """Where the parts of a task lie on the host. What is `None` or empty is not there.
+    """The parts of a task on the host. A part that is `None` or empty does not exist.
 
-    Never read from a task's own file: a task must not choose a path of the host.
+    Never read from a task's own file, because a task must not choose a path of the host.
     """
 
     files: Path | None = None
-    """What is copied to `/` of the box."""
+    """Copied to `/` of the sandbox."""
     workdir_files: Path | None = None
-    """What is copied to the working directory, as the box's user."""
+    """Copied to the working directory, owned by the sandbox's user."""
     skills: Path | None = None
-    """The skills that the task brings."""
+    """The skills of the task."""
     tests: tuple[Path, ...] = ()
-    """What only a grader ever sees at `/tests`: directories that are merged, later ones over
-    earlier ones."""
+    """Directories that are merged to `/tests`, later ones over earlier ones. Only graders see
+    them."""
     test_script: str = "test.sh"
     """Relative to `/tests`."""
     solution: Path | None = None
-    """What only the oracle ever sees."""
+    """Only the oracle sees it."""
     prior: Path | None = None
-    """What some agent did before the first prompt, as an ATIF document. Only who plays the
-    solution can go on without having loaded it."""
+    """The work of an agent before the first prompt, as an ATIF document. An agent must load it,
+    unless it plays the solution."""
     recipe: ImageRecipe | None = None
-    """What the box's image is made from."""
+    """How the image of the sandbox is built."""
     grading_recipe: ImageRecipe | None = None
-    """What the image of `[verifier.environment]` is made from."""
+    """How the image of `[verifier.environment]` is built."""
     services: tuple[ServiceSpec, ...] = ()
-    """Containers beside the box."""
+    """Containers beside the sandbox."""
     inner_networks: frozenset[str] = frozenset()
-    """Networks of services that nothing leads out of."""
+    """Networks of services without a way out."""
     container: ContainerOptions = ContainerOptions()
-    """Of the box itself."""
+    """Options of the sandbox itself."""
 
     @classmethod
     def of(cls, root: Path) -> "TaskParts":
@@ -326,24 +325,24 @@ class TaskParts(Model):
 
 
 class TaskStep(Model):
-    """One prompt of a task of several, and its grading."""
+    """One of several prompts of a task, and its grading."""
 
     name: str = Field(pattern=r"^[^/\\\x00]*[^/\\\x00. ]$")
-    """Unique in its task, and a name of a directory."""
+    """Unique in its task, and a valid name of a directory."""
     instruction: str
     agent: TaskAgent = TaskAgent()
     verifier: TaskVerifier = TaskVerifier()
     artifacts: Artifacts = ()
-    """Beside the task's."""
+    """In addition to the task's."""
     setup_commands: tuple[SetupCommand, ...] = ()
-    """Run before the prompt, after `parts.workdir_files` are there."""
+    """Run before the prompt, after `parts.workdir_files` are uploaded."""
     healthcheck: Healthcheck | None = None
     """After the setup commands."""
     emptied_directories: tuple[str, ...] = ()
-    """Absolute paths of directories that are emptied between the step before and this one. Every
-    user may write to them then."""
+    """Absolute paths of directories that are emptied before this step. Every user may write to
+    them afterwards."""
     min_reward: Mapping[str, float] = {}
-    """By name. No further step runs when one of these is missing or below."""
+    """By name. If a reward is missing or lower, no further step runs."""
     parts: TaskParts = TaskParts()
 
 
@@ -358,16 +357,16 @@ class Task(Model):
     digest: str
     """sha256 over the names and contents of every file in the directory."""
     format: str = "benchflow"
-    """Who reads the directory: our own loader, or the adapter of this name."""
+    """The reader of the directory: BenchFlow's loader, or the adapter of this name."""
     own_parts: TaskParts | None = None
     """Set by adapters of other formats."""
     steps: tuple[TaskStep, ...] = ()
-    """Prompts that are graded one by one in one box; `instruction`, tests and solution of the
-    task are then unused. Empty in a task of one prompt."""
+    """Prompts that are graded one by one in one sandbox. The `instruction`, tests and solution of
+    the task are then not used. Empty for a task with one prompt."""
 
     @property
     def parts(self) -> TaskParts:
-        """Where its files lie."""
+        """The paths of the task's parts."""
         return self.own_parts or TaskParts.of(self.path)
 
     @property
@@ -376,9 +375,9 @@ class Task(Model):
         return self.config.verifier.isolation
 
     def step(self, index: int) -> "Task":
-        """Return step `index` as a task of its own, for whoever grades it.
+        """Return step `index` as a separate task, for its grading.
 
-        The box, its files and its skills are the task's; tests and solution are the step's.
+        The sandbox, its files and its skills come from the task, tests and solution from the step.
         """
         step = self.steps[index]
         config = self.config.model_copy(

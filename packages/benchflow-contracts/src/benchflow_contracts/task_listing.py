@@ -1,4 +1,4 @@
-"""Tasks of other formats: what is said of each before anything of it runs."""
+"""Tasks of other formats, and their listing before anything runs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,66 +19,66 @@ class TaskRefusal(Model):
 
 
 class ListedTask(Model):
-    """One task of a source. A bad task is listed with its refusals, and ends no listing."""
+    """One task of a source. An invalid task is listed with its refusals."""
 
     name: str
     path: Path | None
-    """Its directory on this machine; `None` when it could not be fetched."""
+    """The directory on this machine; `None` if the task could not be fetched."""
     format: str
     digest: str | None = None
-    """sha256 over its content, as its own format defines it; `None` when it could not be read,
-    or is not the one that its source promised."""
+    """sha256 of the content, as the format defines it. `None` if it could not be read, or differs
+    from the digest that the source promised."""
     facts: Mapping[str, str] = {}
-    """What is worth a column, in words of its format."""
+    """Facts for the columns of a listing, in words of the format."""
     notes: tuple[str, ...] = ()
-    """What is odd and stops nothing."""
+    """Warnings, which do not prevent a run."""
     refusals: tuple[TaskRefusal, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether nothing speaks against running it here."""
+        """Whether the task can run here."""
         return not self.refusals
 
     def refused(self, refusal: TaskRefusal) -> "ListedTask":
-        """Return it with one more refusal."""
+        """Return the task with one more refusal."""
         return self.model_copy(update={"refusals": (*self.refusals, refusal)})
 
 
 class AdapterOptions(Model):
-    """What an operator allows tasks of other formats."""
+    """What the operator allows for tasks of other formats."""
 
     forward_env: tuple[str, ...] = ()
-    """Names of the operator's variables that files of a task may name."""
+    """Names of the operator's variables that a task may use."""
     trust_host_access: bool = False
-    """A task's files may mount and read paths of this machine."""
+    """Whether a task may mount and read paths of this machine."""
     force_build: bool = False
-    """Build an image from a task's Dockerfile also where the task names an image."""
+    """Whether to build a task's Dockerfile also if the task names an image."""
 
 
 class TaskAdapter(Protocol):
     """Reads tasks and datasets of another format."""
 
     def claims(self, source: str) -> bool:
-        """Return whether `source` is of this format. Fetches and changes nothing."""
+        """Return whether `source` has this format. Fetches and changes nothing."""
         ...
 
     def list_tasks(self, source: str, *, dataset: str | None = None) -> Sequence[ListedTask]:
-        """Return the tasks of `source`, of its dataset `NAME` or `NAME@VERSION` when given.
+        """Return the tasks of `source`, or of its dataset `NAME` or `NAME@VERSION`.
 
-        May fetch what is not cached.
+        May fetch tasks that are not cached.
 
         Raises:
             TaskError: The source itself is malformed or cannot be fetched.
-            UsageError: `dataset` names nothing, or is needed to choose.
+            UsageError: `dataset` does not exist, or must be given.
         """
         ...
 
     def load_task(self, path: Path) -> Task:
-        """Return the task in the directory `path`, ready to be run.
+        """Return the task in the directory `path`, ready to run.
 
-        Its digest is that of the listing. Nothing is fetched, and nothing of it runs.
+        The digest equals the one of the listing. Nothing is fetched, and no code of the task runs.
 
         Raises:
-            TaskError: It is malformed, or cannot be run here as its author meant it.
+            TaskError: It is malformed, or cannot run here as its author intended.
         """
         ...

@@ -17,25 +17,24 @@ Status = Literal["running", "completed", "ungraded", "failed", "cancelled"]
 """`ungraded`: the agent ran to its end, and no leaf has a verdict."""
 
 Fidelity = Literal["live", "state", "replay"]
-"""How faithfully a fork carries the parent's world; see the design, section 6."""
+"""How much of the parent's world a fork keeps: all of it, files and state, or a repetition."""
 
 
 class Value(Model):
-    """V(s): the mean return of a node's scored leaves. Unscored ones do not count."""
+    """V(s): the mean return of a node's scored leaves. Unscored leaves do not count."""
 
     mean: float
     n: int = Field(gt=0)
     variance: float = Field(ge=0)
-    """Of the sample, with n - 1; 0 when n is 1."""
+    """The sample variance, with n - 1; 0 if n is 1."""
     stderr: float = Field(ge=0)
 
 
 class Credit(Model):
-    """What the tree says about one edge, from scored leaves alone.
+    """The credit of one edge, from scored leaves only.
 
-    `intra` and `inter` are Tree-GRPO's two advantages of the node's mean return: within
-    its own tree and against the other trees of the same prompt. A tree on its own has no
-    `inter`.
+    `intra` and `inter` are Tree-GRPO's two advantages of the node's mean return: within its own
+    tree, and against the other trees of the same prompt. A single tree does not have `inter`.
     """
 
     intra: float | None = None
@@ -69,7 +68,7 @@ class BranchRecord(Model):
     reason: str
     """Why no better fidelity was used, or how this one was reached."""
     children: int = Field(ge=0)
-    """How many were asked for; fewer nodes may exist."""
+    """The number of requested children. Fewer nodes may exist."""
 
 
 @dataclass(slots=True, eq=False)
@@ -85,7 +84,7 @@ class RolloutNode:
     """The edge that led here; `None` at the root."""
     children: "list[RolloutNode]" = field(default_factory=list["RolloutNode"])
     label: str | None = None
-    """What tells this child from its siblings, such as the option chosen."""
+    """The difference from the siblings, such as the chosen option."""
     checkpoint_ref: str | None = None
     branch: BranchRecord | None = None
     results: dict[str, VerifyResult] = field(default_factory=dict[str, VerifyResult])
@@ -95,9 +94,9 @@ class RolloutNode:
     error: NodeError | None = None
     env_state: EnvState | None = None
     took_sec: dict[str, float] = field(default_factory=dict[str, float])
-    """What a fork cost, in seconds. Of a captured node: `quiesce`, `checkpoint`, `frozen` and
-    `dump`. Of a fork's child: `waited` for its turn, `restore`, `ready` (environment, invariants),
-    `connect`, `first_step`, and `until_running` from the end of the forked step until it ran."""
+    """The seconds of a fork. At a captured node: `quiesce`, `checkpoint`, `frozen` and `dump`. At a
+    child: `waited` (for a slot), `restore`, `ready` (environment, invariants), `connect`,
+    `first_step`, and `until_running`, from the end of the forked step until the child ran."""
 
     @property
     def path(self) -> list["RolloutNode"]:
@@ -133,7 +132,7 @@ class RolloutNode:
     def reward(self) -> float | None:
         """The return of a leaf: the result named `reward`, or `None` when unscored.
 
-        A verdict that was tampered with is none; it is still in `results`.
+        A tampered verdict does not count, but stays in `results`.
         """
         result = self.results.get("reward")
         return None if result is None else result.counted().reward
@@ -141,7 +140,7 @@ class RolloutNode:
 
 @dataclass(slots=True, eq=False)
 class RolloutTree:
-    """One rollout. A linear rollout is a tree of degree 1. Equal only to itself."""
+    """One rollout. A linear rollout is a tree with one leaf. Equal only to itself."""
 
     rollout_id: str
     task_id: str
@@ -153,10 +152,9 @@ class RolloutTree:
     """A failure of the whole rollout, attributed to one boundary."""
     meta: Mapping[str, object] = field(default_factory=dict[str, object])
     images: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What its first sandbox and the services beside were made from, as
-    `HasImageDigests.image_digests`."""
+    """The images of the first sandbox and its services, as `HasImageDigests.image_digests`."""
     doors: Mapping[str, DoorPath] = field(default_factory=dict[str, DoorPath])
-    """How the doors of its first sandbox led out, as `HasDoors.door_paths`."""
+    """How the doors of the first sandbox lead out, as `HasDoors.door_paths`."""
 
     @property
     def nodes(self) -> Iterator[RolloutNode]:

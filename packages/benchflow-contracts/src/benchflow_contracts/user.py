@@ -1,4 +1,4 @@
-"""The User Model: who sits at the other end of the agent's questions."""
+"""The User Model, which answers the agent's questions."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,10 +8,10 @@ from .step import Step
 
 
 class UserModel(Protocol):
-    """Answers the agent and decides on follow-ups. A policy, not a special actor."""
+    """Answers the agent's questions and gives follow-up prompts."""
 
     async def answer(self, ask: Ask, steps: Sequence[Step]) -> Answer:
-        """Answer `ask`, given the steps so far. Declining is an answer."""
+        """Answer `ask`, given the steps so far. A user may decline."""
         ...
 
     async def nudge(self, steps: Sequence[Step]) -> str | None:
@@ -19,5 +19,5 @@ class UserModel(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Release what it holds. Idempotent."""
+        """Release all resources. Idempotent."""
         ...

@@ -86,12 +86,12 @@ class Route:
         """Recorded calls of the agent's work that it has not asked for again."""
         return self._rules.replay.unplayed
 
-    def watch(self, told: Callable[[BenchFlowError], None]) -> None:
-        """Call `told` once when there is an `error`, at once if there is one already."""
+    def watch(self, on_error: Callable[[BenchFlowError], None]) -> None:
+        """Call `on_error` once when there is an `error`, at once if there is one already."""
         if self.error is not None:
-            told(self.error)
+            on_error(self.error)
         else:
-            self._told.append(told)
+            self._told.append(on_error)
 
     def fail(self, error: BenchFlowError) -> None:
         """Tell who watches why the agent's work is over. The first reason counts."""

@@ -69,11 +69,11 @@ class FakeModelRoute:
         """Recorded calls that were not asked for again."""
         return len(self._replay)
 
-    def watch(self, told: Callable[[BenchFlowError], None]) -> None:
-        """Call `told` when there is an `error`."""
-        self._told.append(told)
+    def watch(self, on_error: Callable[[BenchFlowError], None]) -> None:
+        """Call `on_error` when there is an `error`."""
+        self._told.append(on_error)
         if self.error is not None:
-            told(self.error)
+            on_error(self.error)
 
     def fail(self, error: BenchFlowError) -> None:
         """End the agent's work for a reason; the first one counts."""
