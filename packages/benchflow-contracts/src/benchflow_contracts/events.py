@@ -90,7 +90,7 @@ class Checkpointed(_Event):
     layers: Mapping[str, str]
     """The digest of each layer: sandbox, environment, session."""
     took_sec: Mapping[str, float] = {}
-    """Seconds of `quiesce` (until the model calls had ended) and of the `checkpoint` after it, and of
+    """Seconds of `quiesce` (until the model calls had ended), of the `checkpoint` after it, and of
     the parts of the checkpoint that the provider measured: `frozen` and `dump`."""
 
 
