@@ -130,7 +130,9 @@ def refuse_unsupported(spec: SandboxSpec, provider: str, can: SandboxCapabilitie
     networks = {spec.network, *spec.switches}
     if spec.allowed_hosts and "allowlist" not in networks:
         raise UsageError(f"network {spec.network!r} does not use allowed hosts")
-    lacks = {f"network {mode!r}": mode for mode in networks if mode not in can.network_modes}
+    lacks: dict[str, str] = {
+        f"network {mode!r}": mode for mode in networks if mode not in can.network_modes
+    }
     if spec.recipe is not None and not can.builds:
         lacks["images from a Dockerfile"] = "builds"
     if spec.services and not can.services:

@@ -230,7 +230,7 @@ class AccountError(SandboxError):
     The rollout does not get a reward, and its job starts no more rollouts.
     """
 
-    default_culprit = "host"
+    default_culprit: ClassVar[Culprit | Literal["inside"]] = "host"
     default_hint = "check the account at the provider, then run the job again"
     stops_job = True
 
