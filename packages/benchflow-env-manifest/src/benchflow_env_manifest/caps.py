@@ -1,4 +1,4 @@
-"""Caps on a manifest's text, held before the TOML parser sees it.
+"""Limits on a manifest's text, checked before the TOML parser reads it.
 
 The parser's time grows with the square of a dotted key's length, and nested arrays
 exhaust its stack: a manifest of a few kilobytes could stop a job for minutes.
@@ -24,9 +24,9 @@ _TOKEN = re.compile(
 
 
 def over_cap(text: str) -> tuple[int, str] | None:
-    """Return the line number and the reason when `text` breaks a cap.
+    """Return the line number and the reason if `text` exceeds a limit.
 
-    Reads the text once; the time is linear in its length.
+    The time is linear in the length of the text.
     """
     dots = depth = 0
     for match in _TOKEN.finditer(text):

@@ -1,7 +1,7 @@
 """Rules that tie several keys of a manifest together.
 
-They work on the plain table, so that one report lists them beside the errors of
-single keys: a value of the wrong type is passed over here.
+They check the plain table, so that one report has their errors and those of single keys.
+A value of the wrong type is skipped here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ Problem = tuple[str, str]
 
 
 def cross_problems(document: Mapping[str, Any]) -> list[Problem]:
-    """Return every broken rule that no single key shows."""
+    """Return every broken rule that concerns several keys."""
     environment = _table(document.get("environment"))
     if environment is None:
         return []
@@ -105,7 +105,7 @@ def _state_problems(environment: Mapping[str, Any]) -> Iterable[Problem]:
                 yield f"{key}.{field}", "is listed twice"
             taken.append(name)
         if item.get("kind") == "process" and services and item.get("service") not in services:
-            yield f"{key}.service", "is none of [[environment.services]]"
+            yield f"{key}.service", "is not one of [[environment.services]]"
 
 
 def _state_names(item: Mapping[str, Any]) -> Sequence[object]:
@@ -128,7 +128,7 @@ def _invariant_problems(environment: Mapping[str, Any]) -> Iterable[Problem]:
         if (sql is None) == (command is None):
             yield key, "set one of `sql` and `command`"
         elif sql is not None and invariant.get("expect") is None:
-            yield f"{key}.expect", "is missing: what does `sql` have to return?"
+            yield f"{key}.expect", "is missing: state what `sql` must return"
         elif sql is not None and invariant.get("state") not in known:
             yield f"{key}.state", "names no SQLite path and no Postgres state of this manifest"
 

@@ -1,4 +1,4 @@
-"""What keeps the world's files from the agent."""
+"""Protect the world's files from the agent."""
 
 from collections.abc import Sequence
 from pathlib import PurePosixPath
@@ -39,10 +39,10 @@ async def close_state_files(shell: SandboxShell, files: Sequence[str]) -> None:
 
 
 async def hide(shell: SandboxShell, patterns: Sequence[str]) -> None:
-    """Make what matches readable by root only; below a directory, everything is hidden.
+    """Make matching files readable by root only. A directory hides everything below it.
 
-    A relative pattern starts at the sandbox's working directory. Only safe before the
-    agent runs: afterwards, what matches may be the agent's own trap.
+    A relative pattern starts at the sandbox's working directory. This is
+    only safe before the agent runs: later, a match may be a trap of the agent.
     """
     if patterns:
         workdir = PurePosixPath(shell.sandbox.spec.workdir)

@@ -24,16 +24,16 @@ _VALUE_CAP = 64 * 1024 * 1024
 _SECONDS = 120
 _MAGIC = b"SQLite format 3\0"
 
-# The service's own functions and collations do not exist here; that is not damage.
+# The service's own functions and collations are missing here; that is not damage.
 _FOREIGN = ("no such function", "no such collation", "no such module", "unknown function")
 
-# A value that its column forbids is the service's affair, and some SQLite versions
+# A value that its column forbids is the service's decision, and some SQLite versions
 # report NULL in sound WITHOUT ROWID tables.
 _CONSTRAINT = re.compile(r" value in .+\..+|^CHECK constraint failed")
 
 
 FILES = ("", "-wal", "-journal")
-"""What the name of a database ends with, and those of the log and the journal beside it."""
+"""The suffixes of a database, of its write-ahead log and of its journal."""
 
 _KEPT_READINGS = 32
 _readings: OrderedDict[str, Mapping[str, TableState]] = OrderedDict()
@@ -42,14 +42,14 @@ _readings: OrderedDict[str, Mapping[str, TableState]] = OrderedDict()
 def read_database(path: Path, name: str) -> Mapping[str, TableState]:
     """Return every table of the database copy at `path`; `name` is for errors.
 
-    What was read is kept by the digest of the files for a while: the children of one
-    fork are the same bytes, and are parsed once.
+    The result is cached by the digest of the files: the children of one fork have the same
+    bytes, which are parsed once.
 
-    The copy may be opened for writing: what its write-ahead log or journal holds is
-    applied to it first. Nothing of its schema is executed; views are left out.
+    The copy may be opened for writing: its write-ahead log or journal is applied first.
+    Code in its schema is not executed; views are left out.
 
     Raises:
-        EnvironmentError_: It is not SQLite, is damaged, or is beyond a cap.
+        EnvironmentError_: The file is not SQLite, is damaged, or exceeds a limit.
     """
     digest = _digest(path)
     if (kept := known_reading(digest)) is not None:
@@ -71,7 +71,7 @@ def read_database(path: Path, name: str) -> Mapping[str, TableState]:
 
 
 def known_reading(digest: str) -> Mapping[str, TableState] | None:
-    """Return what `read_database` has returned for files of this `digest_of` lately."""
+    """Return the cached result of `read_database` for files with this digest."""
     return _readings.get(digest)
 
 
@@ -79,7 +79,7 @@ def ask_database(path: Path, name: str, sql: str) -> str:
     """Return the first value of a query on the copy at `path`, as text.
 
     Raises:
-        EnvironmentError_: It cannot be answered.
+        EnvironmentError_: The query failed.
     """
     try:
         with contextlib.closing(_open(path)) as conn:

@@ -1,4 +1,4 @@
-"""The Environment that a manifest describes."""
+"""The Environment of a manifest."""
 
 import logging
 import os
@@ -29,13 +29,13 @@ _log = logging.getLogger(__name__)
 
 
 class ManifestEnvironment:
-    """One world in one sandbox. Make a new one for every rollout and every fork.
+    """One world in one sandbox. Create a new object for each rollout and each fork.
 
     With `owns_lifecycle = false` it starts the services and stops exactly those; with
     `true` the image's entrypoint starts them, before `provision`, and they end with
-    the sandbox. `keep_alive` and `isolation` need no action of their own: services live
-    until `teardown`, and state lives as long as the sandbox it is in, so a caller that
-    provisions one sandbox again gets `persistent` state.
+    the sandbox. `keep_alive` and `isolation` need no action here: services run until
+    `teardown`, and state lives as long as its sandbox, so a caller that provisions the same
+    sandbox again gets `persistent` state.
     """
 
     def __init__(self, manifest: Manifest, directory: Path) -> None:
@@ -46,7 +46,7 @@ class ManifestEnvironment:
 
     @property
     def manifest(self) -> Manifest:
-        """What was read."""
+        """The manifest."""
         return self._manifest
 
     @property
@@ -63,8 +63,8 @@ class ManifestEnvironment:
         environment = self._manifest.environment
         image = image_for(self._manifest, spec)
         entrypoint = spec.entrypoint
-        # The entrypoint sees what the whole sandbox sees, the agent included. Services
-        # of the framework get the forwarded values for themselves, see `provision`.
+        # The entrypoint has the variables of the whole sandbox, which the agent sees too.
+        # Services of the framework get the forwarded values alone, see `provision`.
         env = {**spec.env, **self._selection_env(task_id, reach="entrypoint")}
         if environment.owns_lifecycle:
             entrypoint = entrypoint or entrypoint_of(self._images, image)
@@ -75,7 +75,7 @@ class ManifestEnvironment:
         return spec.model_copy(update={**update, "env": env, "ports": ports})
 
     async def provision(self, ctx: ProvisionContext) -> EnvHandle:
-        """Start the services over the state that the sandbox has; seed nothing.
+        """Start the services on the existing state of the sandbox; do not seed it.
 
         Raises:
             EnvironmentError_: No service is installed, a state path is within the
@@ -98,20 +98,20 @@ class ManifestEnvironment:
     async def readiness(self) -> ReadinessProbe:
         """Wait until every probe answers, at most the manifest's timeout.
 
-        A service that ends while it is waited for is reported at once, with its last
+        A service that ends meanwhile is reported at once, with its last
         lines. When all answer, state files and hidden files are closed to the agent
         and the baseline of `reset` is taken.
 
         Raises:
-            EnvironmentError_: One of those last steps failed.
+            EnvironmentError_: One of these last steps failed.
         """
         return await self._provisioned().gate()
 
     async def query(self) -> EnvState:
         """Read every declared state: rows and digests of files, of one instant.
 
-        Works also while the caller holds the sandbox still, once the world is ready;
-        for servers, only within `quiesce()`.
+        It also works while the caller has frozen the sandbox, after the world is ready; for
+        servers, only within `quiesce()`.
         Without `[environment.state]`, the state is empty.
         """
         world = self._provisioned()
@@ -122,7 +122,7 @@ class ManifestEnvironment:
         """Keep servers such as Redis and Postgres from writing, and read them.
 
         Raises:
-            EnvironmentError_: One did not come to rest; `retryable`.
+            EnvironmentError_: A server did not become idle; `retryable`.
         """
         async with AsyncExitStack() as stack:
             if self._world is not None and self._world.store is not None:
@@ -130,29 +130,29 @@ class ManifestEnvironment:
             yield
 
     async def snapshot(self) -> StateSnapshot:
-        """Capture all declared state while the services go on.
+        """Capture all declared state while the services run.
 
         Raises:
             RuntimeError: The manifest has no `[environment.state]`.
-            EnvironmentError_: It failed; no half snapshot is left.
+            EnvironmentError_: The capture failed; nothing is left of it.
         """
         return await self._store().snapshot()
 
     async def restore(self, snap: StateSnapshot) -> None:
-        """Roll all declared state back; databases and servers show it at once.
+        """Roll back all declared state; databases and servers show it at once.
 
         Raises:
             RuntimeError: The manifest has no `[environment.state]`.
             EnvironmentError_: The snapshot is missing or was changed, or a database
-                stayed locked; the databases hold what they held before.
+                stayed locked; the databases are unchanged.
         """
         await self._store().restore(snap)
 
     async def reset(self) -> None:
         """Go back to the baseline: stop the services, restore, start, wait.
 
-        The services of an image with `owns_lifecycle = true` cannot be restarted from
-        here, so for it this does nothing; recycle the sandbox instead.
+        The services of an image with `owns_lifecycle = true` cannot be restarted here, so this
+        does nothing for them; create a new sandbox instead.
 
         Raises:
             ReadinessError: The services did not come up again.
@@ -163,13 +163,13 @@ class ManifestEnvironment:
             await world.reset()
 
     async def check(self, expected: EnvState | None = None) -> None:
-        """Prove that services run, state is whole and every declared invariant holds.
+        """Check that services run, state is undamaged and every declared invariant holds.
 
-        With `expected`, the state is proven to be that, too.
+        With `expected`, check also that the state equals it.
 
         Raises:
-            EnvironmentError_: Something does not; the message names all broken invariants.
-            SnapshotError: The state is another one.
+            EnvironmentError_: A check failed; the message names all broken invariants.
+            SnapshotError: The state differs from `expected`.
         """
         await self._provisioned().check(expected)
 
@@ -184,8 +184,8 @@ class ManifestEnvironment:
     async def live_services(self) -> Mapping[str, str]:
         """Return the process id of each service that the framework started.
 
-        Within `quiesce`, also of each session of ours that holds a server.
-        Services of an image with `owns_lifecycle = true` are carried without it.
+        Within `quiesce`, also of each session that holds a server.
+        Services of an image with `owns_lifecycle = true` are in a live image without an entry.
 
         Raises:
             SnapshotError: A service has ended.
@@ -229,7 +229,7 @@ class ManifestEnvironment:
 
 
 def manifest_environment(manifest: Path) -> EnvironmentFactory:
-    """Read a manifest; return what makes its environments.
+    """Read a manifest; return a factory of its environments.
 
     Raises:
         ManifestError: As `load_manifest` does.
@@ -244,10 +244,10 @@ def manifest_environment(manifest: Path) -> EnvironmentFactory:
 
 
 def environment_of_task(task: Task, *, manifest: Path | None = None) -> EnvironmentFactory:
-    """Return what makes the environment of `task`, from its manifest.
+    """Return a factory of the environment of `task`, from its manifest.
 
     Raises:
-        TaskError: The task has no manifest, or has options, which a manifest does not take.
+        TaskError: The task has no manifest, or has options, which are not supported here.
         ManifestError: As `load_manifest` does.
     """
     if manifest is None:

@@ -1,4 +1,4 @@
-"""Proof that the agent cannot touch the files that we are about to trust."""
+"""Check that the agent cannot change the files of the state."""
 
 import re
 import stat
@@ -10,8 +10,8 @@ from benchflow_contracts import EnvironmentError_, SandboxFrozenError
 
 from .sandbox_shell import SandboxShell
 
-# One process whatever the number of paths: this runs for every fork. What is not there
-# has no line. Who the agent is, is asked once.
+# One process for all paths, because this runs for every fork. A missing path has no line.
+# The agent's user is looked up once.
 _STAT = ("stat", "-c", "%f %u %g %h %n", "--")
 _ID = re.compile(r"uid=(\d+)\S* gid=\S+ groups=(.*)")
 
@@ -32,12 +32,12 @@ class _Agent:
 
 
 class Guard:
-    """Proves, again and again, that state lies out of the agent's reach.
+    """Checks repeatedly that the agent cannot change the state.
 
-    Refused are links and special files anywhere on the way, hard links, and any file or
-    directory on the way that the agent's user owns or may write: it could put a
-    database of its own there. `trees` may be directories, `files` may not. A sandbox
-    whose agent is root has nothing to protect; there, only links are refused.
+    It refuses links and special files in any path, hard links, and any file or directory in a
+    path that the agent's user owns or may write: the agent could put another database there.
+    `trees` may be directories, `files` may not. If the agent is root, nothing can be protected;
+    then only links are refused.
     """
 
     def __init__(
@@ -54,19 +54,18 @@ class Guard:
 
     @property
     def folders(self) -> Sequence[str]:
-        """Every directory on the way."""
+        """Every directory in a path."""
         return self._folders
 
     async def examine(self) -> frozenset[str]:
-        """Return which files and trees exist, logs included, all out of reach.
+        """Return the existing files and trees, including logs, after the check.
 
-        While the caller itself holds the sandbox still, nothing inside can be asked;
-        then the answer of the last time stands. What was out of reach before the agent
-        ran has stayed so.
+        While the caller has frozen the sandbox, no command can run; then the last result is
+        used. A path that the agent could not change before it ran stays protected.
 
         Raises:
-            EnvironmentError_: Something was refused; the message names it.
-            SandboxFrozenError: The sandbox is held still and was never asked.
+            EnvironmentError_: A path was refused; the message names it.
+            SandboxFrozenError: The sandbox is frozen, and there is no earlier result.
         """
         if not self._files and not self._trees:
             return frozenset()
@@ -84,7 +83,7 @@ class Guard:
         entries = [line.split(" ", 4) for line in lines]
         known = all(len(each) == 5 and each[4] in paths for each in entries)
         if user_id is None or not known or "/" not in [each[4] for each in entries]:
-            raise EnvironmentError_("the sandbox's `stat` answered something unexpected")
+            raise EnvironmentError_("the sandbox's `stat` printed an unexpected result")
         self._shell.who = who
         groups = re.findall(r"(?:^|,)(\d+)", user_id.group(2))
         agent = _Agent(int(user_id.group(1)), frozenset(map(int, groups)))
@@ -94,7 +93,7 @@ class Guard:
         return frozenset(existing.difference(self._folders))
 
     async def _stat(self, paths: Sequence[str]) -> tuple[str, Sequence[str]]:
-        """Return who the agent is, and a line for each path that is there."""
+        """Return the agent's user, and a line for each existing path."""
         who = self._shell.who
         if who is None:
             # By the user itself: without root the sandbox has one user, whatever its name is.

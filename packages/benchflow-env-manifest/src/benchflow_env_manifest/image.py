@@ -1,4 +1,4 @@
-"""The sandbox's spec, as a manifest asks for it."""
+"""The sandbox's spec from a manifest."""
 
 import json
 import re
@@ -13,7 +13,7 @@ _MAX_ENTRYPOINT_BYTES = 4096
 
 
 def image_for(manifest: Manifest, spec: SandboxSpec) -> str:
-    """Return the image: the task's own wins when the seed data is baked into it."""
+    """Return the image: the task's own image if it contains the seed data."""
     per_task = manifest.environment.task_selection.mechanism == "image"
     return spec.image if per_task and spec.image else manifest.image
 
@@ -26,13 +26,13 @@ def ports_for(manifest: Manifest, spec: SandboxSpec) -> tuple[int, ...]:
 
 
 def entrypoint_of(images: Path, image: str) -> tuple[str, ...] | None:
-    """Return the start command of an image directory, `None` when it has none.
+    """Return the start command of an image directory, or `None` without one.
 
-    A root file system carries no metadata, so the file `entrypoint` beside it holds
-    the absolute path of a program inside, in one line, or a JSON array of arguments.
+    A root file system has no metadata. So the file `entrypoint` beside it contains the
+    absolute path of a program inside, in one line, or a JSON array of arguments.
 
     Raises:
-        ManifestError: The file exists and holds neither.
+        ManifestError: The file contains something else.
     """
     name = re.split("[@:]", image.rsplit("/", 1)[-1], maxsplit=1)[0]
     path = images / name / "entrypoint"

@@ -1,4 +1,4 @@
-"""Which services this image has."""
+"""Find the services that an image has."""
 
 import asyncio
 import re
@@ -23,8 +23,8 @@ _ABSENT = re.compile(r"No module named|can't open file")
 async def missing_services(shell: SandboxShell, services: Sequence[Service]) -> dict[str, str]:
     """Return the services whose program is not installed, each with the reason.
 
-    Each entry point is asked with `--help`. What runs, or is still running after 10 s,
-    is installed, whatever it thinks of the option.
+    Each program is started with `--help`. If it starts, it is installed, also if it refuses
+    the option or still runs after 10 s.
     """
     async with asyncio.TaskGroup() as group:
         asked = {each.name: group.create_task(_why_missing(shell, each)) for each in services}
@@ -46,14 +46,11 @@ async def _why_missing(shell: SandboxShell, service: Service) -> str:
 
 
 def entry_point(command: str) -> list[str]:
-    """Return the part of a command that names what is installed.
-
-    That is its program, for Python with the module or script that it runs.
-    """
+    """Return the program of a command; for Python, also its module or script."""
     try:
         words = iter(shlex.split(command))
     except ValueError:
-        # Only the shell understands it; it will say so when the service starts.
+        # Only a shell can parse this; the shell reports errors when the service starts.
         return ["sh"]
     for word in words:
         if word not in ("exec", "env") and not _ASSIGNMENT.match(word):

@@ -1,4 +1,4 @@
-"""What every state of the world has in common."""
+"""Conditions that hold in every state of the world."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,10 +14,10 @@ _SEC = 300
 async def check_invariants(
     shell: SandboxShell, store: StateStore | None, declared: Sequence[Invariant]
 ) -> None:
-    """Ask for each, and name every one that does not hold.
+    """Check each invariant, and name all that do not hold.
 
     Raises:
-        EnvironmentError_: One does not hold, or cannot be asked for.
+        EnvironmentError_: An invariant does not hold, or cannot be checked.
     """
     queries = {each.name: (each.state, each.sql) for each in declared if each.state and each.sql}
     answers: Mapping[str, object] = await store.ask(queries) if store and queries else {}

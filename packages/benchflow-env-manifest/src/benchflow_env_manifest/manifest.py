@@ -45,7 +45,7 @@ HiddenGlob = Annotated[str, Field(max_length=1024), AfterValidator(_hidden_glob)
 
 
 class TaskSelection(Table):
-    """`[environment.task_selection]`: how the world learns which task it is in."""
+    """`[environment.task_selection]`: how the world gets the name of its task."""
 
     mechanism: Literal["image", "env_var"] = "env_var"
     key: EnvKey = "BENCHFLOW_TASK_ID"
@@ -57,21 +57,21 @@ class Service(Table):
 
     name: Name
     command: Text
-    """Run by the sandbox's shell, in the foreground."""
+    """A command for the sandbox's shell. It must stay in the foreground."""
     port: Port
     health_path: Annotated[
         str, Field(pattern=r"^(/[^\s]*)?$", max_length=4096), AfterValidator(printable)
     ] = "/health"
-    """Empty for a service that speaks no HTTP: it has to accept a connection."""
+    """Empty for a service without HTTP: then it must accept a connection."""
 
     @property
     def health_url(self) -> str:
-        """The URL whose 2xx or 3xx says that the service is up."""
+        """The URL to probe: a status of 2xx or 3xx means ready."""
         return f"http://localhost:{self.port}{self.health_path}"
 
 
 class Readiness(Table):
-    """`[environment.readiness]`: what must answer before the agent starts."""
+    """`[environment.readiness]`: probes that must succeed before the agent starts."""
 
     http: tuple[LoopbackUrl, ...] = Array
     tcp: tuple[Port, ...] = Array
@@ -79,13 +79,13 @@ class Readiness(Table):
 
 
 class ForwardEnv(Table):
-    """`[environment.forward_env]`: host variables that the world may see."""
+    """`[environment.forward_env]`: host variables for the world."""
 
     keys: tuple[EnvKey, ...] = Array
 
 
 class Invariant(Table):
-    """`[[environment.invariants]]`: what every state of the world has in common."""
+    """`[[environment.invariants]]`: conditions that hold in every state of the world."""
 
     name: Annotated[Text, Field(max_length=200)]
     command: Text | None = None
@@ -98,7 +98,7 @@ class Invariant(Table):
 
 
 class Fork(Table):
-    """`[environment.fork]`: what happens to a fork before its agent is prompted."""
+    """`[environment.fork]`: commands in a fork before its agent gets a prompt."""
 
     reseed: tuple[Text, ...] = Array
     """Commands, run as root with the fork's own `BENCHFLOW_SEED`."""
@@ -124,7 +124,7 @@ class EnvironmentTable(Table):
 
 
 class VerifierTable(Table):
-    """`[verifier]`: what the grader knows about the world."""
+    """`[verifier]`: information about the world for the grader."""
 
     kind: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9_-]*$", max_length=64)
     hidden_from_agent: tuple[HiddenGlob, ...] = Array

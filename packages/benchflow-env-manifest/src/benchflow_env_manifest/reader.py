@@ -1,4 +1,4 @@
-"""Read a manifest from a file. Every problem is listed, each with its key."""
+"""Read a manifest from a file. An error lists every problem with its key."""
 
 import re
 import stat
@@ -21,8 +21,8 @@ _LINE = re.compile(r"line (\d+)")
 def load_manifest(path: Path) -> Manifest:
     """Read and check an `environment.toml`.
 
-    The file is capped at 64 KiB, 32 dots per key and 32 levels of nesting before it is
-    parsed, so a hostile manifest costs a fraction of a second.
+    The limits are 64 KiB, 32 dots in a key and 32 levels of nesting. They are checked before
+    parsing, so a hostile manifest costs less than a second.
 
     Raises:
         ManifestError: The file cannot be read, is not TOML, or breaks a rule. The
@@ -47,7 +47,7 @@ def parse_manifest(data: bytes, *, source: str = "environment.toml") -> Manifest
 
 def _read(path: Path) -> bytes:
     try:
-        # A pipe or device would block the open or never end.
+        # A pipe or device could block or never end.
         if not stat.S_ISREG(path.stat().st_mode):
             raise ManifestError("not a regular file", where=str(path), hint="check the path")
         with path.open("rb") as file:
@@ -105,7 +105,7 @@ def _error(source: str, problems: Iterable[Problem]) -> ManifestError:
 
 def _key_problems(exc: ValidationError, document: Mapping[str, Any]) -> Iterable[Problem]:
     for error in exc.errors(include_url=False, include_context=False):
-        # The empty place is the rules across keys, which are reported by key already.
+        # Rules for several keys have no location here; they are reported by key already.
         if error["loc"]:
             yield (
                 _dotted(_written(error["loc"], document)),
@@ -114,7 +114,7 @@ def _key_problems(exc: ValidationError, document: Mapping[str, Any]) -> Iterable
 
 
 def _written(loc: tuple[int | str, ...], document: Mapping[str, Any]) -> tuple[int | str, ...]:
-    """Return a place as the author wrote it: the model's lists of state have kinds."""
+    """Return a location as in the file, without the kinds that the model adds."""
     if loc[:2] != ("environment", "state") or len(loc) < 3:
         return loc
     single = isinstance(document["environment"]["state"], Mapping)

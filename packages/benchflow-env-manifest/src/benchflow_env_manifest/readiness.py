@@ -1,4 +1,4 @@
-"""The gate that the agent waits behind."""
+"""Wait until the world is ready for the agent."""
 
 import asyncio
 import time
@@ -49,9 +49,9 @@ def probes_for(
 ) -> list[str]:
     """Return the names of the probes: URLs, and `tcp:port`.
 
-    Explicit URLs win over those derived from the services; one without a health path is
-    asked for a connection. An image that declares no probe at all is asked on its ports.
-    What points at a skipped service is left out.
+    Explicit URLs replace URLs of services. A service without a health path must accept a
+    connection. Without any probe, the ports of the image are probed. Probes of skipped
+    services are left out.
     """
     readiness = environment.readiness
     absent = {service.port for service in skipped}
@@ -72,7 +72,7 @@ async def wait_until_ready(
     obituary: Callable[[], str],
     stirred: asyncio.Event,
 ) -> ReadinessProbe:
-    """Ask all probes until each has answered, or a service died, or the time is over.
+    """Repeat all probes until each has succeeded, a service died, or the time is over.
 
     `obituary` returns what is to be said about services that ended, or `""`; when
     `stirred` is set, it is worth asking.
@@ -107,10 +107,10 @@ def _too_late(answers: Mapping[str, str], timeout_sec: float) -> str:
 async def _round(
     shell: SandboxShell, names: Sequence[str], seconds: float, dialler: Dialler | None
 ) -> Mapping[str, str]:
-    """Ask from the host what can be asked from there, and the rest inside.
+    """Run probes from the host where possible, and the others inside.
 
-    What stays silent for the host gets a look from inside, too: a service may listen on
-    the IPv6 loopback alone.
+    A probe that fails from the host is repeated inside: a service may listen only on the
+    IPv6 loopback.
     """
     if dialler is None:
         return await _ask(shell, names, seconds)
@@ -123,7 +123,7 @@ async def _round(
 
 
 async def _ask(shell: SandboxShell, names: Sequence[str], seconds: float) -> Mapping[str, str]:
-    """One round, in one command inside the sandbox."""
+    """Run one round of probes in one command inside the sandbox."""
     tools = await shell.tools()
     if not names:
         return {}

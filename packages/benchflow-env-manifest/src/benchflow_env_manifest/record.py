@@ -1,4 +1,4 @@
-"""What a world writes down inside its sandbox, for worlds that are forked from it."""
+"""The record of a world inside its sandbox, for the worlds forked from it."""
 
 import json
 import tempfile
@@ -17,21 +17,21 @@ _WRITE = 'umask 077; mkdir -p "${1%/*}" && printf %s "$2" > "$1.new" && mv "$1.n
 
 
 class WorldRecord(Model):
-    """Lies where only root can read or write, so a fork may believe it."""
+    """The path of the record. Only root can read or write it, so a fork may trust it."""
 
     missing: tuple[str, ...] = ()
-    """Names of the services that this image does not have."""
+    """Names of the services that are missing in the image."""
     tools: tuple[str, ...] = ()
-    """What `SandboxShell.tools` found."""
+    """The result of `SandboxShell.tools`."""
     who: str | None = None
-    """What `SandboxShell.who` was."""
+    """The value of `SandboxShell.who`."""
     baseline: StateSnapshot | None = None
 
 
 async def write_record(
     shell: SandboxShell, missing: Sequence[str], baseline: StateSnapshot | None
 ) -> None:
-    """Write down what a fork need not find out again."""
+    """Save results that a fork can reuse."""
     tools = tuple(sorted(await shell.tools()))
     record = WorldRecord(missing=tuple(missing), tools=tools, who=shell.who, baseline=baseline)
     command = ["sh", "-c", _WRITE, "sh", _PATH, record.model_dump_json()]
@@ -39,7 +39,7 @@ async def write_record(
 
 
 async def read_record(shell: SandboxShell) -> WorldRecord | None:
-    """Return what the parent wrote down, `None` when it was no world of ours."""
+    """Return the record of the parent, or `None` if there is none."""
     with tempfile.TemporaryDirectory(prefix="benchflow-world-") as folder:
         local = Path(folder) / "world.json"
         try:

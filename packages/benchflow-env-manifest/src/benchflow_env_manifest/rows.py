@@ -1,4 +1,4 @@
-"""Tables made of rows that came out of a sandbox. All of it is hostile."""
+"""Tables from rows of a sandbox. The rows are hostile."""
 
 import hashlib
 import json
@@ -11,10 +11,10 @@ from benchflow_contracts import EnvironmentError_, TableState
 from .in_sandbox.tables import row_line
 
 ROW_CAP = 10_000
-"""Rows of one table beyond which only its size and digest are kept."""
+"""Rows of one table, at most. Of a larger table only its size and digest are kept."""
 
 KEPT_BYTES_CAP = 16 * 1024 * 1024
-"""Text of one table's rows beyond which only its size and digest are kept."""
+"""Characters of one table's rows, at most. Beyond it only size and digest are kept."""
 
 _TABLE_CAP = 1000
 
@@ -24,7 +24,7 @@ Value = str | int | float | None
 def table_state(
     columns: Sequence[str], key: Sequence[str], rows: Iterable[tuple[Value | bytes, ...]]
 ) -> TableState:
-    """Count and digest all rows; keep them when they are few."""
+    """Count and digest all rows; keep the rows of a small table."""
     digest = hashlib.sha256(row_line(tuple(columns)).encode())
     kept: list[tuple[Value, ...]] | None = []
     count = kept_bytes = 0
@@ -59,7 +59,7 @@ def read_rows(path: Path, name: str) -> Mapping[str, TableState]:
     of its rows.
 
     Raises:
-        EnvironmentError_: It is something else, or beyond a cap.
+        EnvironmentError_: The file has another form, or exceeds a limit.
     """
     heads: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
     tables: dict[str, TableState] = {}
@@ -89,13 +89,13 @@ def _take(
         head = cast("dict[str, Any]", item)
         table = _text(head["table"])
         if table in heads or len(heads) >= _TABLE_CAP:
-            raise ValueError(f"table {table[:80]!r} is there twice, or one too many")
+            raise ValueError(f"table {table[:80]!r} occurs twice, or exceeds the number of tables")
         columns = tuple(map(_text, head["columns"]))
         heads[table] = columns, tuple(map(_text, head.get("key", ())))
     elif isinstance(item, list) and heads:
         row = tuple(cast("list[object]", item))
         if len(row) != len(heads[next(reversed(heads))][0]):
-            raise ValueError("a row has another width than its table")
+            raise ValueError("a row has another number of columns than its table")
         if any(not isinstance(value, (str, int, float, type(None))) for value in row):
             raise TypeError("a value is neither text, a number, true, false nor null")
         rows.append(cast("tuple[Value, ...]", row))

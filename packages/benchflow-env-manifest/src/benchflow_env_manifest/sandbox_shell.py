@@ -1,4 +1,4 @@
-"""Commands of ours inside a sandbox: as root, from `/`, with typed failures."""
+"""Run BenchFlow's commands inside a sandbox: as root, from `/`, with typed errors."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,12 +36,12 @@ _ANSWER = TypeAdapter(dict[str, str])
 
 
 class SandboxShell:
-    """A sandbox as seen by its environment."""
+    """Runs commands in the sandbox of an environment."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
         self.who: str | None = None
-        """What `id` says of the agent's user, once it was asked."""
+        """The output of `id` for the agent's user, after its first use."""
         self._tools: frozenset[str] | None = None
 
     async def run(
@@ -52,7 +52,7 @@ class SandboxShell:
         stdin: bytes = b"",
         env: Mapping[str, str] | None = None,
     ) -> ExecResult:
-        """Run a command; a non-zero exit is a result. Locale messages are plain."""
+        """Run a command; a non-zero exit is a result. The locale is C."""
         return await self.sandbox.exec(
             cmd,
             user="root",
@@ -63,10 +63,10 @@ class SandboxShell:
         )
 
     async def must(self, cmd: str | Sequence[str], *, what: str, timeout: float = 60) -> str:
-        """Run a command that has to succeed; return its output.
+        """Run a command that must succeed; return its output.
 
         Raises:
-            EnvironmentError_: It did not; the message has the end of its output.
+            EnvironmentError_: The command failed. The message has the end of its output.
         """
         result = await self.run(cmd, timeout=timeout)
         if not result.ok:
@@ -74,24 +74,24 @@ class SandboxShell:
         return result.stdout
 
     async def tools(self) -> frozenset[str]:
-        """Return which of the usable programs that the sandbox has. Asked once."""
+        """Return the usable programs that the sandbox has. The result is cached."""
         if self._tools is None:
             found = await self.must(["sh", "-c", _FIND], what="looking for tools in the sandbox")
             self._tools = frozenset(found.split())
         return self._tools
 
     def believe(self, tools: Iterable[str], who: str | None) -> None:
-        """Take over what another world in the same image found."""
+        """Use the results of another world in the same image."""
         self._tools = frozenset(tools)
         self.who = who
 
     async def python(
         self, modules: Sequence[str], request: Mapping[str, Any], *, timeout: float
     ) -> Mapping[str, str]:
-        """Run a program of `in_sandbox` with the sandbox's Python; return its JSON answer.
+        """Run a program of `in_sandbox` with the sandbox's Python; return its JSON result.
 
         Raises:
-            EnvironmentError_: It crashed, or answered something else.
+            EnvironmentError_: The program crashed, or printed something else.
         """
         folder = files("benchflow_env_manifest").joinpath("in_sandbox")
         texts = {name: folder.joinpath(f"{name}.py").read_text("utf-8") for name in modules}
@@ -103,11 +103,11 @@ class SandboxShell:
             return _ANSWER.validate_json(result.stdout)
         except ValidationError:
             raise EnvironmentError_(
-                f"{modules[-1]} gave no answer in the sandbox: {tail_of(result)}"
+                f"{modules[-1]} printed no result in the sandbox: {tail_of(result)}"
             ) from None
 
 
 def tail_of(result: ExecResult) -> str:
-    """Return the exit code and the end of what a command said."""
+    """Return the exit code and the end of a command's output."""
     said = (result.stderr.strip() or result.stdout.strip())[-_TAIL:]
     return f"exit code {result.exit_code}: {said}" if said else f"exit code {result.exit_code}"

@@ -22,13 +22,13 @@ class Tail:
         self.total = 0
 
     def write(self, data: bytes) -> None:
-        """Append; what falls out of the window is forgotten."""
+        """Append; bytes before the window are dropped."""
         self.total += len(data)
         self._kept += data
         del self._kept[: -self._max]
 
     def text(self) -> str:
-        """Return the kept bytes as text, without control characters but line ends."""
+        """Return the kept bytes as text, without control characters except line ends."""
         text = self._kept.decode("utf-8", "replace").strip()
         return "".join(char if char.isprintable() or char in "\n\t" else "�" for char in text)
 
@@ -41,20 +41,20 @@ class RunningService:
     process: Process
     tail: Tail = field(default_factory=Tail)
     exit_code: int | None = None
-    """Set as soon as it ended. It should not."""
+    """Set when the service ended, which it should not."""
 
     def obituary(self) -> str:
-        """Return how it ended and its last lines."""
+        """Return the exit code of the service and its last lines."""
         said = self.tail.text()
         end = f"service {self.service.name!r} ended with exit code {self.exit_code}"
-        return f"{end}; its last lines:\n{said}" if said else f"{end} and said nothing"
+        return f"{end}; its last lines:\n{said}" if said else f"{end} and printed nothing"
 
 
 class Services:
-    """A set of services. Only the processes that it started are ever stopped.
+    """A set of services. It stops only processes that it started.
 
-    One task, owned by this object, holds the TaskGroup of all readers: it begins with
-    the first service and has ended when `stop` returns.
+    One task of this object runs the TaskGroup of all readers. It starts with the first
+    service and has ended when `stop` returns.
     """
 
     def __init__(self, sandbox: Sandbox, env: Mapping[str, str]) -> None:
@@ -63,22 +63,22 @@ class Services:
         self._running: list[RunningService] = []
         self._supervisor: asyncio.Task[None] | None = None
         self.stirred = asyncio.Event()
-        """Set when a service says something, or ends."""
+        """Set when a service prints something or ends."""
 
     @property
     def running(self) -> Sequence[RunningService]:
-        """What was started and not yet stopped, dead or alive."""
+        """The started services, dead or alive, until they are stopped."""
         return tuple(self._running)
 
     def dead(self) -> Sequence[RunningService]:
-        """Those that ended by themselves."""
+        """The services that ended by themselves."""
         return [each for each in self._running if each.exit_code is not None]
 
     async def start(self, services: Sequence[Service]) -> None:
         """Start all, as root inside the sandbox.
 
         Raises:
-            SandboxError: One could not be started; the others are stopped again.
+            SandboxError: A service could not be started; the others are stopped.
         """
         try:
             for service in services:
@@ -91,19 +91,19 @@ class Services:
         self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
 
     async def _spawn(self, command: str) -> Process:
-        """Start a command, without a shell where that says the same and works."""
+        """Start a command, without a shell if that has the same meaning and works."""
         words = plain_words(command)
         if words is not None:
-            # A shell may know the word, and says what is wrong when it does not.
+            # A shell may know the word; else the shell reports the error.
             with contextlib.suppress(SandboxError):
                 return await self._sandbox.spawn(words, user="root", cwd="/", env=self._env)
         return await self._sandbox.spawn(command, user="root", cwd="/", env=self._env)
 
     async def attach(self, services: Sequence[Service], carried: Mapping[str, str]) -> None:
-        """Take hold of services that a live image carried in.
+        """Attach to the services of a live image.
 
         Raises:
-            SandboxError: One is not there; none is held.
+            SandboxError: A service is missing; none is attached.
         """
         try:
             for service in services:
@@ -120,7 +120,7 @@ class Services:
         supervisor, self._supervisor = self._supervisor, None
         try:
             for each in running:
-                # The sandbox may be gone already, and the service with it.
+                # The sandbox and its services may be gone already.
                 with contextlib.suppress(SandboxError):
                     await each.process.aclose()
         finally:
@@ -136,14 +136,14 @@ class Services:
                 group.create_task(self._watch(each))
 
     async def _watch(self, each: RunningService) -> None:
-        """Read a service's output to its end, then note how it ended."""
+        """Read a service's output to its end, then record its exit."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._drain(each.process.stdout, each.tail))
             group.create_task(self._drain(each.process.stderr, each.tail))
             group.create_task(self._await_end(each))
 
     async def _await_end(self, each: RunningService) -> None:
-        # A sandbox that is gone is reported by the next call to it.
+        # The next call to a lost sandbox reports it.
         with contextlib.suppress(SandboxError):
             each.exit_code = await each.process.wait()
             self.stirred.set()
@@ -156,10 +156,10 @@ class Services:
 
 
 def plain_words(command: str) -> list[str] | None:
-    """Return the words of a command that says the same to a shell and to `execve`.
+    """Return the words of a command that means the same to a shell and to `execve`.
 
-    `None` for one with an expansion, a quote, an assignment or more than one program in it.
-    The first word may still be one that only a shell knows, such as `cd`.
+    `None` if it has an expansion, a quote, an assignment or several programs. The first word
+    may still be a shell builtin, such as `cd`.
     """
     if not _PLAIN.fullmatch(command):
         return None

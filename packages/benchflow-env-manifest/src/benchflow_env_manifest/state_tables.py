@@ -1,4 +1,4 @@
-"""`[[environment.state]]`: what can be rolled back, one table per kind."""
+"""`[[environment.state]]`: state that can be rolled back, one table for each kind."""
 
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, cast
@@ -30,7 +30,7 @@ Text = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(print
 StatePath = Annotated[str, Field(max_length=1024), AfterValidator(_state_path)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
 
-# TOML has arrays and no tuples: the outer type is converted, the items stay strict.
+# TOML has arrays, not tuples: the outer type is converted, the items stay strict.
 Array = Field(default=(), strict=False)
 
 
@@ -59,11 +59,11 @@ class RedisTable(Table):
 
     kind: Literal["redis"]
     name: Name = "redis"
-    """What the state calls it."""
+    """Its name in the state."""
     port: Port = 6379
     password: str = Field(default="", max_length=256, repr=False)
     data: StatePath | None = None
-    """The server's directory, to be kept from the agent."""
+    """The server's directory, which the agent must not read."""
 
 
 class PostgresTable(Table):
@@ -71,44 +71,44 @@ class PostgresTable(Table):
 
     kind: Literal["postgres"]
     name: Name = "postgres"
-    """What the state calls it."""
+    """Its name in the state."""
     host: Annotated[str, Field(pattern=r"^(127\.0\.0\.1|localhost|/[A-Za-z0-9/._-]+)$")] = (
         "127.0.0.1"
     )
     """Loopback, or the directory of its socket."""
     port: Port = 5432
     user: Name = "postgres"
-    """May lock, drop and make every table."""
+    """The user: it may lock, drop and create every table."""
     database: Name = "postgres"
     password: str = Field(default="", max_length=256, repr=False)
     sessions: Literal["keep", "end"] = "keep"
-    """`end`: services connect again by themselves, so that files can be copied, not rows."""
+    """`end`: services reconnect by themselves, so files can be copied instead of rows."""
     data: StatePath | None = None
-    """The server's directory, to be kept from the agent."""
+    """The server's directory, which the agent must not read."""
 
 
 class CommandTable(Table):
-    """`kind = "command"`: whatever the commands copy. All run as root."""
+    """`kind = "command"`: state that commands copy. All of them run as root."""
 
     kind: Literal["command"]
     name: Name = "command"
-    """What the state calls it."""
+    """Its name in the state."""
     snapshot: Text
     """Writes a copy below `$BENCHFLOW_STATE_DIR`."""
     restore: Text
-    """Puts back what lies below `$BENCHFLOW_STATE_DIR`: all of it, or nothing."""
+    """Restores the copy below `$BENCHFLOW_STATE_DIR`: all of it, or nothing."""
     query: Text | None = None
     """Prints JSON lines: `{"table", "columns", "key"}`, then one array per row."""
     check: Text | None = None
-    """Ends with 0 when the state is whole."""
+    """Exits with 0 if the state is undamaged."""
     quiesce: Text | None = None
-    """Lets writers wait, and puts everything on disk."""
+    """Makes writers wait, and writes everything to disk."""
     resume: Text | None = None
-    """Lets them go on. May run twice."""
+    """Lets writers continue. May run twice."""
 
 
 class ProcessTable(Table):
-    """`kind = "process"`: what lives in a service's memory, and only a live fork carries."""
+    """`kind = "process"`: state in a service's memory. Only a live fork includes it."""
 
     kind: Literal["process"]
     service: Name

@@ -1,4 +1,4 @@
-"""Ask services whether they are up, from the host: no process has to start for it."""
+"""Probe services from the host, without starting a process inside."""
 
 import asyncio
 import socket
@@ -16,12 +16,12 @@ Probe = Mapping[str, str]
 
 
 def can_dial(probe: Probe) -> bool:
-    """Whether a probe is of the inside's IPv4 loopback, and not encrypted."""
+    """Return whether a probe goes to the inside's IPv4 loopback, without encryption."""
     return probe["host"] in ("localhost", "127.0.0.1") and not probe["tls"]
 
 
 class Dialler:
-    """Asks again at once when a service stirs, else after growing pauses."""
+    """Repeats probes at once when a service prints something, else after growing pauses."""
 
     def __init__(
         self, sandbox: SupportsTcpConnect, stirred: asyncio.Event, dead: Callable[[], object]
@@ -31,10 +31,10 @@ class Dialler:
         self._dead = dead
 
     async def ask_all(self, probes: Mapping[str, Probe], seconds: float) -> dict[str, str]:
-        """Ask until each has answered once or a service died, at most for `seconds`.
+        """Repeat until each probe has succeeded or a service died, at most for `seconds`.
 
-        Returns what is wrong by name, `""` for what answered. Of an answer no more is
-        read than its status.
+        Return the problem of each probe by name, `""` for success. Only the status of a
+        response is read.
         """
         end = time.monotonic() + seconds
         answers = dict.fromkeys(probes, "not asked")

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class World:
-    """What exists between `provision` and `teardown`."""
+    """The world between `provision` and `teardown`."""
 
     def __init__(
         self, manifest: Manifest, ctx: ProvisionContext, service_env: Mapping[str, str]
@@ -47,23 +47,23 @@ class World:
         self._baseline: StateSnapshot | None = None
         self._sealed = False
         self._looked = False
-        """Whether the state files were looked at since the last prompt of an agent."""
+        """Whether the state files were checked since the last prompt of an agent."""
         self.shell = SandboxShell(ctx.sandbox)
         tables = manifest.environment.state
         self.store: StateStore | None = make_store(self.shell, tables) if tables else None
 
     async def start(self) -> EnvHandle:
-        """Start the services that this image has, or take hold of carried ones.
+        """Start the services that this image has, or attach to those of a live image.
 
         Raises:
-            EnvironmentError_: None is installed, or a state path is not safe.
-            SandboxError: One could not be started; the others are stopped again.
+            EnvironmentError_: No service is installed, or a state path is not safe.
+            SandboxError: A service could not be started; the others are stopped.
         """
         environment = self._manifest.environment
         record = await self._find_record()
         if self._carried is None and self._resumed:
-            # What its parent proved out of reach has stayed so: it is looked at while the
-            # services come up.
+            # Paths that the parent checked stay safe, so the check runs while the services
+            # start.
             await self._start_services(record)
             await self._look_or_stop()
         elif self._carried is None:
@@ -112,7 +112,7 @@ class World:
         return tuple(service for service in services if service.name in carried)
 
     async def _find_record(self) -> WorldRecord | None:
-        """Read what the world that this one was forked from wrote down, and believe it."""
+        """Read the record of the parent world, which is trusted."""
         record = await read_record(self.shell) if self._resumed else None
         if record is not None:
             self.shell.believe(record.tools, record.who)
@@ -170,7 +170,7 @@ class World:
         return "\n".join(each.obituary() for each in self._services.dead())
 
     async def _seal(self) -> None:
-        """Close the world to the agent; in a fork that is done, and state is taken over."""
+        """Close the world to the agent. In a fork it is closed already; use the parent's state."""
         if self._resumed:
             if self.store is not None and not self._sealed and self._carried is None:
                 self.store.adopt()
@@ -191,10 +191,10 @@ class World:
         self._sealed = True
 
     async def check(self, expected: EnvState | None) -> None:
-        """Hold services, state and the manifest's invariants against what they promise.
+        """Check services, state and the manifest's invariants.
 
         Raises:
-            EnvironmentError_: One does not hold.
+            EnvironmentError_: A check failed.
             SnapshotError: The state is not `expected`.
         """
         if dead := self._obituary():
@@ -209,17 +209,17 @@ class World:
         """Run the manifest's hooks, in order.
 
         Raises:
-            EnvironmentError_: One failed.
+            EnvironmentError_: A hook failed.
         """
         for command in self._manifest.environment.fork.reseed:
             words = ["env", f"BENCHFLOW_SEED={seed}", "sh", "-c", command]
             await self.shell.must(words, what="a reseed hook", timeout=300)
 
     def live_services(self) -> Mapping[str, str]:
-        """Return the process id of each running service, and of what holds a server.
+        """Return the process id of each running service, and of each holder of a server.
 
         Raises:
-            SnapshotError: One has ended.
+            SnapshotError: A service has ended.
         """
         if dead := self._obituary():
             raise SnapshotError(f"a dead service cannot be carried: {dead}")
@@ -229,10 +229,10 @@ class World:
         return {**held, **{each.service.name: each.process.id for each in self._services.running}}
 
     async def reset(self) -> None:
-        """Go back to the baseline with fresh services.
+        """Return to the baseline with new services.
 
         Raises:
-            ReadinessError: They did not come up again.
+            ReadinessError: The services did not become ready.
         """
         if not self._sealed:
             raise EnvironmentError_("reset before the world was ready: there is no baseline")
@@ -244,7 +244,7 @@ class World:
         await self._services.start(self._installed)
         probe = await self._wait()
         if not probe.ready:
-            raise ReadinessError(f"the world did not come up after a reset: {probe.error}")
+            raise ReadinessError(f"the world is not ready after a reset: {probe.error}")
         await self._restore_baseline(online=True)
         await self._seal()
 

@@ -1,4 +1,4 @@
-"""What can be rolled back: one class per kind of state, and the store of all of them."""
+"""State that can be rolled back: one class for each kind, and the store of all."""
 
 from .backend import ROOT, StateBackend
 from .make import make_store

@@ -1,4 +1,4 @@
-"""What every kind of state can do."""
+"""The base class of every kind of state."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -8,40 +8,40 @@ from pathlib import Path
 from benchflow_contracts import EnvironmentError_, EnvState, TableState
 
 ROOT = "/.bf-state"
-"""Only root of the sandbox can look inside."""
+"""A directory that only root of the sandbox can read."""
 
 Tables = Mapping[str, TableState]
 
 
 class StateBackend(ABC):
-    """One `[[environment.state]]`. Each call is right also while services write.
+    """One `[[environment.state]]`. Each call is correct also while services write.
 
-    What is not abstract is right for plain files, which need no server.
+    The methods that are not abstract are correct for plain files, which need no server.
     """
 
     label: str
-    """What errors call it."""
+    """Its name in errors."""
     name: str = ""
-    """What the state calls it, when it is not known by its paths."""
+    """Its name in the state, if it does not use its paths."""
     online: bool = False
     """Whether only a running server can read and restore it."""
     reading_proves: bool = False
-    """Whether `read` finds whatever `check` would."""
+    """Whether `read` finds all damage that `check` finds."""
     files: tuple[str, ...] = ()
     """Regular files of it that the agent must not reach."""
     trees: tuple[str, ...] = ()
     """Files or directories of it that the agent must not reach."""
     only_live: str = ""
-    """Why a `state` fork or a restore cannot carry it."""
+    """Why a `state` fork or a restore cannot include it; "" if it can."""
     holder: str = ""
-    """Within `hold`, the id of the process that holds it, when one does."""
+    """Within `hold`, the id of the process that holds it, if there is one."""
 
     @asynccontextmanager
     async def hold(self, *, persist: bool) -> AsyncGenerator[None, None]:
-        """Keep its server from writing; with `persist`, files hold all of it then.
+        """Keep its server from writing. With `persist`, its files then have all of its state.
 
-        Leaving never fails. What a `persist` holds stays so until it is let go, also in
-        every child of a live image.
+        The exit never fails. A hold with `persist` lasts until it is released, also in every
+        child of a live image.
         """
         del persist
         yield
@@ -52,18 +52,17 @@ class StateBackend(ABC):
 
     @abstractmethod
     async def restore(self, directory: str, digest: str) -> None:
-        """Put a copy back when it still has `digest`; on an error it is as it was."""
+        """Restore a copy that still has `digest`; on an error the state is unchanged."""
 
     @abstractmethod
     async def read(self, folder: Path, *, still: bool) -> EnvState:
         """Return its contents; `folder` is an empty host directory for copies.
 
-        `still`: the caller holds the sandbox, nothing inside runs. Never for an online
-        backend.
+        `still`: the caller has frozen the sandbox. Never true for an online backend.
         """
 
     async def copied(self, folder: Path, *, still: bool) -> Callable[[], Awaitable[EnvState]]:
-        """Copy what there is to read; what is returned reads it, and needs no sandbox."""
+        """Copy the contents; return a function that reads the copy without the sandbox."""
         state = await self.read(folder, still=still)
 
         async def known() -> EnvState:
@@ -72,43 +71,43 @@ class StateBackend(ABC):
         return known
 
     async def glance(self) -> EnvState | None:
-        """Return its contents when they are known from its bytes, which all runs on beside.
+        """Return its contents if they are cached for its bytes, while everything runs.
 
-        `None` when they are not, or when they change; then somebody has to `read`.
+        `None` if they are not cached, or if they change; then call `read`.
         """
         return None
 
     async def forget(self, directory: str) -> None:
-        """Undo what `capture` left outside of `directory`. Idempotent."""
+        """Remove what `capture` created outside of `directory`. Idempotent."""
         del directory
 
     def holds(self, state: str) -> bool:
-        """Whether SQL about `state` is for this backend."""
+        """Return whether this backend answers SQL about `state`."""
         del state
         return False
 
     async def ask(
         self, queries: Mapping[str, tuple[str, str]], folder: Path, *, still: bool
     ) -> Mapping[str, object]:
-        """Answer (state, SQL) queries by name, each by its first value. As `read`."""
+        """Return the first value of each (state, SQL) query, by name. See `read`."""
         del queries, folder, still
         return {}
 
     async def check(self, folder: Path, *, still: bool) -> None:
-        """Prove that it is whole, with its own means. Changes nothing. As `read`."""
+        """Check that it is undamaged, without changing it. See `read`."""
         del folder, still
 
     async def let_go(self, holder: str) -> None:
-        """Undo the hold that a live image carried, with the `holder` that it had."""
+        """Release the hold from a live image, by its `holder`."""
         del holder
 
     def lasting(self, state: EnvState, at: float) -> EnvState:
-        """Return `state` without what only time has taken away by `at`, seconds since the epoch."""
+        """Return `state` without entries that expired before `at`, in seconds since the epoch."""
         del at
         return state
 
     def agree(self, then: Tables, now: Tables) -> bool:
-        """Whether a held server that was carried live still has what was read `then`."""
+        """Return whether a held server of a live image still has the contents `then`."""
         return then == now
 
 

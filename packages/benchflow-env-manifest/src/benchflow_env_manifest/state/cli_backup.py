@@ -47,8 +47,7 @@ _SEC = 300
 class CliBackup:
     """The same through `.backup` and `.restore`.
 
-    Each database is captured at one instant of its own: the program cannot hold the
-    writers of several.
+    Each database is captured at its own instant: the program cannot lock several at once.
     """
 
     def __init__(self, shell: SandboxShell) -> None:
@@ -60,7 +59,7 @@ class CliBackup:
         return _combined(paths, await self._captured_digests(paths, directory))
 
     async def restore(self, paths: Sequence[str], directory: str, digest: str, safety: str) -> None:
-        """Put `directory` back when it still has `digest`; `safety` is a free path."""
+        """Restore `directory` if it still has `digest`; `safety` is an unused path."""
         found = await self._shell.run(["test", "-d", directory])
         if not found.ok:
             raise EnvironmentError_("restore failed: the snapshot is not in this sandbox")

@@ -1,4 +1,4 @@
-"""State that the manifest's own commands copy and put back."""
+"""State that the manifest's own commands copy and restore."""
 
 import logging
 import shlex
@@ -19,11 +19,10 @@ _log = logging.getLogger(__name__)
 
 
 class CommandState(StateBackend):
-    """Whatever the commands make of it: they run as root, from `/`.
+    """State of the manifest's commands, which run as root from `/`.
 
-    `snapshot` and `restore` find their directory in `BENCHFLOW_STATE_DIR`. That they
-    are right while services write is the author's promise; `quiesce` and `resume` are
-    there to keep it.
+    `snapshot` and `restore` get their directory in `BENCHFLOW_STATE_DIR`. The author must
+    make them correct while services write; `quiesce` and `resume` help with that.
     """
 
     online = True
@@ -36,7 +35,7 @@ class CommandState(StateBackend):
 
     @asynccontextmanager
     async def hold(self, *, persist: bool) -> AsyncGenerator[None, None]:
-        """Run `quiesce`, and `resume` in the end."""
+        """Run `quiesce`, and `resume` at the end."""
         del persist
         if self._table.quiesce:
             await self._run(self._table.quiesce, "quiesce")
@@ -52,7 +51,7 @@ class CommandState(StateBackend):
         return await tree_digest(self._shell, directory)
 
     async def restore(self, directory: str, digest: str) -> None:
-        """Run `restore`; when it fails, put back what was there before."""
+        """Run `restore`; if it fails, restore the state from before."""
         await verify(self._shell, directory, digest)
         before = free_path()
         await self.capture(before)
@@ -81,12 +80,12 @@ class CommandState(StateBackend):
             await self._run(self._table.check, "check")
 
     async def let_go(self, holder: str) -> None:
-        """Undo the `quiesce` that a live image carried."""
+        """Undo the `quiesce` from a live image."""
         del holder
         await self._resume()
 
     def agree(self, then: Tables, now: Tables) -> bool:
-        """Whether `query` says the same; without `quiesce` nothing was held."""
+        """Return whether `query` prints the same; without `quiesce` nothing was held."""
         return not self._table.quiesce or then == now
 
     async def _resume(self) -> None:

@@ -33,7 +33,7 @@ async def captured_copies(
     directory: str,
     folder: Path,
 ) -> Mapping[str, Path]:
-    """Copy what was captured into `directory` of the sandbox."""
+    """Copy the captured files into `directory` of the sandbox."""
     copies: dict[str, Path] = {}
     for index, path in enumerate(paths):
         if path in existing:
@@ -44,11 +44,11 @@ async def captured_copies(
 
 
 async def fetch(sandbox: Sandbox, path: str, target: Path, existing: frozenset[str]) -> bool:
-    """Copy one file or directory out; `False` when it is not there.
+    """Copy one file or directory out; return `False` if it is missing.
 
-    Files may have come or gone since `existing` was seen, so each is asked for. A
-    provider that does not say why it refused is believed unless the file was seen; a
-    journal comes and goes with every commit.
+    Each path is tried, since files may appear or disappear after `existing` was read. A
+    refusal counts as a missing file unless the file was seen; a journal appears and
+    disappears with every commit.
     """
     try:
         await sandbox.download(path, target, max_bytes=MAX_FILE_BYTES)

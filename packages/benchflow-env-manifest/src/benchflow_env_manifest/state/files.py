@@ -22,9 +22,9 @@ _SEC = 600
 class FilesState(StateBackend):
     """Files and whole directories, copied from one instant.
 
-    A copy is taken while nothing changes, or, when somebody never stops writing, under
-    a freeze. A restore puts new files in place of the old: a service that holds one
-    open sees the roll-back when it opens it again. Links and devices are refused.
+    A copy is taken while nothing changes, or under a freeze if a process never stops writing.
+    A restore replaces files: a service with an open file sees the roll-back when it opens the
+    file again. Links and devices are refused.
     """
 
     label = "files"
@@ -46,7 +46,7 @@ class FilesState(StateBackend):
             raise
 
     async def restore(self, directory: str, digest: str) -> None:
-        """Swap a copy in."""
+        """Replace the live files by a copy."""
         await verify(self._shell, directory, digest)
         await self._ask("restore", directory)
 

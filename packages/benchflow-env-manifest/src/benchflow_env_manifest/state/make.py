@@ -27,7 +27,7 @@ from .store import StateStore
 
 
 class ProcessState(StateBackend):
-    """Nothing that could be copied: a `live` checkpoint carries it, and nothing else."""
+    """State that cannot be copied: only a `live` checkpoint includes it."""
 
     def __init__(self, service: str) -> None:
         self.label = f"process {service!r}"
@@ -37,7 +37,7 @@ class ProcessState(StateBackend):
         )
 
     async def capture(self, directory: str) -> str:
-        """Capture nothing: a snapshot of the other state may still be of use."""
+        """Capture nothing: a snapshot of the other state may still be useful."""
         del directory
         return "memory"
 
@@ -47,13 +47,13 @@ class ProcessState(StateBackend):
         raise refusal(self)
 
     async def read(self, folder: Path, *, still: bool) -> EnvState:
-        """Show nothing."""
+        """Return nothing."""
         del folder, still
         return EnvState()
 
 
 def make_store(shell: SandboxShell, tables: Sequence[StateTable]) -> StateStore:
-    """Return the store of everything that `tables` declare."""
+    """Return the store of all state in `tables`."""
     files = [path for each in tables if isinstance(each, SqliteTable) for path in each.paths]
     trees = [path for each in tables for path in _trees(each)]
     guard = Guard(shell, files, trees)

@@ -24,10 +24,10 @@ _DUMP, _TEMPLATE = "dump.sql", "template"
 class PostgresState(StateBackend):
     """One database, through `psql` and `pg_dump`.
 
-    While it is held, a session of ours has every table locked against writers. A copy is
-    a dump from one snapshot of the database; it is put back in one transaction that
-    drops and makes all schemas, so that sessions see it with their next statement. Where
-    sessions may end, a copy is a closed database beside it.
+    While it is held, a session of BenchFlow locks every table against writers. A copy is a
+    dump from one snapshot of the database. One transaction restores it: it drops and creates
+    all schemas, so that sessions see it with their next statement. If sessions may end, a copy
+    is a closed database beside it.
     """
 
     online = True
@@ -81,7 +81,7 @@ class PostgresState(StateBackend):
             await self._session.run(script, "restore", _ATTEMPTS)
 
     async def forget(self, directory: str) -> None:
-        """Drop the copy that lies in the server."""
+        """Drop the copy in the server."""
         if made := await self._made(directory):
             await self._template.forget(made)
 
@@ -98,13 +98,13 @@ class PostgresState(StateBackend):
         return EnvState(databases={self._table.name: tables})
 
     def holds(self, state: str) -> bool:
-        """Whether `state` is its name."""
+        """Return whether `state` is its name."""
         return state == self._table.name
 
     async def ask(
         self, queries: Mapping[str, tuple[str, str]], folder: Path, *, still: bool
     ) -> Mapping[str, object]:
-        """Return the first line of what each query prints."""
+        """Return the first line of each query's output."""
         del folder, still
         answers: dict[str, object] = {}
         for name, (_, sql) in queries.items():
@@ -114,12 +114,12 @@ class PostgresState(StateBackend):
         return answers
 
     async def check(self, folder: Path, *, still: bool) -> None:
-        """Ask whether it answers."""
+        """Check that the server responds."""
         del folder, still
         await self._session.run("SELECT 1;", "check")
 
     async def let_go(self, holder: str) -> None:
-        """End the session that a live image carried, and with it its locks."""
+        """End the session from a live image, and with it its locks."""
         if holder:
             await (await self._shell.sandbox.attach(holder)).aclose()
 
@@ -138,7 +138,7 @@ class PostgresState(StateBackend):
             said = f"{type(exc).__name__}: {exc}"
         if "held" not in said:
             raise EnvironmentError_(
-                f"{self.label} did not come to rest: {said.strip()[-500:]}",
+                f"{self.label} did not become idle: {said.strip()[-500:]}",
                 hint="a session keeps a transaction open, or may not lock the tables",
                 retryable=True,
             )

@@ -1,4 +1,4 @@
-"""What is said to a PostgreSQL server, through `psql`."""
+"""Run SQL on a PostgreSQL server, through `psql`."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,7 @@ _SEC = 600
 
 
 class PostgresSession:
-    """Runs scripts, each in a session of its own."""
+    """Runs scripts, each in its own session."""
 
     def __init__(self, shell: SandboxShell, table: PostgresTable) -> None:
         self._shell = shell
@@ -31,7 +31,7 @@ class PostgresSession:
         return ["pg_dump", *self._at, "-d", self.database]
 
     async def run(self, script: str, what: str, attempts: int = 1) -> str:
-        """Run SQL and return what it prints; tried again after a deadlock."""
+        """Run SQL and return its output; repeat it after a deadlock."""
         for left in reversed(range(attempts)):
             result = await self._say(self.psql, script)
             if result.ok:
@@ -41,7 +41,7 @@ class PostgresSession:
         raise AssertionError("the loop returns or raises")
 
     async def administer(self, script: str, what: str, **names: str) -> str:
-        """Run SQL beside our database, which `:db` names, and `names` as they are called."""
+        """Run SQL in another database. `:db` is our database; `names` are further variables."""
         given = [word for pair in {"db": self.database, **names}.items() for word in _set(*pair)]
         result = await self._say([*self._psql("template1"), *given], script)
         if not result.ok:
@@ -51,7 +51,7 @@ class PostgresSession:
     async def write(
         self, command: Sequence[str], target: str, what: str, stdin: bytes = b""
     ) -> None:
-        """Run a command and keep what it prints in a file that only root can read."""
+        """Run a command and write its output to a file that only root can read."""
         script = 'umask 077; out=$1; shift; exec "$@" > "$out"'
         words = ["sh", "-c", script, "sh", target, *command]
         result = await self._shell.run(words, timeout=_SEC, stdin=stdin, env=self.env)

@@ -10,7 +10,7 @@ from benchflow_env_manifest.sandbox_shell import SandboxShell
 from .postgres_session import PostgresSession
 from .spool import tree_digest
 
-# A dump of less is faster than the checkpoints that copies of files take.
+# For a smaller database a dump is faster: copies of files need checkpoints.
 _FIT = """
 SELECT pg_database_size(d.oid) > 24000000
     AND current_setting('server_version_num')::int >= 150000 AND datacl IS NULL
@@ -50,7 +50,7 @@ _DROP = 'DROP DATABASE IF EXISTS :"name" WITH (FORCE);'
 class PostgresTemplate:
     """A closed copy of the database, for servers whose services connect again.
 
-    Who may administer the server can change a copy, so its files have a digest.
+    An administrator of the server can change a copy, so its files have a digest.
     """
 
     def __init__(self, shell: SandboxShell, session: PostgresSession) -> None:
@@ -58,11 +58,11 @@ class PostgresTemplate:
         self._session = session
 
     async def fits(self) -> bool:
-        """Whether it is big, and all of it is in what a copy of its files has."""
+        """Return whether it is large, and a copy of its files is complete."""
         return await self._session.administer(_FIT, "a look at the server") == "t"
 
     async def make(self) -> str:
-        """End all sessions and copy the database; return what `restore` needs."""
+        """End all sessions and copy the database; return the data for `restore`."""
         name = f"benchflow_{uuid4().hex}"
         try:
             await self._session.administer(
@@ -77,7 +77,7 @@ class PostgresTemplate:
         return json.dumps({"name": name, "digest": digest})
 
     async def restore(self, made: str) -> None:
-        """Put a fresh copy of the copy in the database's place; all sessions end."""
+        """Replace the database by a new copy of the copy; all sessions end."""
         known = json.loads(made)
         if await self._digest(known["name"]) != known["digest"]:
             raise EnvironmentError_("restore failed: the snapshot is not what was captured")
@@ -95,13 +95,13 @@ class PostgresTemplate:
         await self.drop(json.loads(made)["name"])
 
     async def drop(self, name: str) -> None:
-        """Drop a database of ours that may be there."""
+        """Drop a database of BenchFlow if it exists."""
         await self._session.administer(_DROP, "dropping a copy", name=name)
 
     async def _digest(self, name: str) -> str:
         where = await self._session.administer(_FILES, "a look at a copy", copy=name)
         if not where:
             raise EnvironmentError_("restore failed: the snapshot is not in this sandbox")
-        # The server makes and removes this cache as it likes, and nobody has to trust it.
+        # The server creates and removes this cache at any time, and its content does not matter.
         await self._shell.must(["rm", "-f", f"{where}/pg_internal.init"], what="clearing a cache")
         return await tree_digest(self._shell, where)

@@ -8,7 +8,7 @@ from benchflow_contracts import EnvironmentError_
 from benchflow_env_manifest.sandbox_shell import SandboxShell
 
 _LOCK_SEC = 60
-# A failed restore copies everything back before it reports; it must not be cut short.
+# A failed restore copies everything back before it ends; it must not be interrupted.
 _TOTAL_SEC = 10 * _LOCK_SEC
 
 
@@ -24,12 +24,12 @@ class PythonBackup:
         return answer["digest"]
 
     async def restore(self, paths: Sequence[str], directory: str, digest: str, safety: str) -> None:
-        """Put `directory` back when it still has `digest`; `safety` is a free path."""
+        """Restore `directory` if it still has `digest`; `safety` is an unused path."""
         request = {"do": "restore", "paths": paths, "directory": directory}
         await self._ask({**request, "digest": digest, "safety": safety})
 
     async def check(self, paths: Sequence[str]) -> None:
-        """Let SQLite walk every page of every database."""
+        """Let SQLite check every page of every database."""
         await self._ask({"do": "check", "paths": paths, "directory": ""})
 
     async def _ask(self, request: Mapping[str, Any]) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""Reading several backends into one state."""
+"""Read several backends into one state."""
 
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
@@ -28,7 +28,7 @@ async def read_all(backends: Sequence[StateBackend], *, still: bool) -> EnvState
 async def read_copies(
     backends: Sequence[StateBackend], held: AbstractAsyncContextManager[bool]
 ) -> EnvState:
-    """Copy each while `held`, which says whether it is `still`; read once that is over."""
+    """Copy each backend inside `held`, which yields `still`; read the copies afterwards."""
     with ExitStack() as folders:
         async with held as still:
             readers = [
@@ -39,7 +39,7 @@ async def read_copies(
 
 
 def merged(states: Sequence[EnvState]) -> EnvState:
-    """Return one state of several that share nothing."""
+    """Merge states that have no name in common."""
     return EnvState(
         databases={name: tables for each in states for name, tables in each.databases.items()},
         files={path: digest for each in states for path, digest in each.files.items()},

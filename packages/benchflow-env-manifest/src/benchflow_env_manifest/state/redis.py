@@ -19,12 +19,12 @@ _log = logging.getLogger(__name__)
 
 
 class RedisState(StateBackend):
-    """Everything in a server, over its own protocol; no connection is dropped.
+    """All databases of a server, over its own protocol; no connection is dropped.
 
-    While it is held, `CLIENT PAUSE` lets writers wait. A few keys are copied by `DUMP`
-    and put back in one transaction; many are streamed out of the server and into it as
-    between two servers. For a fork of the files, the append-only file or a `SAVE` makes
-    them complete.
+    While it is held, `CLIENT PAUSE` makes writers wait. A few keys are copied by `DUMP` and
+    restored in one transaction. Many keys are streamed out of the server and into it, as
+    between two servers. Before a fork of the files, the append-only file or a `SAVE`
+    completes them.
     """
 
     online = True
@@ -38,7 +38,7 @@ class RedisState(StateBackend):
 
     @asynccontextmanager
     async def hold(self, *, persist: bool) -> AsyncGenerator[None, None]:
-        """Let writers wait; without `persist`, at most a minute of the server's clock."""
+        """Make writers wait; without `persist`, at most a minute by the server's clock."""
         await self._ask("persist" if persist else "hold")
         try:
             yield
@@ -65,30 +65,30 @@ class RedisState(StateBackend):
         return EnvState(databases={self._table.name: tables})
 
     async def check(self, folder: Path, *, still: bool) -> None:
-        """Ask whether it answers."""
+        """Check that the server responds."""
         del folder, still
         await self._ask("check")
 
     async def let_go(self, holder: str) -> None:
-        """End the pause that a live image carried."""
+        """End the pause from a live image."""
         del holder
         await self._ask("release")
 
     def lasting(self, state: EnvState, at: float) -> EnvState:
-        """Return `state` without the keys whose time was over by `at`."""
+        """Return `state` without the keys that expired before `at`."""
         tables = state.databases.get(self.name, {})
         kept = {name: left for name, each in tables.items() if (left := _unexpired(each, at))}
         return state.model_copy(update={"databases": {**state.databases, self.name: kept}})
 
     def agree(self, then: Tables, now: Tables) -> bool:
-        """Whether all keys are the same but those that may have expired meanwhile."""
+        """Return whether all keys are equal, except keys that may have expired meanwhile."""
         return _lasting(then) == _lasting(now)
 
     async def _release(self) -> None:
         try:
             await self._ask("release")
         except (EnvironmentError_, SandboxError) as exc:
-            _log.warning("%s was not let go: %s", self.label, exc)
+            _log.warning("%s was not released: %s", self.label, exc)
 
     async def _ask(self, do: str, path: str = "") -> None:
         request = {"do": do, "path": path, "port": self._table.port}
@@ -103,7 +103,7 @@ class RedisState(StateBackend):
 
 
 def _unexpired(table: TableState, at: float) -> TableState | None:
-    """Return what is left of a table, `None` for nothing; a big one tells no expiries."""
+    """Return the unexpired rows of a table, or `None`. A large table has no expiry times."""
     if table.rows is None:
         return table
     rows = tuple(row for row in table.rows if row[3] is None or row[3] > at * 1000)
@@ -112,7 +112,7 @@ def _unexpired(table: TableState, at: float) -> TableState | None:
 
 
 def _lasting(tables: Tables) -> dict[str, object]:
-    """Return the rows that no clock can take away; all that is known of a big table."""
+    """Return the rows without an expiry; of a large table, all that is known."""
     found: dict[str, object] = {}
     for name, table in tables.items():
         if table.rows is None:

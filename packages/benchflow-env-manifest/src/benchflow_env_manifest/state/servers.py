@@ -10,17 +10,17 @@ from .backend import StateBackend
 from .reading import in_folder, read_all
 
 _CARRIED = "state:"
-"""Begins what `capture` calls a holder; no service is called so."""
+"""The prefix of holders in `capture`. No service has such a name."""
 
 
 class Servers:
-    """All of them as one: held together, read together, let go together."""
+    """All servers together: held, read and released as one."""
 
     def __init__(self, backends: Sequence[StateBackend]) -> None:
         self._backends = tuple(each for each in backends if each.online)
 
     async def serving(self) -> str:
-        """Return why one does not answer yet, `""` when all do."""
+        """Return why a server does not respond yet, or `""`."""
         try:
             for each in self._backends:
                 await in_folder(partial(each.check, still=False))
@@ -33,7 +33,7 @@ class Servers:
         """Keep all from writing; see `StateBackend.hold`.
 
         Raises:
-            EnvironmentError_: One did not come to rest; none is held.
+            EnvironmentError_: A server did not become idle; none is held.
         """
         async with AsyncExitStack() as stack:
             for each in self._backends:
@@ -41,20 +41,20 @@ class Servers:
             yield
 
     async def read(self) -> EnvState:
-        """Return what all of them show."""
+        """Return the state of all servers."""
         return await read_all(self._backends, still=False)
 
     def live_services(self) -> Mapping[str, str]:
-        """Return the processes that hold them, for a live image to carry."""
+        """Return the processes that hold the servers, for a live image."""
         return {_CARRIED + each.name: each.holder for each in self._backends if each.holder}
 
     async def let_go(self, carried: Mapping[str, str], sealed: EnvState | None) -> None:
-        """Let carried servers go on, once each is proven to have what was `sealed`.
+        """Release the servers of a live image after a check that each has the state `sealed`.
 
-        They were held when they were sealed, so that nobody can have written since.
+        They were held when the image was taken, so nothing can have written since.
 
         Raises:
-            EnvironmentError_: One has something else.
+            EnvironmentError_: A server has another state.
         """
         if sealed is not None and self._backends:
             found = (await self.read()).databases
@@ -70,7 +70,7 @@ class Servers:
 
 
 def services_in(carried: Mapping[str, str]) -> Mapping[str, str]:
-    """Return what `capture` told of services, without the holders of servers."""
+    """Return the services of `capture`, without the holders of servers."""
     return {name: ident for name, ident in carried.items() if not name.startswith(_CARRIED)}
 
 
@@ -79,6 +79,6 @@ async def _hold(server: StateBackend, stack: AsyncExitStack, *, persist: bool) -
         await stack.enter_async_context(server.hold(persist=persist))
     except SandboxFrozenError as exc:
         raise EnvironmentError_(
-            f"{server.label} cannot be asked while the sandbox is held still",
+            f"{server.label} cannot be read while the sandbox is frozen",
             hint="enter `quiesce()` before the freeze",
         ) from exc

@@ -1,4 +1,4 @@
-"""Files that a backend makes inside the sandbox."""
+"""Files that a backend creates inside the sandbox."""
 
 import hashlib
 from collections.abc import Mapping
@@ -42,13 +42,13 @@ async def tree_digest(shell: SandboxShell, directory: str) -> str:
 
 
 async def verify(shell: SandboxShell, directory: str, digest: str) -> None:
-    """Refuse a copy that is missing or not what was captured."""
+    """Refuse a copy that is missing or was changed."""
     if await tree_digest(shell, directory) != digest:
         raise EnvironmentError_("restore failed: the snapshot is not what was captured")
 
 
 def free_path() -> str:
-    """Return a path for a file of ours that only root can read."""
+    """Return a path for a file that only root can read."""
     return f"{ROOT}/{uuid4().hex}.spool"
 
 

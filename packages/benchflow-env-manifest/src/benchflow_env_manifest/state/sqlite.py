@@ -34,7 +34,7 @@ from .python_backup import PythonBackup
 class SqliteState(StateBackend):
     """The declared databases, copied by SQLite itself while services hold them open.
 
-    At rest on disk at every instant: a crash, and so a freeze, loses no commit.
+    The files are complete at every instant: a crash, and so a freeze, loses no commit.
     """
 
     label = "sqlite"
@@ -66,11 +66,11 @@ class SqliteState(StateBackend):
         return await (await self.copied(folder, still=still))()
 
     async def copied(self, folder: Path, *, still: bool) -> Callable[[], Awaitable[EnvState]]:
-        """Copy every database; to digest and parse them takes longer than the copies."""
+        """Copy every database; digest and parse the copies later, which takes longer."""
         return partial(_read, await self._copies(folder, still=still))
 
     async def glance(self) -> EnvState | None:
-        """Recognise databases that were read before, the checkpoint's, by their digests."""
+        """Return cached contents of databases, such as the checkpoint's, by their digests."""
         sandbox = self._shell.sandbox
         if not isinstance(sandbox, SupportsFileDigests):
             return None
@@ -92,7 +92,7 @@ class SqliteState(StateBackend):
         return EnvState(databases=databases)
 
     def holds(self, state: str) -> bool:
-        """Whether `state` is one of the databases."""
+        """Return whether `state` is one of the databases."""
         return state in self.files
 
     async def ask(
@@ -103,12 +103,12 @@ class SqliteState(StateBackend):
         answers: dict[str, object] = {}
         for name, (path, sql) in queries.items():
             if path not in copies:
-                raise EnvironmentError_(f"invariant {name!r}: there is no {path!r}")
+                raise EnvironmentError_(f"invariant {name!r}: {path!r} does not exist")
             answers[name] = await asyncio.to_thread(ask_database, copies[path], path, sql)
         return answers
 
     async def check(self, folder: Path, *, still: bool) -> None:
-        """Walk every page of a copy, and read every row."""
+        """Check every page of a copy, and read every row."""
         await self.read(folder, still=still)
 
     async def _copies(self, folder: Path, *, still: bool) -> Mapping[str, Path]:

@@ -48,10 +48,10 @@ class StateStore:
         self._digests: dict[str, tuple[str, ...]] = {}
 
     async def examine(self) -> frozenset[str]:
-        """Return which state files exist, all out of the agent's reach.
+        """Return the existing state files, after the check that the agent cannot change them.
 
         Raises:
-            EnvironmentError_: One is within reach.
+            EnvironmentError_: The agent can change a file.
         """
         return await self._guard.examine()
 
@@ -61,10 +61,10 @@ class StateStore:
         return tuple(path for each in self._backends for path in each.files)
 
     def adopt(self) -> None:
-        """Take over what the files of a checkpoint carried.
+        """Use the state in the files of a checkpoint.
 
         Raises:
-            EnvironmentError_: Some of it cannot be carried like this.
+            EnvironmentError_: Files cannot include some of the state.
         """
         for backend in self._backends:
             if backend.only_live:
@@ -72,10 +72,10 @@ class StateStore:
 
     @asynccontextmanager
     async def quiesce(self) -> AsyncGenerator[None, None]:
-        """Keep all servers from writing; what they hold is on disk, and was read.
+        """Keep all servers from writing; write their state to disk, and read it.
 
         Raises:
-            EnvironmentError_: One did not come to rest; none is held.
+            EnvironmentError_: A server did not become idle; none is held.
         """
         async with self.servers.held(persist=True):
             self._resting = await self.servers.read()
@@ -88,8 +88,8 @@ class StateStore:
         """Read everything, from one instant.
 
         Raises:
-            EnvironmentError_: Something is refused, damaged or too big; or a server's
-                state is asked for under a freeze that `quiesce` does not surround.
+            EnvironmentError_: A file is refused, damaged or too large; or the state of a server
+                is read under a freeze outside of `quiesce`.
         """
         await self._guard.examine()
         return await self._state()
@@ -104,19 +104,19 @@ class StateStore:
         """Copy everything into a new directory of the sandbox.
 
         Raises:
-            EnvironmentError_: It failed; nothing is left behind.
+            EnvironmentError_: The capture failed; nothing is left of it.
         """
         await self._guard.examine()
         async with self._held():
             return await self._capture(self._backends)
 
     async def restore(self, snap: StateSnapshot, *, online: bool | None = None) -> None:
-        """Put a snapshot back.
+        """Restore a snapshot.
 
         While the services are restarted, `online` selects the backends: files before
-        they start, servers once they answer. What lived in memory began anew.
+        they start, servers once they respond. State in memory starts again.
 
-        When one cannot be restored, those before it get back what they held.
+        If a backend cannot be restored, the earlier ones get their previous state back.
 
         Raises:
             EnvironmentError_: The snapshot is missing or not what was captured, or a
@@ -125,7 +125,7 @@ class StateStore:
         digests = await self._digests_of(snap)
         chosen = [each for each in self._backends if online is None or _began(each, online)]
         await self._guard.examine()
-        if len(chosen) < 2:  # one alone is all or nothing by itself
+        if len(chosen) < 2:  # a single backend is all or nothing by itself
             await self._put_back(chosen, snap.path, digests)
             return
         async with self._held():
@@ -140,10 +140,10 @@ class StateStore:
             await self.forget(before)
 
     async def ask(self, queries: Mapping[str, tuple[str, str]]) -> Mapping[str, object]:
-        """Answer SELECTs, each given as (state, SQL), by the first value of each.
+        """Return the first value of each SELECT, given as (state, SQL).
 
         Raises:
-            EnvironmentError_: One cannot be answered.
+            EnvironmentError_: A query failed.
         """
         answers: dict[str, object] = {}
         for backend in self._backends:
@@ -154,13 +154,13 @@ class StateStore:
         return answers
 
     async def check(self, expected: EnvState | None = None, *, looked: bool = False) -> None:
-        """Let each backend prove that it is whole, and that the state is `expected`.
+        """Let each backend check that it is undamaged and that the state is `expected`.
 
-        With `looked`, the last look at the files stands: no agent has run since.
+        With `looked`, the last check of the files is used: no agent has run since.
 
         Raises:
-            EnvironmentError_: One is damaged.
-            SnapshotError: The state is another one.
+            EnvironmentError_: A backend is damaged.
+            SnapshotError: The state differs from `expected`.
         """
         if not looked:
             await self._guard.examine()
@@ -177,7 +177,7 @@ class StateStore:
             )
 
     async def _glances_at(self, expected: EnvState) -> bool:
-        """Whether bytes that were read before prove the state, as the sandbox runs on."""
+        """Return whether cached contents prove the state, while the sandbox runs."""
         states: list[EnvState] = []
         for backend in self._backends:
             if backend.online or (state := await backend.glance()) is None:
@@ -223,7 +223,7 @@ class StateStore:
         await self._shell.must(["rm", "-rf", path], what="removing captured files")
 
     async def _digests_of(self, snap: StateSnapshot) -> Sequence[str]:
-        """Return each backend's digest: those of a parent lie beside its copies."""
+        """Return each backend's digest. The digests of a parent are beside its copies."""
         if not _ID.fullmatch(snap.id) or snap.path != f"{ROOT}/{snap.id}":
             raise EnvironmentError_(
                 f"snapshot {snap.id!r} at {snap.path!r} was not made by this environment",
@@ -263,7 +263,7 @@ class StateStore:
 
     @asynccontextmanager
     async def _still_for(self, backend: StateBackend) -> AsyncGenerator[bool, None]:
-        """Hold the sandbox where the backend's files are read, if it can be held."""
+        """Freeze the sandbox if the backend's files are read and a freeze is possible."""
         async with AsyncExitStack() as stack:
             still = not backend.online
             if still:
