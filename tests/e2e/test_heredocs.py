@@ -110,7 +110,7 @@ NOT_OURS = {
 @pytest.fixture(scope="module")
 def engine(image: str, newer_engine: str) -> Iterator[OwnEngine]:
     """The newest engine: its BuildKit reads here-documents itself."""
-    with closing(OwnEngine(programs=Path(newer_engine))) as made:
+    with closing(OwnEngine(programs=Path(newer_engine), disk_mb=4096)) as made:
         made.start()
         made.take(image)
         yield made
