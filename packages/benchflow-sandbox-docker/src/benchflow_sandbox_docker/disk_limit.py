@@ -39,14 +39,14 @@ class DiskLimitProbe:
     async def _try(self, image: str) -> str | None:
         arguments = {"Image": image, "Cmd": ["/"], "HostConfig": _SIZE}
         try:
-            made = await self._engine.do("create_container_from_config", arguments)
+            created = await self._engine.do("create_container_from_config", arguments)
         except GoneError:
             raise
         except SandboxError as error:
             if error.retryable and "storage-opt" not in str(error):
                 raise
             return str(error)
-        await self._engine.remove(made["Id"])
+        await self._engine.remove(created["Id"])
         known = (await self._engine.do("info"))["DriverStatus"] or ()
         if any(_SNAPSHOTTER in str(value) for _, value in known):
             return "the containerd image store ignores the storage option `size`"

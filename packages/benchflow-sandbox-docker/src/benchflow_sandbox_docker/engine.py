@@ -74,11 +74,11 @@ class DockerEngine:
                 hint="start dockerd, and let this user into the group of its socket",
             ) from error
         base = f"unix://{socket}"
-        asked = cls(_client(base, OLDEST, seconds), base)
+        oldest = cls(_client(base, OLDEST, seconds), base)
         try:
-            version = choose_api_version(await asked.do("version", api_version=False))
+            version = choose_api_version(await oldest.do("version", api_version=False))
         finally:
-            asked.close()
+            oldest.close()
         return cls(_client(base, version, seconds), base)
 
     @property

@@ -55,7 +55,7 @@ class ImageResolver:
         self, spec: SandboxSpec, image: SandboxImage | None
     ) -> ImageDetails:
         """Return the image as `resolve` does, but with plain directories instead of volumes."""
-        return await self._plain.without(await self.resolve(spec, image))
+        return await self._plain.without_volumes(await self.resolve(spec, image))
 
     async def resolve(self, spec: SandboxSpec, image: SandboxImage | None) -> ImageDetails:
         """Return the image of a sandbox.

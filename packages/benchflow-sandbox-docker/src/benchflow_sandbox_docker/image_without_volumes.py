@@ -130,28 +130,28 @@ class ImagesWithoutVolumes:
         self._engine = engine
         self._making = asyncio.Lock()
 
-    async def without(self, facts: ImageDetails) -> ImageDetails:
+    async def without_volumes(self, details: ImageDetails) -> ImageDetails:
         """Return the twin of an image, or the image itself if the engine refuses a twin.
 
         Raises:
             SandboxError: The engine cannot be reached, or the image is gone.
         """
-        if not facts.volumes:
-            return facts
-        name = f"{_NAME}:{facts.id.removeprefix('sha256:')[:40]}"
+        if not details.volumes:
+            return details
+        name = f"{_NAME}:{details.id.removeprefix('sha256:')[:40]}"
         async with self._making:
-            found = await self._find(name) or await self._make(name, facts.id)
+            found = await self._find(name) or await self._make(name, details.id)
         if found is None or found.volumes:
-            return facts
-        plain = [posixpath.normpath(path) for path in facts.volumes if path.startswith("/")]
-        return replace(found, digest=facts.digest, plain=tuple(plain))
+            return details
+        plain = [posixpath.normpath(path) for path in details.volumes if path.startswith("/")]
+        return replace(found, digest=details.digest, plain=tuple(plain))
 
     async def _make(self, name: str, image: str) -> ImageDetails | None:
-        told = await self._engine.do("inspect_image", image)
-        if await self._take(docker_archive(name, told)):
+        inspected = await self._engine.do("inspect_image", image)
+        if await self._load(docker_archive(name, inspected)):
             return await self._find(name)
-        found = await run(lambda stop: self._manifest(told, stop))
-        if found is not None and await self._take(layout(name, *found)):
+        found = await run(lambda stop: self._manifest(inspected, stop))
+        if found is not None and await self._load(layout(name, *found)):
             return await self._find(name)
         return None
 
@@ -161,7 +161,7 @@ class ImagesWithoutVolumes:
         except GoneError:
             return None
 
-    async def _take(self, archive: bytes) -> bool:
+    async def _load(self, archive: bytes) -> bool:
         """Load an archive without layers. Return whether the engine accepted it."""
 
         def load(api: APIClient) -> bool:
@@ -171,41 +171,41 @@ class ImagesWithoutVolumes:
         return await self._engine.run(load, "load_image")
 
     def _manifest(
-        self, told: Mapping[str, Any], stop: StopFlag
+        self, inspected: Mapping[str, Any], stop: StopFlag
     ) -> tuple[Manifest, ImageFile] | None:
-        with self._engine.saved_image(told["Id"]) as got:
+        with self._engine.saved_image(inspected["Id"]) as response:
 
             def pieces() -> Iterator[bytes]:
-                for piece in got.iter_content(_CHUNK):
+                for piece in response.iter_content(_CHUNK):
                     stop.check()
                     yield piece
 
-            return read_manifest(pieces(), told["RootFS"]["Layers"])
+            return read_manifest(pieces(), inspected["RootFS"]["Layers"])
 
 
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 
-def docker_archive(name: str, told: Mapping[str, Any]) -> bytes:
+def docker_archive(name: str, inspected: Mapping[str, Any]) -> bytes:
     """Build a `docker save` archive for an image without its VOLUME entries.
 
-    `told` is the inspect data of the image.
+    `inspected` is the inspect data of the image.
 
     Source: the Docker image specification 1.2, "Combined Image JSON + Filesystem Changeset".
     """
-    layers = told["RootFS"]["Layers"]
+    layers = inspected["RootFS"]["Layers"]
     encoded = _encoded(
         {
-            "architecture": told["Architecture"],
-            "os": told["Os"],
-            "created": told["Created"],
-            "config": _plain(told["Config"]),
+            "architecture": inspected["Architecture"],
+            "os": inspected["Os"],
+            "created": inspected["Created"],
+            "config": _plain(inspected["Config"]),
             "rootfs": {"type": "layers", "diff_ids": layers},
         }
     )
     file = f"{hashlib.sha256(encoded).hexdigest()}.json"
-    told_layers = [f"{number}/layer.tar" for number in range(len(layers))]
-    manifest = [{"Config": file, "RepoTags": [name], "Layers": told_layers}]
+    archive_layers = [f"{number}/layer.tar" for number in range(len(layers))]
+    manifest = [{"Config": file, "RepoTags": [name], "Layers": archive_layers}]
     return _packed({file: encoded, "manifest.json": _encoded(manifest)})
 
 

@@ -61,10 +61,10 @@ async def _feed(pipe: PipeWriter, feed: AsyncIterator[bytes] | None) -> None:
 
 
 async def _read(pipe: PipeReader, most: int) -> bytes:
-    kept = b""
+    captured = b""
     while data := await pipe.read():
-        kept += data[: most - len(kept)]
-    return kept
+        captured += data[: most - len(captured)]
+    return captured
 
 
 async def _end(guest: FifoBox, pid: int) -> None:

@@ -73,8 +73,8 @@ async def _why_not_live(manager: ContainerManager, container: str) -> str:
 
     def ask(api: APIClient) -> str:
         url = f"{api.base_url}/v{api.api_version}/containers/{container}/checkpoints"
-        asked = {"CheckpointID": "probe", "Exit": False}
-        answer = api.post(url, json=asked, timeout=api.timeout)
+        body = {"CheckpointID": "probe", "Exit": False}
+        answer = api.post(url, json=body, timeout=api.timeout)
         if answer.status_code == 201:
             return "the engine's checkpoints do not contain the pipes into a container"
         return f"the engine cannot create a checkpoint: {answer.text.strip()[:300]}"
@@ -100,13 +100,13 @@ async def _builds(manager: ContainerManager, notes: dict[str, str]) -> bool:
         (Path(context) / "Dockerfile").write_text(f"FROM scratch\nLABEL probe={context}\n")
         spec = SandboxSpec(recipe=ImageRecipe(context=Path(context), timeout_sec=_BUILD_SECONDS))
         try:
-            made = await manager.resources.resolver.resolve(spec, None)
+            image = await manager.resources.resolver.resolve(spec, None)
         except SandboxError as error:
             notes["builds"] = str(error)
             return False
     # This also deletes its layers, which no other image has.
     with suppress(SandboxError):
-        await manager.resources.engine.do("remove_image", made.id)
+        await manager.resources.engine.do("remove_image", image.id)
     return True
 
 
@@ -114,10 +114,10 @@ async def _ask_proxy(sandbox: DockerSandbox) -> None:
     """Request a forbidden host through the whole path of a proxied request."""
     reader, writer = await sandbox.connect(proxy_port(_PROXIED) or 0)
     writer.write(b"CONNECT 127.0.0.1:1 HTTP/1.1\r\n\r\n")
-    said = await reader.readline()
+    status_line = await reader.readline()
     writer.close()
-    if b" 403 " not in said:
-        raise SandboxError(f"unexpected answer of a sandbox's proxy: {said!r}")
+    if b" 403 " not in status_line:
+        raise SandboxError(f"unexpected answer of a sandbox's proxy: {status_line!r}")
 
 
 async def _limits(manager: ContainerManager, notes: dict[str, str]) -> frozenset[ResourceKind]:
@@ -133,7 +133,7 @@ async def _limits(manager: ContainerManager, notes: dict[str, str]) -> frozenset
         known["disk"] = True
     else:
         notes["disk"] = why
-    for kind, there in known.items():
-        if not there:
+    for kind, is_available in known.items():
+        if not is_available:
             notes[kind] = "the kernel of the engine has no such control group"
-    return frozenset({"output", *(kind for kind, there in known.items() if there)})
+    return frozenset({"output", *(kind for kind, is_available in known.items() if is_available)})

@@ -73,13 +73,13 @@ def _classify_errors(registry: str) -> Generator[None]:
     except HostError:
         raise
     except SandboxError as error:
-        said = str(error)
-        if FULL in said:
-            raise HostError(said, hint="free space for the engine's images") from error
-        if _REFUSED.search(said):
+        message = str(error)
+        if FULL in message:
+            raise HostError(message, hint="free space for the engine's images") from error
+        if _REFUSED.search(message):
             raise SandboxError(
-                said, hint=f"run `docker login {registry}`, or correct the name"
+                message, hint=f"run `docker login {registry}`, or correct the name"
             ) from error
-        if isinstance(error, GoneError) or _ABSENT.search(said):
-            raise GoneError(said, hint="correct the name, or push the image") from error
+        if isinstance(error, GoneError) or _ABSENT.search(message):
+            raise GoneError(message, hint="correct the name, or push the image") from error
         raise

@@ -73,24 +73,26 @@ class SnapshotArchiver:
         return str((await self._engine.do("info"))["DockerRootDir"])
 
     def _save(self, image: SandboxImage, name: str, to: Path, root: str, stop: StopFlag) -> None:
-        made = staging_dir(to)
+        staging = staging_dir(to)
         try:
             # The engine writes the whole image to its own disk before it sends the first byte.
-            for place in (str(made), root):
+            for place in (str(staging), root):
                 require_room(place, image.bytes)
-            digest, size = self._copy_out(name, image.bytes, made / _TAR, stop)
+            digest, size = self._copy_out(name, image.bytes, staging / _TAR, stop)
             baseline = self._images.baseline(image)
             mark = None if baseline is None else baseline.to_save()
-            told = ArchivedSnapshot(
+            description = ArchivedSnapshot(
                 image=image, engine_id=name, sha256=digest, size=size, mark=mark
             )
-            told = told.model_copy(update={"seal": self._seal.of(told.sealed_text)})
-            write(made / _NAME, told.model_dump_json(indent=1))
-            made.rename(to)
+            description = description.model_copy(
+                update={"seal": self._seal.of(description.sealed_text)}
+            )
+            write(staging / _NAME, description.model_dump_json(indent=1))
+            staging.rename(to)
         except (OSError, SandboxError) as error:
             raise SnapshotError(f"cannot save {image.ref!r}: {error}") from error
         finally:
-            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(staging, ignore_errors=True)
 
     def _copy_out(self, name: str, took: int, path: Path, stop: StopFlag) -> tuple[str, int]:
         digest, size = hashlib.sha256(), 0
@@ -109,43 +111,50 @@ class SnapshotArchiver:
         Raises:
             SnapshotError: The files are incomplete, changed, or saved by another store.
         """
-        told = self._read(saved)
+        description = self._read(saved)
         try:
             # The engine stores the tar on its own disk, and unpacks its layers.
-            require_room(await self._root(), 2 * told.size)
+            require_room(await self._root(), 2 * description.size)
             async with self._images.while_loading():
-                exists = await self._images.has(told.engine_id)
-                await run(lambda stop: self._copy_in(saved / _TAR, told, stop))
-                image = await self._images.adopt(told.engine_id, told.image, forget=not exists)
+                exists = await self._images.has(description.engine_id)
+                await run(lambda stop: self._copy_in(saved / _TAR, description, stop))
+                image = await self._images.adopt(
+                    description.engine_id, description.image, forget=not exists
+                )
         except (OSError, SandboxError) as error:
             raise SnapshotError(f"cannot load {str(saved)!r}: {error}") from error
-        self._images.set_baseline(image, None if told.mark is None else told.mark.load())
+        self._images.set_baseline(
+            image, None if description.mark is None else description.mark.load()
+        )
         return image
 
     def _read(self, saved: Path) -> ArchivedSnapshot:
         path = saved / _NAME
         try:
             with path.open("rb") as file:
-                told = ArchivedSnapshot.model_validate_json(file.read(_MAX_BYTES))
-            ours = self._seal.fits(told.sealed_text, told.seal)
+                description = ArchivedSnapshot.model_validate_json(file.read(_MAX_BYTES))
+            ours = self._seal.fits(description.sealed_text, description.seal)
         except OSError as error:
             raise SnapshotError(f"{str(saved)!r} cannot be loaded: {error}") from error
         except ValidationError as error:
             problem = error.errors(include_url=False, include_input=False)[0]
             where = f"{path}:{'.'.join(map(str, problem['loc']))}"
             raise SnapshotError(f"not a saved snapshot: {problem['msg']}", where=where) from error
-        if not ours or told.image.provider != PROVIDER:
+        if not ours or description.image.provider != PROVIDER:
             raise SnapshotError(
                 f"{str(saved)!r} was changed, or another store saved it",
                 hint="load it with the store that saved it; root runs the files of a snapshot,"
                 " so a snapshot of another user is never loaded",
             )
-        return told
+        return description
 
-    def _copy_in(self, path: Path, told: ArchivedSnapshot, stop: StopFlag) -> None:
+    def _copy_in(self, path: Path, description: ArchivedSnapshot, stop: StopFlag) -> None:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with os.fdopen(os.open(path, flags), "rb") as file:
-            if os.fstat(file.fileno()).st_size != told.size or _digest(file, stop) != told.sha256:
+            if (
+                os.fstat(file.fileno()).st_size != description.size
+                or _digest(file, stop) != description.sha256
+            ):
                 raise SnapshotError(f"{str(path)!r} was changed: its digest differs")
             file.seek(0)
             api = cast("Any", self._engine.api)

@@ -78,7 +78,7 @@ class Lowering:
         sources = [word for word in named if heredoc_start(word, where) is None]
         if len(sources) > 1 and not target.endswith("/"):
             raise TaskError(f"{target[:80]!r} must end with / for several files", where=where)
-        made = [f"{self._head(one)} {json.dumps([*sources, target])}"] if sources else []
+        copies = [f"{self._head(one)} {json.dumps([*sources, target])}"] if sources else []
         place = f"/{one.line}"
         for document in one.documents:
             self.files[f"{place}/{document.name}"] = document.content(words)
@@ -86,9 +86,9 @@ class Lowering:
         flags = [f"--{key}={value}" for key, value in one.flags if key in {"chown", "chmod"}]
         copy = " ".join(["COPY", f"--from={self.beside}", *flags])
         if target.endswith("/"):
-            return [*made, f"{copy} {json.dumps([*names, target])}"]
+            return [*copies, f"{copy} {json.dumps([*names, target])}"]
         # The last copied file stays, unless the target is a directory.
-        return [*made, *(f"{copy} {json.dumps([name, target])}" for name in names)]
+        return [*copies, *(f"{copy} {json.dumps([name, target])}" for name in names)]
 
     def _head(self, one: Instruction) -> str:
         flags = (f"--{key}={value}" if value else f"--{key}" for key, value in self._flags(one))

@@ -158,8 +158,8 @@ class BuildOutput:
     @property
     def shown(self) -> str:
         """The current instruction and the end of its output."""
-        said = "\n".join(self._tail)[-_SHOWN:]
-        return "".join(f"\n{part}" for part in (self._instruction[:_SHOWN], said) if part)
+        tail = "\n".join(self._tail)[-_SHOWN:]
+        return "".join(f"\n{part}" for part in (self._instruction[:_SHOWN], tail) if part)
 
     def failed(self, why: str) -> SandboxError:
         """Return the error of a build that the engine ended."""

@@ -58,9 +58,9 @@ class Recipes:
             known = self._known.get(recipe)
             if known is not None and known[0] == context.signature:
                 return known[1]
-            facts = await self._find_or_make(recipe, context)
-            self._known[recipe] = (context.signature, facts)
-            return facts
+            details = await self._find_or_make(recipe, context)
+            self._known[recipe] = (context.signature, details)
+            return details
 
     def forget(self, recipe: ImageRecipe) -> None:
         """Drop the cached image. The next `resolve` asks the engine."""
@@ -69,8 +69,8 @@ class Recipes:
     async def _find_or_make(self, recipe: ImageRecipe, context: BuildContext) -> ImageDetails:
         own = await asyncio.to_thread(context.digest, recipe.dockerfile)
         if recipe.args or recipe.target:
-            asked = f"{own}\0{json.dumps([recipe.args, recipe.target])}"
-            own = hashlib.sha256(asked.encode()).hexdigest()
+            variant = f"{own}\0{json.dumps([recipe.args, recipe.target])}"
+            own = hashlib.sha256(variant.encode()).hexdigest()
         file = Dockerfile.parse(context.dockerfile.encode(), recipe.dockerfile)
         images = BuildStages(file, recipe.dockerfile, {}, dict(recipe.args)).images(recipe.target)
         name = await self._name(own, images)

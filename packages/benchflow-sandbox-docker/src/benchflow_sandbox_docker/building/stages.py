@@ -52,8 +52,8 @@ class BuildStages:
         images. A name that the arguments before the first FROM do not resolve is left out.
         """
         parts, found = self._parts(), dict[str, None]()
-        asked = _earlier(parts, target, len(parts))
-        todo = list(range(len(parts)))[-1:] if asked is None else [asked]
+        start = _earlier(parts, target, len(parts))
+        todo = list(range(len(parts)))[-1:] if start is None else [start]
         for number in todo:
             for name in parts[number].sources:
                 earlier = _earlier(parts, name, number)

@@ -147,8 +147,8 @@ class SandboxNetworks:
         """
         first = self._of(options)[0]
         public = any(network.public for network in self._of(options))
-        asked = _names_by_route() if self._changes and name == MAIN else _NO_NAMES
-        host = {**config["HostConfig"], **({} if public else asked), "NetworkMode": first.name}
+        dns = _names_by_route() if self._changes and name == MAIN else _NO_NAMES
+        host = {**config["HostConfig"], **({} if public else dns), "NetworkMode": first.name}
         endpoint = {first.name: {"Aliases": self._names(name, options, first)}}
         return {**config, "HostConfig": host, "NetworkingConfig": {"EndpointsConfig": endpoint}}
 
@@ -198,8 +198,8 @@ def _names_by_route() -> dict[str, Any]:
     The engine asks them from the container's network, so there is no answer without a route.
     A resolver on the host's loopback is left out: the engine would ask it from the host.
     """
-    there = RESOLVERS.is_file()
-    lines = RESOLVERS.read_text("utf-8", "replace").splitlines() if there else []
+    exists = RESOLVERS.is_file()
+    lines = RESOLVERS.read_text("utf-8", "replace").splitlines() if exists else []
     words = [line.split() for line in lines if line.startswith("nameserver")]
     found = [each[1] for each in words if len(each) > 1 and not _is_loopback(each[1])]
     return {**_NO_NAMES, "Dns": found or [_NOWHERE]}

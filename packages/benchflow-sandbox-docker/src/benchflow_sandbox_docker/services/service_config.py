@@ -99,7 +99,7 @@ def with_options(
 
 
 def _mounts(options: ContainerOptions, volumes: Mapping[str, str]) -> list[dict[str, Any]]:
-    kept = [
+    named = [
         {"Type": "volume", "Source": volumes[name], "Target": target}
         for target, name in options.volumes.items()
     ]
@@ -107,8 +107,8 @@ def _mounts(options: ContainerOptions, volumes: Mapping[str, str]) -> list[dict[
         {"Type": "bind", "Source": str(source), "Target": target, "ReadOnly": True}
         for target, source in options.files.items()
     ]
-    trusted = [
+    from_host = [
         {"Type": "bind", "Source": str(m.path), "Target": target, "ReadOnly": m.read_only}
         for target, m in options.host_mounts.items()
     ]
-    return kept + shown + trusted
+    return named + shown + from_host

@@ -78,7 +78,9 @@ class ServiceStack:
             await self._start(self._specs[name])
         for name in self._specs:
             ends = any(wants.get(name) == "completed" for wants in self._needs.values())
-            await self._settled(name, "completed" if ends else await self._good(name))
+            await self._wait_until(
+                name, "completed" if ends else await self._running_condition(name)
+            )
 
     @property
     def main_volumes(self) -> list[str]:
@@ -112,11 +114,11 @@ class ServiceStack:
             SandboxTimeoutError: The command exceeded `timeout`. The engine cannot end it.
         """
         container = self.container(service)
-        made = await self._engine.do("exec_create", container, argv, user=user)
+        created = await self._engine.do("exec_create", container, argv, user=user)
         try:
             async with asyncio.timeout(timeout):
-                await self._engine.do("exec_start", made["Id"], detach=True)
-                return await self._exit_code(made["Id"])
+                await self._engine.do("exec_start", created["Id"], detach=True)
+                return await self._exit_code(created["Id"])
         except TimeoutError:
             raise SandboxTimeoutError(
                 f"the command in service {service!r} ran over {timeout:g} s"
@@ -124,8 +126,8 @@ class ServiceStack:
 
     async def logs(self, service: str, max_bytes: int) -> bytes:
         """Return the end of a service's output. The engine stores a limited amount."""
-        said = await self._engine.do("logs", self.container(service))
-        return bytes(said)[-max_bytes:]
+        output = await self._engine.do("logs", self.container(service))
+        return bytes(output)[-max_bytes:]
 
     async def _exit_code(self, exec_id: str) -> int:
         pause = _PAUSE
@@ -157,12 +159,12 @@ class ServiceStack:
         self._containers[service.name] = name
         volumes = [self._volumes[volume] for volume in service.volumes.values()]
         with self._cleanup.track("container", name, volumes):
-            made = await self._engine.do("create_container_from_config", config, name)
-        self._containers[service.name] = made["Id"]
+            created = await self._engine.do("create_container_from_config", config, name)
+        self._containers[service.name] = created["Id"]
         if service.network_of is None:
-            await self.networks.join(made["Id"], service.name, service)
+            await self.networks.join(created["Id"], service.name, service)
         try:
-            await self._engine.do("start", made["Id"])
+            await self._engine.do("start", created["Id"])
         except SandboxError as error:
             raise SandboxError(f"service {service.name!r} does not start: {error}") from error
 
@@ -177,19 +179,19 @@ class ServiceStack:
     async def _wait_for(self, name: str) -> None:
         for other, condition in self._needs[name].items():
             if other != MAIN:
-                await self._settled(other, condition)
+                await self._wait_until(other, condition)
 
-    async def _good(self, name: str) -> ServiceCondition:
+    async def _running_condition(self, name: str) -> ServiceCondition:
         return "started" if (await self._state(name)).health is None else "healthy"
 
-    async def _settled(self, name: str, condition: ServiceCondition) -> None:
+    async def _wait_until(self, name: str, condition: ServiceCondition) -> None:
         """Wait until a service meets a condition. The caller sets the deadline."""
         pause = _PAUSE
         while not (state := await self._state(name)).fulfils(condition):
             if state.never_fulfils(condition):
                 raise SandboxError(
                     f"service {name!r} {state}, but must be {condition}"
-                    f"{await self._last_words(name)}"
+                    f"{await self._recent_output(name)}"
                 )
             await asyncio.sleep(pause)
             pause = min(_LONGEST_PAUSE, pause * 2)
@@ -197,9 +199,9 @@ class ServiceStack:
     async def _state(self, name: str) -> ServiceState:
         return ServiceState.of(await self._engine.do("inspect_container", self.container(name)))
 
-    async def _last_words(self, name: str) -> str:
+    async def _recent_output(self, name: str) -> str:
         text = b""
         with suppress(SandboxError):
             text = await self._engine.do("logs", self.container(name), tail=_LOG_LINES)
-        said = text.decode("utf-8", "replace").strip()[-_LOG_CHARS:]
-        return f": {said}" if said else ""
+        output = text.decode("utf-8", "replace").strip()[-_LOG_CHARS:]
+        return f": {output}" if output else ""

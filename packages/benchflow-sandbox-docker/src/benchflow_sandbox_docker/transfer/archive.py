@@ -36,7 +36,7 @@ class ContainerArchive:
         """Whether `path` is a symbolic link; raise `TransferError` if it does not exist."""
         answer = self._ask(path)
         _expect(answer, path)
-        return bool(_told(answer)["mode"] & _GO_LINK)
+        return bool(_stat(answer)["mode"] & _GO_LINK)
 
     def require_accounts(self) -> None:
         """Require that the engine can read the account files of a snapshot.
@@ -49,13 +49,13 @@ class ContainerArchive:
         """
         for path in _ACCOUNTS:
             answer = self._ask(path)
-            if answer.status_code == 200 and _told(answer)["mode"] & _GO_LINK:
-                answer = self._ask(_told(answer)["linkTarget"])
+            if answer.status_code == 200 and _stat(answer)["mode"] & _GO_LINK:
+                answer = self._ask(_stat(answer)["linkTarget"])
             if answer.status_code == 404:
                 continue
             _expect(answer, path)
-            told = _told(answer)
-            if told["mode"] & _GO_KINDS or told["size"] > _MAX_ACCOUNTS:
+            stat = _stat(answer)
+            if stat["mode"] & _GO_KINDS or stat["size"] > _MAX_ACCOUNTS:
                 raise SandboxLimitError(
                     f"no snapshot can start: {path!r} is not a regular file of at most "
                     f"{_MAX_ACCOUNTS >> 20} MB"
@@ -77,7 +77,7 @@ class ContainerArchive:
             yield answer.iter_content(_PIECE)
 
 
-def _told(answer: Response) -> dict[str, Any]:
+def _stat(answer: Response) -> dict[str, Any]:
     header = base64.b64decode(answer.headers["X-Docker-Container-Path-Stat"])
     return cast("dict[str, Any]", json.loads(header))
 

@@ -78,14 +78,14 @@ async def put(guest: FifoBox, uid: int, gid: int, items: Iterable[UploadItem]) -
         except SandboxError as error:
             failed.append(error)  # the program inside sees the end of its input
 
-    said = await run(guest, "put", str(uid), str(gid), feed=feed())
+    result = await run(guest, "put", str(uid), str(gid), feed=feed())
     if failed:
         raise failed[0]
-    if said.code:
-        why = said.err.decode("utf-8", "replace")
+    if result.code:
+        why = result.err.decode("utf-8", "replace")
         if FULL in why.lower():
             raise HostError(f"cannot upload: {why}", hint="free space where the engine keeps files")
-        raise TransferError(f"cannot upload: {why or f'the program ended with {said.code}'}")
+        raise TransferError(f"cannot upload: {why or f'the program ended with {result.code}'}")
 
 
 async def _encode(item: UploadItem) -> AsyncIterator[bytes]:
