@@ -131,7 +131,7 @@ async def _ask(shell: SandboxShell, names: Sequence[str], seconds: float) -> Map
         request = {"probes": {name: _split(name) for name in names}, "seconds": seconds}
         answers = await shell.python(["probe"], request, timeout=seconds + 30)
         if set(answers) != set(names):
-            raise EnvironmentError_(f"the readiness probe gave no answer to {names!r}")
+            raise EnvironmentError_(f"the readiness probe printed no result for {names!r}")
         return answers
     await asyncio.sleep(min(_PAUSE_SEC, seconds))
     if "curl" in tools:
