@@ -204,7 +204,7 @@ class Sandbox(Protocol):
         ...
 
     async def attach(self, process_id: str) -> Process:
-        """Take hold of a spawned process that a live image carried in, once.
+        """Attach to a spawned process that came with a live image. Possible once per process.
 
         Its pipes are this sandbox's own. Output that nobody had read when the image was
         taken comes first. A process that had ended by then is not carried,
@@ -212,7 +212,7 @@ class Sandbox(Protocol):
 
         Raises:
             SandboxUnsupportedError: This provider has no live snapshots.
-            SandboxError: No process of that id was carried in, or somebody holds it.
+            SandboxError: No process with this id came with the image, or it is attached already.
         """
         ...
 
@@ -248,7 +248,7 @@ class Sandbox(Protocol):
         ...
 
     def freeze(self) -> AbstractAsyncContextManager[None]:
-        """Hold everything inside still.
+        """Pause every process inside this block.
 
         While it is held, no process inside runs an instruction; `download` and
         `snapshot` work. Re-entrant. Thaws on exit, also on error.
@@ -268,8 +268,8 @@ class Sandbox(Protocol):
         May be called while the caller holds `freeze()`; the state is then that of the
         freeze. `while_frozen` is awaited once, as if within such a block: what it reads is of the
         instant that is sealed; what it raises passes through, and then nothing is sealed.
-        The sandbox stands still for no longer than both need, so that who reads beside a
-        snapshot passes it here rather than to hold a freeze around the two.
+        Pass your reads as `while_frozen` rather than wrapping this call in `freeze()`: the sandbox
+        is then paused for a shorter time.
 
         A `live` image carries every process, its memory, its connections within the
         sandbox and what nobody had read of its output. Processes held here, their pipes
@@ -285,17 +285,17 @@ class Sandbox(Protocol):
         ...
 
     async def restore(self, image: SandboxImage) -> None:
-        """Go back to `image`. All processes end; `id`, spec and endpoints stay."""
+        """Restore `image`. All processes end; `id`, spec and endpoints stay."""
         ...
 
     async def teardown(self) -> None:
-        """End every process and remove everything. Idempotent, never raises late."""
+        """End every process and remove everything. Idempotent; does not raise late."""
         ...
 
 
 @runtime_checkable
 class SupportsTcpConnect(Protocol):
-    """What a sandbox can do whose loopback the host reaches without a lasting address."""
+    """A sandbox whose loopback the host can reach without a permanent address."""
 
     async def connect_tcp(self, port: int) -> socket.socket:
         """Return a connection to a port of the inside's loopback, not blocking.
@@ -311,7 +311,7 @@ class SupportsTcpConnect(Protocol):
 
 @runtime_checkable
 class SupportsFileDigests(Protocol):
-    """What a sandbox can do whose files the host can read where they lie, while it runs."""
+    """A sandbox whose files the host can read in place while the sandbox runs."""
 
     async def file_digests(
         self, paths: Sequence[str], *, max_bytes: int = 1 << 30
@@ -340,7 +340,7 @@ class HasDoors(Protocol):
 
 @runtime_checkable
 class SupportsEntrypoint(Protocol):
-    """What a sandbox can do that starts its image's entrypoint at a time of the caller's choice."""
+    """A sandbox whose image entrypoint the caller can start at any time."""
 
     async def start_image_entrypoint(self) -> bool:
         """Start the image's own entrypoint, as `SandboxSpec.entrypoint = "image"` does.
@@ -375,7 +375,7 @@ class SupportsKillAll(Protocol):
 
 @runtime_checkable
 class HasImageDigests(Protocol):
-    """What a sandbox can do that knows by its bytes what it was made from."""
+    """A sandbox that knows the digests of its images."""
 
     @property
     def image_digests(self) -> Mapping[str, str]:
@@ -396,7 +396,7 @@ class SandboxProvider(Protocol):
         ...
 
     async def ready(self) -> None:
-        """Reach what sandboxes are made with, so that a run that can have none ends here.
+        """Check that sandboxes can be created, so that a run fails early.
 
         Asked once before many rollouts, so it is quick: it makes no sandbox and probes
         nothing, and `create` may still refuse what a spec asks for. Idempotent.
@@ -407,9 +407,9 @@ class SandboxProvider(Protocol):
         ...
 
     async def capabilities(self) -> SandboxCapabilities:
-        """Probe by doing: seconds, for who has to know. Cached for the life of the provider.
+        """Detect capabilities by running real probes. May take several seconds.
 
-        Those who ask at one time wait for one probe.
+        The result is cached for the life of the provider. Concurrent callers share one probe.
         """
         ...
 
@@ -437,7 +437,7 @@ class SandboxProvider(Protocol):
         ...
 
     async def discard(self, image: SandboxImage) -> None:
-        """Forget a snapshot. Sandboxes made from it go on. Idempotent."""
+        """Delete a snapshot. Sandboxes that were made from it continue. Idempotent."""
         ...
 
     async def save(self, image: SandboxImage, to: Path) -> None:
