@@ -4,15 +4,110 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 
 from benchflow_contracts import Model, TaskError
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from .caps import MAX_BYTES, check_caps
-from .faults import fault_of, line_of
+MAX_BYTES = 64 * 1024
+MAX_KEY_DOTS = 32
+MAX_DEPTH = 32
+
+# Strings and comments first, so that their content does not count.
+_TOKEN = re.compile(
+    r"""
+      \"\"\"(?:[^"\\]|\\.|"(?!""))*\"\"\""{0,2}
+    | '''(?:[^']|'(?!''))*''''{0,2}
+    | "(?:[^"\\\n]|\\.)*"
+    | '[^'\n]*'
+    | \#[^\n]*
+    | [\[{] | [\]}]
+    | [,=\n]
+    | .
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def check_caps(text: str, name: str) -> None:
+    """Refuse deep nesting and long dotted keys, which cost a parser quadratic time.
+
+    Raises:
+        TaskError: More than 32 dots in one key, or brackets more than 32 deep.
+    """
+    depth = dots = 0
+    line = 1
+    for match in _TOKEN.finditer(text):
+        lexeme = match.group()
+        if lexeme == ".":
+            dots += 1
+        elif lexeme in {"[", "{"}:
+            depth, dots = depth + 1, 0
+        elif lexeme in {"]", "}"}:
+            depth, dots = max(0, depth - 1), 0
+        elif lexeme in {",", "=", "\n"}:
+            dots = 0
+        if dots > MAX_KEY_DOTS:
+            raise TaskError(f"a key has more than {MAX_KEY_DOTS} dots", where=f"{name}:{line}")
+        if depth > MAX_DEPTH:
+            raise TaskError(f"nested deeper than {MAX_DEPTH}", where=f"{name}:{line}")
+        line += lexeme.count("\n")
+
+
+Location = Sequence[str | int]
+
+
+def fault_of(model: type[BaseModel], fault: Mapping[str, Any]) -> str:
+    """Return the message for one fault of `model`, in TOML terms."""
+    if fault["type"] != "extra_forbidden":
+        return str(fault["msg"])
+    *above, name = fault["loc"]
+    near = get_close_matches(str(name), _keys(model, above), n=1)
+    return f"unknown key; did you mean {near[0]!r}?" if near else "unknown key"
+
+
+def line_of(text: str, location: Location) -> int | None:
+    """Return the line that sets the key at `location` in a TOML file, or None."""
+    wanted = [str(part) for part in location if not isinstance(part, int)]
+    table: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[+\s*([^\]]+?)\s*\]+", line):
+            table = _parts(header.group(1))
+            if table == wanted:
+                return number
+        elif (key := re.match(r"\s*([\w.\"' -]+?)\s*=", line)) and [
+            *table,
+            *_parts(key.group(1)),
+        ] == wanted:
+            return number
+    return None
+
+
+def _parts(dotted: str) -> list[str]:
+    return [part.strip().strip("\"'") for part in dotted.split(".")]
+
+
+def _keys(model: type[BaseModel], above: Location) -> list[str]:
+    """Return the keys of the table at `above`; empty if it is not a known model."""
+    found: type[BaseModel] | None = model
+    for part in above:
+        if found is None:
+            return []
+        if isinstance(part, str):
+            field = found.model_fields.get(part)
+            found = None if field is None else next(_models(field.annotation), None)
+    return [] if found is None else list(found.model_fields)
+
+
+def _models(annotation: object) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models(inner)
+
 
 _MAX_INSTRUCTION_BYTES = 1024 * 1024
 

@@ -1,13 +1,21 @@
 """The rollout tree, as a pure fold of the event log, and its views."""
 
-from .ask_tool import ASK_TOOL, answer_text, ask_arguments
-from .credit import credit_of, inter_advantages
+from .credit import credit_of, inter_advantages, value_of, values_below
 from .env_diff import EnvDiff, RowChange, TableDiff, diff_states
 from .fold import TreeFold, fold
-from .step_verdicts import step_verdicts, verdict_name, verdicts_at
-from .to_json import TREE_SCHEMA_VERSION, tree_to_bytes, tree_to_json
-from .trajectory import trajectories, trajectory
-from .value import value_of, values_below
+from .views import (
+    ASK_TOOL,
+    TREE_SCHEMA_VERSION,
+    answer_text,
+    ask_arguments,
+    step_verdicts,
+    trajectories,
+    trajectory,
+    tree_to_bytes,
+    tree_to_json,
+    verdict_name,
+    verdicts_at,
+)
 
 __all__ = [
     "ASK_TOOL",

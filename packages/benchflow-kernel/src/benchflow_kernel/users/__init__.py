@@ -1,9 +1,8 @@
 """User Models, which answer the agent's questions."""
 
-from .auto import AutoUser
 from .human import HumanUser
 from .make import make_user
-from .scripted import ScriptedUser
+from .scripted import AutoUser, ScriptedUser
 from .simulated import SimulatedUser
 
 __all__ = ["AutoUser", "HumanUser", "ScriptedUser", "SimulatedUser", "make_user"]

@@ -8,7 +8,7 @@ from typing import IO
 
 from benchflow_contracts import Endpoint, EnvironmentError_
 
-from .persona import Message
+from .simulated import Message
 
 _MAX_REPLY_BYTES = 1024 * 1024
 

@@ -4,9 +4,8 @@ from typing import Literal
 
 from benchflow_contracts import Endpoint, TaskUser, UsageError, UserModel
 
-from .auto import AutoUser
 from .human import HumanUser
-from .scripted import ScriptedUser
+from .scripted import AutoUser, ScriptedUser
 from .simulated import SimulatedUser
 
 

@@ -1,12 +1,72 @@
-"""The user that follows rules."""
+"""The users without a model: the first option, or rules."""
 
 import re
 from collections.abc import Sequence
 
-from benchflow_contracts import Answer, Ask, Question, ScriptedAnswer, Step, TaskError
+from benchflow_contracts import Answer, Ask, AskOption, Question, ScriptedAnswer, Step, TaskError
 
-from .nudges import next_nudge
-from .permission import allow
+
+def next_nudge(nudges: Sequence[str], steps: Sequence[Step]) -> str | None:
+    """Return the first of `nudges` that was not sent in `steps`.
+
+    It depends only on the steps, so the user of a forked child continues where its parent
+    was, without other state.
+    """
+    sent = 0
+    for step in steps:
+        if sent < len(nudges) and step.prompt == nudges[sent]:
+            sent += 1
+    return nudges[sent] if sent < len(nudges) else None
+
+
+def allow(ask: Ask) -> Answer:
+    """Allow the request: once if that is an option, else always.
+
+    The sandbox protects the host, so a refused tool call would only stop the rollout.
+    Without any option the request is declined.
+    """
+    selected: dict[str, tuple[str, ...]] = {}
+    for question in ask.questions:
+        if not question.options:
+            return Answer(outcome="declined")
+        selected[question.id] = (min(question.options, key=_rank).id,)
+    return Answer(selected=selected)
+
+
+def _rank(option: AskOption) -> int:
+    kind = option.kind or ""
+    if kind == "allow_once":
+        return 0
+    if kind.startswith("allow"):
+        return 1
+    return 3 if kind.startswith("reject") else 2
+
+
+class AutoUser:
+    """Chooses the first option of every question and allows every permission request.
+
+    If a question requires free text, the whole Ask is declined.
+    """
+
+    def __init__(self, nudges: Sequence[str] = ()) -> None:
+        self._nudges = tuple(nudges)
+
+    async def answer(self, ask: Ask, steps: Sequence[Step]) -> Answer:
+        """Return the first option of each question."""
+        del steps
+        if ask.kind == "permission":
+            return allow(ask)
+        if not all(question.options for question in ask.questions):
+            return Answer(outcome="declined")
+        return Answer(selected={item.id: (item.options[0].id,) for item in ask.questions})
+
+    async def nudge(self, steps: Sequence[Step]) -> str | None:
+        """Return the next prompt of the list."""
+        return next_nudge(self._nudges, steps)
+
+    async def aclose(self) -> None:
+        """Do nothing: there is nothing to release."""
+
 
 _SEARCHED_CHARS = 4096
 """Characters of a question to search, at most: a slow pattern must not run without end."""
