@@ -28,7 +28,9 @@ from .base import (
     BaseEnvironment as BaseEnvironment,
     BaseProvider as BaseProvider,
     BaseSandbox as BaseSandbox,
+    refuse_unsupported as refuse_unsupported,
 )
+from .base_agent import BaseAgent as BaseAgent, BaseSession as BaseSession
 from .bundle import Bundle as Bundle
 from .cause import (
     Cause as Cause,
