@@ -414,6 +414,14 @@ def test_a_demanded_live_fork_that_fails_is_a_fidelity_error_at_the_question(ask
     assert [event for event in asking.events if event.kind == "checkpointed"] == []
 
 
+def test_a_checkpoint_below_the_required_fidelity_is_discarded(asking):
+    asking.config["branch"] = GroupBranch(n=2, require="live")
+    asking.provider.faults.fail_on["snapshot:live"] = SnapshotError("io_uring is in use")
+    tree = asking.run()
+    assert tree.error.type == "FidelityError"
+    assert len(asking.provider.images) == 0
+
+
 @pytest.mark.parametrize(
     "policy",
     [

@@ -13,7 +13,7 @@ from benchflow_contracts import (
     SnapshotError,
 )
 
-from benchflow_kernel.faults import within
+from benchflow_kernel.faults import shielded, within
 from benchflow_kernel.world import World
 
 from .capture import take_checkpoint
@@ -57,6 +57,8 @@ class FidelitySelector:
         """
         captured = await self._best(world, turn, mid_turn=mid_turn)
         if require is not None and RANK[captured.fidelity] < RANK[require]:
+            if captured.checkpoint is not None:
+                await shielded(world.discard(captured.checkpoint.image))
             raise FidelityError(
                 f"fidelity {require!r} is not available: {captured.reason}",
                 hint="run `bench doctor` and `bench agent probe`, or ask for less",
