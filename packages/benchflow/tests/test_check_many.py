@@ -39,7 +39,7 @@ def test_many_tasks_are_shown_by_reason_with_an_example_and_a_remedy(
     assert run(["tasks", "check", str(tasks)]) == 1
     shown = capfd.readouterr()
     assert len(shown.out.splitlines()) == 3
-    assert "task.toml:environment.gpus: needs N GPU, and none can be given" in shown.out
+    assert "task.toml:environment.gpus: needs N GPU, and none is available here" in shown.out
     assert "36 of 60 tasks are ok" in shown.err
     assert run(["tasks", "check", str(tasks), "--by-reason", "--json"]) == 1
     found = json.loads(capfd.readouterr().out)

@@ -135,5 +135,5 @@ def test_a_task_that_is_not_what_its_dataset_promised_is_not_brought(
     told = json.loads(capfd.readouterr().out)
     assert list(told["tasks"]) == ["gpu"]
     reasons = {task["id"]: task["refusals"][0]["reason"] for task in told["refused"]}
-    assert f"{promised} was promised" in reasons["org/good"]
+    assert f"{promised} was expected" in reasons["org/good"]
     assert sorted(path.name for path in to.iterdir()) == ["gpu", "tasks.lock.json"]
